@@ -1,0 +1,75 @@
+//! Every bound in weir, in one place, with assertions on how they relate.
+//!
+//! Units come last in a name (`_ns`, `_bytes`, `_max`). A bound that a guest or a front end can
+//! run into has a named error or a named drop counter where it is enforced.
+
+/// Most memory regions one front end may share (vhost-user `CONFIGURE_MEM_SLOTS`; QEMU's own limit).
+pub const MEM_SLOTS_MAX: usize = 509;
+/// Most regions in one `SET_MEM_TABLE` message (vhost-user spec, `VHOST_MEMORY_BASELINE_NREGIONS`).
+pub const MEM_TABLE_REGIONS_MAX: usize = 8;
+/// Largest virtqueue (virtio 1.2 §2.7: 32768).
+pub const QUEUE_SIZE_MAX: u16 = 32768;
+/// Most queue pairs of one interface.
+pub const QUEUE_PAIRS_MAX: usize = 8;
+/// Most virtqueues of one interface (RX and TX of each pair).
+pub const VRINGS_MAX: usize = QUEUE_PAIRS_MAX * 2;
+
+/// Most descriptors in one chain. Linux sends at most `MAX_SKB_FRAGS + 2` (19, or 47 with big
+/// `CONFIG_MAX_SKB_FRAGS`); what is longer is refused before it costs time.
+pub const CHAIN_LEN_MAX: usize = 256;
+/// Largest frame weir moves, without the virtio header: a 64 KiB GSO packet plus Ethernet and VLAN headers.
+pub const FRAME_LEN_MAX: u32 = 65_535 + 14 + 4;
+/// Smallest frame: an Ethernet header. Guests may send runts below 60 bytes; no wire pads them here.
+pub const FRAME_LEN_MIN: u32 = 14;
+/// Bytes of a frame's front that are copied out once, checked, and delivered from that copy:
+/// Ethernet (14) + VLAN (4) + IPv6 (40) + TCP with all options (60) = 118, rounded up.
+pub const HEAD_LEN: usize = 128;
+/// Most frames taken from one queue before the worker looks at the next.
+pub const BURST_MAX: usize = 64;
+/// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
+pub const RX_MERGE_MAX: usize = 68;
+
+/// Most ports of one switch (guests and uplinks).
+pub const PORTS_MAX: usize = 1024;
+/// Entries of the forwarding table.
+pub const FDB_ENTRIES_MAX: usize = 16_384;
+/// Seconds without traffic after which a learned address is forgotten (IEEE 802.1Q default).
+pub const FDB_AGE_SECS: u32 = 300;
+
+/// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
+pub const PARKED_MAX: usize = 128;
+/// How long such a frame may wait before it is dropped.
+pub const PARKED_NS_MAX: u64 = 20_000_000;
+
+/// Largest latency budget a user may set.
+pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
+/// Latency budget where the configuration says nothing.
+pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
+
+/// Largest vhost-user message body weir accepts. The largest one it knows is a full memory table
+/// (8 + 8 * 32 bytes); the rest is room for `SET_CONFIG`-like messages that are refused politely.
+pub const VHOST_USER_BODY_MAX: usize = 4096;
+/// Most file descriptors with one message (one per region of a memory table).
+pub const VHOST_USER_FDS_MAX: usize = 8;
+/// Largest MTU that `NET_SET_MTU` or the configuration may set.
+pub const MTU_MAX: u16 = 65_535;
+/// Smallest MTU (IPv4 requires 68).
+pub const MTU_MIN: u16 = 68;
+
+/// Largest request on the control socket.
+pub const CONTROL_REQUEST_BYTES_MAX: usize = 64 * 1024;
+
+const _: () = {
+    assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
+    assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
+    assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
+    assert!(QUEUE_SIZE_MAX.is_power_of_two());
+    assert!(CHAIN_LEN_MAX <= QUEUE_SIZE_MAX as usize);
+    assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
+    assert!(HEAD_LEN >= 14 + 4 + 40 + 60);
+    assert!(RX_MERGE_MAX * 1024 > FRAME_LEN_MAX as usize + 12);
+    assert!(PARKED_MAX >= BURST_MAX);
+    assert!(PORTS_MAX <= u16::MAX as usize);
+    assert!(FDB_ENTRIES_MAX.is_power_of_two());
+    assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);
+};
