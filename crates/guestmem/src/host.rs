@@ -1,0 +1,44 @@
+//! Memory of weir's own in the shape of a guest's: what an uplink reads frames into.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+
+use crate::slice::Slice;
+
+/// A fixed buffer that hands out [`Slice`]s, so that a frame from an uplink and a frame from a
+/// guest go the same way.
+pub struct HostBuffer {
+    bytes: Box<[UnsafeCell<u8>]>,
+}
+
+// SAFETY: the bytes are only accessed through `Slice`, whose accesses tolerate concurrent ones.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// A zeroed buffer of `len` bytes.
+    pub fn new(len: usize) -> Self {
+        Self {
+            bytes: (0..len).map(|_| UnsafeCell::new(0)).collect(),
+        }
+    }
+
+    /// `len` bytes at `at`, if they are in the buffer.
+    #[inline]
+    pub fn slice(&self, at: usize, len: usize) -> Option<Slice<'_>> {
+        let cells = self.bytes.get(at..at.checked_add(len)?)?;
+        let start = NonNull::from(cells).cast::<u8>();
+        // SAFETY: `cells` is in the buffer, which lives as long as the borrow of self and is
+        // writable through `UnsafeCell`.
+        Some(unsafe { Slice::new(start, len) })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}

@@ -1,0 +1,73 @@
+//! Scatter-gather I/O between a file descriptor and foreign memory.
+//!
+//! The kernel takes addresses, so no reference into guest memory is needed (`std`'s `IoSlice` would
+//! be one).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::slice::Slice;
+
+/// Most buffers of one call (`UIO_FASTIOV` is 8, `IOV_MAX` 1024); a guest's chain has at most
+/// [`weir_limits::CHAIN_LEN_MAX`], plus a header.
+const IOVECS_MAX: usize = weir_limits::CHAIN_LEN_MAX + 4;
+
+/// Writes `head` and then `body` with one `writev`. A `body` of more than the bound is refused
+/// with `EINVAL`.
+pub fn writev(fd: BorrowedFd<'_>, head: &[&[u8]], body: &[Slice<'_>]) -> io::Result<usize> {
+    let mut iovecs = Iovecs::new();
+    for bytes in head {
+        iovecs.push(bytes.as_ptr().cast_mut(), bytes.len())?;
+    }
+    for slice in body {
+        iovecs.push(slice.as_ptr(), slice.len())?;
+    }
+    // SAFETY: each iovec names memory that is readable during the call: borrowed bytes or a
+    // checked slice.
+    let written =
+        unsafe { libc::writev(fd.as_raw_fd(), iovecs.entries.as_ptr(), iovecs.count as i32) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads into `head` and then `body` with one `readv`.
+pub fn readv(fd: BorrowedFd<'_>, head: &mut [u8], body: &[Slice<'_>]) -> io::Result<usize> {
+    let mut iovecs = Iovecs::new();
+    iovecs.push(head.as_mut_ptr(), head.len())?;
+    for slice in body {
+        iovecs.push(slice.as_ptr(), slice.len())?;
+    }
+    // SAFETY: each iovec names memory that is writable during the call: `head` is borrowed
+    // mutably, a slice is writable foreign memory.
+    let read = unsafe { libc::readv(fd.as_raw_fd(), iovecs.entries.as_ptr(), iovecs.count as i32) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+struct Iovecs {
+    entries: [libc::iovec; IOVECS_MAX],
+    count: usize,
+}
+
+impl Iovecs {
+    fn new() -> Self {
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            entries: [empty; IOVECS_MAX],
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, start: *mut u8, len: usize) -> io::Result<()> {
+        let Some(entry) = self.entries.get_mut(self.count) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        *entry = libc::iovec {
+            iov_base: start.cast(),
+            iov_len: len,
+        };
+        self.count += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The memory table of one front end.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use weir_limits::MEM_SLOTS_MAX;
+
+use crate::mapping::{MapError, Mapping, RegionSpec};
+use crate::slice::{Slice, Window};
+
+/// Why a memory table was refused, or an address is not in it.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// One region could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Two regions share guest-physical or user addresses.
+    #[error("regions at guest addresses {first:#x} and {second:#x} overlap")]
+    Overlap {
+        /// Guest-physical address of one.
+        first: u64,
+        /// Guest-physical address of the other.
+        second: u64,
+    },
+    /// More regions than [`MEM_SLOTS_MAX`].
+    #[error("more than {MEM_SLOTS_MAX} memory regions")]
+    TooMany,
+    /// `REM_MEM_REG` for a region that is not there.
+    #[error("no region at guest address {guest_address:#x} with {size:#x} bytes to remove")]
+    NoSuchRegion {
+        /// Guest-physical address.
+        guest_address: u64,
+        /// Size, bytes.
+        size: u64,
+    },
+}
+
+/// Everything that one front end shares: regions that do not overlap, sorted by guest address.
+///
+/// Immutable: a change makes a new value that shares the unchanged mappings, so that a worker in
+/// the middle of a burst keeps what it started with.
+#[derive(Clone, Default)]
+pub struct GuestMemory {
+    regions: Vec<Arc<Mapping>>,
+}
+
+impl GuestMemory {
+    /// Maps `regions`. Nothing stays mapped when one of them is refused.
+    pub fn map(regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
+        let mut memory = Self::default();
+        for (spec, file) in regions {
+            memory.add(*spec, file)?;
+        }
+        Ok(memory)
+    }
+
+    /// Adds one region (`ADD_MEM_REG`).
+    pub fn add(&mut self, spec: RegionSpec, file: &File) -> Result<(), MemoryError> {
+        if self.regions.len() >= MEM_SLOTS_MAX {
+            return Err(MemoryError::TooMany);
+        }
+        let mapping = Mapping::new(spec, file)?;
+        let overlap = self.regions.iter().find(|other| {
+            overlaps(
+                spec.guest_address,
+                spec.size,
+                other.spec.guest_address,
+                other.spec.size,
+            ) || overlaps(
+                spec.user_address,
+                spec.size,
+                other.spec.user_address,
+                other.spec.size,
+            )
+        });
+        if let Some(other) = overlap {
+            return Err(MemoryError::Overlap {
+                first: other.spec.guest_address,
+                second: spec.guest_address,
+            });
+        }
+        let position = self
+            .regions
+            .partition_point(|r| r.spec.guest_address < spec.guest_address);
+        self.regions.insert(position, Arc::new(mapping));
+        Ok(())
+    }
+
+    /// Removes the region with these addresses and this size (`REM_MEM_REG`); the offset in the
+    /// file does not matter (vhost-user spec).
+    pub fn remove(&mut self, spec: &RegionSpec) -> Result<(), MemoryError> {
+        let position = self.regions.iter().position(|r| {
+            r.spec.guest_address == spec.guest_address
+                && r.spec.user_address == spec.user_address
+                && r.spec.size == spec.size
+        });
+        match position {
+            Some(position) => {
+                self.regions.remove(position);
+                Ok(())
+            }
+            None => Err(MemoryError::NoSuchRegion {
+                guest_address: spec.guest_address,
+                size: spec.size,
+            }),
+        }
+    }
+
+    /// Number of regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// No region at all.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Shared bytes in all regions.
+    pub fn size_bytes(&self) -> u64 {
+        self.regions.iter().map(|r| r.spec.size).sum()
+    }
+
+    /// A region's file was truncated and an access noticed: the contents are lost.
+    pub fn poisoned(&self) -> bool {
+        self.regions.iter().any(|r| r.poisoned())
+    }
+
+    #[inline]
+    fn region_at(&self, guest_address: u64) -> Option<&Mapping> {
+        let after = self
+            .regions
+            .partition_point(|r| r.spec.guest_address <= guest_address);
+        let region = self.regions.get(after.checked_sub(1)?)?;
+        (guest_address - region.spec.guest_address < region.spec.size).then_some(&**region)
+    }
+
+    /// `len` bytes at a guest-physical address, if one region holds them all.
+    #[inline]
+    pub fn slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
+        let region = self.region_at(guest_address)?;
+        let start = region.at(guest_address - region.spec.guest_address, u64::from(len))?;
+        // SAFETY: `at` checked that `len` bytes from `start` are mapped while `region`, and so
+        // `self`, lives.
+        Some(unsafe { Slice::new(start, len as usize) })
+    }
+
+    /// `len` bytes at a guest-physical address as one or, where regions touch, several slices,
+    /// appended to `pieces`. Nothing is appended when a byte is in no region: then `false`.
+    #[inline]
+    pub fn pieces<'m>(&'m self, guest_address: u64, len: u32, pieces: &mut Vec<Slice<'m>>) -> bool {
+        if let Some(slice) = self.slice(guest_address, len) {
+            pieces.push(slice);
+            return true;
+        }
+        let before = pieces.len();
+        let (mut address, mut left) = (guest_address, u64::from(len));
+        while left > 0 {
+            let step = self.region_at(address).and_then(|region| {
+                let room = region.spec.size - (address - region.spec.guest_address);
+                let len = room.min(left) as u32; // left started as a u32
+                Some((self.slice(address, len)?, u64::from(len)))
+            });
+            let Some((slice, len)) = step else {
+                pieces.truncate(before);
+                return false;
+            };
+            pieces.push(slice);
+            left -= len;
+            // The region's end fits in 64 bits; going on at exactly 2^64 finds no region.
+            address = address.wrapping_add(len);
+        }
+        true
+    }
+
+    /// `len` bytes at an address of the front end's own process, kept mapped by the result
+    /// (vhost-user gives the rings' addresses so).
+    pub fn window(self: &Arc<Self>, user_address: u64, len: usize) -> Option<Window> {
+        let region = self.regions.iter().find(|r| {
+            user_address >= r.spec.user_address && user_address - r.spec.user_address < r.spec.size
+        })?;
+        let start = region.at(user_address - region.spec.user_address, len as u64)?;
+        // SAFETY: `at` checked that `len` bytes from `start` are mapped while `region` lives, and
+        // the window holds it.
+        Some(unsafe { Window::new(start, len, Arc::clone(self)) })
+    }
+}
+
+impl std::fmt::Debug for GuestMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(self.regions.iter().map(|r| r.spec))
+            .finish()
+    }
+}
+
+/// Both ends fit in 64 bits: `Mapping::new` checked it.
+fn overlaps(a: u64, a_len: u64, b: u64, b_len: u64) -> bool {
+    a < b + b_len && b < a + a_len
+}

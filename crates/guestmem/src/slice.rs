@@ -1,0 +1,241 @@
+//! Checked pieces of foreign memory.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::regions::GuestMemory;
+
+/// Bytes of memory that somebody else may write at any time. Plain data: a pointer that was
+/// checked once and a length; the lifetime keeps the mapping.
+#[derive(Clone, Copy)]
+pub struct Slice<'m> {
+    start: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m GuestMemory>,
+}
+
+// SAFETY: a slice gives no reference to its bytes, and its accesses tolerate concurrent ones.
+unsafe impl Send for Slice<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Slice<'_> {}
+
+impl<'m> Slice<'m> {
+    /// # Safety
+    /// `len` bytes from `start` are mapped for reading and writing during `'m`.
+    #[inline]
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            memory: PhantomData,
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes from `at` on; empty if there are none.
+    #[inline]
+    pub fn skip(&self, at: usize) -> Self {
+        let at = at.min(self.len);
+        // SAFETY: at <= len: the rest lies in this slice.
+        unsafe { Self::new(self.start.add(at), self.len - at) }
+    }
+
+    /// The first `len` bytes, or all if there are fewer.
+    #[inline]
+    pub fn first(&self, len: usize) -> Self {
+        Self {
+            len: len.min(self.len),
+            ..*self
+        }
+    }
+
+    /// Copies the first bytes out, as many as fit in both; says how many.
+    #[inline]
+    pub fn read(&self, out: &mut [u8]) -> usize {
+        let len = self.len.min(out.len());
+        // SAFETY: `len` bytes are readable at `start` and writable at `out`. `ptr::copy` permits
+        // overlap, so no contract depends on what else maps this memory.
+        unsafe { std::ptr::copy(self.start.as_ptr(), out.as_mut_ptr(), len) };
+        len
+    }
+
+    /// Copies bytes in at the front, as many as fit in both; says how many.
+    #[inline]
+    pub fn write(&self, bytes: &[u8]) -> usize {
+        let len = self.len.min(bytes.len());
+        // SAFETY: as in `read`, the other way.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr(), len) };
+        len
+    }
+
+    /// Copies this slice to the front of `to`, as many bytes as fit in both; says how many.
+    ///
+    /// This is the one copy between two guests.
+    #[inline]
+    pub fn copy_to(&self, to: &Slice<'_>) -> usize {
+        let len = self.len.min(to.len);
+        // SAFETY: `len` bytes are mapped at both; `ptr::copy` permits overlap.
+        unsafe { std::ptr::copy(self.start.as_ptr(), to.start.as_ptr(), len) };
+        len
+    }
+
+    /// For system calls that take addresses: where the bytes begin.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl std::fmt::Debug for Slice<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slice({} bytes)", self.len)
+    }
+}
+
+/// An empty vector with the capacity of `used`, for slices of another burst: the data path keeps
+/// one allocation and never borrows across bursts.
+#[inline]
+pub fn recycle<'b>(mut used: Vec<Slice<'_>>) -> Vec<Slice<'b>> {
+    used.clear();
+    // Source and target have one layout: collecting in place keeps the allocation (asserted by a test).
+    used.into_iter()
+        .map(|_| -> Slice<'b> { unreachable!("the vector was cleared") })
+        .collect()
+}
+
+/// A ring structure in foreign memory, kept mapped for as long as this lives.
+pub struct Window {
+    start: NonNull<u8>,
+    len: usize,
+    /// Keeps the mapping.
+    _memory: Arc<GuestMemory>,
+}
+
+// SAFETY: as for `Slice`.
+unsafe impl Send for Window {}
+// SAFETY: as for `Slice`.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// # Safety
+    /// `len` bytes from `start` are mapped for as long as `memory` lives.
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, memory: Arc<GuestMemory>) -> Self {
+        Self {
+            start,
+            len,
+            _memory: memory,
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `at` is a multiple of 2 or the caller's programming error; so is a position beyond the end.
+    #[inline]
+    fn atomic(&self, at: usize) -> &AtomicU16 {
+        let address = self.start.as_ptr() as usize + at;
+        assert!(
+            at + 2 <= self.len && address.is_multiple_of(2),
+            "ring offset {at} of {}",
+            self.len
+        );
+        // SAFETY: in bounds and aligned (just checked), mapped while self lives. An atomic is the
+        // one reference that may exist to memory which others write: its accesses cannot race in
+        // the language's sense, whatever the guest does.
+        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// Reads a little-endian 16-bit field; later reads are not moved before it.
+    #[inline]
+    pub fn load_acquire(&self, at: usize) -> u16 {
+        u16::from_le(self.atomic(at).load(Ordering::Acquire))
+    }
+
+    /// Reads a little-endian 16-bit field.
+    #[inline]
+    pub fn load(&self, at: usize) -> u16 {
+        u16::from_le(self.atomic(at).load(Ordering::Relaxed))
+    }
+
+    /// Writes a little-endian 16-bit field; earlier writes are not moved after it.
+    #[inline]
+    pub fn store_release(&self, at: usize, value: u16) {
+        self.atomic(at).store(value.to_le(), Ordering::Release);
+    }
+
+    /// Writes a little-endian 16-bit field.
+    #[inline]
+    pub fn store(&self, at: usize, value: u16) {
+        self.atomic(at).store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Reads `N` bytes at `at`, each once. A position beyond the end is a programming error.
+    #[inline]
+    pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        assert!(
+            at <= self.len && N <= self.len - at,
+            "ring offset {at} of {}",
+            self.len
+        );
+        // SAFETY: in bounds (just checked), mapped while self lives; a byte array has no alignment
+        // and no invalid value. Volatile: the guest may write it, so it is read exactly once.
+        unsafe {
+            self.start
+                .as_ptr()
+                .add(at)
+                .cast::<[u8; N]>()
+                .read_volatile()
+        }
+    }
+
+    /// Writes `N` bytes at `at`. A position beyond the end is a programming error.
+    #[inline]
+    pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
+        assert!(
+            at <= self.len && N <= self.len - at,
+            "ring offset {at} of {}",
+            self.len
+        );
+        // SAFETY: as in `read`.
+        unsafe {
+            self.start
+                .as_ptr()
+                .add(at)
+                .cast::<[u8; N]>()
+                .write_volatile(bytes)
+        }
+    }
+
+    /// The window starts at a multiple of `align`.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        (self.start.as_ptr() as usize).is_multiple_of(align)
+    }
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Window({} bytes)", self.len)
+    }
+}

@@ -1,0 +1,265 @@
+//! Tests of the memory table, its slices, and the end of a file under them.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::*;
+
+fn memfd(len: u64) -> File {
+    let fd = memfd_create("weir-test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, len).unwrap();
+    File::from(fd)
+}
+
+fn spec(guest_address: u64, size: u64) -> RegionSpec {
+    RegionSpec {
+        guest_address,
+        size,
+        user_address: guest_address + 0x7000_0000_0000,
+        mmap_offset: 0,
+    }
+}
+
+#[test]
+fn slices_read_back_what_was_written_and_stay_in_their_region() {
+    let memory = GuestMemory::map(&[(spec(0x1000, 0x2000), memfd(0x2000))]).unwrap();
+    let slice = memory.slice(0x2ff0, 16).unwrap();
+    assert_eq!(slice.write(b"0123456789abcdef-beyond"), 16);
+    let mut back = [0; 16];
+    assert_eq!(slice.skip(4).first(8).read(&mut back), 8);
+    assert_eq!(&back[..8], b"456789ab");
+    assert!(
+        memory.slice(0x2ff0, 17).is_none(),
+        "one byte beyond the region"
+    );
+    assert!(
+        memory.slice(0xfff, 1).is_none(),
+        "one byte before the region"
+    );
+    assert!(memory.slice(u64::MAX, 2).is_none());
+    assert!(memory.slice(0x2fff, u32::MAX).is_none());
+    assert!(slice.skip(100).is_empty());
+}
+
+#[test]
+fn a_buffer_across_touching_regions_comes_in_pieces_and_across_a_gap_not_at_all() {
+    let memory = GuestMemory::map(&[
+        (spec(0x2000, 0x1000), memfd(0x1000)),
+        (spec(0x1000, 0x1000), memfd(0x1000)),
+        (spec(0x4000, 0x1000), memfd(0x1000)),
+    ])
+    .unwrap();
+    let mut pieces = Vec::new();
+    assert!(memory.pieces(0x1ff0, 0x20, &mut pieces));
+    assert_eq!(
+        pieces.iter().map(Slice::len).collect::<Vec<_>>(),
+        [0x10, 0x10]
+    );
+    assert!(
+        !memory.pieces(0x2ff0, 0x20, &mut pieces),
+        "0x3000 is in no region"
+    );
+    assert_eq!(pieces.len(), 2, "a refused buffer leaves nothing behind");
+}
+
+#[test]
+fn regions_that_overlap_are_refused() {
+    let first = || (spec(0x1000, 0x2000), memfd(0x2000));
+    let guest = (spec(0x2fff, 0x1000), memfd(0x1000));
+    assert!(matches!(
+        GuestMemory::map(&[first(), guest]),
+        Err(MemoryError::Overlap { .. })
+    ));
+    let mut user = spec(0x10_0000, 0x1000);
+    user.user_address = spec(0x1000, 0).user_address + 0x1fff;
+    assert!(matches!(
+        GuestMemory::map(&[first(), (user, memfd(0x1000))]),
+        Err(MemoryError::Overlap { .. })
+    ));
+}
+
+#[test]
+fn a_region_longer_than_its_file_is_refused() {
+    let error = GuestMemory::map(&[(spec(0, 0x2001), memfd(0x2000))]).unwrap_err();
+    assert!(matches!(
+        error,
+        MemoryError::Map(MapError::FileTooShort { needed: 0x2001, .. })
+    ));
+    let mut offset = spec(0, 0x1000);
+    offset.mmap_offset = 0x1001;
+    let error = GuestMemory::map(&[(offset, memfd(0x2000))]).unwrap_err();
+    assert!(matches!(
+        error,
+        MemoryError::Map(MapError::FileTooShort { .. })
+    ));
+}
+
+#[test]
+fn empty_wrapping_and_unmappable_regions_are_refused() {
+    let map = |spec, file| match GuestMemory::map(&[(spec, file)]).unwrap_err() {
+        MemoryError::Map(error) => error,
+        other => panic!("{other}"),
+    };
+    assert!(matches!(
+        map(spec(0, 0), memfd(0x1000)),
+        MapError::Empty { .. }
+    ));
+    let end = RegionSpec {
+        guest_address: u64::MAX - 0xfff,
+        size: 0x2000,
+        user_address: 0,
+        mmap_offset: 0,
+    };
+    assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
+    let end = RegionSpec {
+        guest_address: 0,
+        size: 0x2000,
+        user_address: u64::MAX,
+        mmap_offset: 0,
+    };
+    assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
+    let end = RegionSpec {
+        guest_address: 0,
+        size: 2,
+        user_address: 0,
+        mmap_offset: u64::MAX,
+    };
+    assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
+    let null = File::open("/dev/null").unwrap();
+    assert!(matches!(
+        map(spec(0, 0x1000), null),
+        MapError::NotAFile { .. }
+    ));
+}
+
+#[test]
+fn an_offset_inside_a_page_finds_the_right_bytes() {
+    use std::os::unix::fs::FileExt;
+    let file = memfd(0x3000);
+    file.write_all_at(b"here", 0x1234).unwrap();
+    let region = RegionSpec {
+        guest_address: 0,
+        size: 0x100,
+        user_address: 0,
+        mmap_offset: 0x1234,
+    };
+    let memory = GuestMemory::map(&[(region, file)]).unwrap();
+    let mut back = [0; 4];
+    memory.slice(0, 4).unwrap().read(&mut back);
+    assert_eq!(&back, b"here");
+}
+
+#[test]
+fn removing_a_region_unmaps_only_that_one() {
+    let mut memory = GuestMemory::map(&[
+        (spec(0, 0x1000), memfd(0x1000)),
+        (spec(0x1000, 0x1000), memfd(0x1000)),
+    ])
+    .unwrap();
+    let old = memory.clone();
+    assert!(matches!(
+        memory.remove(&spec(0, 0x800)),
+        Err(MemoryError::NoSuchRegion { .. })
+    ));
+    memory.remove(&spec(0, 0x1000)).unwrap();
+    assert!(memory.slice(0, 1).is_none());
+    assert!(memory.slice(0x1000, 1).is_some());
+    assert!(
+        old.slice(0, 1).is_some(),
+        "a burst in flight keeps what it started with"
+    );
+}
+
+#[test]
+fn truncated_memory_reads_as_zero_and_poisons_only_its_owner() {
+    let file = memfd(0x4000);
+    let memory = GuestMemory::map(&[(spec(0, 0x4000), file.try_clone().unwrap())]).unwrap();
+    let bystander = GuestMemory::map(&[(spec(0, 0x1000), memfd(0x1000))]).unwrap();
+    let slice = memory.slice(0x2000, 0x1000).unwrap();
+    slice.write(&[0xaa; 64]);
+    let before = fault_count();
+    ftruncate(&file, 0).unwrap();
+    let mut back = [1; 64];
+    slice.read(&mut back);
+    assert_eq!(back, [0; 64]);
+    assert!(memory.poisoned());
+    assert!(fault_count() > before);
+    assert!(!bystander.poisoned());
+}
+
+#[test]
+fn a_window_keeps_its_memory_mapped() {
+    let memory = Arc::new(GuestMemory::map(&[(spec(0, 0x1000), memfd(0x1000))]).unwrap());
+    let user = spec(0, 0).user_address;
+    let window = memory.window(user + 0x800, 0x100).unwrap();
+    assert!(memory.window(user + 0xff0, 0x11).is_none());
+    assert!(memory.window(user - 1, 1).is_none());
+    drop(memory);
+    window.store_release(2, 0xbeef);
+    assert_eq!(window.load_acquire(2), 0xbeef);
+    assert_eq!(
+        window.read::<2>(2),
+        [0xef, 0xbe],
+        "virtio 1.2 §1.4: fields are little-endian"
+    );
+}
+
+#[test]
+fn recycling_keeps_the_allocation() {
+    let buffer = HostBuffer::new(16);
+    let mut pieces = Vec::with_capacity(100);
+    pieces.push(buffer.slice(0, 16).unwrap());
+    let place = pieces.as_ptr();
+    let again: Vec<Slice<'_>> = recycle(pieces);
+    assert!(again.is_empty() && again.capacity() == 100);
+    assert_eq!(again.as_ptr(), place);
+}
+
+#[test]
+fn scatter_gather_io_moves_the_bytes_in_order() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let buffer = HostBuffer::new(8);
+    buffer.slice(0, 8).unwrap().write(b"bodypart");
+    let body = [buffer.slice(4, 4).unwrap(), buffer.slice(0, 4).unwrap()];
+    assert_eq!(writev(writer.as_fd(), &[b"he", b"ad"], &body).unwrap(), 12);
+    let target = HostBuffer::new(8);
+    let mut head = [0; 4];
+    assert_eq!(
+        readv(reader.as_fd(), &mut head, &[target.slice(0, 8).unwrap()]).unwrap(),
+        12
+    );
+    let mut back = [0; 8];
+    target.slice(0, 8).unwrap().read(&mut back);
+    assert_eq!((&head, &back), (b"head", b"partbody"));
+}
+
+proptest! {
+    /// Whatever is asked, a piece lies in a region or is refused, and lengths add up.
+    #[test]
+    fn pieces_cover_exactly_the_bytes_that_are_in_regions(
+        starts in proptest::collection::vec(0u64..16, 1..6),
+        address in 0u64..0x12000,
+        len in 0u32..0x8000,
+    ) {
+        let mut memory = GuestMemory::default();
+        let mut present = [false; 0x20];
+        for page in starts {
+            if memory.add(spec(page * 0x1000, 0x1000), &memfd(0x1000)).is_ok() {
+                present[page as usize] = true;
+            }
+        }
+        let inside = len > 0
+            && (address..address + u64::from(len)).step_by(1).all(|a| present[(a >> 12) as usize]);
+        let mut pieces = Vec::new();
+        let found = memory.pieces(address, len, &mut pieces);
+        if len > 0 {
+            prop_assert_eq!(found, inside);
+        }
+        let total: usize = pieces.iter().map(Slice::len).sum();
+        prop_assert_eq!(total, if found { len as usize } else { 0 });
+    }
+}
