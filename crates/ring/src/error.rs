@@ -1,0 +1,131 @@
+//! What can be wrong with a ring.
+
+use weir_limits::{CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
+
+/// A ring cannot be set up as the front end asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// Not a power of two, or beyond the bound (virtio 1.2 §2.7).
+    #[error("queue size {0} is not a power of two up to {QUEUE_SIZE_MAX}")]
+    Size(u16),
+    /// A ring area is not inside one shared memory region.
+    #[error("the {area} area ({bytes} bytes at user address {address:#x}) is not in shared memory")]
+    NotShared {
+        /// `descriptor`, `driver` or `device`.
+        area: &'static str,
+        /// Where it was said to be.
+        address: u64,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// A ring area is not aligned as virtio 1.2 §2.7 asks.
+    #[error("the {area} area at user address {address:#x} is not aligned to {align} bytes")]
+    Misaligned {
+        /// `descriptor`, `driver` or `device`.
+        area: &'static str,
+        /// Where it was said to be.
+        address: u64,
+        /// What it must be aligned to.
+        align: usize,
+    },
+}
+
+/// A driver broke the rules of the ring. The port that owns the ring stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// `avail.idx` moved by more than the queue size.
+    #[error("available index jumped from {from} to {to} in a queue of {size}")]
+    AvailIndexJump {
+        /// Where weir was.
+        from: u16,
+        /// What the driver wrote.
+        to: u16,
+        /// Queue size.
+        size: u16,
+    },
+    /// An available entry, or `next`, names no descriptor.
+    #[error("descriptor {index} is beyond the table of {size}")]
+    DescriptorOutOfRange {
+        /// What the driver wrote.
+        index: u16,
+        /// Entries of the table.
+        size: u32,
+    },
+    /// More descriptors than the bound: a loop, or a chain that no driver needs.
+    #[error("descriptor chain from {head} loops or is longer than {CHAIN_LEN_MAX}")]
+    ChainTooLong {
+        /// First descriptor.
+        head: u16,
+    },
+    /// A buffer of 0 bytes.
+    #[error("descriptor chain from {head} has a buffer of 0 bytes")]
+    ZeroLength {
+        /// First descriptor.
+        head: u16,
+    },
+    /// The buffers of a chain add up to 2^32 bytes or more (virtio 1.2 §2.7.5).
+    #[error("descriptor chain from {head} is 2^32 bytes or longer")]
+    LengthOverflow {
+        /// First descriptor.
+        head: u16,
+    },
+    /// A buffer is not in memory that the front end shared.
+    #[error("buffer of {len} bytes at guest address {address:#x} is not in shared memory")]
+    BadAddress {
+        /// Guest-physical address.
+        address: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// The driver offered, in a transmit queue, a buffer for the device to write.
+    #[error("descriptor chain from {head} of a transmit queue is device-writable")]
+    WritableInTransmit {
+        /// First descriptor.
+        head: u16,
+    },
+    /// The driver offered, in a receive queue, a buffer that the device may only read.
+    #[error("descriptor chain from {head} of a receive queue is not device-writable")]
+    ReadOnlyInReceive {
+        /// First descriptor.
+        head: u16,
+    },
+    /// An indirect table without `VIRTIO_F_INDIRECT_DESC`.
+    #[error("descriptor chain from {head} uses an indirect table, which was not negotiated")]
+    IndirectNotNegotiated {
+        /// First descriptor.
+        head: u16,
+    },
+    /// An indirect descriptor inside an indirect table, or with `NEXT` (virtio 1.2 §2.7.5.3.1).
+    #[error("descriptor chain from {head} nests or continues an indirect table")]
+    IndirectMisused {
+        /// First descriptor.
+        head: u16,
+    },
+    /// An indirect table whose length is no multiple of a descriptor.
+    #[error("descriptor chain from {head} has an indirect table of {len} bytes")]
+    IndirectLength {
+        /// First descriptor.
+        head: u16,
+        /// Bytes.
+        len: u32,
+    },
+}
+
+impl RingError {
+    /// A stable name for counters and statistics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AvailIndexJump { .. } => "avail_index_jump",
+            Self::DescriptorOutOfRange { .. } => "descriptor_out_of_range",
+            Self::ChainTooLong { .. } => "chain_too_long",
+            Self::ZeroLength { .. } => "zero_length_buffer",
+            Self::LengthOverflow { .. } => "chain_length_overflow",
+            Self::BadAddress { .. } => "bad_address",
+            Self::WritableInTransmit { .. } => "writable_in_transmit",
+            Self::ReadOnlyInReceive { .. } => "read_only_in_receive",
+            Self::IndirectNotNegotiated { .. } => "indirect_not_negotiated",
+            Self::IndirectMisused { .. } => "indirect_misused",
+            Self::IndirectLength { .. } => "indirect_length",
+        }
+    }
+}

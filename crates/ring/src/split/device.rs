@@ -1,0 +1,285 @@
+//! The device side of a split virtqueue.
+//!
+//! ```text
+//! refill()           how much is available            one acquire load of avail.idx
+//! take_*()           the next chain's buffers         the guest's descriptors, each read once
+//! complete()         one used element, not yet seen
+//! publish()          one release store of used.idx
+//! needs_call()       is the guest waiting?            after a full fence
+//! enable_kicks()     before sleep: did more come?     after a full fence
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use weir_guestmem::{GuestMemory, Slice, Window};
+use weir_limits::QUEUE_SIZE_MAX;
+
+use crate::error::{RingError, SetupError};
+use crate::index::{distance, passed, position};
+use crate::layout::*;
+use crate::split::chain::{Chain, Direction, walk};
+
+/// A ring that weir serves.
+#[derive(Debug)]
+pub struct SplitDevice {
+    config: RingConfig,
+    descriptors: Window,
+    avail: Window,
+    used: Window,
+    /// Next entry of the available ring to take.
+    next_avail: u16,
+    /// `avail.idx` as last read, checked: at most `size` ahead of `next_avail`.
+    avail_end: u16,
+    /// Next entry of the used ring to write.
+    next_used: u16,
+    /// `used.idx` as last published.
+    published: u16,
+    /// `published` when [`needs_call`](Self::needs_call) last looked.
+    looked_at: u16,
+    kicks_enabled: bool,
+}
+
+/// The three areas of a ring, checked for place and alignment.
+pub(crate) fn areas(
+    memory: &Arc<GuestMemory>,
+    size: u16,
+    at: &Addresses,
+) -> Result<[Window; 3], SetupError> {
+    if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
+        return Err(SetupError::Size(size));
+    }
+    let [descriptor, driver, device] = area_sizes(size);
+    let area = |area, address, bytes, align| {
+        let window = memory.window(address, bytes).ok_or(SetupError::NotShared {
+            area,
+            address,
+            bytes,
+        })?;
+        // The mapping keeps offsets within a page, so that an address that was aligned for the
+        // front end is aligned here unless the region itself is odd: test ours.
+        if !window.is_aligned(align) {
+            return Err(SetupError::Misaligned {
+                area,
+                address,
+                align,
+            });
+        }
+        Ok(window)
+    };
+    Ok([
+        area("descriptor", at.descriptor, descriptor, 16)?,
+        area("driver", at.driver, driver, 2)?,
+        area("device", at.device, device, 4)?,
+    ])
+}
+
+impl SplitDevice {
+    /// A ring at `at`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
+    /// used index that its memory holds.
+    pub fn new(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        base: u16,
+    ) -> Result<Self, SetupError> {
+        let [descriptors, avail, used] = areas(memory, config.size, at)?;
+        let next_used = used.load(IDX);
+        let mut ring = Self {
+            config,
+            descriptors,
+            avail,
+            used,
+            next_avail: base,
+            avail_end: base,
+            next_used,
+            published: next_used,
+            // The guest may have missed a call before weir took over: the first look always says yes.
+            looked_at: next_used.wrapping_sub(1),
+            kicks_enabled: true,
+        };
+        ring.suppress_kicks();
+        Ok(ring)
+    }
+
+    /// What was negotiated.
+    pub fn config(&self) -> &RingConfig {
+        &self.config
+    }
+
+    /// The next available index: what `GET_VRING_BASE` answers.
+    pub fn base(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// Chains that may be taken now, the index read anew.
+    #[inline]
+    pub fn refill(&mut self) -> Result<u16, RingError> {
+        // Acquire: the entries and descriptors that idx covers are read after it (§2.7.13.3).
+        let to = self.avail.load_acquire(IDX);
+        let ahead = distance(self.next_avail, to);
+        if ahead > self.config.size {
+            let (from, size) = (self.next_avail, self.config.size);
+            return Err(RingError::AvailIndexJump { from, to, size });
+        }
+        self.avail_end = to;
+        Ok(ahead)
+    }
+
+    /// Chains that may be taken without reading the index anew.
+    #[inline]
+    pub fn available(&self) -> u16 {
+        distance(self.next_avail, self.avail_end)
+    }
+
+    /// Takes the next chain of a transmit queue, if [`available`](Self::available) says there is one.
+    #[inline]
+    pub fn take_readable<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        self.take(Direction::Readable, memory, pieces)
+    }
+
+    /// Takes the next chain of a receive queue, if [`available`](Self::available) says there is one.
+    #[inline]
+    pub fn take_writable<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        self.take(Direction::Writable, memory, pieces)
+    }
+
+    #[inline]
+    fn take<'m>(
+        &mut self,
+        direction: Direction,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        if self.next_avail == self.avail_end {
+            return Ok(None);
+        }
+        let head = self
+            .avail
+            .load(avail_entry(position(self.next_avail, self.config.size)));
+        let chain = self.walk(direction, head, memory, pieces)?;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    /// Gives back the last `count` chains that were taken and not completed: they are taken again.
+    #[inline]
+    pub fn give_back(&mut self, count: u16) {
+        self.next_avail = self.next_avail.wrapping_sub(count);
+    }
+
+    /// Reads a chain again that was taken before and not completed. The guest may have changed it
+    /// since, so it is checked as if it were new.
+    pub fn retake_readable<'m>(
+        &self,
+        head: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Chain, RingError> {
+        self.walk(Direction::Readable, head, memory, pieces)
+    }
+
+    #[inline]
+    fn walk<'m>(
+        &self,
+        direction: Direction,
+        head: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Chain, RingError> {
+        let RingConfig { size, indirect, .. } = self.config;
+        walk(
+            &self.descriptors,
+            size,
+            indirect,
+            direction,
+            head,
+            memory,
+            pieces,
+        )
+    }
+
+    /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
+    /// after [`publish`](Self::publish).
+    #[inline]
+    pub fn complete(&mut self, head: u16, written: u32) {
+        let entry = u64::from(head) | u64::from(written) << 32;
+        let at = used_entry(position(self.next_used, self.config.size));
+        self.used.write(at, entry.to_le_bytes());
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Shows the guest what was completed: one index write. Says how many elements that was.
+    #[inline]
+    pub fn publish(&mut self) -> u16 {
+        let count = distance(self.published, self.next_used);
+        if count > 0 {
+            // Release: the elements are written before the index that covers them (§2.7.13).
+            self.used.store_release(IDX, self.next_used);
+            self.published = self.next_used;
+        }
+        count
+    }
+
+    /// Does the guest want a call for what was published since the last look (§2.7.7, §2.7.10)?
+    #[inline]
+    pub fn needs_call(&mut self) -> bool {
+        if self.looked_at == self.published {
+            return false;
+        }
+        // The guest writes its event and then reads used.idx; weir wrote used.idx and now reads
+        // the event. Without a full fence on both sides each could miss the other.
+        fence(Ordering::SeqCst);
+        let old = std::mem::replace(&mut self.looked_at, self.published);
+        if self.config.event_idx {
+            passed(
+                self.avail.load(used_event(self.config.size)),
+                old,
+                self.published,
+            )
+        } else {
+            self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
+        }
+    }
+
+    /// Published elements that no [`needs_call`](Self::needs_call) has looked at yet.
+    #[inline]
+    pub fn unannounced(&self) -> u16 {
+        distance(self.looked_at, self.published)
+    }
+
+    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if std::mem::replace(&mut self.kicks_enabled, false) && !self.config.event_idx {
+            self.used.store(FLAGS, USED_F_NO_NOTIFY);
+        }
+        // With EVENT_IDX the flags stay 0 (§2.7.10) and avail_event stays where it is: the index
+        // has passed it and comes by again after 2^16 chains, for one kick that does no harm.
+    }
+
+    /// Asks for a kick at the next available chain, and says how many came in the meantime: only
+    /// when that is 0 may the caller sleep.
+    #[inline]
+    pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+        self.kicks_enabled = true;
+        if self.config.event_idx {
+            self.used
+                .store(avail_event(self.config.size), self.next_avail);
+        } else {
+            self.used.store(FLAGS, 0);
+        }
+        // The mirror image of the fence in `needs_call`: the request is visible before the index
+        // is read, or the driver's kick and weir's look could miss each other.
+        fence(Ordering::SeqCst);
+        self.refill()
+    }
+}

@@ -1,0 +1,223 @@
+//! The driver side of a split virtqueue: the guest's, when the guest is weir's own `vif`.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use weir_guestmem::{GuestMemory, Window};
+
+use crate::error::SetupError;
+use crate::index::{distance, passed, position};
+use crate::layout::*;
+use crate::split::device::areas;
+
+/// One buffer of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// Guest-physical address.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The device writes it.
+    pub writable: bool,
+}
+
+/// A chain that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    /// What [`SplitDriver::offer`] returned for it.
+    pub head: u16,
+    /// Bytes that the device wrote.
+    pub written: u32,
+}
+
+/// A ring that this process drives.
+#[derive(Debug)]
+pub struct SplitDriver {
+    size: u16,
+    event_idx: bool,
+    descriptors: Window,
+    avail: Window,
+    used: Window,
+    /// `next` of each descriptor, kept here since the device could have changed those in memory.
+    next: Vec<u16>,
+    /// How many descriptors the chain that begins here has; 0 when none does.
+    chain_len: Vec<u16>,
+    free_head: u16,
+    free_count: u16,
+    /// Next entry of the available ring to write.
+    next_avail: u16,
+    /// `avail.idx` as last published.
+    published: u16,
+    /// Next entry of the used ring to read.
+    next_used: u16,
+}
+
+impl SplitDriver {
+    /// An empty ring in zeroed memory at `at`.
+    pub fn new(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+    ) -> Result<Self, SetupError> {
+        let RingConfig {
+            size, event_idx, ..
+        } = config;
+        let [descriptors, avail, used] = areas(memory, size, at)?;
+        Ok(Self {
+            size,
+            event_idx,
+            descriptors,
+            avail,
+            used,
+            next: (1..=size).collect(),
+            chain_len: vec![0; size.into()],
+            free_head: 0,
+            free_count: size,
+            next_avail: 0,
+            published: 0,
+            next_used: 0,
+        })
+    }
+
+    /// Descriptors that are free.
+    pub fn free(&self) -> u16 {
+        self.free_count
+    }
+
+    /// Chains that the device has not given back.
+    pub fn in_flight(&self) -> u16 {
+        distance(self.next_used, self.next_avail)
+    }
+
+    /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` when the ring
+    /// has too few free descriptors, or when there is no buffer.
+    pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
+        let count = u16::try_from(buffers.len()).ok()?;
+        if count == 0 || count > self.free_count {
+            return None;
+        }
+        let head = self.free_head;
+        let mut index = head;
+        for (i, buffer) in buffers.iter().enumerate() {
+            let next = self.next[usize::from(index)];
+            let more = i + 1 < buffers.len();
+            let flags =
+                if more { DESC_F_NEXT } else { 0 } | if buffer.writable { DESC_F_WRITE } else { 0 };
+            self.write_descriptor(index, buffer, flags, if more { next } else { 0 });
+            index = next;
+        }
+        self.free_head = index;
+        self.free_count -= count;
+        self.enqueue(head, count);
+        Some(head)
+    }
+
+    /// Offers a table of descriptors that the caller wrote at `address` (`VIRTIO_F_INDIRECT_DESC`).
+    pub fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
+        if self.free_count == 0 {
+            return None;
+        }
+        let head = self.free_head;
+        self.free_head = self.next[usize::from(head)];
+        self.free_count -= 1;
+        let table = Buffer {
+            address,
+            len: table_bytes,
+            writable: false,
+        };
+        self.write_descriptor(head, &table, DESC_F_INDIRECT, 0);
+        self.enqueue(head, 1);
+        Some(head)
+    }
+
+    fn write_descriptor(&mut self, index: u16, buffer: &Buffer, flags: u16, next: u16) {
+        let mut bytes = [0; DESC_BYTES];
+        bytes[..8].copy_from_slice(&buffer.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&buffer.len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&next.to_le_bytes());
+        self.descriptors
+            .write(usize::from(index) * DESC_BYTES, bytes);
+    }
+
+    fn enqueue(&mut self, head: u16, count: u16) {
+        self.chain_len[usize::from(head)] = count;
+        self.avail
+            .store(avail_entry(position(self.next_avail, self.size)), head);
+        self.next_avail = self.next_avail.wrapping_add(1);
+    }
+
+    /// Shows the device what was offered, and says whether it wants a kick.
+    pub fn publish(&mut self) -> bool {
+        let old = self.published;
+        if old == self.next_avail {
+            return false;
+        }
+        self.avail.store_release(IDX, self.next_avail);
+        self.published = self.next_avail;
+        // Pairs with the fence in the device's `enable_kicks`.
+        fence(Ordering::SeqCst);
+        if self.event_idx {
+            passed(self.used.load(avail_event(self.size)), old, self.published)
+        } else {
+            self.used.load(FLAGS) & USED_F_NO_NOTIFY == 0
+        }
+    }
+
+    /// Takes back the next chain that the device completed. A used element that names no chain in
+    /// flight is the device's mistake: it is skipped.
+    pub fn take(&mut self) -> Option<Used> {
+        while self.used.load_acquire(IDX) != self.next_used {
+            let at = used_entry(position(self.next_used, self.size));
+            let [i0, i1, _, _, l0, l1, l2, l3] = self.used.read::<USED_ELEM_BYTES>(at);
+            self.next_used = self.next_used.wrapping_add(1);
+            let head = u16::from_le_bytes([i0, i1]);
+            let Some(count) = self
+                .chain_len
+                .get_mut(usize::from(head))
+                .map(std::mem::take)
+            else {
+                continue;
+            };
+            if count == 0 {
+                continue;
+            }
+            let mut tail = head;
+            for _ in 1..count {
+                tail = self.next[usize::from(tail)];
+            }
+            self.next[usize::from(tail)] = self.free_head;
+            self.free_head = head;
+            self.free_count += count;
+            return Some(Used {
+                head,
+                written: u32::from_le_bytes([l0, l1, l2, l3]),
+            });
+        }
+        None
+    }
+
+    /// Asks the device for no calls.
+    pub fn suppress_calls(&mut self) {
+        if self.event_idx {
+            // Half the index space behind: not passed before 2^15 more elements.
+            let far = self.next_used.wrapping_add(1 << 15);
+            self.avail.store(used_event(self.size), far);
+        } else {
+            self.avail.store(FLAGS, AVAIL_F_NO_INTERRUPT);
+        }
+    }
+
+    /// Asks for a call at the next completed chain, and says whether one came in the meantime:
+    /// only when not may the caller sleep.
+    pub fn enable_calls(&mut self) -> bool {
+        if self.event_idx {
+            self.avail.store(used_event(self.size), self.next_used);
+        } else {
+            self.avail.store(FLAGS, 0);
+        }
+        // Pairs with the fence in the device's `needs_call`.
+        fence(Ordering::SeqCst);
+        self.used.load_acquire(IDX) != self.next_used
+    }
+}
