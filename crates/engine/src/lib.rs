@@ -1,1 +1,34 @@
-//! weir-engine
+//! The engine: workers that sleep on kicks, take bursts from ports, forward them, and put them
+//! into other ports, with one copy from the sender's memory to the receiver's.
+//!
+//! | file | what |
+//! |---|---|
+//! | `worker.rs` | the loop: sleep, take, forward, arm |
+//! | `switch.rs` | one burst: classify each frame, serve each receiver once |
+//! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
+//! | `port.rs` | what the engine asks of a port |
+//! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
+//! | `flow.rs` | the hash by which flows find their queue |
+//! | `poller.rs` | epoll: kicks and wake-ups |
+//! | `stats.rs` | counters, drop reasons, hold times |
+//! | `engine.rs` | start and stop, ports in and out |
+//!
+//! Nothing here knows whether a port is a virtqueue, a TAP or something else.
+#![forbid(unsafe_code)]
+
+pub mod burst;
+pub mod clock;
+pub mod egress;
+mod engine;
+mod flow;
+mod poller;
+mod port;
+pub mod stats;
+mod switch;
+mod worker;
+
+pub use engine::{Engine, WorkerStats};
+pub use flow::symmetric_hash;
+pub use poller::{QueueRef, Watch};
+pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
+pub use stats::{DropReason, PortCounters};

@@ -29,17 +29,36 @@ pub const BURST_MAX: usize = 64;
 /// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
 pub const RX_MERGE_MAX: usize = 68;
 
+/// Most IPv6 extension headers that are walked to find the transport header.
+pub const IPV6_EXT_HEADERS_MAX: usize = 8;
+/// Most segments one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's
+/// smallest (`tcp_min_snd_mss`, 48, less 12 of timestamps). What is cut finer is an attack.
+pub const GSO_SEGMENTS_MAX: u32 = 2048;
+
 /// Most ports of one switch (guests and uplinks).
 pub const PORTS_MAX: usize = 1024;
 /// Entries of the forwarding table.
 pub const FDB_ENTRIES_MAX: usize = 16_384;
 /// Seconds without traffic after which a learned address is forgotten (IEEE 802.1Q default).
 pub const FDB_AGE_SECS: u32 = 300;
+/// Most addresses learned behind one port without a source-MAC check (an uplink), so that one port
+/// can't use up the table.
+pub const FDB_PER_PORT_MAX: u32 = 4096;
+/// Most addresses learned behind one guest's interface. With the source-MAC check on it is one per
+/// VLAN; without it this leaves room for a few nested guests.
+pub const FDB_PER_VIF_MAX: u32 = 64;
+/// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
+pub const INDIRECTION_LEN: usize = 128;
+/// Flows of one interface whose receive queue follows their transmit queue.
+pub const STEERING_FLOWS_MAX: usize = 1024;
+/// Seconds without a transmitted frame after which such a flow's place may be taken by another
+/// (Linux `tun`: `TUN_FLOW_EXPIRE`).
+pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 
 /// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
 pub const PARKED_MAX: usize = 128;
 /// How long such a frame may wait before it is dropped.
-pub const PARKED_NS_MAX: u64 = 20_000_000;
+pub const PARKED_NS_MAX: u64 = 100_000_000;
 
 /// Largest latency budget a user may set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
@@ -51,6 +70,10 @@ pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
 pub const VHOST_USER_BODY_MAX: usize = 4096;
 /// Most file descriptors with one message (one per region of a memory table).
 pub const VHOST_USER_FDS_MAX: usize = 8;
+/// Most bytes of replies that wait for a front end which doesn't read them.
+pub const VHOST_USER_OUTBOUND_BYTES_MAX: usize = 16 * 1024;
+/// How long weir's own front end waits for a back end to take a request and answer it.
+pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
 /// Largest MTU that `NET_SET_MTU` or the configuration may set.
 pub const MTU_MAX: u16 = 65_535;
 /// Smallest MTU (IPv4 requires 68).
@@ -58,11 +81,31 @@ pub const MTU_MIN: u16 = 68;
 
 /// Largest request on the control socket.
 pub const CONTROL_REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
+pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most connections to the control socket at one time.
+pub const CONTROL_CONNECTIONS_MAX: usize = 16;
+/// How long a control connection may take to send one whole request, or to take one answer.
+pub const CONTROL_TIMEOUT_SECS: u64 = 5;
+
+/// Largest configuration file.
+pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Most worker threads.
+pub const WORKERS_MAX: usize = 64;
+/// Longest name of a port.
+pub const PORT_NAME_LEN_MAX: usize = 32;
+/// Longest name of a network interface (Linux: `IFNAMSIZ` - 1).
+pub const IFNAME_LEN_MAX: usize = 15;
+/// Longest path of a Unix socket (`sun_path` of `sockaddr_un` less its NUL).
+pub const SOCKET_PATH_LEN_MAX: usize = 107;
+/// Largest VLAN id a port may use (IEEE 802.1Q: 4095 is reserved).
+pub const VLAN_ID_MAX: u16 = 4094;
 
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
+    assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
     assert!(CHAIN_LEN_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
@@ -71,5 +114,12 @@ const _: () = {
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(FDB_ENTRIES_MAX.is_power_of_two());
+    assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);
+    assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
+    assert!(INDIRECTION_LEN.is_power_of_two() && INDIRECTION_LEN >= QUEUE_PAIRS_MAX);
+    assert!(STEERING_FLOWS_MAX.is_power_of_two());
+    assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
     assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);
+    assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
+    assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
 };

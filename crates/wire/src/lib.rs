@@ -1,1 +1,41 @@
-//! weir-wire
+//! What a frame is: Ethernet, VLAN, IPv4/IPv6, TCP/UDP and `struct virtio_net_hdr` as checked values.
+//!
+//! The crate does no I/O, allocates nothing on a packet's way and has no `unsafe`. It never sees guest
+//! memory: callers copy a frame's front out once into a [`Head`], and everything here works on that
+//! copy. From the top down:
+//!
+//! 1. [`Ethernet::parse`] reads what the switch needs of every frame: addresses, tag, ethertype.
+//!    [`Head::strip_vlan`] and [`Head::insert_vlan`] change the tag.
+//! 2. [`Layers::parse`] goes on to IP and TCP/UDP for the few who need it. Only a short Ethernet
+//!    header is an error; what is truncated or garbled deeper is `Other`.
+//! 3. [`Offload::from_vnet`] turns a [`VnetHdr`] that a driver wrote into something that can be
+//!    believed; [`OffloadCaps::accepts`] says whether a receiver takes it as it is.
+//! 4. Where it does not, [`Segmenter`] cuts a GSO frame and [`fill_checksum`] completes a checksum,
+//!    both on [`checksum::Sum`].
+//! 5. [`flow_hash`] is the RSS hash of a frame's flow.
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod checksum;
+pub mod ethernet;
+pub mod flow;
+pub mod gso;
+pub mod head;
+pub mod layers;
+pub mod mac;
+pub mod offload;
+#[cfg(test)]
+mod testing;
+pub mod vlan;
+pub mod vnet;
+
+pub use checksum::{FillError, Sum, fill_checksum};
+pub use ethernet::{Ethernet, ParseError, ethertype};
+pub use flow::{Toeplitz, flow_hash, toeplitz};
+pub use gso::{GsoError, Segment, Segmenter};
+pub use head::{Head, TagError};
+pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};
+pub use mac::{Mac, MacParseError};
+pub use offload::{CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError};
+pub use vlan::Tci;
+pub use vnet::VnetHdr;

@@ -1,0 +1,190 @@
+//! Makes a frame fit its receiver: tag, checksum, segments.
+//!
+//! Most frames pass as they are. The rest is done here, once, for every kind of port: a tag put in,
+//! a checksum filled in that the receiver will not fill, a GSO frame cut that it will not cut.
+
+use weir_fabric::EgressTag;
+use weir_guestmem::Slice;
+use weir_wire::{Fit, Head, Offload, OffloadCaps, Segmenter, Sum, fill_checksum};
+
+use crate::burst::{Burst, Frame};
+use crate::stats::DropReason;
+
+/// A packet as a receiver gets it: `head`, then `body_len` bytes of `body` from `body_skip` on.
+#[derive(Clone, Copy)]
+pub struct Packet<'p, 'm> {
+    /// Its front, from weir's checked copy.
+    pub head: &'p Head,
+    /// What is left for the receiver to do; fits its capabilities.
+    pub offload: Offload,
+    body: &'p [Slice<'m>],
+    body_skip: usize,
+    body_len: usize,
+}
+
+impl<'p, 'm> Packet<'p, 'm> {
+    /// Bytes of the packet.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.body_len
+    }
+
+    /// A packet always has an Ethernet header.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The rest of the packet, where the sender put it.
+    #[inline]
+    pub fn body(&self) -> impl Iterator<Item = Slice<'m>> + use<'p, 'm> {
+        let (mut skip, mut left) = (self.body_skip, self.body_len);
+        self.body.iter().filter_map(move |slice| {
+            let part = slice.skip(skip).first(left);
+            skip = skip.saturating_sub(slice.len());
+            left -= part.len();
+            (!part.is_empty()).then_some(part)
+        })
+    }
+}
+
+/// What a receiver made of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It has it.
+    Done,
+    /// It has no buffers now; nothing was written.
+    Full,
+    /// It can never take it; counted.
+    Refused,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emitted {
+    /// The receiver has it, or `n > 0` segments of it: what did not fit is lost, as on a wire.
+    Done {
+        /// Segments that found no buffers.
+        lost: u32,
+    },
+    /// The receiver has nothing of it: it may be tried again.
+    Full,
+}
+
+/// Gives `frame` to `put` in the form that a receiver with `caps` takes: once, or once per segment.
+pub fn emit<'m>(
+    burst: &Burst<'m>,
+    frame: &Frame,
+    tag: EgressTag,
+    caps: OffloadCaps,
+    mut put: impl FnMut(Packet<'_, 'm>) -> Put,
+) -> Result<Emitted, DropReason> {
+    let body = burst.payload(frame);
+    let body_len = frame.len as usize - frame.head.len();
+    match caps.accepts(&frame.offload) {
+        Fit::AsIs => {
+            let offload = caps.trim(frame.offload);
+            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
+            Ok(whole(put_tagged(packet, tag, &mut put)?))
+        }
+        Fit::NeedsChecksum => {
+            let mut head = frame.head;
+            let packet =
+                Packet { head: &frame.head, offload: frame.offload, body, body_skip: 0, body_len };
+            fill(&mut head, &packet)?;
+            let packet = Packet { head: &head, offload: Offload::NONE, ..packet };
+            Ok(whole(put_tagged(packet, tag, &mut put)?))
+        }
+        Fit::NeedsSegments => emit_segments(frame, body, tag, caps, &mut put),
+    }
+}
+
+fn whole(put: Put) -> Emitted {
+    match put {
+        Put::Done | Put::Refused => Emitted::Done { lost: 0 },
+        Put::Full => Emitted::Full,
+    }
+}
+
+fn emit_segments<'m>(
+    frame: &Frame,
+    body: &[Slice<'m>],
+    tag: EgressTag,
+    caps: OffloadCaps,
+    put: &mut impl FnMut(Packet<'_, 'm>) -> Put,
+) -> Result<Emitted, DropReason> {
+    let mut segmenter = Segmenter::new(&frame.head, &frame.offload, frame.len)
+        .map_err(|_| DropReason::OffloadUnsupported)?;
+    // The head may reach beyond the headers into the payload; a segment's payload then begins in
+    // the head. Small payloads are read into the segment's own head so that only what lies behind
+    // the original head is taken from the sender's memory.
+    let hdr_len = frame.offload.gso().map_or(0, |gso| usize::from(gso.hdr_len));
+    let in_head = frame.head.as_slice().get(hdr_len..).unwrap_or(&[]);
+    let mut first = true;
+    while let Some(segment) = segmenter.next() {
+        let from = segment.payload_offset as usize;
+        let len = segment.payload_len as usize;
+        // The part of this segment's payload that lies in the original head.
+        let near = in_head.get(from..in_head.len().min(from + len)).unwrap_or(&[]);
+        let mut head = segment.head;
+        if !near.is_empty() && !head.append(near) {
+            return Err(DropReason::OffloadUnsupported);
+        }
+        let packet = Packet {
+            head: &head,
+            offload: segment.offload(),
+            body,
+            body_skip: (from + near.len()).saturating_sub(in_head.len()),
+            body_len: len - near.len(),
+        };
+        let result = if caps.accepts(&packet.offload) == Fit::AsIs {
+            put_tagged(packet, tag, put)?
+        } else {
+            let mut filled = head;
+            fill(&mut filled, &packet)?;
+            let packet = Packet { head: &filled, offload: Offload::NONE, ..packet };
+            put_tagged(packet, tag, put)?
+        };
+        match result {
+            Put::Done | Put::Refused => first = false,
+            Put::Full if first => return Ok(Emitted::Full),
+            Put::Full => {
+                let left = 1 + segmenter.count() as u32;
+                return Ok(Emitted::Done { lost: left });
+            }
+        }
+    }
+    Ok(Emitted::Done { lost: 0 })
+}
+
+/// Puts the tag in, if there is one to put in, and gives the packet on.
+fn put_tagged<'m>(
+    packet: Packet<'_, 'm>,
+    tag: EgressTag,
+    put: &mut impl FnMut(Packet<'_, 'm>) -> Put,
+) -> Result<Put, DropReason> {
+    match tag {
+        EgressTag::Untagged => Ok(put(packet)),
+        EgressTag::Tagged(tci) => {
+            let mut head = *packet.head;
+            head.insert_vlan(tci).map_err(|_| DropReason::NoRoomForTag)?;
+            let offload = packet.offload.tag_inserted();
+            Ok(put(Packet { head: &head, offload, ..packet }))
+        }
+    }
+}
+
+/// Completes the checksum of `packet` in `head`. The sender may change its memory between this sum
+/// and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
+fn fill(head: &mut Head, packet: &Packet<'_, '_>) -> Result<(), DropReason> {
+    let Some(csum) = packet.offload.csum() else { return Ok(()) };
+    let mut sum = Sum::new();
+    let mut chunk = [0; 4096];
+    for mut slice in packet.body() {
+        while !slice.is_empty() {
+            let read = slice.read(&mut chunk);
+            sum.add(&chunk[..read]);
+            slice = slice.skip(read);
+        }
+    }
+    fill_checksum(head, csum, sum).map_err(|_| DropReason::OffloadUnsupported)
+}

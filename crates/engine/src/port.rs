@@ -1,0 +1,111 @@
+//! What the engine asks of a port, whatever stands behind it: a guest's virtqueues, a TAP, later a
+//! Xen guest's netif rings.
+
+use weir_fabric::EgressTag;
+
+use crate::burst::{Burst, Scratch};
+
+/// Which frames [`Port::take`] brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// New ones.
+    New,
+    /// Those that waited for a receiver, oldest first.
+    Parked,
+}
+
+/// What [`Port::take`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Chains consumed, dropped ones included.
+    pub frames: usize,
+    /// There may be more now.
+    pub more: bool,
+    /// Frames of this queue that wait for a receiver.
+    pub parked: usize,
+    /// When the first of them has waited long enough (ns), if any waits.
+    pub parked_until: Option<u64>,
+}
+
+/// One frame on its way to one receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// Index in the burst.
+    pub frame: u16,
+    /// Whether it leaves with a tag.
+    pub tag: EgressTag,
+}
+
+/// What [`Port::deliver`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Frames dealt with, from the first on: delivered, or dropped with a counter. The others found
+    /// the queue full.
+    pub frames: usize,
+    /// The receiver is expected to offer buffers soon: frames that found it full may wait for it.
+    pub worth_waiting: bool,
+    /// When to ask [`Port::expired`] (ns), if the moderation policy holds the call.
+    pub hold_until: Option<u64>,
+}
+
+/// A port of the switch. All methods may be called from any worker; a port locks per queue.
+///
+/// Locks are taken in one order: a transmit queue's while its burst is under way, and below it one
+/// receive queue's at a time.
+pub trait Port: Send + Sync {
+    /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
+    /// every frame that `forward` did not park.
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken;
+
+    /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index
+    /// write, and calls the guest if the moderation policy says so.
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Delivered;
+
+    /// The deadline that [`Delivered::hold_until`] named has passed: gives the call, or says the
+    /// next deadline.
+    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64>;
+
+    /// Asks for a kick at the next frame in transmit queue `queue`; `true` if one is there already.
+    fn arm_tx(&self, queue: usize) -> bool;
+
+    /// Asks for a kick at the next buffer in receive queue `queue`; `true` if one came since
+    /// [`deliver`](Self::deliver) found it full.
+    fn arm_rx(&self, queue: usize) -> bool;
+
+    /// A kick came. The first one starts a virtqueue (vhost-user: "rings start on kick").
+    fn kicked(&self, queue: usize, side: Side);
+
+    /// Receive queues in use; 0 while the port receives nothing.
+    fn rx_queues(&self) -> usize;
+
+    /// The receive queue for a flow, below [`rx_queues`](Self::rx_queues) (see
+    /// `weir_policy::steering`).
+    fn rx_queue_for(&self, hash: u32) -> usize;
+
+    /// Serving this port ended in a panic, which is weir's fault: it must stop, with this reason,
+    /// so that the other ports go on.
+    fn fail(&self, reason: &str);
+}
+
+/// Which of a pair of queues, from the guest's view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The guest sends.
+    Tx,
+    /// The guest receives.
+    Rx,
+}
+

@@ -1,0 +1,248 @@
+//! What a port counts. Directions are the guest's, as in virtio: *tx* is what the port's owner
+//! sent into the switch, *rx* what it got.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hdrhistogram::Histogram;
+use weir_limits::{LATENCY_BUDGET_NS_MAX, QUEUE_PAIRS_MAX};
+
+/// Why a frame was dropped: one named counter each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The switch's rules refuse it; counted at the sender.
+    Fabric(weir_fabric::DropReason),
+    /// Shorter than an Ethernet header; counted at the sender.
+    FrameTooShort,
+    /// Longer than any frame weir moves; counted at the sender.
+    FrameTooLong,
+    /// A GSO frame whose headers weir cannot follow; counted at the sender.
+    GsoHeaders,
+    /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
+    TxDisabled,
+    /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
+    RxNotReady,
+    /// The receiver had no buffers, and the frame could not wait.
+    RxRingFull,
+    /// The receiver had no buffers for as long as a frame may wait.
+    RxWaitedTooLong,
+    /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
+    RxBufferTooSmall,
+    /// The receiver lacks an offload and weir cannot do the work for this frame.
+    OffloadUnsupported,
+    /// The frame has no room for the VLAN tag it must get.
+    NoRoomForTag,
+    /// The host's network device refused it.
+    DeviceError,
+}
+
+impl DropReason {
+    const OWN: [Self; 11] = [
+        Self::FrameTooShort,
+        Self::FrameTooLong,
+        Self::GsoHeaders,
+        Self::TxDisabled,
+        Self::RxNotReady,
+        Self::RxRingFull,
+        Self::RxWaitedTooLong,
+        Self::RxBufferTooSmall,
+        Self::OffloadUnsupported,
+        Self::NoRoomForTag,
+        Self::DeviceError,
+    ];
+    const COUNT: usize = weir_fabric::DropReason::COUNT + Self::OWN.len();
+
+    /// Every reason.
+    pub fn all() -> impl Iterator<Item = Self> {
+        weir_fabric::DropReason::ALL.into_iter().map(Self::Fabric).chain(Self::OWN)
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Fabric(reason) => reason.index(),
+            own => {
+                let at = Self::OWN.iter().position(|r| *r == own);
+                weir_fabric::DropReason::COUNT + at.unwrap_or(0)
+            }
+        }
+    }
+
+    /// The counter's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fabric(reason) => reason.as_str(),
+            Self::FrameTooShort => "frame_too_short",
+            Self::FrameTooLong => "frame_too_long",
+            Self::GsoHeaders => "gso_headers",
+            Self::TxDisabled => "tx_disabled",
+            Self::RxNotReady => "rx_not_ready",
+            Self::RxRingFull => "rx_ring_full",
+            Self::RxWaitedTooLong => "rx_waited_too_long",
+            Self::RxBufferTooSmall => "rx_buffer_too_small",
+            Self::OffloadUnsupported => "offload_unsupported",
+            Self::NoRoomForTag => "no_room_for_tag",
+            Self::DeviceError => "device_error",
+        }
+    }
+}
+
+impl From<weir_fabric::DropReason> for DropReason {
+    fn from(reason: weir_fabric::DropReason) -> Self {
+        Self::Fabric(reason)
+    }
+}
+
+/// A counter that one thread at a time adds to and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One queue, one direction.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    /// Frames moved. A GSO frame counts once.
+    pub frames: Counter,
+    /// Their bytes, Ethernet header to the end of the payload.
+    pub bytes: Counter,
+    /// Calls (virtual interrupts) given.
+    pub calls: Counter,
+    /// Calls that the guest had asked not to get.
+    pub calls_suppressed: Counter,
+    /// Kicks received.
+    pub kicks: Counter,
+}
+
+/// Everything a port counts.
+#[derive(Debug)]
+pub struct PortCounters {
+    /// Per transmit queue.
+    pub tx: [QueueCounters; QUEUE_PAIRS_MAX],
+    /// Per receive queue.
+    pub rx: [QueueCounters; QUEUE_PAIRS_MAX],
+    /// Frames that waited in the sender's memory for a receiver; counted at the sender.
+    pub parked: Counter,
+    drops: [Counter; DropReason::COUNT],
+}
+
+impl Default for PortCounters {
+    fn default() -> Self {
+        Self {
+            tx: Default::default(),
+            rx: Default::default(),
+            parked: Counter::default(),
+            drops: std::array::from_fn(|_| Counter::default()),
+        }
+    }
+}
+
+impl PortCounters {
+    /// Counts dropped frames.
+    #[inline]
+    pub fn dropped(&self, reason: impl Into<DropReason>, frames: u64) {
+        if frames > 0 {
+            self.drops[reason.into().index()].add(frames);
+        }
+    }
+
+    /// The reasons for which something was dropped, with how many frames.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        DropReason::all()
+            .map(|reason| (reason.as_str(), self.drops[reason.index()].get()))
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+/// Times in nanoseconds, two significant digits, up to the largest latency budget. Takes its memory
+/// (some tens of KiB) at the first sample, so that an idle port costs none.
+#[derive(Debug, Default)]
+pub struct Times(Option<Box<Histogram<u64>>>);
+
+/// What a [`Times`] says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimesSummary {
+    /// Samples.
+    pub count: u64,
+    /// Median, ns.
+    pub p50: u64,
+    /// 99th percentile, ns.
+    pub p99: u64,
+    /// Largest, ns.
+    pub max: u64,
+}
+
+impl Times {
+    /// Records one time.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        let histogram = self.0.get_or_insert_with(|| {
+            let made = Histogram::new_with_bounds(1, LATENCY_BUDGET_NS_MAX, 2);
+            Box::new(made.expect("the bounds are constants that hdrhistogram accepts"))
+        });
+        histogram.saturating_record(ns);
+    }
+
+    /// Adds another's samples.
+    pub fn merge(&mut self, other: &Self) {
+        match (&mut self.0, &other.0) {
+            (Some(mine), Some(theirs)) => {
+                // Same bounds: it cannot fail.
+                let _ = mine.add(&**theirs);
+            }
+            (mine @ None, Some(theirs)) => *mine = Some(theirs.clone()),
+            (_, None) => {}
+        }
+    }
+
+    /// Median, 99th percentile and maximum.
+    pub fn summary(&self) -> TimesSummary {
+        self.0.as_deref().map_or_else(TimesSummary::default, |histogram| TimesSummary {
+            count: histogram.len(),
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            max: histogram.max(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_reason_has_a_counter_and_a_name_of_its_own() {
+        let counters = PortCounters::default();
+        for reason in DropReason::all() {
+            counters.dropped(reason, 1);
+        }
+        let named: Vec<_> = counters.drops().collect();
+        assert_eq!(named.len(), DropReason::COUNT);
+        assert!(named.iter().all(|(_, count)| *count == 1), "two reasons share a counter");
+        let names: std::collections::HashSet<_> = named.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), DropReason::COUNT);
+    }
+
+    #[test]
+    fn times_give_quantiles_and_merge() {
+        let mut times = Times::default();
+        assert_eq!(times.summary(), TimesSummary::default());
+        (1..=100).for_each(|us| times.record(us * 1000));
+        let mut sum = Times::default();
+        sum.merge(&times);
+        sum.merge(&times);
+        let summary = sum.summary();
+        assert_eq!(summary.count, 200);
+        assert!((49_000..=51_500).contains(&summary.p50), "{summary:?}");
+        assert!((98_000..=101_000).contains(&summary.p99), "{summary:?}");
+    }
+}

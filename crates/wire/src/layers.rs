@@ -1,0 +1,295 @@
+//! The deeper look at a frame: IPv4/IPv6 and TCP/UDP, for those who need more than [`Ethernet`].
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use weir_limits::IPV6_EXT_HEADERS_MAX;
+
+use crate::bytes::{array_at, be16_at, u8_at};
+use crate::ethernet::{Ethernet, ParseError, ethertype};
+
+/// Values of the protocol and next-header fields (IANA protocol numbers).
+pub mod protocol {
+    /// IPv6 hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// IPv6 destination options.
+    pub const DESTINATION_OPTIONS: u8 = 60;
+}
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_HEADER_LEN_MIN: u16 = 20;
+/// Bytes of an IPv6 header without extension headers.
+pub const IPV6_HEADER_LEN: u16 = 40;
+/// Bytes of a TCP header without options.
+pub const TCP_HEADER_LEN_MIN: u16 = 20;
+/// Bytes of a UDP header.
+pub const UDP_HEADER_LEN: u16 = 8;
+
+// Offsets are u16: the walk cannot leave it, as an extension header has at most 2048 bytes.
+const _: () = assert!(IPV6_EXT_HEADERS_MAX * 2048 < u16::MAX as usize / 2);
+
+/// A frame's headers. Offsets count from the frame's first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// Addresses, tag and ethertype. Its `header_len` is where the network header starts.
+    pub ethernet: Ethernet,
+    /// The network header.
+    pub network: Network,
+    /// The transport header.
+    pub transport: Transport,
+}
+
+/// A network header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// IPv4.
+    Ipv4(Ipv4),
+    /// IPv6.
+    Ipv6(Ipv6),
+    /// Another ethertype, or an IP header that is truncated or garbled.
+    Other,
+}
+
+/// An IPv4 header (RFC 791).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4 {
+    /// Source address.
+    pub src: Ipv4Addr,
+    /// Destination address.
+    pub dst: Ipv4Addr,
+    /// Bytes of the header with its options, 20 to 60.
+    pub header_len: u16,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Whether this is a fragment, the first one included.
+    pub fragment: bool,
+    /// Bytes of header and payload as the sender says; not compared with the frame.
+    pub total_len: u16,
+}
+
+/// An IPv6 header and its extension headers (RFC 8200).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Source address.
+    pub src: Ipv6Addr,
+    /// Destination address.
+    pub dst: Ipv6Addr,
+    /// Bytes of the header and of the extension headers that were walked, at least 40.
+    pub header_len: u16,
+    /// What follows these headers. An extension header's number when the walk ended at it.
+    pub protocol: u8,
+    /// Whether this is a fragment, the first one included. An atomic fragment (RFC 6946) is none.
+    pub fragment: bool,
+    /// Bytes after the fixed header as the sender says; not compared with the frame.
+    pub payload_len: u16,
+}
+
+/// A transport header. One of which not even the fixed part is in the head is `Other`, and so is
+/// whatever a fragment carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp {
+        /// Where the header starts.
+        offset: u16,
+        /// Bytes of the header with its options, 20 to 60. Options may lie beyond the head.
+        header_len: u16,
+        /// Its ports.
+        ports: Ports,
+    },
+    /// UDP.
+    Udp {
+        /// Where the header starts.
+        offset: u16,
+        /// Its ports.
+        ports: Ports,
+    },
+    /// Another protocol, a fragment, or a header that is truncated or garbled.
+    Other,
+}
+
+/// Source and destination port of TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Source port.
+    pub src: u16,
+    /// Destination port.
+    pub dst: u16,
+}
+
+impl Layers {
+    /// Reads the headers at the front of `head`, a frame or the first bytes of one.
+    ///
+    /// # Errors
+    /// [`ParseError::Short`] when `head` ends inside the Ethernet header or the tag; nothing else is
+    /// an error.
+    pub fn parse(head: &[u8]) -> Result<Layers, ParseError> {
+        let ethernet = Ethernet::parse(head)?;
+        let l3 = ethernet.header_len;
+        let network = match ethernet.ethertype {
+            ethertype::IPV4 => Ipv4::parse(head, l3).map_or(Network::Other, Network::Ipv4),
+            ethertype::IPV6 => Ipv6::parse(head, l3).map_or(Network::Other, Network::Ipv6),
+            _ => Network::Other,
+        };
+        let transport = match network {
+            Network::Ipv4(ip) if !ip.fragment => {
+                Transport::parse(head, l3 + ip.header_len, ip.protocol)
+            }
+            Network::Ipv6(ip) if !ip.fragment => {
+                Transport::parse(head, l3 + ip.header_len, ip.protocol)
+            }
+            _ => Transport::Other,
+        };
+        Ok(Layers {
+            ethernet,
+            network,
+            transport,
+        })
+    }
+
+    /// Where the network header starts.
+    pub fn l3_offset(&self) -> u16 {
+        self.ethernet.header_len
+    }
+
+    /// Bytes of all headers up to the end of the TCP or UDP header; `None` for another transport.
+    /// May exceed the head.
+    pub fn headers_len(&self) -> Option<u16> {
+        match self.transport {
+            Transport::Tcp {
+                offset, header_len, ..
+            } => Some(offset + header_len),
+            Transport::Udp { offset, .. } => Some(offset + UDP_HEADER_LEN),
+            Transport::Other => None,
+        }
+    }
+}
+
+impl Ipv4 {
+    fn parse(head: &[u8], l3: u16) -> Option<Ipv4> {
+        let header: [u8; IPV4_HEADER_LEN_MIN as usize] = array_at(head, usize::from(l3))?;
+        let [
+            ver_ihl,
+            _,
+            len0,
+            len1,
+            _,
+            _,
+            frag0,
+            frag1,
+            _,
+            protocol,
+            _,
+            _,
+            addresses @ ..,
+        ] = header;
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
+        let header_len = u16::from(ver_ihl & 0xf) * 4;
+        if ver_ihl >> 4 != 4 || header_len < IPV4_HEADER_LEN_MIN {
+            return None;
+        }
+        Some(Ipv4 {
+            src: Ipv4Addr::new(s0, s1, s2, s3),
+            dst: Ipv4Addr::new(d0, d1, d2, d3),
+            header_len,
+            protocol,
+            // More-fragments flag or an offset; the other two flags do not count.
+            fragment: u16::from_be_bytes([frag0, frag1]) & 0x3fff != 0,
+            total_len: u16::from_be_bytes([len0, len1]),
+        })
+    }
+}
+
+impl Ipv6 {
+    fn parse(head: &[u8], l3: u16) -> Option<Ipv6> {
+        let at = usize::from(l3);
+        let [ver, _, _, _, len0, len1, next, _]: [u8; 8] = array_at(head, at)?;
+        if ver >> 4 != 6 {
+            return None;
+        }
+        let mut ip = Ipv6 {
+            src: Ipv6Addr::from(array_at::<16>(head, at + 8)?),
+            dst: Ipv6Addr::from(array_at::<16>(head, at + 24)?),
+            header_len: IPV6_HEADER_LEN,
+            protocol: next,
+            fragment: false,
+            payload_len: u16::from_be_bytes([len0, len1]),
+        };
+        for _ in 0..IPV6_EXT_HEADERS_MAX {
+            if ip.fragment || ip.skip_extension(head, l3).is_none() {
+                break;
+            }
+        }
+        Some(ip)
+    }
+
+    /// Steps over one extension header; `None` at one that is not walked or is truncated.
+    fn skip_extension(&mut self, head: &[u8], l3: u16) -> Option<()> {
+        let at = usize::from(l3 + self.header_len);
+        let len = match self.protocol {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                // In units of 8 bytes, without the first (RFC 8200 §4.3).
+                (u16::from(u8_at(head, at + 1)?) + 1) * 8
+            }
+            protocol::FRAGMENT => {
+                // Offset (13 bits), reserved (2), more-fragments (1).
+                self.fragment = be16_at(head, at + 2)? & 0xfff9 != 0;
+                8
+            }
+            _ => return None,
+        };
+        self.protocol = u8_at(head, at)?;
+        self.header_len += len;
+        Some(())
+    }
+}
+
+impl Transport {
+    fn parse(head: &[u8], offset: u16, protocol: u8) -> Transport {
+        match protocol {
+            protocol::TCP => Transport::tcp(head, offset),
+            protocol::UDP => Transport::udp(head, offset),
+            _ => None,
+        }
+        .unwrap_or(Transport::Other)
+    }
+
+    fn tcp(head: &[u8], offset: u16) -> Option<Transport> {
+        let header: [u8; TCP_HEADER_LEN_MIN as usize] = array_at(head, usize::from(offset))?;
+        let [s0, s1, d0, d1, _, _, _, _, _, _, _, _, data_offset, ..] = header;
+        let header_len = u16::from(data_offset >> 4) * 4;
+        (header_len >= TCP_HEADER_LEN_MIN).then_some(Transport::Tcp {
+            offset,
+            header_len,
+            ports: Ports::from_bytes([s0, s1, d0, d1]),
+        })
+    }
+
+    fn udp(head: &[u8], offset: u16) -> Option<Transport> {
+        let [s0, s1, d0, d1, ..]: [u8; UDP_HEADER_LEN as usize] =
+            array_at(head, usize::from(offset))?;
+        Some(Transport::Udp {
+            offset,
+            ports: Ports::from_bytes([s0, s1, d0, d1]),
+        })
+    }
+}
+
+impl Ports {
+    fn from_bytes([s0, s1, d0, d1]: [u8; 4]) -> Ports {
+        Ports {
+            src: u16::from_be_bytes([s0, s1]),
+            dst: u16::from_be_bytes([d0, d1]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

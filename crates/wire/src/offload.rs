@@ -1,0 +1,489 @@
+//! What a `virtio_net_hdr` asks for, checked, and whether a receiver can do it.
+
+use std::fmt;
+use std::ops::BitOr;
+
+use crate::ethernet::{Ethernet, ParseError, ethertype};
+use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, Transport};
+use crate::vlan::TAG_LEN;
+use crate::vnet::{self, VnetHdr};
+
+/// Bytes one tag adds, as offsets count them.
+const TAG: u16 = TAG_LEN as u16;
+/// Where a TCP header has its checksum.
+pub(crate) const TCP_CSUM_OFFSET: u16 = 16;
+/// Where a UDP header has its checksum.
+pub(crate) const UDP_CSUM_OFFSET: u16 = 6;
+
+/// A checksum that is left to the receiver. Its field holds the pseudo-header's folded sum, so that
+/// the complement of the sum from `start` to the frame's end is the checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CsumPartial {
+    /// Where summing starts, from the frame's first byte.
+    pub start: u16,
+    /// Where the checksum is stored, from `start`.
+    pub offset: u16,
+}
+
+impl CsumPartial {
+    /// Where the checksum is stored, from the frame's first byte.
+    pub fn field(&self) -> usize {
+        usize::from(self.start) + usize::from(self.offset)
+    }
+}
+
+/// What the segments of a GSO frame are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoKind {
+    /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
+    Tcp4,
+    /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
+    Tcp6,
+    /// UDP datagrams over IPv4 or IPv6 (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+    Udp,
+}
+
+/// How a GSO frame is to be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gso {
+    /// What its segments are.
+    pub kind: GsoKind,
+    /// Whether CWR belongs on the first segment only.
+    pub ecn: bool,
+    /// Payload bytes of each segment but the last (MSS), at least 1. Where the payload is no longer
+    /// than this, the frame is one segment.
+    pub size: u16,
+    /// Bytes of all headers, a tag included, as found in the headers.
+    pub hdr_len: u16,
+}
+
+/// What a frame asks of its receiver. Values made by [`Offload::from_vnet`] lie within the frame they
+/// were checked against and agree with its headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    csum: Option<CsumPartial>,
+    gso: Option<Gso>,
+    data_valid: bool,
+}
+
+/// How a header lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffloadError {
+    /// There is no Ethernet header.
+    #[error(transparent)]
+    Headers(#[from] ParseError),
+    /// The checksum would be stored beyond the frame, or its start is so far in (65532 or more) that
+    /// a tag would overflow it.
+    #[error(
+        "csum_start {start} + csum_offset {offset} is beyond the frame of {frame_len} bytes or \
+         beyond what a start can be"
+    )]
+    CsumBeyondFrame {
+        /// `csum_start`.
+        start: u16,
+        /// `csum_offset`.
+        offset: u16,
+        /// Bytes of the frame.
+        frame_len: u32,
+    },
+    /// The checksum could be stored over addresses, which have been checked.
+    #[error(
+        "csum_start {start} is inside the Ethernet and IP headers of at least {headers_len} bytes"
+    )]
+    CsumInHeaders {
+        /// `csum_start`.
+        start: u16,
+        /// Fewest bytes the headers in front of it take.
+        headers_len: u16,
+    },
+    /// A GSO type that does not exist or that weir does not offer, UFO among them.
+    #[error("gso_type {gso_type:#04x} is not one that was offered")]
+    GsoType {
+        /// `gso_type` with its ECN bit.
+        gso_type: u8,
+    },
+    /// GSO without `NEEDS_CSUM` (§5.1.6.2.1).
+    #[error("gso_type {gso_type:#04x} without NEEDS_CSUM")]
+    GsoWithoutCsum {
+        /// `gso_type`.
+        gso_type: u8,
+    },
+    /// A segment size of zero.
+    #[error("gso_size is 0")]
+    GsoSizeZero,
+    /// The frame's headers are not what the GSO type says.
+    #[error("gso_type {gso_type:#04x} on a frame with other headers, or a fragment")]
+    GsoProtocol {
+        /// `gso_type`.
+        gso_type: u8,
+    },
+    /// The checksum of a GSO frame is not that of its transport header.
+    #[error(
+        "csum_start {start} and csum_offset {offset} of a GSO frame are not those of its transport \
+         header, {need_start} and {need_offset}"
+    )]
+    GsoCsum {
+        /// `csum_start`.
+        start: u16,
+        /// `csum_offset`.
+        offset: u16,
+        /// Where the transport header starts.
+        need_start: u16,
+        /// Where it has its checksum.
+        need_offset: u16,
+    },
+    /// A GSO frame that ends with its headers, or inside them.
+    #[error("a GSO frame of {frame_len} bytes has {hdr_len} bytes of headers and so no payload")]
+    GsoWithoutPayload {
+        /// Bytes of the headers.
+        hdr_len: u16,
+        /// Bytes of the frame.
+        frame_len: u32,
+    },
+}
+
+impl CsumPartial {
+    fn checked(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<CsumPartial, OffloadError> {
+        let csum = CsumPartial {
+            start: hdr.csum_start,
+            offset: hdr.csum_offset,
+        };
+        let end = u32::from(csum.start) + u32::from(csum.offset) + 2;
+        if end > frame_len || csum.start > u16::MAX - TAG {
+            return Err(OffloadError::CsumBeyondFrame {
+                start: csum.start,
+                offset: csum.offset,
+                frame_len,
+            });
+        }
+        let ethernet = Ethernet::parse(head)?;
+        let headers_len = ethernet.header_len
+            + match ethernet.ethertype {
+                ethertype::IPV4 => IPV4_HEADER_LEN_MIN,
+                ethertype::IPV6 => IPV6_HEADER_LEN,
+                _ => 0,
+            };
+        if csum.start < headers_len {
+            return Err(OffloadError::CsumInHeaders {
+                start: csum.start,
+                headers_len,
+            });
+        }
+        Ok(csum)
+    }
+}
+
+impl GsoKind {
+    /// Whether the headers are those of such a frame.
+    pub fn agrees_with(self, layers: &Layers) -> bool {
+        matches!(
+            (self, layers.network, layers.transport),
+            (GsoKind::Tcp4, Network::Ipv4(_), Transport::Tcp { .. })
+                | (GsoKind::Tcp6, Network::Ipv6(_), Transport::Tcp { .. })
+                | (
+                    GsoKind::Udp,
+                    Network::Ipv4(_) | Network::Ipv6(_),
+                    Transport::Udp { .. }
+                )
+        )
+    }
+
+    fn gso_type(self) -> u8 {
+        match self {
+            GsoKind::Tcp4 => vnet::GSO_TCPV4,
+            GsoKind::Tcp6 => vnet::GSO_TCPV6,
+            GsoKind::Udp => vnet::GSO_UDP_L4,
+        }
+    }
+}
+
+impl Gso {
+    fn checked(
+        hdr: &VnetHdr,
+        csum: Option<CsumPartial>,
+        head: &[u8],
+        frame_len: u32,
+    ) -> Result<Gso, OffloadError> {
+        let gso_type = hdr.gso_type;
+        let ecn = gso_type & vnet::GSO_ECN != 0;
+        let kind = match (gso_type & !vnet::GSO_ECN, ecn) {
+            (vnet::GSO_TCPV4, _) => GsoKind::Tcp4,
+            (vnet::GSO_TCPV6, _) => GsoKind::Tcp6,
+            (vnet::GSO_UDP_L4, false) => GsoKind::Udp,
+            _ => return Err(OffloadError::GsoType { gso_type }),
+        };
+        let csum = csum.ok_or(OffloadError::GsoWithoutCsum { gso_type })?;
+        if hdr.gso_size == 0 {
+            return Err(OffloadError::GsoSizeZero);
+        }
+        let layers = Layers::parse(head)?;
+        let (need, hdr_len) = match (transport_csum(&layers), layers.headers_len()) {
+            (Some(need), Some(hdr_len)) if kind.agrees_with(&layers) => (need, hdr_len),
+            _ => return Err(OffloadError::GsoProtocol { gso_type }),
+        };
+        if csum != need {
+            return Err(OffloadError::GsoCsum {
+                start: csum.start,
+                offset: csum.offset,
+                need_start: need.start,
+                need_offset: need.offset,
+            });
+        }
+        if u32::from(hdr_len) >= frame_len {
+            return Err(OffloadError::GsoWithoutPayload { hdr_len, frame_len });
+        }
+        Ok(Gso {
+            kind,
+            ecn,
+            size: hdr.gso_size,
+            hdr_len,
+        })
+    }
+}
+
+/// Where TCP or UDP has its checksum in a frame with these headers.
+pub(crate) fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
+    match layers.transport {
+        Transport::Tcp { offset, .. } => Some(CsumPartial {
+            start: offset,
+            offset: TCP_CSUM_OFFSET,
+        }),
+        Transport::Udp { offset, .. } => Some(CsumPartial {
+            start: offset,
+            offset: UDP_CSUM_OFFSET,
+        }),
+        Transport::Other => None,
+    }
+}
+
+impl Offload {
+    /// Nothing asked: every header field and checksum is as it should arrive.
+    pub const NONE: Offload = Offload {
+        csum: None,
+        gso: None,
+        data_valid: false,
+    };
+
+    /// Checks the header in front of a frame of `frame_len` bytes that starts with `head`. A frame
+    /// that asks for nothing costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
+    ///
+    /// `hdr_len` is not looked at (§5.1.6.2.2 calls it a hint); flags that are not known are ignored,
+    /// as §5.1.6.2.2 demands. `DATA_VALID` is taken as said: of a header that a *driver* wrote, the
+    /// caller forgets it with [`Offload::without_data_valid`].
+    ///
+    /// # Errors
+    /// [`OffloadError`] says which field lies.
+    pub fn from_vnet(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<Offload, OffloadError> {
+        let csum = match hdr.flags & vnet::F_NEEDS_CSUM {
+            0 => None,
+            _ => Some(CsumPartial::checked(hdr, head, frame_len)?),
+        };
+        let gso = match hdr.gso_type {
+            vnet::GSO_NONE => None,
+            _ => Some(Gso::checked(hdr, csum, head, frame_len)?),
+        };
+        let data_valid = csum.is_none() && hdr.flags & vnet::F_DATA_VALID != 0;
+        Ok(Offload {
+            csum,
+            gso,
+            data_valid,
+        })
+    }
+
+    /// A frame, not GSO, whose checksum is left to the receiver.
+    pub const fn with_csum(csum: CsumPartial) -> Offload {
+        Offload {
+            csum: Some(csum),
+            gso: None,
+            data_valid: false,
+        }
+    }
+
+    /// The checksum that is left to the receiver.
+    pub const fn csum(&self) -> Option<CsumPartial> {
+        self.csum
+    }
+
+    /// How to cut the frame; [`Offload::csum`] is then that of TCP or UDP.
+    pub const fn gso(&self) -> Option<Gso> {
+        self.gso
+    }
+
+    /// Whether the receiver need not verify the checksum.
+    pub const fn data_valid(&self) -> bool {
+        self.data_valid
+    }
+
+    /// Without `DATA_VALID`, which only a device may set (§5.1.6.2.1).
+    pub const fn without_data_valid(self) -> Offload {
+        Offload {
+            data_valid: false,
+            ..self
+        }
+    }
+
+    /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several
+    /// chains (`VIRTIO_NET_F_MRG_RXBUF`), and 0 toward a device.
+    pub fn to_vnet(&self, num_buffers: u16) -> VnetHdr {
+        let mut hdr = VnetHdr {
+            num_buffers,
+            ..VnetHdr::default()
+        };
+        if let Some(csum) = self.csum {
+            hdr.flags = vnet::F_NEEDS_CSUM;
+            hdr.csum_start = csum.start;
+            hdr.csum_offset = csum.offset;
+        } else if self.data_valid {
+            hdr.flags = vnet::F_DATA_VALID;
+        }
+        if let Some(gso) = self.gso {
+            hdr.gso_type = gso.kind.gso_type() | if gso.ecn { vnet::GSO_ECN } else { 0 };
+            hdr.gso_size = gso.size;
+            hdr.hdr_len = gso.hdr_len;
+        }
+        hdr
+    }
+
+    /// The same after a tag was put in front of the network header.
+    pub fn tag_inserted(self) -> Offload {
+        self.moved(|offset| offset.saturating_add(TAG))
+    }
+
+    /// The same after the tag was taken out.
+    pub fn tag_stripped(self) -> Offload {
+        self.moved(|offset| offset.saturating_sub(TAG))
+    }
+
+    fn moved(self, shift: impl Fn(u16) -> u16) -> Offload {
+        Offload {
+            csum: self.csum.map(|csum| CsumPartial {
+                start: shift(csum.start),
+                ..csum
+            }),
+            gso: self.gso.map(|gso| Gso {
+                hdr_len: shift(gso.hdr_len),
+                ..gso
+            }),
+            data_valid: self.data_valid,
+        }
+    }
+}
+
+/// What a receiver does itself: the `VIRTIO_NET_F_GUEST_*` features a driver has acknowledged, or the
+/// `TUN_F_*` flags of a TAP.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct OffloadCaps(u8);
+
+impl OffloadCaps {
+    /// Nothing.
+    pub const NONE: OffloadCaps = OffloadCaps(0);
+    /// Partial checksums, and `DATA_VALID`. Every other one needs this one too.
+    pub const CSUM: OffloadCaps = OffloadCaps(1);
+    /// TCP over IPv4.
+    pub const TSO4: OffloadCaps = OffloadCaps(1 << 1);
+    /// TCP over IPv6.
+    pub const TSO6: OffloadCaps = OffloadCaps(1 << 2);
+    /// TCP with ECN.
+    pub const TSO_ECN: OffloadCaps = OffloadCaps(1 << 3);
+    /// UDP datagrams, over both IPv4 and IPv6.
+    pub const USO: OffloadCaps = OffloadCaps(1 << 4);
+
+    const NAMES: [(OffloadCaps, &'static str); 5] = [
+        (OffloadCaps::CSUM, "csum"),
+        (OffloadCaps::TSO4, "tso4"),
+        (OffloadCaps::TSO6, "tso6"),
+        (OffloadCaps::TSO_ECN, "tso-ecn"),
+        (OffloadCaps::USO, "uso"),
+    ];
+
+    /// Both sets together.
+    pub const fn union(self, other: OffloadCaps) -> OffloadCaps {
+        OffloadCaps(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is in this set.
+    pub const fn contains(self, other: OffloadCaps) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What has to be done to a frame before this receiver gets it.
+    pub fn accepts(self, offload: &Offload) -> Fit {
+        match offload.gso {
+            Some(gso) if !self.contains(OffloadCaps::needed_for(gso)) => Fit::NeedsSegments,
+            None if offload.csum.is_some() && !self.contains(OffloadCaps::CSUM) => {
+                Fit::NeedsChecksum
+            }
+            _ => Fit::AsIs,
+        }
+    }
+
+    /// The offload without the hint this receiver must not see: `DATA_VALID` is only for those with
+    /// `CSUM` (§5.1.6.4.1).
+    pub fn trim(self, offload: Offload) -> Offload {
+        if self.contains(OffloadCaps::CSUM) {
+            offload
+        } else {
+            offload.without_data_valid()
+        }
+    }
+
+    fn needed_for(gso: Gso) -> OffloadCaps {
+        let kind = match gso.kind {
+            GsoKind::Tcp4 => OffloadCaps::TSO4,
+            GsoKind::Tcp6 => OffloadCaps::TSO6,
+            GsoKind::Udp => OffloadCaps::USO,
+        };
+        let ecn = if gso.ecn {
+            OffloadCaps::TSO_ECN
+        } else {
+            OffloadCaps::NONE
+        };
+        kind | ecn | OffloadCaps::CSUM
+    }
+}
+
+impl BitOr for OffloadCaps {
+    type Output = OffloadCaps;
+
+    fn bitor(self, other: OffloadCaps) -> OffloadCaps {
+        self.union(other)
+    }
+}
+
+impl fmt::Display for OffloadCaps {
+    /// Names with `+` between them, as in `csum+tso4`; `none` when there is none.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (cap, name) in OffloadCaps::NAMES {
+            if self.contains(cap) {
+                write!(out, "{separator}{name}")?;
+                separator = "+";
+            }
+        }
+        if separator.is_empty() {
+            out.write_str("none")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for OffloadCaps {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "OffloadCaps({self})")
+    }
+}
+
+/// What a receiver's capabilities mean for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Deliver it with its offload.
+    AsIs,
+    /// Complete its checksum with [`fill_checksum`](crate::fill_checksum) first.
+    NeedsChecksum,
+    /// Cut it with [`Segmenter`](crate::Segmenter), then ask again for the segments.
+    NeedsSegments,
+}
+
+#[cfg(test)]
+mod tests;
