@@ -1,1 +1,31 @@
-//! weir-fabric
+//! The L2 switch: given a frame's addresses and tag and the port it came in by, where it goes.
+//!
+//! The crate decides and copies nothing: no I/O, no rings, no clock (time is whole seconds, passed
+//! in). The way of one frame, in [`View::forward`]:
+//!
+//! 1. [`vlan`]: the ingress port's mode and the tag give the VLAN, or a drop.
+//! 2. [`mac_check`]: the source address must be one that this port may use.
+//! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`],
+//!    everything else [`Forward::Flood`].
+//! 4. For each receiver, [`View::egress`] says how the frame is tagged there.
+//!
+//! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable
+//! snapshot, exchanged whole by the control calls of [`Fabric`], so the data path takes no lock except
+//! when an address is new or has moved. Each frame that goes nowhere has a [`DropReason`].
+#![forbid(unsafe_code)]
+
+mod drop_reason;
+mod fabric;
+pub mod fdb;
+pub mod mac_check;
+mod port;
+mod view;
+pub mod vlan;
+
+pub use drop_reason::DropReason;
+pub use fabric::{Fabric, PortError};
+pub use fdb::{Claim, Fdb, FdbEntry, FdbStats};
+pub use mac_check::MacCheck;
+pub use port::{PortConfig, PortId};
+pub use view::{Forward, FrameKey, View};
+pub use vlan::{EgressTag, Vid, VidError, VidSet, VlanMode, VlanSet};

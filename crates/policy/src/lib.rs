@@ -1,1 +1,13 @@
-//! weir-policy
+//! weir's decisions as pure code: time and samples in, verdicts out.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or logs. Time is a `u64` of nanoseconds
+//! (or a `u32` of seconds where that is all a rule needs) that the caller passes in, from any
+//! monotonic origin. The same compiled code therefore runs under the engine on real time and under
+//! a simulation on virtual time, and a result from the one holds for the other.
+//!
+//! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
+//! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
+#![forbid(unsafe_code)]
+
+pub mod moderation;
+pub mod steering;

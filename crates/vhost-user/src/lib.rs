@@ -1,1 +1,43 @@
-//! weir-vhost-user
+//! The vhost-user protocol: messages, their bytes, and the socket that carries them. No policy.
+//!
+//! Source: QEMU's `docs/interop/vhost-user.rst`, called "the spec" below. All numbers are in the
+//! machine's own byte order (spec, "Message Specification").
+//!
+//! From the outside in:
+//! - [`Connection`] is the back end's side of the socket: non-blocking, incremental, and what weir
+//!   speaks to a hypervisor.
+//! - [`FrontEnd`] is the front end's side: blocking with a timeout, and what weir's own guest
+//!   driver, the load generator and the tests speak to a switch.
+//! - [`FrontMessage`] is one request, decoded and checked, with its file descriptors moved in.
+//!   [`FrontMessage::decode`] is a pure function of header, body and descriptors.
+//! - [`Payload`] is implemented by each fixed layout: [`VringState`], [`MemoryRegion`], ...
+//! - [`Request`] numbers and names the requests; [`Header`] is the 12 bytes before a body.
+//!
+//! What a peer can do wrong is a [`ProtocolError`]; what can happen to the socket, a
+//! [`ConnectionError`]. Neither ever costs a panic, an unbounded allocation or a file descriptor.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod feature;
+mod frame;
+mod front;
+mod header;
+mod message;
+mod payload;
+mod request;
+
+pub use connection::{Connection, Incoming};
+pub use error::{ConnectionError, Expected, FrontEndError, ProtocolError};
+pub use feature::*;
+pub use front::{FrontEnd, Reply};
+pub use header::{HEADER_LEN, Header, NEED_REPLY_FLAG, REPLY_FLAG, VERSION, VERSION_MASK};
+pub use message::{FrontMessage, LogBase, VRING_INDEX_MASK, VRING_NOFD_MASK, vring_fd_word};
+pub use payload::{
+    ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion,
+    VHOST_VRING_F_LOG, VringAddr, VringState,
+};
+pub use request::{Request, RequestCode};
+
+#[cfg(test)]
+mod tests;

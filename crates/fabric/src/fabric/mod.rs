@@ -1,0 +1,240 @@
+//! The ports of the switch, and the calls that change them.
+
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use weir_limits::PORTS_MAX;
+use weir_wire::Mac;
+
+use crate::fdb::Fdb;
+use crate::mac_check::FirstMac;
+use crate::port::{PortConfig, PortId};
+use crate::view::View;
+
+/// A port as the data path sees it.
+#[derive(Clone)]
+pub(crate) struct Port {
+    pub config: PortConfig,
+    pub active: bool,
+    /// Shared by the snapshots that the port lives through.
+    pub first_mac: Arc<FirstMac>,
+}
+
+/// A snapshot of every port. Never changed; replaced by the next one.
+#[derive(Clone)]
+pub(crate) struct PortTable {
+    ports: Box<[Option<Arc<Port>>]>,
+    /// The active ones in ascending order, which is whom a flood asks.
+    active: Vec<PortId>,
+}
+
+impl PortTable {
+    fn empty() -> Self {
+        Self {
+            ports: vec![None; PORTS_MAX].into(),
+            active: Vec::new(),
+        }
+    }
+
+    pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports[id.index()].as_deref()
+    }
+
+    pub(crate) fn active_port(&self, id: PortId) -> Option<&Port> {
+        self.port(id).filter(|port| port.active)
+    }
+
+    pub(crate) fn active(&self) -> &[PortId] {
+        &self.active
+    }
+
+    fn set(&mut self, id: PortId, port: Option<Port>) {
+        self.active.retain(|&active| active != id);
+        if port.as_ref().is_some_and(|port| port.active) {
+            self.active.push(id);
+            self.active.sort_unstable();
+        }
+        self.ports[id.index()] = port.map(Arc::new);
+    }
+}
+
+/// The switch: ports, their VLANs and checks, and the forwarding table.
+///
+/// Workers call [`Self::view`] once per burst. The other calls are the control path: they take a lock
+/// among themselves, copy the port table and flush; a view taken before goes on with the ports as
+/// they were, for the length of its burst.
+pub struct Fabric {
+    table: ArcSwap<PortTable>,
+    control: Mutex<Control>,
+    fdb: Fdb,
+}
+
+struct Control {
+    /// Where the search for a free number begins. Going round, rather than taking the lowest, keeps
+    /// the number of a removed port from being taken up at once by another, with frames for the
+    /// first still on their way.
+    next: usize,
+}
+
+/// Why a control call changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// There are `weir_limits::PORTS_MAX` ports.
+    #[error("the switch has {PORTS_MAX} ports already, the most it can have")]
+    TableFull,
+    /// No port has this number.
+    #[error("the switch has no port {0}")]
+    NoSuchPort(PortId),
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fabric {
+    /// A switch without ports.
+    pub fn new() -> Self {
+        Self {
+            table: ArcSwap::from_pointee(PortTable::empty()),
+            control: Mutex::new(Control { next: 0 }),
+            fdb: Fdb::new(RandomState::new().hash_one(PORTS_MAX)),
+        }
+    }
+
+    /// The ports as they are now, for one burst. Cheap and lock-free.
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.fdb, self.table.load())
+    }
+
+    /// The forwarding table, for [`Fdb::age`] and statistics.
+    pub fn fdb(&self) -> &Fdb {
+        &self.fdb
+    }
+
+    /// Adds a port. It forwards nothing before [`Self::set_active`].
+    ///
+    /// # Errors
+    /// [`PortError::TableFull`].
+    pub fn add_port(&self, config: PortConfig) -> Result<PortId, PortError> {
+        let mut control = self.lock();
+        let mut table = PortTable::clone(&self.table.load());
+        let numbers = (control.next..PORTS_MAX).chain(0..control.next);
+        let free = numbers
+            .filter_map(|number| PortId::new(u16::try_from(number).ok()?))
+            .find(|&id| table.port(id).is_none());
+        let id = free.ok_or(PortError::TableFull)?;
+        control.next = (id.index() + 1) % PORTS_MAX;
+        self.fdb.flush_port(id);
+        table.set(
+            id,
+            Some(Port {
+                config,
+                active: false,
+                first_mac: Arc::new(FirstMac::new()),
+            }),
+        );
+        self.table.store(Arc::new(table));
+        Ok(id)
+    }
+
+    /// Removes a port and every address behind it.
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchPort`].
+    pub fn remove_port(&self, id: PortId) -> Result<(), PortError> {
+        self.change(id, |_| None)
+    }
+
+    /// Changes the settings of a port. What was learned behind it is forgotten; so is the address that
+    /// [`MacCheck::First`](crate::MacCheck::First) found, if the check changes.
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchPort`].
+    pub fn update_port(&self, id: PortId, config: PortConfig) -> Result<(), PortError> {
+        self.change(id, |port| {
+            let check_changed = port.config.mac_check != config.mac_check;
+            let first_mac = match check_changed {
+                true => Arc::new(FirstMac::new()),
+                false => Arc::clone(&port.first_mac),
+            };
+            Some(Port {
+                config,
+                active: port.active,
+                first_mac,
+            })
+        })
+    }
+
+    /// Says whether anyone is there to send and receive: an uplink that is up, a VIF whose session
+    /// has started its rings. Either way, addresses learned behind the port and the one that
+    /// [`MacCheck::First`](crate::MacCheck::First) found are forgotten: a new session begins.
+    ///
+    /// A VIF whose rings stop must become inactive at once. Until then its address stays its own,
+    /// and traffic of a guest that was migrated away and now answers from behind the uplink is refused.
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchPort`].
+    pub fn set_active(&self, id: PortId, active: bool) -> Result<(), PortError> {
+        self.change(id, |port| {
+            let config = port.config.clone();
+            Some(Port {
+                config,
+                active,
+                first_mac: Arc::new(FirstMac::new()),
+            })
+        })
+    }
+
+    /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and what was
+    /// learned behind the port; the next source address is pinned.
+    ///
+    /// # Errors
+    /// [`PortError::NoSuchPort`].
+    pub fn reset_mac_check(&self, id: PortId) -> Result<(), PortError> {
+        self.change(id, |port| {
+            port.first_mac.reset();
+            Some(port.clone())
+        })
+    }
+
+    /// The settings of a port; `None` if there is none of this number.
+    pub fn port_config(&self, id: PortId) -> Option<PortConfig> {
+        self.table.load().port(id).map(|port| port.config.clone())
+    }
+
+    /// The address that [`MacCheck::First`](crate::MacCheck::First) pinned to a port, if any yet.
+    pub fn first_mac(&self, id: PortId) -> Option<Mac> {
+        self.table.load().port(id)?.first_mac.get()
+    }
+
+    /// Replaces a port, then forgets the addresses behind it.
+    ///
+    /// A worker in the middle of a burst may still learn one behind the old port. Such an entry does
+    /// no harm: a frame that hits it is flooded if the port is not there, and the next change of
+    /// that port, or its number's next user, flushes it.
+    fn change(
+        &self,
+        id: PortId,
+        change: impl FnOnce(&Port) -> Option<Port>,
+    ) -> Result<(), PortError> {
+        let _control = self.lock();
+        let mut table = PortTable::clone(&self.table.load());
+        let port = table.port(id).ok_or(PortError::NoSuchPort(id))?;
+        let changed = change(port);
+        table.set(id, changed);
+        self.table.store(Arc::new(table));
+        self.fdb.flush_port(id);
+        Ok(())
+    }
+
+    /// The control state is valid after each single store, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,450 @@
+//! The forwarding database: behind which port an address was last seen.
+//!
+//! A table of fixed size, in buckets of eight entries. **Reading is wait-free**: an entry is one atomic
+//! word (`entry.rs`), so a lookup is up to eight loads from one cache line, and it returns a port
+//! behind which that very address was learned, or nothing; there is no torn state to return. **Writing**
+//! takes a lock, but only where something changes: an address that is new, has moved, or is
+//! removed. A known address only has its second of last use stored, once per second.
+//!
+//! The second lies beside the entry in a word of its own. A reader that sees an entry's old word with
+//! its new second, or the reverse, while the entry is being replaced, at worst takes it for older or
+//! younger than it is; one more frame is flooded, or one entry is swept later.
+//!
+//! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full
+//! bucket the port that holds the most entries loses one; and a [`Claim`] from the source-MAC check
+//! keeps an address from being moved, aged or evicted.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::array;
+use std::cmp::Reverse;
+use std::iter;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_limits::{FDB_AGE_SECS, FDB_ENTRIES_MAX, PORTS_MAX};
+use weir_wire::Mac;
+
+use crate::port::PortId;
+use crate::vlan::Vid;
+use entry::{Entry, Slot};
+
+/// Entries of a bucket: eight words are one cache line.
+const WAYS: usize = 8;
+const BUCKETS: usize = FDB_ENTRIES_MAX / WAYS;
+/// Buckets that one call of [`Fdb::age`] sweeps. A second's worth of aging takes microseconds, and
+/// at a call per second the whole table is swept well within `FDB_AGE_SECS`.
+const AGE_BUCKETS: usize = 64;
+/// Buckets that are flushed under one lock, so that a worker that learns waits for microseconds.
+const FLUSH_BUCKETS: usize = 64;
+
+const _: () = {
+    assert!(BUCKETS.is_multiple_of(AGE_BUCKETS));
+    assert!(BUCKETS / AGE_BUCKETS < FDB_AGE_SECS as usize);
+};
+
+/// How strongly a port holds an address; a stronger one takes it from a weaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    /// Learned from traffic: any port that uses the address takes it over; ages; may be evicted.
+    Dynamic = 0,
+    /// The first address of a checked port ([`crate::MacCheck::First`]). Stays until the port is flushed.
+    First = 1,
+    /// The configured address of a checked port ([`crate::MacCheck::Pinned`]). Stays likewise.
+    Pinned = 2,
+}
+
+/// Who learns an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Learner {
+    /// The port the frame came in by.
+    pub port: PortId,
+    /// How strongly it holds the source address.
+    pub claim: Claim,
+    /// Most addresses that may be learned behind it.
+    pub learn_max: u32,
+}
+
+/// What became of a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learned {
+    /// Known behind this port; its age is zero again.
+    Known,
+    /// Learned.
+    New,
+    /// Known behind another port until now.
+    Moved {
+        /// That port.
+        from: PortId,
+    },
+    /// Not learned: another port has a claim on it that is as strong.
+    Owned {
+        /// That port.
+        by: PortId,
+    },
+    /// Not learned: the port has `learn_max` addresses.
+    PortLimit,
+    /// Not learned: the bucket is full of addresses with a claim.
+    BucketFull,
+    /// Not learned: a group address is no station's.
+    Multicast,
+}
+
+/// An address in the table, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbEntry {
+    /// VLAN of the address.
+    pub vid: Vid,
+    /// The address.
+    pub mac: Mac,
+    /// The port it is behind.
+    pub port: PortId,
+    /// How strongly that port holds it.
+    pub claim: Claim,
+    /// Seconds since a frame was last received from it.
+    pub age_secs: u32,
+}
+
+/// Counters since the table was made; they wrap at 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FdbStats {
+    /// Addresses that moved to another port.
+    pub moved: u64,
+    /// Addresses evicted from a full bucket.
+    pub evicted: u64,
+    /// Frames whose source was not learned because of the port's limit.
+    pub refused_port_limit: u64,
+    /// Frames whose source was not learned because its bucket was full of claimed addresses.
+    pub refused_bucket_full: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    moved: AtomicU64,
+    evicted: AtomicU64,
+    refused_port_limit: AtomicU64,
+    refused_bucket_full: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[repr(C, align(64))]
+struct Bucket {
+    words: [AtomicU64; WAYS],
+    /// Second at which each entry was last used.
+    seen_secs: [AtomicU32; WAYS],
+}
+
+impl Bucket {
+    fn new() -> Self {
+        Self {
+            words: array::from_fn(|_| AtomicU64::new(0)),
+            seen_secs: array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (usize, Entry)> {
+        let words = self.words.iter().enumerate();
+        words.filter_map(|(way, word)| Some((way, Entry::unpack(word.load(Ordering::Acquire))?)))
+    }
+
+    fn find(&self, tag: u64) -> Option<(usize, Entry)> {
+        self.entries().find(|(_, entry)| entry.tag == tag)
+    }
+
+    fn age_secs(&self, way: usize, now_secs: u32) -> u32 {
+        // Another worker's clock may be a second ahead of this one's.
+        now_secs.saturating_sub(self.seen_secs[way].load(Ordering::Relaxed))
+    }
+
+    fn has_expired(&self, way: usize, entry: Entry, now_secs: u32) -> bool {
+        entry.claim == Claim::Dynamic && self.age_secs(way, now_secs) > FDB_AGE_SECS
+    }
+
+    /// Stores only a change, so that workers don't pass the cache line around for every frame.
+    fn touch(&self, way: usize, now_secs: u32) {
+        let seen_secs = &self.seen_secs[way];
+        if seen_secs.load(Ordering::Relaxed) != now_secs {
+            seen_secs.store(now_secs, Ordering::Relaxed);
+        }
+    }
+
+    /// The entry to give up for a new one of `port`: an expired one, or the oldest of the port that
+    /// holds the most, and of `port` itself among equals. `None` if every entry has a claim.
+    fn victim(&self, port: PortId, now_secs: u32) -> Option<(usize, Entry)> {
+        let dynamic = || {
+            self.entries()
+                .filter(|(_, entry)| entry.claim == Claim::Dynamic)
+        };
+        dynamic().max_by_key(|&(way, entry)| {
+            let expired = self.has_expired(way, entry, now_secs);
+            let share = dynamic()
+                .filter(|(_, other)| other.port == entry.port)
+                .count();
+            (
+                expired,
+                share,
+                entry.port == port,
+                self.age_secs(way, now_secs),
+                Reverse(way),
+            )
+        })
+    }
+}
+
+/// What only the holder of the lock may change, beside the words of the entries.
+struct Writer {
+    /// The bucket at which the next [`Fdb::age`] begins.
+    sweep_bucket: usize,
+}
+
+/// The forwarding table: (VLAN, address) to port, `weir_limits::FDB_ENTRIES_MAX` entries.
+///
+/// Times are whole seconds of one monotonic clock; callers may disagree by a second.
+pub struct Fdb {
+    seed: u64,
+    buckets: Box<[Bucket]>,
+    /// Entries of each port; changed under the lock.
+    learned: Box<[AtomicU32]>,
+    writer: Mutex<Writer>,
+    counters: Counters,
+}
+
+impl Fdb {
+    /// An empty table. A random `seed` keeps stations from choosing addresses that collide.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            buckets: iter::repeat_with(Bucket::new).take(BUCKETS).collect(),
+            learned: iter::repeat_with(AtomicU32::default)
+                .take(PORTS_MAX)
+                .collect(),
+            writer: Mutex::new(Writer { sweep_bucket: 0 }),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The port behind which the address is; `None` if it is unknown, or was silent for more than
+    /// `weir_limits::FDB_AGE_SECS` and has no claim. Wait-free.
+    pub fn lookup(&self, vid: Vid, mac: Mac, now_secs: u32) -> Option<PortId> {
+        let slot = Slot::of(vid, mac, self.seed);
+        let bucket = &self.buckets[slot.bucket];
+        let (way, entry) = bucket.find(slot.tag)?;
+        (!bucket.has_expired(way, entry, now_secs)).then_some(entry.port)
+    }
+
+    /// A frame from this address was received. Wait-free unless the address is new or has moved.
+    pub fn learn(&self, vid: Vid, mac: Mac, learner: Learner, now_secs: u32) -> Learned {
+        if mac.is_multicast() {
+            return Learned::Multicast;
+        }
+        let slot = Slot::of(vid, mac, self.seed);
+        let bucket = &self.buckets[slot.bucket];
+        let found = bucket.find(slot.tag);
+        // Refusals are decided without the lock: a port that is refused may be refused for every frame.
+        let learned = match self.plan(found, learner) {
+            Ok(Learned::Known) => {
+                if let Some((way, _)) = found {
+                    bucket.touch(way, now_secs);
+                }
+                Learned::Known
+            }
+            Ok(_) => self.change(slot, learner, now_secs),
+            Err(refusal) => refusal,
+        };
+        match learned {
+            Learned::Moved { .. } => count(&self.counters.moved),
+            Learned::PortLimit => count(&self.counters.refused_port_limit),
+            Learned::BucketFull => count(&self.counters.refused_bucket_full),
+            Learned::Known | Learned::New | Learned::Owned { .. } | Learned::Multicast => {}
+        }
+        learned
+    }
+
+    /// What is to become of an address that was `found` in the table; an error is a refusal.
+    fn plan(&self, found: Option<(usize, Entry)>, learner: Learner) -> Result<Learned, Learned> {
+        let planned = match found {
+            Some((_, entry)) if entry.port == learner.port => {
+                // The port's check may have changed since.
+                let same = entry.claim == learner.claim;
+                return Ok(if same { Learned::Known } else { Learned::New });
+            }
+            Some((_, entry)) if entry.claim != Claim::Dynamic && learner.claim <= entry.claim => {
+                return Err(Learned::Owned { by: entry.port });
+            }
+            Some((_, entry)) => Learned::Moved { from: entry.port },
+            None => Learned::New,
+        };
+        if self.learned_by(learner.port) >= learner.learn_max {
+            return Err(Learned::PortLimit);
+        }
+        Ok(planned)
+    }
+
+    /// Enters an address that is new or has moved.
+    fn change(&self, slot: Slot, learner: Learner, now_secs: u32) -> Learned {
+        let _writer = self.lock();
+        let bucket = &self.buckets[slot.bucket];
+        // Another worker may have been first.
+        let found = bucket.find(slot.tag);
+        let learned = match self.plan(found, learner) {
+            Ok(learned) => learned,
+            Err(refusal) => return refusal,
+        };
+        let empty = || {
+            bucket
+                .words
+                .iter()
+                .position(|word| word.load(Ordering::Relaxed) == 0)
+        };
+        let way = match (found, empty()) {
+            (Some((way, old)), _) => {
+                self.uncount(old);
+                way
+            }
+            (None, Some(way)) => way,
+            (None, None) => match bucket.victim(learner.port, now_secs) {
+                Some((way, old)) => {
+                    self.uncount(old);
+                    if !bucket.has_expired(way, old, now_secs) {
+                        count(&self.counters.evicted);
+                    }
+                    way
+                }
+                None => return Learned::BucketFull,
+            },
+        };
+        let entry = Entry {
+            tag: slot.tag,
+            claim: learner.claim,
+            port: learner.port,
+        };
+        // The second before the word: whoever sees the new word sees no second older than its own.
+        bucket.seen_secs[way].store(now_secs, Ordering::Relaxed);
+        bucket.words[way].store(entry.pack(), Ordering::Release);
+        self.learned[learner.port.index()].fetch_add(1, Ordering::Relaxed);
+        learned
+    }
+
+    /// Removes an address if it is (still) behind `port`, whatever its claim.
+    pub fn forget(&self, vid: Vid, mac: Mac, port: PortId) -> bool {
+        let slot = Slot::of(vid, mac, self.seed);
+        let _writer = self.lock();
+        let bucket = &self.buckets[slot.bucket];
+        let found = bucket
+            .find(slot.tag)
+            .filter(|(_, entry)| entry.port == port);
+        if let Some((way, entry)) = found {
+            self.remove(bucket, way, entry);
+        }
+        found.is_some()
+    }
+
+    /// Removes every address behind `port`; returns how many there were.
+    pub fn flush_port(&self, port: PortId) -> usize {
+        let mut removed = 0;
+        for buckets in self.buckets.chunks(FLUSH_BUCKETS) {
+            let _writer = self.lock();
+            removed += self.sweep(buckets, |_, _, entry| entry.port == port);
+        }
+        removed
+    }
+
+    /// Sweeps the next part of the table (1/32) for expired addresses; returns how many were
+    /// removed. To be called about once per second while there is traffic. [`Self::lookup`] does not
+    /// depend on it: it gives back the space of expired entries and what they count toward
+    /// their port's limit.
+    pub fn age(&self, now_secs: u32) -> usize {
+        let mut writer = self.lock();
+        let start = writer.sweep_bucket;
+        let end = start + AGE_BUCKETS;
+        writer.sweep_bucket = end % BUCKETS;
+        self.sweep(&self.buckets[start..end], |bucket, way, entry| {
+            bucket.has_expired(way, entry, now_secs)
+        })
+    }
+
+    /// Entries in the table, expired ones that were not swept yet included.
+    pub fn len(&self) -> usize {
+        self.learned
+            .iter()
+            .map(|learned| learned.load(Ordering::Relaxed) as usize)
+            .sum()
+    }
+
+    /// Whether the table is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entries of one port, likewise.
+    pub fn learned_by(&self, port: PortId) -> u32 {
+        self.learned[port.index()].load(Ordering::Relaxed)
+    }
+
+    /// The addresses in the table that have not expired, in no order. Not a snapshot of one moment if
+    /// workers learn meanwhile; every entry was in the table at some moment of the call.
+    pub fn entries(&self, now_secs: u32) -> Vec<FdbEntry> {
+        let buckets = self.buckets.iter().enumerate();
+        let entries = buckets.flat_map(|(index, bucket)| {
+            let live = bucket
+                .entries()
+                .filter(move |&(way, entry)| !bucket.has_expired(way, entry, now_secs));
+            live.filter_map(move |(way, Entry { tag, claim, port })| {
+                let (vid, mac) = Slot { bucket: index, tag }.address(self.seed)?;
+                Some(FdbEntry {
+                    vid,
+                    mac,
+                    port,
+                    claim,
+                    age_secs: bucket.age_secs(way, now_secs),
+                })
+            })
+        });
+        entries.collect()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> FdbStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FdbStats {
+            moved: get(&self.counters.moved),
+            evicted: get(&self.counters.evicted),
+            refused_port_limit: get(&self.counters.refused_port_limit),
+            refused_bucket_full: get(&self.counters.refused_bucket_full),
+        }
+    }
+
+    /// Removes the entries that `gone` says; the lock is held.
+    fn sweep(&self, buckets: &[Bucket], gone: impl Fn(&Bucket, usize, Entry) -> bool) -> usize {
+        let mut removed = 0;
+        for bucket in buckets {
+            for (way, entry) in bucket
+                .entries()
+                .filter(|&(way, entry)| gone(bucket, way, entry))
+            {
+                self.remove(bucket, way, entry);
+                removed += 1;
+            }
+        }
+        removed
+    }
+
+    fn remove(&self, bucket: &Bucket, way: usize, entry: Entry) {
+        bucket.words[way].store(0, Ordering::Release);
+        self.uncount(entry);
+    }
+
+    fn uncount(&self, entry: Entry) {
+        self.learned[entry.port.index()].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A panic elsewhere leaves the table valid after each single store, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

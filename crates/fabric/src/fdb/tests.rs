@@ -1,0 +1,506 @@
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SEED: u64 = 0x0123_4567_89ab_cdef;
+
+fn port(number: u16) -> PortId {
+    PortId::new(number).unwrap()
+}
+
+fn mac(host: u32) -> Mac {
+    let [a, b, c, d] = host.to_be_bytes();
+    Mac([0x52, 0x54, a, b, c, d])
+}
+
+fn dynamic(number: u16) -> Learner {
+    Learner {
+        port: port(number),
+        claim: Claim::Dynamic,
+        learn_max: u32::MAX,
+    }
+}
+
+fn claimed(number: u16, claim: Claim) -> Learner {
+    Learner {
+        claim,
+        ..dynamic(number)
+    }
+}
+
+const VLAN: Vid = Vid::DEFAULT;
+
+/// Addresses that all meet in one bucket.
+fn colliding(count: usize) -> Vec<Mac> {
+    let in_bucket = |&mac: &Mac| Slot::of(VLAN, mac, SEED).bucket == 0;
+    (0..).map(mac).filter(in_bucket).take(count).collect()
+}
+
+fn sweep_all(fdb: &Fdb, now_secs: u32) -> usize {
+    (0..BUCKETS / AGE_BUCKETS).map(|_| fdb.age(now_secs)).sum()
+}
+
+#[test]
+fn learned_address_is_found_in_its_vlan_only() {
+    let fdb = Fdb::new(SEED);
+    assert!(fdb.is_empty());
+    assert_eq!(fdb.learn(VLAN, mac(1), dynamic(7), 0), Learned::New);
+    assert_eq!(fdb.lookup(VLAN, mac(1), 0), Some(port(7)));
+    assert_eq!(fdb.lookup(Vid::new(2).unwrap(), mac(1), 0), None);
+    assert_eq!(fdb.lookup(VLAN, mac(2), 0), None);
+    assert_eq!(fdb.len(), 1);
+}
+
+#[test]
+fn moved_address_is_found_at_its_new_port() {
+    let fdb = Fdb::new(SEED);
+    fdb.learn(VLAN, mac(1), dynamic(7), 0);
+    let learned = fdb.learn(VLAN, mac(1), dynamic(8), 0);
+    assert_eq!(learned, Learned::Moved { from: port(7) });
+    assert_eq!(fdb.lookup(VLAN, mac(1), 0), Some(port(8)));
+    assert_eq!((fdb.learned_by(port(7)), fdb.learned_by(port(8))), (0, 1));
+    assert_eq!(fdb.stats().moved, 1);
+}
+
+#[test]
+fn multicast_source_is_never_learned() {
+    let fdb = Fdb::new(SEED);
+    for group in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
+        assert_eq!(fdb.learn(VLAN, group, dynamic(1), 0), Learned::Multicast);
+        assert_eq!(fdb.lookup(VLAN, group, 0), None);
+    }
+}
+
+#[test]
+fn silent_address_is_forgotten_after_its_age_and_not_before() {
+    let fdb = Fdb::new(SEED);
+    fdb.learn(VLAN, mac(1), dynamic(1), 10);
+    assert_eq!(fdb.lookup(VLAN, mac(1), 10 + FDB_AGE_SECS), Some(port(1)));
+    assert_eq!(fdb.lookup(VLAN, mac(1), 11 + FDB_AGE_SECS), None);
+    assert_eq!(sweep_all(&fdb, 10 + FDB_AGE_SECS), 0);
+    assert_eq!(sweep_all(&fdb, 11 + FDB_AGE_SECS), 1);
+    assert!(fdb.is_empty());
+}
+
+#[test]
+fn traffic_keeps_an_address() {
+    let fdb = Fdb::new(SEED);
+    for now_secs in (0..10 * FDB_AGE_SECS).step_by(FDB_AGE_SECS as usize) {
+        fdb.learn(VLAN, mac(1), dynamic(1), now_secs);
+        assert_eq!(
+            fdb.lookup(VLAN, mac(1), now_secs + FDB_AGE_SECS),
+            Some(port(1))
+        );
+    }
+}
+
+#[test]
+fn clock_a_second_behind_does_not_age() {
+    let fdb = Fdb::new(SEED);
+    fdb.learn(VLAN, mac(1), dynamic(1), 10);
+    assert_eq!(fdb.lookup(VLAN, mac(1), 9), Some(port(1)));
+    assert_eq!(sweep_all(&fdb, 9), 0);
+}
+
+#[test]
+fn flush_removes_the_ports_addresses_and_no_others() {
+    let fdb = Fdb::new(SEED);
+    for host in 0..1000 {
+        fdb.learn(VLAN, mac(host), dynamic((host % 2) as u16), 0);
+    }
+    assert_eq!(fdb.flush_port(port(0)), 500);
+    for host in 0..1000 {
+        let expected = (host % 2 == 1).then_some(port(1));
+        assert_eq!(fdb.lookup(VLAN, mac(host), 0), expected);
+    }
+    assert_eq!((fdb.learned_by(port(0)), fdb.len()), (0, 500));
+}
+
+#[test]
+fn full_bucket_evicts_the_oldest_entry() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(WAYS + 1);
+    for (now_secs, &mac) in (0..).zip(&macs) {
+        fdb.learn(VLAN, mac, dynamic(1), now_secs);
+    }
+    let now_secs = WAYS as u32;
+    assert_eq!(fdb.lookup(VLAN, macs[0], now_secs), None);
+    assert!(
+        macs[1..]
+            .iter()
+            .all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1)))
+    );
+    assert_eq!((fdb.len(), fdb.stats().evicted), (WAYS, 1));
+}
+
+#[test]
+fn full_bucket_gives_up_an_expired_entry_first() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(WAYS + 1);
+    let now_secs = 1 + FDB_AGE_SECS;
+    fdb.learn(VLAN, macs[0], dynamic(2), 0);
+    for &mac in &macs[1..] {
+        fdb.learn(VLAN, mac, dynamic(1), now_secs);
+    }
+    assert!(
+        macs[1..]
+            .iter()
+            .all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1)))
+    );
+    assert_eq!(fdb.stats().evicted, 0);
+}
+
+#[test]
+fn port_with_many_addresses_can_not_evict_the_only_one_of_another() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(200);
+    fdb.learn(VLAN, macs[0], dynamic(1), 0);
+    for (now_secs, &mac) in (1..).zip(&macs[1..]) {
+        fdb.learn(VLAN, mac, dynamic(2), now_secs);
+        assert_eq!(fdb.lookup(VLAN, mac, now_secs), Some(port(2)));
+        assert_eq!(fdb.lookup(VLAN, macs[0], now_secs), Some(port(1)));
+    }
+}
+
+#[test]
+fn full_bucket_evicts_from_the_port_that_holds_the_most() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(WAYS + 1);
+    fdb.learn(VLAN, macs[0], dynamic(1), 0);
+    for &mac in &macs[1..WAYS] {
+        fdb.learn(VLAN, mac, dynamic(2), 1);
+    }
+    fdb.learn(VLAN, macs[WAYS], dynamic(3), 2);
+    assert_eq!(
+        fdb.lookup(VLAN, macs[0], 2),
+        Some(port(1)),
+        "the oldest, but its port's only one"
+    );
+    assert_eq!(fdb.lookup(VLAN, macs[WAYS], 2), Some(port(3)));
+    assert_eq!(fdb.learned_by(port(2)), WAYS as u32 - 2);
+}
+
+#[test]
+fn port_at_its_limit_learns_no_more_and_keeps_what_it_has() {
+    let fdb = Fdb::new(SEED);
+    let learner = Learner {
+        learn_max: 2,
+        ..dynamic(1)
+    };
+    fdb.learn(VLAN, mac(3), dynamic(2), 0);
+    for host in 0..2 {
+        assert_eq!(fdb.learn(VLAN, mac(host), learner, 0), Learned::New);
+    }
+    assert_eq!(fdb.learn(VLAN, mac(2), learner, 0), Learned::PortLimit);
+    assert_eq!(fdb.learn(VLAN, mac(3), learner, 0), Learned::PortLimit);
+    assert_eq!(fdb.learn(VLAN, mac(0), learner, 0), Learned::Known);
+    assert_eq!(fdb.lookup(VLAN, mac(2), 0), None);
+    assert_eq!(fdb.lookup(VLAN, mac(3), 0), Some(port(2)));
+    assert_eq!(fdb.stats().refused_port_limit, 2);
+    fdb.flush_port(port(1));
+    assert_eq!(fdb.learn(VLAN, mac(2), learner, 0), Learned::New);
+}
+
+#[test]
+fn claimed_address_moves_to_a_stronger_claim_only() {
+    use Claim::{Dynamic, First, Pinned};
+    for (held, taken, moves) in [
+        (Dynamic, Dynamic, true),
+        (Dynamic, First, true),
+        (First, Dynamic, false),
+        (First, First, false),
+        (First, Pinned, true),
+        (Pinned, First, false),
+        (Pinned, Pinned, false),
+    ] {
+        let fdb = Fdb::new(SEED);
+        fdb.learn(VLAN, mac(1), claimed(1, held), 0);
+        let expected = match moves {
+            true => Learned::Moved { from: port(1) },
+            false => Learned::Owned { by: port(1) },
+        };
+        assert_eq!(
+            fdb.learn(VLAN, mac(1), claimed(2, taken), 0),
+            expected,
+            "{held:?} {taken:?}"
+        );
+        assert_eq!(
+            fdb.lookup(VLAN, mac(1), 0),
+            Some(port(if moves { 2 } else { 1 }))
+        );
+    }
+}
+
+#[test]
+fn claimed_address_is_neither_aged_nor_evicted_but_flushed() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(WAYS + 1);
+    for (number, &mac) in (0..).zip(&macs[..WAYS]) {
+        fdb.learn(VLAN, mac, claimed(number, Claim::First), 0);
+    }
+    assert_eq!(
+        fdb.learn(VLAN, macs[WAYS], dynamic(99), 0),
+        Learned::BucketFull
+    );
+    assert_eq!(fdb.stats().refused_bucket_full, 1);
+    assert_eq!(sweep_all(&fdb, u32::MAX), 0);
+    assert_eq!(fdb.lookup(VLAN, macs[0], u32::MAX), Some(port(0)));
+    assert_eq!(fdb.flush_port(port(0)), 1);
+    assert_eq!(fdb.learn(VLAN, macs[WAYS], dynamic(99), 0), Learned::New);
+}
+
+#[test]
+fn claim_of_a_port_follows_its_check() {
+    let fdb = Fdb::new(SEED);
+    fdb.learn(VLAN, mac(1), claimed(1, Claim::First), 0);
+    fdb.learn(VLAN, mac(1), dynamic(1), 0);
+    assert_eq!(fdb.entries(0)[0].claim, Claim::Dynamic);
+    assert_eq!(fdb.len(), 1);
+}
+
+#[test]
+fn forget_removes_the_address_from_that_port_only() {
+    let fdb = Fdb::new(SEED);
+    fdb.learn(VLAN, mac(1), claimed(1, Claim::Pinned), 0);
+    assert!(!fdb.forget(VLAN, mac(1), port(2)));
+    assert!(fdb.forget(VLAN, mac(1), port(1)));
+    assert!(!fdb.forget(VLAN, mac(1), port(1)));
+    assert!(fdb.is_empty());
+}
+
+#[test]
+fn entries_show_what_was_learned() {
+    let fdb = Fdb::new(SEED);
+    let vid = Vid::new(4094).unwrap();
+    fdb.learn(vid, mac(1), claimed(3, Claim::Pinned), 5);
+    fdb.learn(VLAN, mac(2), dynamic(4), 0);
+    let entry = FdbEntry {
+        vid,
+        mac: mac(1),
+        port: port(3),
+        claim: Claim::Pinned,
+        age_secs: 296,
+    };
+    assert_eq!(fdb.entries(301), [entry]);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn { host: u32, port: u16, claim: Claim },
+    Advance { secs: u32 },
+    Sweep,
+    Flush { port: u16 },
+    Forget { host: u32, port: u16 },
+}
+
+fn op(hosts: u32, ports: u16) -> impl Strategy<Value = Op> {
+    let claim = prop_oneof![
+        6 => Just(Claim::Dynamic),
+        1 => Just(Claim::First),
+        1 => Just(Claim::Pinned)
+    ];
+    prop_oneof![
+        12 => (0..hosts, 0..ports, claim)
+            .prop_map(|(host, port, claim)| Op::Learn { host, port, claim }),
+        2 => prop_oneof![0..3u32, 250..310u32].prop_map(|secs| Op::Advance { secs }),
+        1 => Just(Op::Sweep),
+        1 => (0..ports).prop_map(|port| Op::Flush { port }),
+        1 => (0..hosts, 0..ports).prop_map(|(host, port)| Op::Forget { host, port }),
+    ]
+}
+
+/// The rules without buckets: what the table does as long as none is full.
+#[derive(Default)]
+struct Model {
+    entries: HashMap<u32, (u16, Claim, u32)>,
+}
+
+impl Model {
+    fn learn(&mut self, host: u32, learner: Learner, now_secs: u32) -> Learned {
+        let number = learner.port.get();
+        let behind = self
+            .entries
+            .values()
+            .filter(|entry| entry.0 == number)
+            .count();
+        let learned = match self.entries.get(&host) {
+            Some(&(at, claim, _)) if at == number => match claim == learner.claim {
+                true => Learned::Known,
+                false => Learned::New,
+            },
+            Some(&(at, claim, _)) if claim != Claim::Dynamic && claim >= learner.claim => {
+                return Learned::Owned { by: port(at) };
+            }
+            _ if behind >= learner.learn_max as usize => return Learned::PortLimit,
+            Some(&(at, ..)) => Learned::Moved { from: port(at) },
+            None => Learned::New,
+        };
+        self.entries.insert(host, (number, learner.claim, now_secs));
+        learned
+    }
+
+    fn live(claim: Claim, seen_secs: u32, now_secs: u32) -> bool {
+        claim != Claim::Dynamic || now_secs - seen_secs <= FDB_AGE_SECS
+    }
+
+    fn lookup(&self, host: u32, now_secs: u32) -> Option<PortId> {
+        let &(at, claim, seen_secs) = self.entries.get(&host)?;
+        Self::live(claim, seen_secs, now_secs).then(|| port(at))
+    }
+}
+
+proptest! {
+    // A case sweeps whole tables many times over; these keep an unoptimized run within seconds.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn table_agrees_with_a_hash_map_while_no_bucket_is_full(
+        ops in prop::collection::vec(op(WAYS as u32, 4), 1..200),
+        learn_max in 1..6u32,
+        collide: bool,
+    ) {
+        let hosts = if collide { colliding(WAYS) } else { (0..WAYS as u32).map(mac).collect() };
+        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED), Model::default(), 0);
+        for op in ops {
+            match op {
+                Op::Learn { host, port, claim } => {
+                    let learner = Learner { learn_max, ..claimed(port, claim) };
+                    let learned = fdb.learn(VLAN, hosts[host as usize], learner, now_secs);
+                    prop_assert_eq!(learned, model.learn(host, learner, now_secs));
+                }
+                Op::Advance { secs } => now_secs += secs,
+                Op::Sweep => {
+                    sweep_all(&fdb, now_secs);
+                    model.entries.retain(|_, &mut (_, claim, seen)| Model::live(claim, seen, now_secs));
+                }
+                Op::Flush { port: number } => {
+                    fdb.flush_port(port(number));
+                    model.entries.retain(|_, entry| entry.0 != number);
+                }
+                Op::Forget { host, port: number } => {
+                    fdb.forget(VLAN, hosts[host as usize], port(number));
+                    model.entries.retain(|&key, entry| (key, entry.0) != (host, number));
+                }
+            }
+            for (host, &mac) in (0..).zip(&hosts) {
+                prop_assert_eq!(fdb.lookup(VLAN, mac, now_secs), model.lookup(host, now_secs));
+            }
+            prop_assert_eq!(fdb.len(), model.entries.len());
+        }
+    }
+
+    #[test]
+    fn overfull_bucket_never_lies_and_always_has_the_latest(
+        ops in prop::collection::vec(op(40, 6), 1..300),
+    ) {
+        let hosts = colliding(40);
+        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED), Model::default(), 0);
+        for op in ops {
+            match op {
+                Op::Learn { host, port: number, claim } => {
+                    let mac = hosts[host as usize];
+                    let learned = fdb.learn(VLAN, mac, claimed(number, claim), now_secs);
+                    if matches!(learned, Learned::Known | Learned::New | Learned::Moved { .. }) {
+                        prop_assert_eq!(fdb.lookup(VLAN, mac, now_secs), Some(port(number)));
+                        model.entries.insert(host, (number, claim, now_secs));
+                    }
+                }
+                Op::Advance { secs } => now_secs += secs,
+                Op::Sweep => { sweep_all(&fdb, now_secs); }
+                Op::Flush { port: number } => {
+                    fdb.flush_port(port(number));
+                    model.entries.retain(|_, entry| entry.0 != number);
+                }
+                Op::Forget { host, port: number } => {
+                    fdb.forget(VLAN, hosts[host as usize], port(number));
+                    model.entries.retain(|&key, entry| (key, entry.0) != (host, number));
+                }
+            }
+            for (host, &mac) in (0..).zip(&hosts) {
+                let found = fdb.lookup(VLAN, mac, now_secs);
+                prop_assert!(found.is_none() || found == model.lookup(host, now_secs));
+            }
+            prop_assert!(fdb.len() <= WAYS);
+            let counted: u32 = (0..6).map(|number| fdb.learned_by(port(number))).sum();
+            prop_assert_eq!(fdb.len(), counted as usize);
+        }
+    }
+}
+
+/// Writers keep address `i` behind port `2i` or `2i + 1`, in overfull buckets, so that every slot
+/// changes hands all the time; a torn read would pair an address with another's port.
+#[test]
+fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
+    const HOSTS: u16 = 48;
+    const ROUNDS: u32 = 100_000;
+    let fdb = &Fdb::new(SEED);
+    let hosts = &colliding(HOSTS.into());
+    let done = &AtomicBool::new(false);
+    let found: u64 = thread::scope(|scope| {
+        let learners: Vec<_> = (0..3u32)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let mut random = worker + 1;
+                    for round in 0..ROUNDS {
+                        // Marsaglia's xorshift32.
+                        random ^= random << 13;
+                        random ^= random >> 17;
+                        random ^= random << 5;
+                        let host = (random >> 8) as u16 % HOSTS;
+                        let at = host * 2 + (random & 1) as u16;
+                        fdb.learn(VLAN, hosts[usize::from(host)], dynamic(at), round / 64);
+                        match random >> 24 {
+                            0 => drop(fdb.flush_port(port(at))),
+                            1..8 => drop(fdb.age(round / 64)),
+                            8..16 => drop(fdb.forget(VLAN, hosts[usize::from(host)], port(at))),
+                            _ => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut found = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        for (host, &mac) in (0..).zip(hosts) {
+                            if let Some(at) = fdb.lookup(VLAN, mac, 0) {
+                                assert_eq!(at.get() / 2, host, "{mac} found at port {at}");
+                                found += 1;
+                            }
+                        }
+                    }
+                    found
+                })
+            })
+            .collect();
+        let learned: Vec<_> = learners.into_iter().map(|learner| learner.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(learned.iter().all(Result::is_ok), "a learner panicked");
+        readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .sum()
+    });
+    assert!(found > 0, "no lookup ever hit");
+    let entries = fdb.entries(0);
+    assert_eq!(
+        entries.len(),
+        fdb.len(),
+        "the counts have drifted from the entries"
+    );
+    let distinct: HashMap<_, _> = entries
+        .iter()
+        .map(|entry| (entry.mac, entry.port))
+        .collect();
+    assert_eq!(
+        distinct.len(),
+        entries.len(),
+        "an address is in the table twice"
+    );
+}

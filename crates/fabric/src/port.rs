@@ -1,0 +1,81 @@
+//! A port's number and settings.
+
+use std::fmt;
+
+use weir_limits::{FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
+
+use crate::mac_check::MacCheck;
+use crate::vlan::{Vid, VlanMode, VlanSet};
+
+/// Number of a port of the switch, below `weir_limits::PORTS_MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(u16);
+
+impl PortId {
+    /// The port with this number; `None` from `weir_limits::PORTS_MAX` up.
+    pub const fn new(number: u16) -> Option<Self> {
+        if (number as usize) < PORTS_MAX {
+            Some(Self(number))
+        } else {
+            None
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The number as an index into a table of `weir_limits::PORTS_MAX` entries.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a port may send and receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Its VLANs.
+    pub vlan: VlanMode,
+    /// Which source addresses are accepted from it.
+    pub mac_check: MacCheck,
+    /// Most addresses learned behind it. Frames from further addresses are still forwarded; frames
+    /// to them are flooded.
+    pub learn_max: u32,
+}
+
+impl PortConfig {
+    /// The default for a guest's interface: access to VLAN 1, source check on the first address.
+    ///
+    /// VLAN 1 is the default of the Linux bridge and of most hardware switches. A guest's port
+    /// accepts no tags unless the user says so: a guest that could tag could choose its VLAN.
+    pub const fn vif() -> Self {
+        Self {
+            vlan: VlanMode::Access(Vid::DEFAULT),
+            mac_check: MacCheck::First,
+            learn_max: FDB_PER_VIF_MAX,
+        }
+    }
+
+    /// The default for an uplink: a trunk of all VLANs with VLAN 1 untagged, no source check.
+    ///
+    /// VLAN 1 being native makes guests and the network behind the uplink talk with no
+    /// VLAN configuration at all; every other VLAN crosses the uplink with its tag, so that a guest
+    /// put into VLAN 20 reaches VLAN 20 outside. Any number of stations lie behind an uplink.
+    pub const fn uplink() -> Self {
+        Self {
+            vlan: VlanMode::Trunk {
+                native: Some(Vid::DEFAULT),
+                allowed: VlanSet::All,
+            },
+            mac_check: MacCheck::Off,
+            learn_max: FDB_PER_PORT_MAX,
+        }
+    }
+}

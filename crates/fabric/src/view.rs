@@ -1,0 +1,130 @@
+//! The decision for one frame, on the ports as they were at the start of a burst.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use weir_wire::{Mac, Tci};
+
+use crate::DropReason;
+use crate::fabric::PortTable;
+use crate::fdb::{Fdb, Learned, Learner};
+use crate::mac_check;
+use crate::port::PortId;
+use crate::vlan::{EgressTag, Vid};
+
+/// What the fabric has to know of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameKey {
+    /// Source address.
+    pub src: Mac,
+    /// Destination address.
+    pub dst: Mac,
+    /// The 802.1Q tag, if there is one.
+    pub tag: Option<Tci>,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    /// To one port, which is active, a member of the VLAN, and not the ingress port.
+    Unicast {
+        /// That port.
+        port: PortId,
+        /// The frame's VLAN.
+        vid: Vid,
+    },
+    /// To every other port in the VLAN ([`View::flood_ports`]): multicast, broadcast, or unknown.
+    Flood {
+        /// The frame's VLAN.
+        vid: Vid,
+    },
+}
+
+/// The switch for the length of a burst; see [`Fabric::view`](crate::Fabric::view).
+pub struct View<'a> {
+    fdb: &'a Fdb,
+    ports: Guard<Arc<PortTable>>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(fdb: &'a Fdb, ports: Guard<Arc<PortTable>>) -> Self {
+        Self { fdb, ports }
+    }
+
+    /// Decides where a frame that came in by `ingress` goes, and learns its source address.
+    ///
+    /// `now_secs` is from a monotonic clock of whole seconds.
+    ///
+    /// # Errors
+    /// Why the frame is to be dropped. A frame dropped for its VLAN, for its source, or as link-local
+    /// is not learned from.
+    pub fn forward(
+        &self,
+        ingress: PortId,
+        frame: &FrameKey,
+        now_secs: u32,
+    ) -> Result<Forward, DropReason> {
+        let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
+        if !port.active {
+            return Err(DropReason::PortInactive);
+        }
+        let config = &port.config;
+        let vid = config.vlan.ingress(frame.tag)?;
+        let claim = mac_check::check(config.mac_check, &port.first_mac, frame.src)?;
+        if is_reserved_group(frame.dst) {
+            return Err(DropReason::ReservedGroupAddress);
+        }
+        let learner = Learner {
+            port: ingress,
+            claim,
+            learn_max: config.learn_max,
+        };
+        self.learn(vid, frame.src, learner, now_secs)?;
+        if frame.dst.is_multicast() {
+            return Ok(Forward::Flood { vid });
+        }
+        match self.fdb.lookup(vid, frame.dst, now_secs) {
+            Some(port) if port == ingress => Err(DropReason::Hairpin),
+            Some(port) if self.is_member(port, vid) => Ok(Forward::Unicast { port, vid }),
+            Some(_) | None => Ok(Forward::Flood { vid }),
+        }
+    }
+
+    /// The ports that a flooded frame goes to: active, in the VLAN, not `ingress`; in ascending order.
+    pub fn flood_ports(&self, ingress: PortId, vid: Vid) -> impl Iterator<Item = PortId> {
+        let ports = self.ports.active().iter().copied();
+        ports.filter(move |&port| port != ingress && self.is_member(port, vid))
+    }
+
+    /// How a frame of `vid` that came in with `tag` leaves by `port`; `None` if the port is not there,
+    /// not active, or not in the VLAN.
+    pub fn egress(&self, port: PortId, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
+        self.ports.active_port(port)?.config.vlan.egress(vid, tag)
+    }
+
+    fn is_member(&self, port: PortId, vid: Vid) -> bool {
+        self.ports
+            .active_port(port)
+            .is_some_and(|port| port.config.vlan.is_member(vid))
+    }
+
+    fn learn(&self, vid: Vid, src: Mac, learner: Learner, now_secs: u32) -> Result<(), DropReason> {
+        match self.fdb.learn(vid, src, learner, now_secs) {
+            Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
+            Learned::Owned { by } => {
+                // Left behind by a burst that was under way when `by` changed.
+                self.fdb.forget(vid, src, by);
+                self.fdb.learn(vid, src, learner, now_secs);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// 01:80:c2:00:00:00 to 0f (802.1Q table 8-1): spanning tree, pause, LACP, LLDP, ... A bridge that
+/// forwarded them would join what they keep apart.
+fn is_reserved_group(mac: Mac) -> bool {
+    let [prefix @ .., last] = mac.0;
+    prefix == [0x01, 0x80, 0xc2, 0x00, 0x00] && last <= 0x0f
+}

@@ -1,0 +1,307 @@
+//! Which VLAN a frame belongs to, and how it is tagged where it leaves (IEEE 802.1Q).
+//!
+//! Inside the switch every frame has a VLAN. A port gives it one on ingress and translates it back
+//! into a tag, or none, on egress. The two modes are those of every hardware switch:
+//!
+//! | mode | ingress: no tag, or priority tag (vid 0) | ingress: tagged `v` | egress of VLAN `v` |
+//! |---|---|---|---|
+//! | `Access(a)` | VLAN `a` | dropped | untagged if `v == a` |
+//! | `Trunk` | the native VLAN, or dropped without one | VLAN `v` if carried | untagged if `v` is native, tagged if carried |
+//!
+//! An access port refuses its own VLAN's tag too: a guest behind it that sends tags expects to
+//! receive them, and would get none.
+
+use std::fmt;
+
+use weir_limits::VLAN_ID_MAX;
+use weir_wire::Tci;
+
+use crate::DropReason;
+
+/// A VLAN id, 1 to 4094.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vid(u16);
+
+impl Vid {
+    /// VLAN 1, which untagged traffic belongs to unless configured otherwise (802.1Q table 9-2).
+    pub const DEFAULT: Self = Self(1);
+
+    /// The VLAN with this id.
+    ///
+    /// # Errors
+    /// If `vid` is zero (a priority tag names no VLAN) or above `weir_limits::VLAN_ID_MAX`.
+    pub const fn new(vid: u16) -> Result<Self, VidError> {
+        match vid {
+            1..=VLAN_ID_MAX => Ok(Self(vid)),
+            _ => Err(VidError { vid }),
+        }
+    }
+
+    /// The id.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for Vid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number that is no VLAN id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("VLAN id {vid}; valid: 1 to {VLAN_ID_MAX}")]
+pub struct VidError {
+    /// The number.
+    pub vid: u16,
+}
+
+const WORDS: usize = 4096 / 64;
+
+/// A set of VLANs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VidSet(Box<[u64; WORDS]>);
+
+impl VidSet {
+    /// Whether `vid` is in the set.
+    pub fn contains(&self, vid: Vid) -> bool {
+        let (word, bit) = Self::position(vid);
+        self.0[word] & bit != 0
+    }
+
+    /// The VLANs in the set, in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Vid> {
+        (1..=VLAN_ID_MAX).map(Vid).filter(|&vid| self.contains(vid))
+    }
+
+    fn position(vid: Vid) -> (usize, u64) {
+        (usize::from(vid.0 / 64), 1 << (vid.0 % 64))
+    }
+}
+
+impl FromIterator<Vid> for VidSet {
+    fn from_iter<I: IntoIterator<Item = Vid>>(vids: I) -> Self {
+        let mut words = Box::new([0; WORDS]);
+        for vid in vids {
+            let (word, bit) = Self::position(vid);
+            words[word] |= bit;
+        }
+        Self(words)
+    }
+}
+
+impl fmt::Debug for VidSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(Vid::get)).finish()
+    }
+}
+
+/// The VLANs that a trunk carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VlanSet {
+    /// Every VLAN.
+    All,
+    /// Those in the set.
+    Only(VidSet),
+}
+
+impl VlanSet {
+    /// Whether the trunk carries `vid`.
+    pub fn contains(&self, vid: Vid) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(set) => set.contains(vid),
+        }
+    }
+}
+
+/// The VLANs of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VlanMode {
+    /// Member of one VLAN; the station behind the port knows nothing of VLANs.
+    Access(Vid),
+    /// Member of several VLANs, told apart by tags.
+    Trunk {
+        /// The VLAN of untagged frames, both ways; carried whether `allowed` names it or not. With
+        /// `None` untagged frames are dropped.
+        native: Option<Vid>,
+        /// The VLANs of tagged frames.
+        allowed: VlanSet,
+    },
+}
+
+/// How a frame leaves a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EgressTag {
+    /// Without a tag.
+    Untagged,
+    /// With this tag, after the addresses. It keeps priority and drop eligibility of the tag that
+    /// the frame came in with, priority 0 if it had none.
+    Tagged(Tci),
+}
+
+impl VlanMode {
+    /// The VLAN of a frame that came in with `tag`.
+    ///
+    /// # Errors
+    /// [`DropReason::VlanReservedVid`], [`DropReason::VlanTaggedOnAccess`],
+    /// [`DropReason::VlanUntaggedOnTrunk`], [`DropReason::VlanNotAllowed`].
+    pub fn ingress(&self, tag: Option<Tci>) -> Result<Vid, DropReason> {
+        let vid = match tag.map_or(Tci::VID_PRIORITY, Tci::vid) {
+            Tci::VID_PRIORITY => None,
+            vid => Some(Vid::new(vid).map_err(|_| DropReason::VlanReservedVid)?),
+        };
+        match (self, vid) {
+            (Self::Access(access), None) => Ok(*access),
+            (Self::Access(_), Some(_)) => Err(DropReason::VlanTaggedOnAccess),
+            (Self::Trunk { native, .. }, None) => native.ok_or(DropReason::VlanUntaggedOnTrunk),
+            (Self::Trunk { .. }, Some(vid)) if self.is_member(vid) => Ok(vid),
+            (Self::Trunk { .. }, Some(_)) => Err(DropReason::VlanNotAllowed),
+        }
+    }
+
+    /// Whether frames of `vid` may leave by the port.
+    pub fn is_member(&self, vid: Vid) -> bool {
+        match self {
+            Self::Access(access) => *access == vid,
+            Self::Trunk { native, allowed } => *native == Some(vid) || allowed.contains(vid),
+        }
+    }
+
+    /// How a frame of `vid` that came in with `tag` leaves; `None` if the port is not a member.
+    pub fn egress(&self, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
+        if !self.is_member(vid) {
+            return None;
+        }
+        match self {
+            Self::Access(_) => Some(EgressTag::Untagged),
+            Self::Trunk { native, .. } if *native == Some(vid) => Some(EgressTag::Untagged),
+            Self::Trunk { .. } => {
+                let priority = tag.map_or(0, |tag| tag.bits() & !Tci::VID_RESERVED);
+                Some(EgressTag::Tagged(Tci::from_bits(priority | vid.get())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vid(vid: u16) -> Vid {
+        Vid::new(vid).unwrap()
+    }
+
+    fn tag(vid: u16) -> Option<Tci> {
+        Tci::new(vid, 0, false)
+    }
+
+    fn trunk(native: Option<u16>, allowed: &[u16]) -> VlanMode {
+        let allowed = VlanSet::Only(allowed.iter().copied().map(vid).collect());
+        VlanMode::Trunk {
+            native: native.map(vid),
+            allowed,
+        }
+    }
+
+    fn trunk_all(native: Option<u16>) -> VlanMode {
+        VlanMode::Trunk {
+            native: native.map(vid),
+            allowed: VlanSet::All,
+        }
+    }
+
+    #[test]
+    fn ingress_matrix() {
+        use DropReason::*;
+        let access = VlanMode::Access(vid(5));
+        let native_7 = trunk(Some(7), &[10, 20]);
+        let no_native = trunk(None, &[10]);
+        for (mode, ingress_tag, expected) in [
+            (&access, None, Ok(vid(5))),
+            (&access, tag(0), Ok(vid(5))),
+            (&access, tag(5), Err(VlanTaggedOnAccess)),
+            (&access, tag(6), Err(VlanTaggedOnAccess)),
+            (&access, tag(4095), Err(VlanReservedVid)),
+            (&native_7, None, Ok(vid(7))),
+            (&native_7, tag(0), Ok(vid(7))),
+            (&native_7, tag(7), Ok(vid(7))),
+            (&native_7, tag(10), Ok(vid(10))),
+            (&native_7, tag(11), Err(VlanNotAllowed)),
+            (&native_7, tag(4095), Err(VlanReservedVid)),
+            (&no_native, None, Err(VlanUntaggedOnTrunk)),
+            (&no_native, tag(0), Err(VlanUntaggedOnTrunk)),
+            (&no_native, tag(10), Ok(vid(10))),
+            (&trunk_all(None), tag(4094), Ok(vid(4094))),
+            (&trunk_all(None), tag(4095), Err(VlanReservedVid)),
+        ] {
+            assert_eq!(
+                mode.ingress(ingress_tag),
+                expected,
+                "{mode:?} {ingress_tag:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn egress_matrix() {
+        let access = VlanMode::Access(vid(5));
+        let native_7 = trunk(Some(7), &[10, 20]);
+        let tagged = |vid| Some(EgressTag::Tagged(tag(vid).unwrap()));
+        for (mode, egress_vid, expected) in [
+            (&access, 5, Some(EgressTag::Untagged)),
+            (&access, 6, None),
+            (&native_7, 7, Some(EgressTag::Untagged)),
+            (&native_7, 10, tagged(10)),
+            (&native_7, 11, None),
+            (&trunk_all(Some(1)), 1, Some(EgressTag::Untagged)),
+            (&trunk_all(Some(1)), 4094, tagged(4094)),
+            (&trunk_all(None), 1, tagged(1)),
+        ] {
+            assert_eq!(
+                mode.egress(vid(egress_vid), None),
+                expected,
+                "{mode:?} {egress_vid}"
+            );
+        }
+    }
+
+    #[test]
+    fn egress_tag_keeps_priority_and_drop_eligibility() {
+        let from_priority_tag = Tci::new(0, 6, true);
+        let expected = Tci::new(20, 6, true).map(EgressTag::Tagged);
+        assert_eq!(trunk_all(None).egress(vid(20), from_priority_tag), expected);
+    }
+
+    #[test]
+    fn frame_accepted_by_a_port_may_leave_by_it() {
+        for mode in [
+            VlanMode::Access(vid(5)),
+            trunk(Some(7), &[10]),
+            trunk_all(None),
+        ] {
+            for ingress_tag in (0..4096).map(tag).chain([None]) {
+                if let Ok(vid) = mode.ingress(ingress_tag) {
+                    assert!(mode.is_member(vid), "{mode:?} {ingress_tag:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn vid_outside_its_range_is_refused_and_named() {
+        for number in [0, 4095, 4096, u16::MAX] {
+            assert_eq!(Vid::new(number), Err(VidError { vid: number }));
+        }
+        let error = Vid::new(4095).unwrap_err();
+        assert_eq!(error.to_string(), "VLAN id 4095; valid: 1 to 4094");
+    }
+
+    #[test]
+    fn set_holds_what_was_put_in() {
+        let members = [1, 63, 64, 65, 127, 128, 4094].map(vid);
+        let set: VidSet = members.into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), members);
+    }
+}

@@ -1,0 +1,187 @@
+//! When to give a guest its call (the virtual interrupt) for frames in one receive queue.
+//!
+//! The engine owns the ring, the clock and the timer; a [`Moderation`] owns the decision. One value
+//! serves one receive queue and is driven by one worker at a time:
+//!
+//! ```text
+//! used index published ──▶ published() ──▶ Call ───────────────▶ give the call ──▶ delivered()
+//!                                     └──▶ HoldUntil(t) ─ timer ─▶ expired() ──▶ Call | HoldUntil
+//!                     guest polls the ring by itself meanwhile ──────────────────▶ delivered()
+//! ```
+//!
+//! **The bound.** A policy may hold a batch no longer than its *hold limit* (`hold_ns_max`, this
+//! queue's share of the latency budget), counted from the arrival of the *earliest* frame not yet
+//! delivered (Dong 2011, back-end coalescing). The `testing` harness checks this for any policy.
+//!
+//! **Why `Box<dyn Moderation>`.** A queue's policy is chosen while traffic flows, so the type behind
+//! it must be replaceable: the control thread builds the new one with [`Kind::build`], the worker
+//! swaps a pointer and hands the old one back to be freed, so the loop allocates nothing. A policy is
+//! asked once per burst of up to `weir_limits::BURST_MAX` frames, which makes an indirect call
+//! noise next to the copies; in return a new policy is one file and one line in [`Kind`], and tests
+//! and simulations pass their own types. When a policy is replaced while it holds a batch, the
+//! engine gives that call first: the new policy starts with nothing pending.
+
+mod immediate;
+#[cfg(test)]
+mod testing;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use immediate::Immediate;
+
+/// What to do about the frames published and not yet delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Give the call now, unless the ring says that the guest wants none.
+    Call,
+    /// Give no call yet; ask again through [`Moderation::expired`] at this time (ns).
+    ///
+    /// Replaces any deadline given before. It is later than the `now_ns` of the question and no
+    /// later than the earliest undelivered frame's arrival plus the hold limit.
+    HoldUntil(u64),
+}
+
+/// Frames whose used index has just been published, in one write, and that no call was given for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Frames in the batch; at least one.
+    pub frames: u32,
+    /// Their length, Ethernet header to the end of the payload.
+    pub bytes: u64,
+    /// When the earliest of them reached weir (ns). It lies before the publication by the time that
+    /// a frame was parked or waited in the uplink, and the hold is counted from it.
+    pub arrived_ns: u64,
+}
+
+/// How the guest came to know of the frames that were pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The call eventfd was written.
+    Called,
+    /// The verdict was [`Verdict::Call`] and the ring suppressed it (virtio 1.2 §2.7.7
+    /// `VIRTQ_AVAIL_F_NO_INTERRUPT`, or `used_event` not reached): the guest is polling.
+    Suppressed,
+    /// The guest was seen to take the frames during a hold, on its own timer (front-end coalescing).
+    Polled,
+}
+
+/// The policy for the calls of one receive queue.
+///
+/// Every `now_ns` is from the same monotonic clock and never smaller than the one before.
+/// No method may block, allocate or panic.
+pub trait Moderation: Send + fmt::Debug {
+    /// Which policy this is, as the user selects and sees it.
+    fn kind(&self) -> Kind;
+
+    /// A batch has just been published. Batches of an earlier hold may still be pending; the
+    /// verdict is for all of them together.
+    fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict;
+
+    /// The deadline given by the last [`Verdict::HoldUntil`] has passed with frames still pending.
+    fn expired(&mut self, now_ns: u64) -> Verdict;
+
+    /// Everything published so far has reached the guest; nothing is pending and no deadline stands.
+    fn delivered(&mut self, now_ns: u64, how: Delivery);
+
+    /// Sets the hold limit (ns). The manager moves it while traffic flows, when it splits the budget
+    /// anew between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p).
+    /// Applies from the next verdict on; a deadline that stands already may still be kept.
+    fn set_hold_ns_max(&mut self, hold_ns_max: u64);
+
+    /// The queue starts anew (device reset, new session): forget pending frames and all that was
+    /// estimated; keep the settings.
+    fn reset(&mut self);
+}
+
+/// The policies a user can select, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `immediate`: a call per burst, no hold. See [`Immediate`].
+    #[default]
+    Immediate,
+}
+
+impl Kind {
+    /// Every policy, in the order in which help texts list them.
+    pub const ALL: &'static [Self] = &[Self::Immediate];
+
+    /// The name in configuration, on the command line and in statistics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+        }
+    }
+
+    /// Makes a policy of this kind that holds no frame longer than `hold_ns_max`.
+    pub fn build(self, hold_ns_max: u64) -> Box<dyn Moderation> {
+        let mut policy: Box<dyn Moderation> = match self {
+            Self::Immediate => Box::new(Immediate),
+        };
+        policy.set_hold_ns_max(hold_ns_max);
+        policy
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(name: &str) -> Result<Self, UnknownKind> {
+        let known = Self::ALL.iter().find(|kind| kind.as_str() == name);
+        known.copied().ok_or_else(|| UnknownKind {
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// A moderation policy was named that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown moderation policy `{name}`; valid names: {}", valid_names())]
+pub struct UnknownKind {
+    /// The name as it was given.
+    pub name: String,
+}
+
+fn valid_names() -> String {
+    Kind::ALL
+        .iter()
+        .map(|kind| kind.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_parses_back_from_its_name() {
+        for &kind in Kind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(kind.build(0).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn unknown_name_error_repeats_it_and_lists_the_valid_ones() {
+        let error = "Immediate ".parse::<Kind>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown moderation policy `Immediate `; valid names: immediate"
+        );
+    }
+
+    #[test]
+    fn every_kind_keeps_the_bound() {
+        for &kind in Kind::ALL {
+            testing::check_bound(|hold_ns_max| kind.build(hold_ns_max));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The back end's side of the socket.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
+
+use crate::error::ConnectionError;
+use crate::frame::{FrameReader, send_some};
+use crate::header::{Header, REPLY_FLAG};
+use crate::message::FrontMessage;
+use crate::payload::{Payload, VringState};
+use crate::request::RequestCode;
+
+/// A request as it came in.
+#[derive(Debug)]
+pub struct Incoming {
+    /// What a reply has to name.
+    pub request: RequestCode,
+    /// The sender asks for a `REPLY_ACK` status. Counts only where `REPLY_ACK` is negotiated and
+    /// the request has no [reply of its own](crate::Request::has_own_reply).
+    pub need_reply: bool,
+    /// The request itself.
+    pub message: FrontMessage,
+}
+
+/// A session's socket, for the back end. No call waits for the peer, whatever the socket's own
+/// flags are; watch it with `poll` or `epoll` for reading, and for writing while
+/// [`wants_write`](Self::wants_write).
+///
+/// After any error the session is over: drop the connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    reader: FrameReader,
+    outbound: VecDeque<Outbound>,
+    /// Bytes in `outbound` that are not sent yet.
+    outbound_bytes: usize,
+}
+
+/// A reply that the socket hasn't taken whole.
+#[derive(Debug)]
+struct Outbound {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Go out with the first byte.
+    fds: Vec<OwnedFd>,
+}
+
+impl Connection {
+    /// Speaks over a connected stream socket.
+    pub fn new(stream: UnixStream) -> Self {
+        Self {
+            socket: stream.into(),
+            reader: FrameReader::new(),
+            outbound: VecDeque::new(),
+            outbound_bytes: 0,
+        }
+    }
+
+    /// The next request. `None`: nothing, or only a part of one, has arrived. Requests may have
+    /// piled up: call again until `None`, or come back while the socket is readable.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Closed`] at the ordinary end, [`ConnectionError::ClosedMidMessage`],
+    /// [`ConnectionError::Protocol`], [`ConnectionError::Socket`]. File descriptors that came
+    /// with a message that isn't returned are closed.
+    pub fn receive(&mut self) -> Result<Option<Incoming>, ConnectionError> {
+        let Some(frame) = self.reader.receive(&self.socket)? else {
+            return Ok(None);
+        };
+        let message = FrontMessage::decode(&frame.header, &frame.body, frame.fds)?;
+        Ok(Some(Incoming {
+            request: frame.header.request(),
+            need_reply: frame.header.needs_reply(),
+            message,
+        }))
+    }
+
+    /// Replies with a number: features, queues, memory slots, status.
+    ///
+    /// # Errors
+    /// As [`send_reply`](Self::send_reply).
+    pub fn reply_u64(
+        &mut self,
+        request: impl Into<RequestCode>,
+        value: u64,
+    ) -> Result<(), ConnectionError> {
+        self.send_reply(request, &value.encode(), Vec::new())
+    }
+
+    /// Replies with a ring's state: `GET_VRING_BASE`.
+    ///
+    /// # Errors
+    /// As [`send_reply`](Self::send_reply).
+    pub fn reply(
+        &mut self,
+        request: impl Into<RequestCode>,
+        state: VringState,
+    ) -> Result<(), ConnectionError> {
+        self.send_reply(request, &state.encode(), Vec::new())
+    }
+
+    /// Acknowledges a request (`REPLY_ACK`): a `u64`, zero for success.
+    ///
+    /// # Errors
+    /// As [`send_reply`](Self::send_reply).
+    pub fn ack(
+        &mut self,
+        request: impl Into<RequestCode>,
+        ok: bool,
+    ) -> Result<(), ConnectionError> {
+        self.reply_u64(request, u64::from(!ok))
+    }
+
+    /// Replies with any body and descriptors. What the socket doesn't take now is kept, in order.
+    ///
+    /// # Errors
+    /// [`ConnectionError::OutboundFull`] if too much is kept already, which takes a front end that
+    /// sends request after request without reading a reply. [`ConnectionError::Closed`],
+    /// [`ConnectionError::Socket`], or a body above the limit as [`ConnectionError::Protocol`].
+    pub fn send_reply(
+        &mut self,
+        request: impl Into<RequestCode>,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), ConnectionError> {
+        let header = Header::new(request, REPLY_FLAG, body.len())?;
+        let bytes = [&header.encode(), body].concat();
+        let queued = self.outbound_bytes;
+        if queued + bytes.len() > VHOST_USER_OUTBOUND_BYTES_MAX {
+            return Err(ConnectionError::OutboundFull { queued });
+        }
+        self.outbound_bytes += bytes.len();
+        self.outbound.push_back(Outbound {
+            bytes,
+            sent: 0,
+            fds,
+        });
+        self.flush()
+    }
+
+    /// Whether replies wait for the socket to become writable.
+    pub fn wants_write(&self) -> bool {
+        !self.outbound.is_empty()
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Closed`], [`ConnectionError::Socket`].
+    pub fn flush(&mut self) -> Result<(), ConnectionError> {
+        while let Some(reply) = self.outbound.front_mut() {
+            let fds: Vec<_> = reply.fds.iter().map(AsFd::as_fd).collect();
+            let rest = reply.bytes.get(reply.sent..).unwrap_or_default();
+            let sent = match send_some(&self.socket, rest, &fds) {
+                Ok(sent) => sent,
+                Err(ConnectionError::Socket(Errno::AGAIN)) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            reply.fds.clear();
+            reply.sent += sent;
+            self.outbound_bytes -= sent;
+            if reply.sent == reply.bytes.len() {
+                self.outbound.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,161 @@
+//! Whole messages over a Unix stream socket, with the file descriptors that belong to each.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use weir_limits::VHOST_USER_FDS_MAX;
+
+use crate::error::{ConnectionError, ProtocolError};
+use crate::header::{HEADER_LEN, Header};
+
+/// One message, whole, its body not looked at.
+pub(crate) struct Frame {
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Collects one message at a time from a socket.
+///
+/// Never asks for a byte beyond the message it collects. File descriptors are queued with the
+/// bytes they were sent with, so those that arrive belong to this message and not to the next.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    /// Room for the header, and once that is known, for the body behind it.
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that have arrived.
+    filled: usize,
+    header: Option<Header>,
+    fds: Vec<OwnedFd>,
+}
+
+impl FrameReader {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer: vec![0; HEADER_LEN],
+            filled: 0,
+            header: None,
+            fds: Vec::new(),
+        }
+    }
+
+    /// Takes what the socket has, without waiting. `None`: the message is not complete yet.
+    pub(crate) fn receive(&mut self, socket: impl AsFd) -> Result<Option<Frame>, ConnectionError> {
+        loop {
+            if let Some(frame) = self.complete()? {
+                return Ok(Some(frame));
+            }
+            let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
+            match receive_some(socket.as_fd(), room, &mut self.fds) {
+                Ok(0) => return Err(self.closed()),
+                Ok(received) => self.filled += received,
+                Err(ConnectionError::Socket(Errno::AGAIN)) => return Ok(None),
+                Err(ConnectionError::Closed) => return Err(self.closed()),
+                Err(error) => {
+                    self.fds.clear();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The message if it is whole. Makes room for the body when the header has become whole.
+    fn complete(&mut self) -> Result<Option<Frame>, ProtocolError> {
+        if self.filled < self.buffer.len() {
+            return Ok(None);
+        }
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(bytes) = self.buffer.first_chunk::<HEADER_LEN>() else {
+                    return Ok(None);
+                };
+                let header = Header::decode(bytes).inspect_err(|_| self.fds.clear())?;
+                self.header = Some(header);
+                if header.body_len() > 0 {
+                    self.buffer.resize(HEADER_LEN + header.body_len(), 0);
+                    return Ok(None);
+                }
+                header
+            }
+        };
+        let whole = std::mem::replace(self, Self::new());
+        let body = whole.buffer.get(HEADER_LEN..).unwrap_or_default().to_vec();
+        let fds = whole.fds;
+        Ok(Some(Frame { header, body, fds }))
+    }
+
+    /// The end of the stream, which is an error inside a message only.
+    fn closed(&mut self) -> ConnectionError {
+        self.fds.clear();
+        match self.filled {
+            0 => ConnectionError::Closed,
+            received => ConnectionError::ClosedMidMessage { received },
+        }
+    }
+}
+
+/// Receives up to `room.len()` bytes, and adds their file descriptors to `fds`.
+fn receive_some(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<usize, ConnectionError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    // Not to wait is asked for with each call rather than set on the socket: its flags are shared
+    // with whoever else holds it, such as the process that passed it here.
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = retry(|| recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        let received = fds.len();
+        return Err(ProtocolError::FdsLost { received }.into());
+    }
+    // The buffer's alignment slack has room for more than it was asked for.
+    if fds.len() > VHOST_USER_FDS_MAX {
+        let received = fds.len();
+        return Err(ProtocolError::TooManyFds { received }.into());
+    }
+    Ok(received.bytes)
+}
+
+/// Sends as much of `bytes` as the socket takes, without waiting, and with the first of them
+/// `fds`. Returns how much that was.
+pub(crate) fn send_some(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<usize, ConnectionError> {
+    let rights = SendAncillaryMessage::ScmRights(fds);
+    let mut space = vec![MaybeUninit::uninit(); rights.size()];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(rights) {
+        return Err(ConnectionError::Socket(Errno::NOBUFS));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    retry(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))
+}
+
+/// Repeats a call that a signal interrupted, and names a peer that is gone.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, ConnectionError> {
+    loop {
+        match call() {
+            Ok(value) => return Ok(value),
+            Err(Errno::INTR) => {}
+            // The peer closed with something of ours unread, or before we wrote.
+            Err(Errno::CONNRESET | Errno::PIPE) => return Err(ConnectionError::Closed),
+            Err(errno) => return Err(ConnectionError::Socket(errno)),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Split messages, ends of the stream, full sockets, slow and lying back ends.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustix::io::{FdFlags, fcntl_getfd};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
+
+use super::*;
+use crate::*;
+
+#[test]
+fn message_may_come_byte_by_byte() {
+    let (mut front, mut back) = pair();
+    let file = memory();
+    let bytes = message(Request::AddMemReg, 0, &SingleRegion(region(2)).encode());
+    let (last, first) = bytes.split_last().unwrap();
+    let mut fds = vec![file.as_fd()];
+    for byte in first {
+        front.raw_send(&[*byte], &std::mem::take(&mut fds)).unwrap();
+        assert!(back.receive().unwrap().is_none());
+    }
+    front.raw_send(&[*last], &[]).unwrap();
+    let FrontMessage::AddMemReg { region: got, fd } = next(&mut back).message else {
+        panic!("not the region that was sent");
+    };
+    assert_eq!(got, region(2));
+    assert!(same_file(fd, file));
+}
+
+#[test]
+fn descriptors_belong_to_the_message_they_came_with() {
+    let (mut front, mut back) = pair();
+    let files = [memory(), memory()];
+    front.set_vring_call(0, Some(files[0].as_fd())).unwrap();
+    front.set_owner().unwrap();
+    front.set_vring_call(1, Some(files[1].as_fd())).unwrap();
+    front.set_vring_call(2, None).unwrap();
+    for n in [0, 1] {
+        let FrontMessage::SetVringCall {
+            index,
+            fd: Some(fd),
+        } = next(&mut back).message
+        else {
+            panic!("call descriptor {n} missing");
+        };
+        assert_eq!(index as usize, n);
+        assert!(same_file(fd, &files[n]));
+        if n == 0 {
+            assert!(matches!(next(&mut back).message, FrontMessage::SetOwner));
+        }
+    }
+    let last = next(&mut back).message;
+    assert!(matches!(
+        last,
+        FrontMessage::SetVringCall { index: 2, fd: None }
+    ));
+}
+
+#[test]
+fn descriptors_with_a_later_piece_are_collected() {
+    let (mut front, mut back) = pair();
+    let files = [memory(), memory()];
+    let table = MemoryTable(vec![region(0), region(1)]).encode();
+    let bytes = message(Request::SetMemTable, 0, &table);
+    front.raw_send(&bytes[..20], &[files[0].as_fd()]).unwrap();
+    assert!(back.receive().unwrap().is_none());
+    front.raw_send(&bytes[20..], &[files[1].as_fd()]).unwrap();
+    let FrontMessage::SetMemTable(regions) = next(&mut back).message else {
+        panic!("not a memory table");
+    };
+    assert!(
+        regions
+            .iter()
+            .zip(&files)
+            .all(|((_, got), sent)| same_file(got, sent))
+    );
+    assert_eq!(regions.len(), 2);
+}
+
+#[test]
+fn received_descriptors_are_close_on_exec() {
+    let (mut front, mut back) = pair();
+    front.set_vring_kick(0, Some(event().as_fd())).unwrap();
+    let FrontMessage::SetVringKick { fd: Some(fd), .. } = next(&mut back).message else {
+        panic!("no descriptor");
+    };
+    assert!(fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC));
+}
+
+#[test]
+fn close_between_messages_is_told_from_close_inside_one() {
+    let bytes = message(Request::SetFeatures, 0, &[0; 8]);
+    for sent in 0..=bytes.len() {
+        let (mut front, mut back) = pair();
+        let (canary, fd) = Canary::new();
+        let fds = [fd.as_fd()];
+        let inside = 0 < sent && sent < bytes.len();
+        let fds = if inside { &fds[..] } else { &[] };
+        front.raw_send(&bytes[..sent], fds).unwrap();
+        drop((front, fd));
+        if sent == bytes.len() {
+            assert!(back.receive().unwrap().is_some());
+        }
+        let expected = match inside {
+            true => ConnectionError::ClosedMidMessage { received: sent },
+            false => ConnectionError::Closed,
+        };
+        assert_eq!(back.receive().expect_err("after the end"), expected);
+        assert!(canary.is_closed());
+    }
+}
+
+#[test]
+fn peer_that_leaves_with_replies_unread_has_closed() {
+    let (front, mut back) = pair();
+    back.reply_u64(Request::GetFeatures, 1).unwrap();
+    drop(front);
+    assert_eq!(
+        back.receive().expect_err("after the end"),
+        ConnectionError::Closed
+    );
+    let reply = back.reply_u64(Request::GetFeatures, 1);
+    assert_eq!(reply, Err(ConnectionError::Closed));
+}
+
+#[test]
+fn dropped_connection_closes_descriptors_of_an_unfinished_message() {
+    let (mut front, mut back) = pair();
+    let (canary, fd) = Canary::new();
+    let bytes = message(Request::AddMemReg, 0, &[0; 40]);
+    front.raw_send(&bytes[..30], &[fd.as_fd()]).unwrap();
+    drop(fd);
+    assert!(back.receive().unwrap().is_none());
+    assert!(!canary.is_closed());
+    drop(back);
+    assert!(canary.is_closed());
+}
+
+/// A pair whose back end can send only little before its socket is full.
+fn narrow_pair() -> (FrontEnd, Connection) {
+    let (front, back) = UnixStream::pair().unwrap();
+    set_socket_send_buffer_size(&back, 1).unwrap();
+    (FrontEnd::new(front), Connection::new(back))
+}
+
+#[test]
+fn replies_to_a_slow_front_end_wait_in_order() {
+    let (mut front, mut back) = narrow_pair();
+    let body = |n: u8| vec![n; 1000];
+    let mut replies = 0;
+    while !back.wants_write() {
+        back.send_reply(RequestCode(50), &body(replies), vec![])
+            .unwrap();
+        replies += 1;
+    }
+    let file = memory();
+    let fds = vec![file.try_clone().unwrap()];
+    back.send_reply(RequestCode(50), &body(replies), fds)
+        .unwrap();
+    for n in 0..replies {
+        let reply = front.raw_receive(RequestCode(50)).unwrap();
+        assert_eq!((reply.body, reply.fds.len()), (body(n), 0));
+        back.flush().unwrap();
+    }
+    let last = front.raw_receive(RequestCode(50)).unwrap();
+    assert_eq!(last.body, body(replies));
+    assert!(same_file(&last.fds[0], file));
+    assert!(!back.wants_write());
+}
+
+#[test]
+fn front_end_that_never_reads_is_cut_off() {
+    let (_front, mut back) = narrow_pair();
+    let full = (0..100_000).find_map(|_| back.reply_u64(Request::GetFeatures, 0).err());
+    let Some(ConnectionError::OutboundFull { queued }) = full else {
+        panic!("replies pile up without bound: {full:?}");
+    };
+    assert!(queued <= VHOST_USER_OUTBOUND_BYTES_MAX);
+}
+
+#[test]
+fn silent_back_end_times_out() {
+    let (mut front, _back) = pair();
+    let timeout = Duration::from_millis(20);
+    front.set_timeout(timeout);
+    let request = Request::GetFeatures.into();
+    assert_eq!(
+        front.get_features(),
+        Err(FrontEndError::Timeout { request, timeout })
+    );
+}
+
+#[test]
+fn back_end_that_dribbles_times_out_too() {
+    let (front, dribbler) = UnixStream::pair().unwrap();
+    let (mut front, mut dribbler) = (FrontEnd::new(front), FrontEnd::new(dribbler));
+    front.set_timeout(Duration::from_millis(100));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(move || front.get_features());
+        let reply = message(Request::GetFeatures, REPLY_FLAG, &[0; 8]);
+        for byte in reply {
+            // Fails once the asker has given up and gone.
+            let _ = dribbler.raw_send(&[byte], &[]);
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        let answer = asking.join().unwrap();
+        assert!(
+            matches!(answer, Err(FrontEndError::Timeout { .. })),
+            "{answer:?}"
+        );
+    });
+}
+
+/// What the front end says to a reply of these bytes.
+fn answered(bytes: &[u8]) -> FrontEndError {
+    let (front, back) = UnixStream::pair().unwrap();
+    let (mut front, mut back) = (FrontEnd::new(front), FrontEnd::new(back));
+    back.raw_send(bytes, &[]).unwrap();
+    front.get_features().expect_err("accepted")
+}
+
+#[test]
+fn wrong_replies_are_refused() {
+    let request = Request::GetFeatures.into();
+    assert_eq!(
+        answered(&message(Request::GetStatus, REPLY_FLAG, &[0; 8])),
+        FrontEndError::WrongReply {
+            expected: request,
+            found: Request::GetStatus.into()
+        }
+    );
+    assert_eq!(
+        answered(&message(Request::GetFeatures, 0, &[0; 8])),
+        ProtocolError::ReplyWithoutReplyFlag { request }.into()
+    );
+    let expected = Expected::Exactly(8);
+    assert_eq!(
+        answered(&message(Request::GetFeatures, REPLY_FLAG, &[0; 4])),
+        ProtocolError::BodySize {
+            request,
+            expected,
+            actual: 4
+        }
+        .into()
+    );
+}
+
+/// Requests with a tag each, to tell order and completeness.
+fn tagged(n: usize) -> Vec<u8> {
+    match n % 3 {
+        0 => message(Request::SetFeatures, 0, &(n as u64).encode()),
+        1 => message(Request::SetOwner, NEED_REPLY_FLAG, &[]),
+        _ => message(RequestCode(100), 0, &vec![n as u8; n]),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn splits_do_not_change_what_arrives(
+        count in 1usize..12,
+        cuts in prop::collection::vec(1usize..30, 1..40),
+    ) {
+        let (mut front, mut back) = pair();
+        let stream: Vec<u8> = (0..count).flat_map(tagged).collect();
+        let mut rest = &stream[..];
+        let mut got = 0;
+        let mut cuts = cuts.iter().cycle();
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(*cuts.next().unwrap()));
+            rest = after;
+            front.raw_send(piece, &[]).unwrap();
+            while let Some(incoming) = back.receive().unwrap() {
+                match incoming.message {
+                    FrontMessage::SetFeatures(n) => prop_assert_eq!(n, got as u64),
+                    FrontMessage::SetOwner => prop_assert!(incoming.need_reply && got % 3 == 1),
+                    FrontMessage::Unknown { body, .. } => {
+                        prop_assert_eq!(body, vec![got as u8; got]);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+                got += 1;
+            }
+        }
+        prop_assert_eq!(got, count);
+    }
+}
