@@ -1,1 +1,20 @@
-//! weir-cli
+//! The programs `weir` and `weir-vhost-user-net`.
+//!
+//! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
+//! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
+//! * [`control`]: the control socket, both sides.
+//! * [`stats`]: the counters' data model, as JSON and as a table.
+//! * [`vm_args`]: what plugs a VM into an interface.
+//! * [`commands`]: the commands that need no switch in their own process.
+//! * [`unix_socket`]: listening on a Unix socket with care.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod commands;
+pub mod config;
+pub mod control;
+pub mod stats;
+pub mod unix_socket;
+pub mod vhost_user_net;
+pub mod vm_args;

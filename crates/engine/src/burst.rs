@@ -144,6 +144,27 @@ impl<'m> Burst<'m> {
         }
     }
 
+    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`] bytes, that no ring knows of. The
+    /// port that adds it leaves it out when it completes its chains.
+    pub fn add_own(&mut self, frame: &[u8], now_ns: u64) {
+        let head = Head::copy_of(frame);
+        let Ok(ethernet) = Ethernet::parse(head.as_slice()) else {
+            return;
+        };
+        let end = self.pieces.len() as u32;
+        self.frames.push(Frame {
+            head,
+            ethernet,
+            tag: None,
+            offload: Offload::NONE,
+            len: head.len() as u32,
+            token: 0,
+            arrived_ns: now_ns,
+            first_piece: end,
+            end_piece: end,
+        });
+    }
+
     fn build(
         &mut self,
         first: usize,
@@ -194,7 +215,9 @@ impl<'m> Burst<'m> {
     #[inline]
     fn consume(&mut self, cursor: &mut usize, mut out: &mut [u8]) {
         while !out.is_empty() {
-            let Some(piece) = self.pieces.get_mut(*cursor) else { return };
+            let Some(piece) = self.pieces.get_mut(*cursor) else {
+                return;
+            };
             let copied = piece.read(out);
             *piece = piece.skip(copied);
             if piece.is_empty() {

@@ -83,15 +83,30 @@ pub fn emit<'m>(
     match caps.accepts(&frame.offload) {
         Fit::AsIs => {
             let offload = caps.trim(frame.offload);
-            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
+            let packet = Packet {
+                head: &frame.head,
+                offload,
+                body,
+                body_skip: 0,
+                body_len,
+            };
             Ok(whole(put_tagged(packet, tag, &mut put)?))
         }
         Fit::NeedsChecksum => {
             let mut head = frame.head;
-            let packet =
-                Packet { head: &frame.head, offload: frame.offload, body, body_skip: 0, body_len };
+            let packet = Packet {
+                head: &frame.head,
+                offload: frame.offload,
+                body,
+                body_skip: 0,
+                body_len,
+            };
             fill(&mut head, &packet)?;
-            let packet = Packet { head: &head, offload: Offload::NONE, ..packet };
+            let packet = Packet {
+                head: &head,
+                offload: Offload::NONE,
+                ..packet
+            };
             Ok(whole(put_tagged(packet, tag, &mut put)?))
         }
         Fit::NeedsSegments => emit_segments(frame, body, tag, caps, &mut put),
@@ -117,14 +132,19 @@ fn emit_segments<'m>(
     // The head may reach beyond the headers into the payload; a segment's payload then begins in
     // the head. Small payloads are read into the segment's own head so that only what lies behind
     // the original head is taken from the sender's memory.
-    let hdr_len = frame.offload.gso().map_or(0, |gso| usize::from(gso.hdr_len));
+    let hdr_len = frame
+        .offload
+        .gso()
+        .map_or(0, |gso| usize::from(gso.hdr_len));
     let in_head = frame.head.as_slice().get(hdr_len..).unwrap_or(&[]);
     let mut first = true;
     while let Some(segment) = segmenter.next() {
         let from = segment.payload_offset as usize;
         let len = segment.payload_len as usize;
         // The part of this segment's payload that lies in the original head.
-        let near = in_head.get(from..in_head.len().min(from + len)).unwrap_or(&[]);
+        let near = in_head
+            .get(from..in_head.len().min(from + len))
+            .unwrap_or(&[]);
         let mut head = segment.head;
         if !near.is_empty() && !head.append(near) {
             return Err(DropReason::OffloadUnsupported);
@@ -141,7 +161,11 @@ fn emit_segments<'m>(
         } else {
             let mut filled = head;
             fill(&mut filled, &packet)?;
-            let packet = Packet { head: &filled, offload: Offload::NONE, ..packet };
+            let packet = Packet {
+                head: &filled,
+                offload: Offload::NONE,
+                ..packet
+            };
             put_tagged(packet, tag, put)?
         };
         match result {
@@ -166,9 +190,14 @@ fn put_tagged<'m>(
         EgressTag::Untagged => Ok(put(packet)),
         EgressTag::Tagged(tci) => {
             let mut head = *packet.head;
-            head.insert_vlan(tci).map_err(|_| DropReason::NoRoomForTag)?;
+            head.insert_vlan(tci)
+                .map_err(|_| DropReason::NoRoomForTag)?;
             let offload = packet.offload.tag_inserted();
-            Ok(put(Packet { head: &head, offload, ..packet }))
+            Ok(put(Packet {
+                head: &head,
+                offload,
+                ..packet
+            }))
         }
     }
 }
@@ -176,7 +205,9 @@ fn put_tagged<'m>(
 /// Completes the checksum of `packet` in `head`. The sender may change its memory between this sum
 /// and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
 fn fill(head: &mut Head, packet: &Packet<'_, '_>) -> Result<(), DropReason> {
-    let Some(csum) = packet.offload.csum() else { return Ok(()) };
+    let Some(csum) = packet.offload.csum() else {
+        return Ok(());
+    };
     let mut sum = Sum::new();
     let mut chunk = [0; 4096];
     for mut slice in packet.body() {

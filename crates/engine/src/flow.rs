@@ -6,7 +6,9 @@ use weir_wire::{Layers, Network, Transport};
 /// swapped, so that a guest's replies and requests find each other (`weir_policy::steering`).
 /// Frames that are not IP have one flow per pair of MAC addresses.
 pub fn symmetric_hash(head: &[u8]) -> u32 {
-    let Ok(layers) = Layers::parse(head) else { return 0 };
+    let Ok(layers) = Layers::parse(head) else {
+        return 0;
+    };
     let addresses = match layers.network {
         Network::Ipv4(ip) => u64::from(ip.src.to_bits() ^ ip.dst.to_bits()),
         Network::Ipv6(ip) => {
@@ -51,6 +53,10 @@ mod tests {
             .collect();
         low_bits.sort_unstable();
         low_bits.dedup();
-        assert!(low_bits.len() > 32, "64 flows on {} of 128 entries", low_bits.len());
+        assert!(
+            low_bits.len() > 32,
+            "64 flows on {} of 128 entries",
+            low_bits.len()
+        );
     }
 }

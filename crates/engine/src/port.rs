@@ -108,4 +108,3 @@ pub enum Side {
     /// The guest receives.
     Rx,
 }
-

@@ -109,7 +109,11 @@ impl Forwarder {
     #[inline]
     fn classify(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: u16) {
         let frame = &burst.frames[usize::from(index)];
-        let key = FrameKey { src: frame.ethernet.src, dst: frame.ethernet.dst, tag: frame.tag };
+        let key = FrameKey {
+            src: frame.ethernet.src,
+            dst: frame.ethernet.dst,
+            tag: frame.tag,
+        };
         let now_secs = crate::clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
             Err(reason) => ingress.counters.dropped(reason, 1),
@@ -141,7 +145,9 @@ impl Forwarder {
         outgoing: Outgoing,
         unicast: bool,
     ) {
-        let Some(slot) = slot(ingress.ports, port) else { return };
+        let Some(slot) = slot(ingress.ports, port) else {
+            return;
+        };
         let queue = match slot.port.rx_queues() {
             0 => {
                 // A flood reaches whoever is there; only a frame meant for this port is lost.
@@ -160,7 +166,12 @@ impl Forwarder {
         if *entry == NO_LIST {
             *entry = self.used as u16;
             if self.used == self.lists.len() {
-                self.lists.push(List { port, queue, frames: Vec::new(), unicast: 0 });
+                self.lists.push(List {
+                    port,
+                    queue,
+                    frames: Vec::new(),
+                    unicast: 0,
+                });
             }
             let list = &mut self.lists[self.used];
             (list.port, list.queue, list.unicast) = (port, queue, 0);
@@ -175,10 +186,18 @@ impl Forwarder {
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
         let list = &self.lists[index];
         self.list_of[list.port.index() * QUEUE_PAIRS_MAX + list.queue % QUEUE_PAIRS_MAX] = NO_LIST;
-        let Some(slot) = slot(ingress.ports, list.port) else { return };
-        let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
+        let Some(slot) = slot(ingress.ports, list.port) else {
+            return;
+        };
+        let done = slot
+            .port
+            .deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
-            self.holds.push(Hold { until_ns, port: list.port, queue: list.queue });
+            self.holds.push(Hold {
+                until_ns,
+                port: list.port,
+                queue: list.queue,
+            });
         }
         let mut waits = false;
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
@@ -205,6 +224,9 @@ fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {
 impl Outgoing {
     /// The frame as it is, without a tag.
     pub fn untagged(frame: u16) -> Self {
-        Self { frame, tag: EgressTag::Untagged }
+        Self {
+            frame,
+            tag: EgressTag::Untagged,
+        }
     }
 }

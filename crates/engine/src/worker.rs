@@ -99,7 +99,9 @@ impl Worker {
 
     pub(crate) fn run(mut self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        self.handle().thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+        self.handle()
+            .thread_id
+            .store(tid.unsigned_abs(), Ordering::Relaxed);
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let timeout = self.sleep_for();
             self.poll(timeout);
@@ -136,7 +138,9 @@ impl Worker {
 
     fn poll(&mut self, timeout: Option<Duration>) {
         let handle = &self.shared.workers[self.index];
-        handle.poller.wait(&mut self.events, timeout, &mut self.kicked);
+        handle
+            .poller
+            .wait(&mut self.events, timeout, &mut self.kicked);
         if timeout != Some(Duration::ZERO) {
             handle.wakeups.add(1);
         }
@@ -145,7 +149,9 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         for queue in self.kicked.drain(..) {
-            let Some(slot) = slot(&ports, queue.port) else { continue };
+            let Some(slot) = slot(&ports, queue.port) else {
+                continue;
+            };
             slot.port.kicked(queue.queue, queue.side);
             match queue.side {
                 Side::Tx if !self.ready.contains(&queue) => self.ready.push_back(queue),
@@ -158,8 +164,12 @@ impl Worker {
 
     /// One burst of the next queue in turn.
     fn serve_next(&mut self) {
-        let Some(queue) = self.ready.pop_front() else { return };
-        let Some(taken) = self.take(queue, Take::New) else { return };
+        let Some(queue) = self.ready.pop_front() else {
+            return;
+        };
+        let Some(taken) = self.take(queue, Take::New) else {
+            return;
+        };
         if taken.more || taken.frames >= BURST_MAX {
             self.ready.push_back(queue);
             return;
@@ -185,13 +195,15 @@ impl Worker {
         };
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port.take(queue.queue, what, now_ns, scratch, &mut |burst| {
-                forwarder.forward(ingress, burst);
-            })
+            slot.port
+                .take(queue.queue, what, now_ns, scratch, &mut |burst| {
+                    forwarder.forward(ingress, burst);
+                })
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
-            slot.port.fail("internal error (a panic in the data path; please report it)");
+            slot.port
+                .fail("internal error (a panic in the data path; please report it)");
             self.scratch = Scratch::default();
             self.forwarder = Forwarder::default();
             Taken::default()
@@ -204,7 +216,9 @@ impl Worker {
         for (port, queue) in self.forwarder.full.drain(..) {
             let full = switch::slot(&ports, port);
             if full.is_some_and(|full| full.port.arm_rx(queue)) {
-                self.shared.workers[self.index].retry.store(true, Ordering::SeqCst);
+                self.shared.workers[self.index]
+                    .retry
+                    .store(true, Ordering::SeqCst);
             }
         }
         Some(taken)
@@ -212,7 +226,10 @@ impl Worker {
 
     /// Keeps the list of queues that wait.
     fn note_stalled(&mut self, queue: TxQueue, taken: &Taken) {
-        let position = self.stalled.iter().position(|(stalled, _)| *stalled == queue);
+        let position = self
+            .stalled
+            .iter()
+            .position(|(stalled, _)| *stalled == queue);
         match (taken.parked_until, position) {
             (None, None) => {}
             (None, Some(position)) => {
@@ -222,7 +239,9 @@ impl Worker {
             (Some(until), None) => self.stalled.push((queue, until)),
         }
         // Before receivers' kicks are turned on below: whoever gets one must see the count.
-        self.handle().stalled.store(self.stalled.len(), Ordering::SeqCst);
+        self.handle()
+            .stalled
+            .store(self.stalled.len(), Ordering::SeqCst);
     }
 
     fn retry_stalled(&mut self) {
@@ -232,7 +251,9 @@ impl Worker {
         let now_ns = clock::now_ns();
         let asked = self.handle().retry.swap(false, Ordering::SeqCst);
         for i in (0..self.stalled.len()).rev() {
-            let Some(&(queue, until)) = self.stalled.get(i) else { continue };
+            let Some(&(queue, until)) = self.stalled.get(i) else {
+                continue;
+            };
             if (asked || until <= now_ns) && self.take(queue, Take::Parked).is_none() {
                 self.note_stalled(queue, &Taken::default());
             }
@@ -253,7 +274,10 @@ impl Worker {
             let next =
                 slot(&ports, hold.port).and_then(|slot| slot.port.expired(hold.queue, now_ns));
             if let Some(until_ns) = next {
-                self.holds.push(Reverse(Hold { until_ns: until_ns.max(now_ns + 1), ..hold }));
+                self.holds.push(Reverse(Hold {
+                    until_ns: until_ns.max(now_ns + 1),
+                    ..hold
+                }));
             }
         }
     }

@@ -59,6 +59,15 @@ pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 pub const PARKED_MAX: usize = 128;
 /// How long such a frame may wait before it is dropped.
 pub const PARKED_NS_MAX: u64 = 100_000_000;
+/// Most frames read from one TAP queue before the worker looks at the next: each may be a 64 KiB GSO
+/// packet, so fewer than from a guest's ring.
+pub const TAP_BURST_MAX: usize = 32;
+/// Frames of one TAP queue that may wait, in weir's memory, for receivers that are full. All of them
+/// are tried again in one burst.
+pub const TAP_PARKED_MAX: usize = BURST_MAX;
+/// Frame buffers of one TAP queue. One burst more than may wait: receivers that take nothing never
+/// stop the others' frames.
+pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
 
 /// Largest latency budget a user may set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
@@ -112,6 +121,8 @@ const _: () = {
     assert!(HEAD_LEN >= 14 + 4 + 40 + 60);
     assert!(RX_MERGE_MAX * 1024 > FRAME_LEN_MAX as usize + 12);
     assert!(PARKED_MAX >= BURST_MAX);
+    assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
+    assert!(TAP_SLOTS <= u16::MAX as usize);
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(FDB_ENTRIES_MAX.is_power_of_two());
     assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);

@@ -1,1 +1,29 @@
-//! weir-port-vhost
+//! Guests over vhost-user: sessions, and virtqueues as a port of the switch.
+//!
+//! | file | what |
+//! |---|---|
+//! | `tx.rs` | transmit queues: ring to burst, and completion |
+//! | `rx.rs` | receive queues: burst to ring (the one copy), and the call |
+//! | `port.rs` | the interface as the engine sees it |
+//! | `session.rs` | a front end's requests |
+//! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
+//! | `features.rs` | what is offered, and what was agreed |
+//! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
+#![forbid(unsafe_code)]
+
+mod error;
+mod features;
+mod manager;
+mod notify;
+mod port;
+mod queue;
+mod rx;
+mod session;
+mod tx;
+
+pub use error::{Refusal, StopReason};
+pub use manager::{Endpoint, Manager, ManagerGone};
+pub use port::{State, VhostInfo, VhostOptions, VhostPort};
+
+#[cfg(test)]
+mod tests;

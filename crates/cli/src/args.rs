@@ -1,0 +1,322 @@
+//! The command line of `weir`: one definition gives parsing and help.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::config::{Config, PortName, Setting, SocketPath, ValueError};
+use crate::vm_args::{MemorySize, Monitor, QemuVersion};
+
+/// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = EXAMPLES)]
+pub struct Cli {
+    /// Control socket of the running weir
+    ///
+    /// Without it /run/weir/control.sock for root, and $XDG_RUNTIME_DIR/weir/control.sock for others.
+    #[arg(long, global = true, value_name = "PATH", value_parser = absolute_socket)]
+    pub control: Option<SocketPath>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  weir demo                                see it work; needs no VM and no root
+  weir check weir.toml && weir run weir.toml
+  qemu-system-x86_64 ... $(weir qemu-args web0)
+  weir vif set web0 latency_budget=1ms
+  weir stats --watch
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong command line
+  3  the configuration has problems
+  4  no weir is running on the control socket";
+
+/// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("See it work", &["demo"]),
+    ("Serve", &["run", "check"]),
+    ("Plug in VMs", &["qemu-args", "vif"]),
+    ("Look inside", &["stats"]),
+];
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Switch traffic between built-in guests and show live figures
+    Demo(DemoArgs),
+    /// Run the switch until it is told to stop (SIGTERM, SIGINT)
+    Run(RunArgs),
+    /// Check a configuration file and show every problem with its line
+    Check(CheckArgs),
+    /// Print what plugs a VM into interfaces: for QEMU, libvirt, Cloud Hypervisor or crosvm
+    QemuArgs(QemuArgs),
+    /// Add, change, remove or list interfaces of the running switch
+    #[command(subcommand)]
+    Vif(VifCommand),
+    /// Show the counters of the running switch
+    Stats(StatsArgs),
+}
+
+/// `weir demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// How long to run
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// No live display, only lines of text
+    #[arg(long)]
+    pub plain: bool,
+}
+
+/// `weir run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The configuration
+    #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
+    pub file: PathBuf,
+}
+
+/// `weir check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The configuration
+    #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
+    pub file: PathBuf,
+}
+
+/// `weir qemu-args`
+#[derive(Debug, Args)]
+#[command(after_help = QEMU_ARGS_EXAMPLES)]
+pub struct QemuArgs {
+    /// Interfaces of the VM
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<PortName>,
+    /// Read the interfaces from this file
+    ///
+    /// Without it the running weir is asked, and if there is none, /etc/weir/weir.toml is read.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// For which program
+    #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value_t)]
+    pub monitor: Monitor,
+    /// Memory of the VM
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub memory: MemorySize,
+    /// MSI-X vectors of each device; without it 2 for each queue pair and 2 more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub vectors: Option<u32>,
+    /// The QEMU to write for, such as 9.2, where `reconnect-ms` takes the place of `reconnect`
+    #[arg(long, value_name = "VERSION")]
+    pub qemu_version: Option<QemuVersion>,
+}
+
+const QEMU_ARGS_EXAMPLES: &str = "\
+Examples:
+  qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)
+  weir qemu-args web0 db0 --memory 4G      one VM with two interfaces
+  weir qemu-args web0 --for libvirt        for `virsh edit`
+
+An interface without a configured `mac` gets 52:54:00 and three bytes made from its name.";
+
+/// `weir vif`
+#[derive(Debug, Subcommand)]
+pub enum VifCommand {
+    /// Add an interface
+    #[command(after_help = VIF_ADD_EXAMPLES)]
+    Add {
+        /// Its name
+        name: PortName,
+        /// Settings, as in the [vif.NAME] table of the configuration
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<Setting>,
+    },
+    /// Change an interface while it is in use
+    #[command(after_help = VIF_SET_EXAMPLES)]
+    Set {
+        /// Its name
+        name: PortName,
+        /// Settings to change; `none` takes one back to its default
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
+    /// Remove an interface and disconnect its guest
+    Del {
+        /// Its name
+        name: PortName,
+    },
+    /// List the interfaces
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const VIF_ADD_EXAMPLES: &str = "\
+Examples:
+  weir vif add web0
+  weir vif add web0 queues=2 latency_budget=1ms vlan=10
+  weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
+
+The socket of NAME is NAME.sock beside the control socket where nothing else is said.";
+
+const VIF_SET_EXAMPLES: &str = "\
+Examples:
+  weir vif set web0 latency_budget=1ms
+  weir vif set web0 vlan=none mac=52:54:00:12:34:56
+
+These can change: latency_budget, moderation, mac, mac_check, vlan, trunk, native.";
+
+/// `weir stats`
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// As JSON; with --watch one object on each line
+    #[arg(long)]
+    pub json: bool,
+    /// Again every SECONDS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    #[arg(action = ArgAction::Set, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub watch: Option<u32>,
+}
+
+impl Cli {
+    /// The command line of this process; prints help or the error and exits where there is none.
+    pub fn parse_grouped() -> Self {
+        let matches = Self::grouped_command().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// clap lists commands in one row; this lists them by purpose, each with its own words.
+    pub fn grouped_command() -> clap::Command {
+        let command = Self::command();
+        let mut list = String::new();
+        for (purpose, names) in GROUPS {
+            list.push_str(&format!("{purpose}:\n"));
+            for name in *names {
+                let about = command
+                    .find_subcommand(name)
+                    .and_then(clap::Command::get_about);
+                let about = about.map(ToString::to_string).unwrap_or_default();
+                list.push_str(&format!("  {name:<11}{about}\n"));
+            }
+            list.push('\n');
+        }
+        let template = format!(
+            "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{list}Options:\n{{options}}\
+             {{after-help}}\n\n`weir COMMAND --help` says more about a command."
+        );
+        command.help_template(template)
+    }
+}
+
+/// A relative path is meant from where the user is; the switch may be somewhere else.
+fn absolute_socket(text: &str) -> Result<SocketPath, ValueError> {
+    match std::path::absolute(text) {
+        Ok(path) => SocketPath::try_from(path.as_path()),
+        Err(_) => text.parse(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::grouped_command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_stands_in_exactly_one_group() {
+        let command = Cli::command();
+        let mut defined: Vec<_> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        let mut grouped: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        defined.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(defined, grouped);
+    }
+
+    #[test]
+    fn help_for_people() {
+        let help = Cli::grouped_command()
+            .term_width(100)
+            .render_help()
+            .to_string();
+        insta::assert_snapshot!(help, @r#"
+        A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
+
+        Usage: weir [OPTIONS] <COMMAND>
+
+        See it work:
+          demo       Switch traffic between built-in guests and show live figures
+
+        Serve:
+          run        Run the switch until it is told to stop (SIGTERM, SIGINT)
+          check      Check a configuration file and show every problem with its line
+
+        Plug in VMs:
+          qemu-args  Print what plugs a VM into interfaces: for QEMU, libvirt, Cloud Hypervisor or crosvm
+          vif        Add, change, remove or list interfaces of the running switch
+
+        Look inside:
+          stats      Show the counters of the running switch
+
+        Options:
+              --control <PATH>  Control socket of the running weir
+          -h, --help            Print help (see more with '--help')
+          -V, --version         Print version
+
+        Examples:
+          weir demo                                see it work; needs no VM and no root
+          weir check weir.toml && weir run weir.toml
+          qemu-system-x86_64 ... $(weir qemu-args web0)
+          weir vif set web0 latency_budget=1ms
+          weir stats --watch
+
+        Exit codes:
+          0  done
+          1  failed
+          2  wrong command line
+          3  the configuration has problems
+          4  no weir is running on the control socket
+
+        `weir COMMAND --help` says more about a command.
+        "#);
+    }
+
+    #[test]
+    fn watch_takes_an_optional_number() {
+        let watch = |args: &[&str]| match Cli::try_parse_from(args).unwrap().command {
+            Command::Stats(stats) => stats.watch,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(watch(&["weir", "stats"]), None);
+        assert_eq!(watch(&["weir", "stats", "--watch"]), Some(1));
+        assert_eq!(watch(&["weir", "stats", "--watch", "5", "--json"]), Some(5));
+    }
+
+    #[test]
+    fn control_path_is_made_absolute() {
+        let cli = Cli::try_parse_from(["weir", "stats", "--control", "c.sock"]).unwrap();
+        assert!(cli.control.unwrap().as_str().starts_with('/'));
+    }
+}

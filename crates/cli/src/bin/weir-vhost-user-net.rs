@@ -1,0 +1,24 @@
+//! `weir-vhost-user-net`: one guest and one TAP interface in one process.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use miette::{IntoDiagnostic, Report};
+use weir::commands;
+use weir::vhost_user_net::{BackendArgs, Capabilities};
+
+fn main() -> ExitCode {
+    commands::exit_code(run())
+}
+
+fn run() -> Result<(), Report> {
+    if Capabilities::wanted(std::env::args_os().skip(1)) {
+        println!("{}", Capabilities::THIS.to_json().into_diagnostic()?);
+        return Ok(());
+    }
+    let args = BackendArgs::parse();
+    let _socket = args.open_socket()?;
+    Err(miette::miette!("this build has no data path yet"))
+}

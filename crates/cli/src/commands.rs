@@ -1,0 +1,314 @@
+//! What the commands do that need no switch in this process.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use miette::{Diagnostic, Report};
+use thiserror::Error;
+
+use crate::args::{CheckArgs, QemuArgs, StatsArgs, VifCommand};
+use crate::config::error::count;
+use crate::config::{
+    Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
+};
+use crate::control::{ClientError, ControlClient, Request, VifStatus};
+use crate::stats::{Table, time};
+use crate::vm_args::{VmArgsError, VmOptions};
+
+/// Exit code of a command that failed; a wrong command line gives 2, by clap.
+const EXIT_FAILED: u8 = 1;
+/// Exit code where the configuration has problems.
+const EXIT_CONFIG: u8 = 3;
+/// Exit code where no weir answers on the control socket.
+const EXIT_NOT_RUNNING: u8 = 4;
+
+/// Moves the cursor home and clears what follows, so that a table stands still (ECMA-48 CUP, ED).
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+
+/// Why a command failed.
+#[derive(Debug, Error, Diagnostic)]
+pub enum CommandError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Config(#[from] ConfigError),
+    /// The running weir cannot be asked, or refuses.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Client(#[from] ClientError),
+    /// The VM monitor has no way to say it.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    VmArgs(#[from] VmArgsError),
+    /// There is no such interface.
+    #[error("there is no interface called {name} in {source_name}")]
+    UnknownVif {
+        /// The name.
+        name: PortName,
+        /// Where it was looked for.
+        source_name: String,
+        /// The names there are.
+        #[help]
+        help: String,
+    },
+    /// The environment makes no path for the control socket.
+    #[error("no place for the control socket: {0}")]
+    #[diagnostic(help("name it with --control, or correct $XDG_RUNTIME_DIR"))]
+    ControlPath(ValueError),
+    /// The output cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// The code to exit with after `result`, which is shown if it is an error.
+pub fn exit_code(result: Result<(), Report>) -> ExitCode {
+    let Err(report) = result else {
+        return ExitCode::SUCCESS;
+    };
+    let code = match report.downcast_ref::<CommandError>() {
+        // Whoever read the output wants no more of it, as in `weir stats | head`.
+        Some(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return ExitCode::SUCCESS;
+        }
+        Some(CommandError::Config(_)) => EXIT_CONFIG,
+        Some(CommandError::Client(ClientError::NotRunning { .. })) => EXIT_NOT_RUNNING,
+        _ => EXIT_FAILED,
+    };
+    eprintln!("{report:?}");
+    code.into()
+}
+
+/// The defaults of this user, with the control socket of `--control` if there is one.
+///
+/// # Errors
+/// [`CommandError::ControlPath`]
+pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
+    match control {
+        Some(control) => Ok(Defaults {
+            control,
+            control_named: true,
+        }),
+        None => Defaults::of_this_user().map_err(CommandError::ControlPath),
+    }
+}
+
+/// `weir check`: says in one line what a good file sets up.
+///
+/// # Errors
+/// [`CommandError::Config`] with every problem.
+pub fn check(
+    args: &CheckArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let config = Config::load(&args.file, defaults)?;
+    let workers = match config.switch.workers {
+        Workers::Auto => "as many workers as fit".into(),
+        Workers::Count(number) => count(number.get().into(), "worker"),
+    };
+    writeln!(
+        out,
+        "{}: good: {}, {}, {workers}, latency budget {}",
+        args.file.display(),
+        count(config.vifs.len(), "interface"),
+        count(config.uplinks.len(), "uplink"),
+        time(config.switch.latency_budget.ns()),
+    )?;
+    Ok(())
+}
+
+/// `weir qemu-args`: prints arguments, or XML.
+///
+/// # Errors
+/// [`CommandError::UnknownVif`], [`CommandError::VmArgs`], and those of reading the interfaces.
+pub fn qemu_args(
+    args: &QemuArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+    multi_line: bool,
+) -> Result<(), CommandError> {
+    let (source_name, known) = known_vifs(args, defaults)?;
+    let vifs: Vec<VifConfig> = args
+        .names
+        .iter()
+        .map(|name| find_vif(name, &known, &source_name))
+        .collect::<Result<_, _>>()?;
+    let options = VmOptions {
+        memory: args.memory,
+        vectors: args.vectors,
+        qemu_version: args.qemu_version,
+    };
+    let vm_args = args.monitor.args(&vifs, &options)?;
+    // A person copies several lines; `$(weir qemu-args ...)` would take the backslashes for words.
+    let separator = match (args.monitor.is_command_line(), multi_line) {
+        (true, true) => " \\\n",
+        (true, false) => " ",
+        (false, _) => "\n",
+    };
+    writeln!(out, "{}", vm_args.lines.join(separator))?;
+    for note in &vm_args.notes {
+        eprintln!("note: {note}");
+    }
+    Ok(())
+}
+
+/// The interfaces to choose from, and where they are from: the file that was named, else the running
+/// weir, else the system's file.
+fn known_vifs(
+    args: &QemuArgs,
+    defaults: &Defaults,
+) -> Result<(String, Vec<VifConfig>), CommandError> {
+    let from_file = |path: &std::path::Path| -> Result<_, CommandError> {
+        Ok((
+            path.display().to_string(),
+            Config::load(path, defaults)?.vifs,
+        ))
+    };
+    if let Some(file) = &args.config {
+        return from_file(file);
+    }
+    match ControlClient::connect(defaults.control.as_path()) {
+        Ok(mut client) => {
+            let vifs = client.vifs()?.into_iter().map(|vif| vif.config).collect();
+            Ok(("the running weir".into(), vifs))
+        }
+        Err(not_running @ ClientError::NotRunning { .. }) => {
+            let system_file = std::path::Path::new(Config::DEFAULT_PATH);
+            if system_file.exists() {
+                from_file(system_file)
+            } else {
+                Err(not_running.into())
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn find_vif(
+    name: &PortName,
+    known: &[VifConfig],
+    source_name: &str,
+) -> Result<VifConfig, CommandError> {
+    known
+        .iter()
+        .find(|vif| vif.name == *name)
+        .cloned()
+        .ok_or_else(|| {
+            let names: Vec<_> = known.iter().map(|vif| vif.name.as_str()).collect();
+            let help = match names.as_slice() {
+                [] => "it has no interfaces; add one to the file, or with `weir vif add`".into(),
+                names => format!("it has: {}", names.join(", ")),
+            };
+            CommandError::UnknownVif {
+                name: name.clone(),
+                source_name: source_name.into(),
+                help,
+            }
+        })
+}
+
+/// `weir vif`
+///
+/// # Errors
+/// [`CommandError::Config`] for bad settings, [`CommandError::Client`] if weir refuses.
+pub fn vif(
+    command: &VifCommand,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let connect = || ControlClient::connect(defaults.control.as_path());
+    match command {
+        VifCommand::Add { name, settings } => {
+            let config = VifConfig::from_settings(name, settings, &defaults.control)?;
+            let socket = config.socket.clone();
+            connect()?.request_ok(&Request::VifAdd {
+                config: Box::new(config),
+            })?;
+            writeln!(out, "{name}: added, socket {socket}")?;
+        }
+        VifCommand::Set { name, settings } => {
+            let changes = VifChanges::from_settings(name, settings)?;
+            connect()?.request_ok(&Request::VifSet {
+                name: name.clone(),
+                changes,
+            })?;
+            writeln!(out, "{name}: changed")?;
+        }
+        VifCommand::Del { name } => {
+            connect()?.request_ok(&Request::VifDel { name: name.clone() })?;
+            writeln!(out, "{name}: removed")?;
+        }
+        VifCommand::List { json } => {
+            let vifs = connect()?.vifs()?;
+            if *json {
+                write_json(out, &vifs)?;
+            } else {
+                write!(out, "{}", vif_table(&vifs))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn vif_table(vifs: &[VifStatus]) -> Table {
+    let mut table = Table::new(&[
+        "<NAME", "<STATE", "QUEUES", "BUDGET", "<MAC", "<VLAN", "<SOCKET",
+    ]);
+    for VifStatus { config, state, .. } in vifs {
+        table.row(vec![
+            config.name.to_string(),
+            state.to_string(),
+            config.queues.to_string(),
+            config
+                .latency_budget
+                .map_or("default".into(), |budget| time(budget.ns())),
+            config.mac.map_or("-".into(), |mac| mac.to_string()),
+            config.vlan.to_string(),
+            config.socket.to_string(),
+        ]);
+    }
+    table
+}
+
+/// `weir stats`: once, or again and again until it is interrupted or weir ends.
+///
+/// # Errors
+/// [`CommandError::Client`]
+pub fn stats(
+    args: &StatsArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+    clear: bool,
+) -> Result<(), CommandError> {
+    loop {
+        // A new connection each time: one that only waits would be closed as idle.
+        let stats = ControlClient::connect(defaults.control.as_path())?.stats()?;
+        match (args.json, args.watch) {
+            (true, None) => write_json(out, &stats)?,
+            (true, Some(_)) => {
+                serde_json::to_writer(&mut *out, &stats).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            (false, Some(_)) if clear => write!(out, "{CLEAR_SCREEN}{stats}")?,
+            (false, _) => write!(out, "{stats}")?,
+        }
+        out.flush()?;
+        match args.watch {
+            Some(seconds) => thread::sleep(Duration::from_secs(seconds.into())),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), CommandError> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Whether standard output is a terminal, so that a person reads it.
+pub fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}

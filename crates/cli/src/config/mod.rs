@@ -1,0 +1,290 @@
+//! The configuration: what `weir.toml`, `weir vif add` and `weir vif set` can say.
+//!
+//! ```toml
+//! [switch]
+//! workers = "auto"
+//! latency_budget = "250us"
+//!
+//! [uplink.lan]
+//! kind = "tap"
+//! name = "weir0"
+//!
+//! [vif.web0]
+//! latency_budget = "1ms"
+//! queues = 2
+//! vlan = 10
+//! ```
+//!
+//! * [`values`]: the types of single values; each one can only hold a valid value.
+//! * [`Config`] and its parts: plain structs, independent of TOML.
+//! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
+//! * [`error`]: problems as diagnostics that show the line.
+//! * `port`: the part of a port's configuration that the fabric enforces.
+//! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_limits as limits;
+
+pub mod error;
+mod parse;
+mod port;
+mod section;
+pub mod settings;
+mod suggest;
+pub mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Problem};
+pub use settings::{Change, Setting, VifChanges};
+pub use values::{
+    InterfaceName, LatencyBudget, MacAddress, Moderation, Mtu, PortName, QueuePairs, SocketMode,
+    SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
+};
+
+/// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
+/// MAC address or a TAP interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `[switch]`
+    pub switch: SwitchConfig,
+    /// `[uplink.NAME]`, in the order of the file.
+    pub uplinks: Vec<UplinkConfig>,
+    /// `[vif.NAME]`, in the order of the file.
+    pub vifs: Vec<VifConfig>,
+}
+
+/// `[switch]`: what holds for the whole switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// How many worker threads there are.
+    pub workers: Workers,
+    /// The budget of every interface that has none of its own.
+    pub latency_budget: LatencyBudget,
+    /// The control socket.
+    pub control: SocketPath,
+}
+
+/// `[uplink.NAME]`: a port to the host or the outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UplinkConfig {
+    /// The port's name.
+    pub name: PortName,
+    /// What stands behind the port.
+    pub kind: UplinkKind,
+    /// VLANs of the port.
+    pub vlan: VlanMode,
+    /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
+    pub mtu: Option<Mtu>,
+}
+
+/// What stands behind an uplink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UplinkKind {
+    /// A TAP interface of the host.
+    Tap {
+        /// Its name, created if it does not exist.
+        interface: InterfaceName,
+        /// Its queues (`IFF_MULTI_QUEUE` if more than one).
+        queues: QueuePairs,
+    },
+}
+
+impl UplinkConfig {
+    /// The port's MTU: the configured one, or Ethernet's 1500.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu.unwrap_or(Mtu::ETHERNET)
+    }
+}
+
+/// `[vif.NAME]`: a guest's interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VifConfig {
+    /// The port's name.
+    pub name: PortName,
+    /// The vhost-user socket.
+    pub socket: SocketPath,
+    /// Which side of the socket listens (`mode`).
+    pub mode: SocketRole,
+    /// Permissions of the socket file where weir creates it. Without it the umask decides.
+    pub socket_mode: Option<SocketMode>,
+    /// Most queue pairs the guest may use.
+    pub queues: QueuePairs,
+    /// The interface's own latency budget; without it the switch's holds.
+    pub latency_budget: Option<LatencyBudget>,
+    /// When the guest is called.
+    pub moderation: Moderation,
+    /// The guest's MAC address, the only source address it may then send from.
+    pub mac: Option<MacAddress>,
+    /// Whether source addresses are checked.
+    pub mac_check: bool,
+    /// VLANs of the port.
+    pub vlan: VlanMode,
+    /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
+    /// [`VifConfig::mtu`] for the one in use.
+    pub mtu: Option<Mtu>,
+}
+
+impl VifConfig {
+    /// Source addresses are checked where nothing else is said.
+    pub const MAC_CHECK_DEFAULT: bool = true;
+
+    /// An interface with every default.
+    pub fn new(name: PortName, socket: SocketPath) -> Self {
+        Self {
+            name,
+            socket,
+            mode: SocketRole::default(),
+            socket_mode: None,
+            queues: QueuePairs::default(),
+            latency_budget: None,
+            moderation: Moderation::default(),
+            mac: None,
+            mac_check: Self::MAC_CHECK_DEFAULT,
+            vlan: VlanMode::Unset,
+            mtu: None,
+        }
+    }
+
+    /// The port's MTU: the configured one, or Ethernet's 1500.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu.unwrap_or(Mtu::ETHERNET)
+    }
+
+    /// The configured MAC address, or else the one derived from the name.
+    pub fn mac_or_derived(&self) -> MacAddress {
+        self.mac
+            .unwrap_or_else(|| MacAddress::derived_from(&self.name))
+    }
+
+    /// What keeps this interface and `other` from being on one switch together, if anything does.
+    /// For interfaces of one file the parser has asked already; ask again before adding one to a
+    /// running switch.
+    pub fn conflict_with(&self, other: &VifConfig) -> Option<Conflict> {
+        if self.name == other.name {
+            return Some(Conflict::Name(self.name.clone()));
+        }
+        if self.socket == other.socket {
+            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
+        }
+        match self.mac {
+            Some(mac) if other.mac == Some(mac) => Some(Conflict::Mac(mac, other.name.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// Something two interfaces cannot share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// The name.
+    #[error("there already is a port called {0}")]
+    Name(PortName),
+    /// The socket.
+    #[error("the socket {0} is already used by {1}")]
+    Socket(SocketPath, PortName),
+    /// The MAC address.
+    #[error("the MAC address {0} is already used by {1}")]
+    Mac(MacAddress, PortName),
+}
+
+/// What holds where a file says nothing, as it depends on the user and on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Defaults {
+    /// The control socket. VIF sockets without a path stand beside it, as `NAME.sock`.
+    pub control: SocketPath,
+    /// Whether `control` was named on the command line, and so holds against the file as well.
+    pub control_named: bool,
+}
+
+impl Defaults {
+    /// Where root's (and the system's) sockets are.
+    pub const SYSTEM_DIR: &str = "/run/weir";
+    const CONTROL_NAME: &str = "control.sock";
+
+    /// The defaults of the user who runs this process.
+    ///
+    /// # Errors
+    /// If `$XDG_RUNTIME_DIR` makes no valid socket path.
+    pub fn of_this_user() -> Result<Self, ValueError> {
+        let root = rustix::process::geteuid().is_root();
+        Self::of_user(root, std::env::var_os("XDG_RUNTIME_DIR").as_deref())
+    }
+
+    /// `/run/weir` for root, and for others `weir` in the runtime directory where there is one.
+    ///
+    /// # Errors
+    /// If the runtime directory makes no valid socket path.
+    pub fn of_user(root: bool, xdg_runtime_dir: Option<&OsStr>) -> Result<Self, ValueError> {
+        let dir = match xdg_runtime_dir {
+            Some(dir) if !root && !dir.is_empty() => Path::new(dir).join("weir"),
+            _ => PathBuf::from(Self::SYSTEM_DIR),
+        };
+        let control = SocketPath::try_from(dir.join(Self::CONTROL_NAME).as_path())?;
+        Ok(Self {
+            control,
+            control_named: false,
+        })
+    }
+
+    /// The socket of the interface `name` where none is configured: `NAME.sock` beside the control
+    /// socket.
+    ///
+    /// # Errors
+    /// If that path is too long.
+    pub fn vif_socket(control: &SocketPath, name: &PortName) -> Result<SocketPath, ValueError> {
+        let socket = control.as_path().with_file_name(format!("{name}.sock"));
+        SocketPath::try_from(socket.as_path())
+    }
+}
+
+impl Config {
+    /// Where `weir run` looks without being told.
+    pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
+
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] and [`ConfigError::TooLarge`] for the file, [`ConfigError::Invalid`]
+    /// with every problem in it.
+    pub fn load(path: &Path, defaults: &Defaults) -> Result<Self, ConfigError> {
+        let read = |error| ConfigError::Read {
+            path: path.into(),
+            source: error,
+        };
+        let file = std::fs::File::open(path).map_err(read)?;
+        let mut text = String::new();
+        // One byte more than allowed tells "too large" from "just fits".
+        file.take(limits::CONFIG_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(read)?;
+        if text.len() as u64 > limits::CONFIG_BYTES_MAX {
+            return Err(ConfigError::TooLarge { path: path.into() });
+        }
+        Self::from_toml(&path.display().to_string(), &text, defaults)
+    }
+
+    /// Checks a configuration's text; `source_name` is what diagnostics call it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every problem in it.
+    pub fn from_toml(
+        source_name: &str,
+        text: &str,
+        defaults: &Defaults,
+    ) -> Result<Self, ConfigError> {
+        parse::config(text, defaults)
+            .map_err(|problems| ConfigError::invalid(source_name, text, problems))
+    }
+
+    /// The budget that holds for `vif`: its own, or the switch's.
+    pub fn latency_budget(&self, vif: &VifConfig) -> LatencyBudget {
+        vif.latency_budget.unwrap_or(self.switch.latency_budget)
+    }
+}

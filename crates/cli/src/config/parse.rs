@@ -1,0 +1,384 @@
+//! TOML to [`Config`], collecting every problem.
+//!
+//! The text is parsed to a tree with places, and the tree is read key by key (`section`).
+//! A bad value is reported and replaced by its default, so that reading goes on; the values of a
+//! text with problems are never used. Checks across ports come last.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::de::DeTable;
+use weir_limits as limits;
+
+use super::error::{Problem, count};
+use super::section::{Located, Section, TapKind};
+use super::values::{
+    LatencyBudget, Moderation, PortName, QueuePairs, SocketPath, SocketRole, TrunkVids, Vid,
+    VlanMode, Workers,
+};
+use super::{Config, Defaults, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
+
+/// A port with the places that the checks across ports point at.
+struct Placed<T> {
+    port: T,
+    header: Range<usize>,
+    /// Where the socket or the TAP interface is named; the header if it is a default.
+    resource: Range<usize>,
+    mac: Option<Range<usize>>,
+}
+
+/// Reads a whole configuration.
+///
+/// # Errors
+/// Every problem, in no order.
+pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let document = document(text)?;
+    let mut root = Section::new(String::new(), 0..0, document.get_ref());
+
+    let switch = switch(
+        root.subtable("switch", &mut problems),
+        defaults,
+        &mut problems,
+    );
+    let uplinks: Vec<_> = root
+        .subtables("uplink", &mut problems)
+        .into_iter()
+        .filter_map(|section| uplink(section, &mut problems))
+        .collect();
+    let vifs: Vec<_> = root
+        .subtables("vif", &mut problems)
+        .into_iter()
+        .filter_map(|section| vif(section, &switch.control, &mut problems))
+        .collect();
+    root.finish(&mut problems);
+
+    check_across(&switch, &uplinks, &vifs, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Config {
+        switch,
+        uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
+        vifs: vifs.into_iter().map(|placed| placed.port).collect(),
+    })
+}
+
+/// Reads one `[vif.NAME]` table and nothing else, with default sockets beside `control`.
+///
+/// # Errors
+/// Every problem, in no order.
+pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let document = document(text)?;
+    let mut root = Section::new(String::new(), 0..0, document.get_ref());
+    let mut vifs: Vec<_> = root
+        .subtables("vif", &mut problems)
+        .into_iter()
+        .filter_map(|section| vif(section, control, &mut problems))
+        .collect();
+    root.finish(&mut problems);
+    match vifs.pop() {
+        Some(placed) if problems.is_empty() => Ok(placed.port),
+        _ => Err(problems),
+    }
+}
+
+/// The text as a tree.
+///
+/// # Errors
+/// Every place where the text is not TOML.
+pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Problem>> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(document);
+    }
+    let problem = |error: &toml::de::Error| {
+        let words = error
+            .message()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        Problem::new("not valid TOML").label(error.span().unwrap_or(0..0), words)
+    };
+    Err(errors.iter().map(problem).collect())
+}
+
+fn switch(
+    section: Option<Section<'_>>,
+    defaults: &Defaults,
+    problems: &mut Vec<Problem>,
+) -> SwitchConfig {
+    let mut switch = SwitchConfig {
+        workers: Workers::Auto,
+        latency_budget: LatencyBudget::DEFAULT,
+        control: defaults.control.clone(),
+    };
+    if let Some(mut section) = section {
+        switch.workers = section.take_or("workers", switch.workers, problems);
+        switch.latency_budget = section.take_or("latency_budget", switch.latency_budget, problems);
+        let control = section.take_or("control", switch.control.clone(), problems);
+        if !defaults.control_named {
+            switch.control = control;
+        }
+        section.finish(problems);
+    }
+    switch
+}
+
+fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {
+    let name = port_name(&section, "uplink.", problems);
+    if !section.has("kind") {
+        problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
+    }
+    section.take::<TapKind>("kind", problems);
+    if !section.has("name") {
+        problems.push(missing(
+            &section,
+            "name",
+            "name the interface, such as `name = \"weir0\"`",
+        ));
+    }
+    let interface = section.take("name", problems);
+    let queues = section.take_or("queues", QueuePairs::default(), problems);
+    let vlan = vlan(&mut section, problems);
+    let mtu = section.take("mtu", problems).map(Located::into_value);
+    let header = section.span.clone();
+    section.finish(problems);
+
+    let Located {
+        value: interface,
+        span,
+    } = interface?;
+    let kind = UplinkKind::Tap { interface, queues };
+    Some(Placed {
+        port: UplinkConfig {
+            name: name?,
+            kind,
+            vlan,
+            mtu,
+        },
+        header,
+        resource: span,
+        mac: None,
+    })
+}
+
+fn vif(
+    mut section: Section<'_>,
+    control: &SocketPath,
+    problems: &mut Vec<Problem>,
+) -> Option<Placed<VifConfig>> {
+    let name = port_name(&section, "vif.", problems);
+    let socket = vif_socket(&mut section, name.as_ref(), control, problems);
+    let mode = section.take_or("mode", SocketRole::default(), problems);
+    let socket_mode = section
+        .take("socket_mode", problems)
+        .map(Located::into_value);
+    let queues = section.take_or("queues", QueuePairs::default(), problems);
+    let latency_budget = section
+        .take("latency_budget", problems)
+        .map(Located::into_value);
+    let moderation = section.take_or("moderation", Moderation::default(), problems);
+    let mac = section.take("mac", problems);
+    let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
+    let vlan = vlan(&mut section, problems);
+    let mtu = section.take("mtu", problems).map(Located::into_value);
+    let header = section.span.clone();
+    section.finish(problems);
+
+    let Located {
+        value: socket,
+        span: resource,
+    } = socket?;
+    let mac_span = mac.as_ref().map(|mac| mac.span.clone());
+    let port = VifConfig {
+        name: name?,
+        socket,
+        mode,
+        socket_mode,
+        queues,
+        latency_budget,
+        moderation,
+        mac: mac.map(Located::into_value),
+        mac_check,
+        vlan,
+        mtu,
+    };
+    Some(Placed {
+        port,
+        header,
+        resource,
+        mac: mac_span,
+    })
+}
+
+/// The configured socket, or `NAME.sock` beside the control socket.
+fn vif_socket(
+    section: &mut Section<'_>,
+    name: Option<&PortName>,
+    control: &SocketPath,
+    problems: &mut Vec<Problem>,
+) -> Option<Located<SocketPath>> {
+    let configured = section.take("socket", problems);
+    if configured.is_some() || section.has("socket") {
+        return configured;
+    }
+    let header = section.span.clone();
+    match Defaults::vif_socket(control, name?) {
+        Ok(socket) => Some(Located {
+            value: socket,
+            span: header,
+        }),
+        Err(error) => {
+            problems.push(
+                Problem::new(format!("`{}` has no socket", section.title))
+                    .label(header, format!("beside {control}: {error}"))
+                    .help("add `socket = \"/run/weir/NAME.sock\"`"),
+            );
+            None
+        }
+    }
+}
+
+/// Reads `vlan`, `trunk` and `native`, which exclude or need each other.
+pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> VlanMode {
+    let access = section.take::<Vid>("vlan", problems);
+    let trunk = section.take::<TrunkVids>("trunk", problems);
+    let native = section.take::<Vid>("native", problems);
+    if let (Some(access), Some(trunk)) = (&access, &trunk) {
+        problems.push(
+            Problem::new(format!("`{}` has both `vlan` and `trunk`", section.title))
+                .label(access.span.clone(), "makes it an access port")
+                .label(trunk.span.clone(), "makes it a trunk")
+                .help("keep one; the VLAN of a trunk's untagged frames is `native`"),
+        );
+    }
+    if let Some(native) = &native
+        && !section.has("trunk")
+    {
+        problems.push(
+            Problem::new(format!("`{}` has `native` without `trunk`", section.title))
+                .label(native.span.clone(), "belongs to a trunk")
+                .help("add `trunk`, or use `vlan` for an access port"),
+        );
+    }
+    match (access, trunk) {
+        (Some(access), _) => VlanMode::Access(access.value),
+        (None, Some(trunk)) => VlanMode::Trunk {
+            allowed: trunk.value,
+            native: native.map(Located::into_value),
+        },
+        (None, None) => VlanMode::Unset,
+    }
+}
+
+fn port_name(section: &Section<'_>, prefix: &str, problems: &mut Vec<Problem>) -> Option<PortName> {
+    let name = section.title.strip_prefix(prefix).unwrap_or(&section.title);
+    match name.parse::<PortName>() {
+        Ok(name) => Some(name),
+        Err(error) => {
+            let mut problem = Problem::new("bad name of a port");
+            problem.help = error.help();
+            problems.push(problem.label(section.span.clone(), error.to_string()));
+            None
+        }
+    }
+}
+
+fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
+    Problem::new(format!("`{}` has no `{key}`", section.title))
+        .label(section.span.clone(), format!("needs `{key}`"))
+        .help(help)
+}
+
+/// What must differ from port to port, and how many ports there may be.
+fn check_across(
+    switch: &SwitchConfig,
+    uplinks: &[Placed<UplinkConfig>],
+    vifs: &[Placed<VifConfig>],
+    problems: &mut Vec<Problem>,
+) {
+    let names = uplinks
+        .iter()
+        .map(|placed| (placed.port.name.to_string(), placed.header.clone()))
+        .chain(
+            vifs.iter()
+                .map(|placed| (placed.port.name.to_string(), placed.header.clone())),
+        );
+    report_repeated("port name", names, problems);
+
+    let sockets = vifs
+        .iter()
+        .map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));
+    report_repeated("socket", sockets, problems);
+
+    let macs = vifs
+        .iter()
+        .filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
+    report_repeated("MAC address", macs, problems);
+
+    let taps = uplinks.iter().map(|placed| {
+        let UplinkKind::Tap { interface, .. } = &placed.port.kind;
+        (interface.to_string(), placed.resource.clone())
+    });
+    report_repeated("TAP interface", taps, problems);
+
+    for placed in vifs
+        .iter()
+        .filter(|placed| placed.port.socket == switch.control)
+    {
+        problems.push(
+            Problem::new(format!(
+                "`vif.{}` uses the control socket",
+                placed.port.name
+            ))
+            .label(
+                placed.resource.clone(),
+                format!("{} is weir's own", switch.control),
+            )
+            .help("give the interface another `socket`, or the switch another `control`"),
+        );
+    }
+
+    let ports = uplinks.len() + vifs.len();
+    let mut headers: Vec<_> = uplinks.iter().map(|placed| placed.header.clone()).collect();
+    headers.extend(vifs.iter().map(|placed| placed.header.clone()));
+    headers.sort_by_key(|header| header.start);
+    if let Some(header) = headers.get(limits::PORTS_MAX) {
+        problems.push(
+            Problem::new(format!("{} are too many", count(ports, "port")))
+                .label(
+                    header.clone(),
+                    format!("one more than {}", limits::PORTS_MAX),
+                )
+                .help("run a second weir for the rest and join them with an uplink"),
+        );
+    }
+}
+
+/// Reports every value that stands in more than one place.
+fn report_repeated(
+    what: &str,
+    values: impl Iterator<Item = (String, Range<usize>)>,
+    problems: &mut Vec<Problem>,
+) {
+    let mut places: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
+    for (value, span) in values {
+        places.entry(value).or_default().push(span);
+    }
+    for (value, spans) in places {
+        let [first, again @ ..] = spans.as_slice() else {
+            continue;
+        };
+        if again.is_empty() {
+            continue;
+        }
+        let problem = Problem::new(format!("the {what} {value} is used {} times", spans.len()))
+            .label(first.clone(), "first used here");
+        problems.push(again.iter().fold(problem, |problem, span| {
+            problem.label(span.clone(), "and here")
+        }));
+    }
+}

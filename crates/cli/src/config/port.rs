@@ -1,0 +1,101 @@
+//! What of a port's configuration the fabric enforces: its VLANs and its source addresses.
+
+use weir_fabric::{MacCheck, PortConfig, VlanSet};
+
+use super::values::{TrunkVids, VlanMode};
+use super::{UplinkConfig, VifConfig};
+
+impl VifConfig {
+    /// The fabric's settings of the interface's port. Where no MAC address is configured, the first
+    /// one the guest sends from is the only one it may use.
+    pub fn port_config(&self) -> PortConfig {
+        let default = PortConfig::vif();
+        PortConfig {
+            vlan: self.vlan.or_default(default.vlan),
+            mac_check: match (self.mac_check, self.mac) {
+                (false, _) => MacCheck::Off,
+                (true, Some(mac)) => MacCheck::Pinned(mac.into()),
+                (true, None) => MacCheck::First,
+            },
+            learn_max: default.learn_max,
+        }
+    }
+}
+
+impl UplinkConfig {
+    /// The fabric's settings of the uplink's port.
+    pub fn port_config(&self) -> PortConfig {
+        let default = PortConfig::uplink();
+        PortConfig {
+            vlan: self.vlan.or_default(default.vlan.clone()),
+            ..default
+        }
+    }
+}
+
+impl VlanMode {
+    /// The fabric's VLAN mode; `default` where nothing is configured.
+    fn or_default(&self, default: weir_fabric::VlanMode) -> weir_fabric::VlanMode {
+        match self {
+            Self::Unset => default,
+            Self::Access(vid) => weir_fabric::VlanMode::Access((*vid).into()),
+            Self::Trunk { allowed, native } => weir_fabric::VlanMode::Trunk {
+                native: native.map(Into::into),
+                allowed: match allowed {
+                    TrunkVids::All => VlanSet::All,
+                    TrunkVids::Only(vids) => {
+                        VlanSet::Only(vids.iter().copied().map(Into::into).collect())
+                    }
+                },
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vif() -> VifConfig {
+        VifConfig::new("web0".parse().unwrap(), "/run/web0.sock".parse().unwrap())
+    }
+
+    fn fabric_vid(vid: u16) -> weir_fabric::Vid {
+        weir_fabric::Vid::new(vid).unwrap()
+    }
+
+    #[test]
+    fn nothing_configured_is_the_fabrics_default() {
+        assert_eq!(vif().port_config(), PortConfig::vif());
+    }
+
+    #[test]
+    fn mac_is_pinned_when_configured_and_free_when_unchecked() {
+        let mut vif = vif();
+        vif.mac = Some("52:54:00:12:34:56".parse().unwrap());
+        let pinned = MacCheck::Pinned("52:54:00:12:34:56".parse().unwrap());
+        assert_eq!(vif.port_config().mac_check, pinned);
+        vif.mac_check = false;
+        assert_eq!(vif.port_config().mac_check, MacCheck::Off);
+    }
+
+    #[test]
+    fn vlans_keep_their_meaning() {
+        let mut vif = vif();
+        vif.vlan = VlanMode::Access(10.try_into().unwrap());
+        assert_eq!(
+            vif.port_config().vlan,
+            weir_fabric::VlanMode::Access(fabric_vid(10))
+        );
+        let vids = [10, 20].map(|vid| vid.try_into().unwrap());
+        vif.vlan = VlanMode::Trunk {
+            allowed: TrunkVids::Only(vids.into()),
+            native: Some(5.try_into().unwrap()),
+        };
+        let expected = weir_fabric::VlanMode::Trunk {
+            native: Some(fabric_vid(5)),
+            allowed: VlanSet::Only([10, 20].map(fabric_vid).into_iter().collect()),
+        };
+        assert_eq!(vif.port_config().vlan, expected);
+    }
+}

@@ -1,0 +1,342 @@
+//! Reading one TOML table key by key, with a place in the text for every complaint.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::Problem;
+use super::suggest;
+use super::values::{
+    InterfaceName, LatencyBudget, MacAddress, Moderation, Mtu, PortName, QueuePairs, SocketMode,
+    SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
+};
+
+/// A value and its place in the text.
+#[derive(Debug, Clone)]
+pub(super) struct Located<T> {
+    pub value: T,
+    pub span: Range<usize>,
+}
+
+impl<T> Located<T> {
+    pub fn into_value(self) -> T {
+        self.value
+    }
+}
+
+/// A table being read. Keys that nobody asked for are unknown: [`Section::finish`] reports them.
+pub(super) struct Section<'t> {
+    /// `vif.web0`; empty for the whole document.
+    pub title: String,
+    /// The table's name in its header.
+    pub span: Range<usize>,
+    table: &'t DeTable<'t>,
+    asked: Vec<&'static str>,
+}
+
+impl<'t> Section<'t> {
+    pub fn new(title: String, span: Range<usize>, table: &'t DeTable<'t>) -> Self {
+        Self {
+            title,
+            span,
+            table,
+            asked: Vec::new(),
+        }
+    }
+
+    /// The value of `key` read as a `T`; `None` if it is absent, or bad, which is then reported.
+    pub fn take<T: FromToml>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Located<T>> {
+        let value = self.raw(key)?;
+        match T::from_toml(value) {
+            Ok(parsed) => Some(Located {
+                value: parsed,
+                span: value.span(),
+            }),
+            Err(fault) => {
+                problems.push(Problem::bad_value(
+                    &self.title,
+                    key,
+                    fault.span,
+                    &fault.error,
+                ));
+                None
+            }
+        }
+    }
+
+    /// As [`Section::take`], without the place and with a default.
+    pub fn take_or<T: FromToml>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        problems: &mut Vec<Problem>,
+    ) -> T {
+        self.take(key, problems)
+            .map_or(default, |located| located.value)
+    }
+
+    /// Whether the key is there, good or bad.
+    pub fn has(&self, key: &str) -> bool {
+        self.table.iter().any(|(name, _)| name.get_ref() == key)
+    }
+
+    /// Whether `key` has the text `word`.
+    pub fn is_word(&mut self, key: &'static str, word: &str) -> bool {
+        self.raw(key)
+            .is_some_and(|value| value.get_ref().as_str() == Some(word))
+    }
+
+    /// The place of a key that is known, but may not be used here.
+    pub fn refuse(&mut self, key: &'static str) -> Option<Range<usize>> {
+        self.raw_entry(key).map(|(name, _)| name)
+    }
+
+    /// The tables inside the table `key`, in the order of the text: `[vif.a]` and `[vif.b]` for `vif`.
+    pub fn subtables(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Section<'t>> {
+        let Some(value) = self.raw(key) else {
+            return Vec::new();
+        };
+        let example = format!("write a header with a name, such as [{key}.name0]");
+        let DeValue::Table(table) = value.get_ref() else {
+            problems.push(
+                Problem::new(format!("`{key}` is not a table"))
+                    .label(value.span(), format!("a {}", value.get_ref().type_str()))
+                    .help(example),
+            );
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for (name, value) in table {
+            match value.get_ref() {
+                DeValue::Table(table) => {
+                    let title = format!("{key}.{}", name.get_ref());
+                    sections.push(Section::new(title, name.span(), table));
+                }
+                _ => problems.push(
+                    Problem::new(format!("`{key}.{}` is not a table", name.get_ref()))
+                        .label(name.span(), "belongs into a table with a name")
+                        .help(example.clone()),
+                ),
+            }
+        }
+        sections.sort_by_key(|section| section.span.start);
+        sections
+    }
+
+    /// The table `key`, if it is there.
+    pub fn subtable(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Section<'t>> {
+        let (name, value) = self.raw_entry(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section::new(key.into(), name, table)),
+            other => {
+                problems.push(
+                    Problem::new(format!("`{key}` is not a table"))
+                        .label(value.span(), format!("a {}", other.type_str()))
+                        .help(format!("write the header [{key}] and its keys below")),
+                );
+                None
+            }
+        }
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub fn finish(self, problems: &mut Vec<Problem>) {
+        let place = match self.title.as_str() {
+            "" => "the file".into(),
+            title => format!("`{title}`"),
+        };
+        for (name, _) in self.table {
+            let key = name.get_ref().as_ref();
+            if self.asked.contains(&key) {
+                continue;
+            }
+            let help = match suggest::closest(key, &self.asked) {
+                Some(known) => format!("did you mean `{known}`?"),
+                None => format!("{place} can have: {}", self.asked.join(", ")),
+            };
+            problems.push(
+                Problem::new(format!("unknown key `{key}` in {place}"))
+                    .label(name.span(), "unknown key")
+                    .help(help),
+            );
+        }
+    }
+
+    fn raw(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.raw_entry(key).map(|(_, value)| value)
+    }
+
+    fn raw_entry(&mut self, key: &'static str) -> Option<(Range<usize>, &'t Spanned<DeValue<'t>>)> {
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
+        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        Some((name.span(), value))
+    }
+}
+
+/// A bad value and the place of what is bad in it.
+pub(super) struct Fault {
+    pub span: Range<usize>,
+    pub error: ValueError,
+}
+
+impl Fault {
+    fn new(value: &Spanned<DeValue<'_>>, error: ValueError) -> Self {
+        Self {
+            span: value.span(),
+            error,
+        }
+    }
+
+    fn wrong_type(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Self {
+        Self::new(
+            value,
+            ValueError::WrongType {
+                expected,
+                found: value.get_ref().type_str(),
+            },
+        )
+    }
+}
+
+/// What a configuration value can be read as.
+pub(super) trait FromToml: Sized {
+    /// # Errors
+    /// Says what is wrong with which part of the value.
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault>;
+}
+
+/// Types written as a string in quotes.
+macro_rules! from_toml_string {
+    ($($type:ty = $expected:literal;)+) => {
+        $(impl FromToml for $type {
+            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+                let text = value.get_ref().as_str().ok_or_else(|| Fault::wrong_type(value, $expected))?;
+                text.parse().map_err(|error| Fault::new(value, error))
+            }
+        })+
+    };
+}
+
+from_toml_string! {
+    PortName = "a name in quotes";
+    InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
+    SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";
+    SocketMode = "an octal mode in quotes, such as \"0660\"";
+    LatencyBudget = "a duration in quotes, such as \"250us\"";
+    MacAddress = "a MAC address in quotes, such as \"52:54:00:12:34:56\"";
+    SocketRole = "\"server\" or \"client\"";
+    Moderation = "\"immediate\"";
+}
+
+/// Types written as an integer.
+macro_rules! from_toml_integer {
+    ($($type:ty = $expected:literal;)+) => {
+        $(impl FromToml for $type {
+            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+                let DeValue::Integer(integer) = value.get_ref() else {
+                    return Err(Fault::wrong_type(value, $expected));
+                };
+                u64::from_str_radix(integer.as_str(), integer.radix())
+                    .map_err(|_| <$type>::out_of_range(integer.to_string()))
+                    .and_then(<$type>::try_from)
+                    .map_err(|error| Fault::new(value, error))
+            }
+        })+
+    };
+}
+
+from_toml_integer! {
+    Vid = "a VLAN id, such as 10";
+    Mtu = "a number of bytes, such as 1500";
+    QueuePairs = "a number of queues, such as 2";
+    WorkerCount = "\"auto\" or a number of workers, such as 2";
+}
+
+impl FromToml for bool {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        value
+            .get_ref()
+            .as_bool()
+            .ok_or_else(|| Fault::wrong_type(value, "true or false"))
+    }
+}
+
+impl FromToml for Workers {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref().as_str() {
+            Some("auto") => Ok(Self::Auto),
+            Some(word) => Err(Fault::new(
+                value,
+                ValueError::NotAChoice {
+                    value: word.into(),
+                    choices: &["auto"],
+                },
+            )),
+            None => WorkerCount::from_toml(value).map(Self::Count),
+        }
+    }
+}
+
+impl FromToml for TrunkVids {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref() {
+            DeValue::String(word) if word == "all" => Ok(Self::All),
+            DeValue::String(word) => Err(Fault::new(
+                value,
+                ValueError::NotAChoice {
+                    value: word.to_string(),
+                    choices: &["all"],
+                },
+            )),
+            DeValue::Array(items) if items.is_empty() => {
+                Err(Fault::new(value, ValueError::TrunkEmpty))
+            }
+            DeValue::Array(items) => items
+                .iter()
+                .map(Vid::from_toml)
+                .collect::<Result<BTreeSet<_>, _>>()
+                .map(Self::Only),
+            _ => Err(Fault::wrong_type(
+                value,
+                "VLAN ids in brackets, such as [10, 20], or \"all\"",
+            )),
+        }
+    }
+}
+
+/// The kinds of uplink a file may name; all but TAP come in later versions.
+pub(super) struct TapKind;
+
+impl FromToml for TapKind {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let error = match value.get_ref().as_str() {
+            Some("tap") => return Ok(Self),
+            Some(later @ ("af_xdp" | "af_packet")) => ValueError::NotAvailable {
+                value: later.into(),
+                instead: "tap",
+            },
+            Some(other) => ValueError::NotAChoice {
+                value: other.into(),
+                choices: &["tap"],
+            },
+            None => return Err(Fault::wrong_type(value, "the kind of the uplink, \"tap\"")),
+        };
+        Err(Fault::new(value, error))
+    }
+}

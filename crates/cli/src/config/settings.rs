@@ -1,0 +1,228 @@
+//! The keys of `[vif.NAME]` given as `KEY=VALUE` on the command line.
+//!
+//! Settings are written out as the TOML they stand for and read by the same parser, so they mean
+//! the same and are refused with the same words.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::VifConfig;
+use super::error::{ConfigError, Problem};
+use super::parse;
+use super::section::{Fault, FromToml, Located, Section};
+use super::values::{LatencyBudget, MacAddress, Moderation, PortName, SocketPath, VlanMode};
+
+/// What diagnostics call text that came from the command line.
+const SOURCE_NAME: &str = "settings";
+/// The word that takes a setting back to its default.
+const NONE: &str = "none";
+
+/// One `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    key: String,
+    value: String,
+}
+
+/// Text that is no [`Setting`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write KEY=VALUE, for example queues=2")]
+pub struct NotASetting;
+
+impl FromStr for Setting {
+    type Err = NotASetting;
+    fn from_str(text: &str) -> Result<Self, NotASetting> {
+        let (key, value) = text.split_once('=').ok_or(NotASetting)?;
+        let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if key.is_empty() || !key.chars().all(bare) {
+            return Err(NotASetting);
+        }
+        Ok(Self {
+            key: key.into(),
+            value: value.into(),
+        })
+    }
+}
+
+impl fmt::Display for Setting {
+    /// The setting as a line of TOML. Words that TOML does not know as numbers, truth values, lists
+    /// or quoted text are quoted, so that `latency_budget=1ms` needs no quotes of its own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verbatim = DeValue::parse(&self.value).is_ok_and(|value| {
+            let value = value.get_ref();
+            value.is_integer() || value.is_bool() || value.is_array() || value.is_str()
+        });
+        if verbatim {
+            write!(f, "{} = {}", self.key, self.value.trim())
+        } else {
+            write!(
+                f,
+                "{} = {}",
+                self.key,
+                toml::Value::String(self.value.clone())
+            )
+        }
+    }
+}
+
+fn as_toml(name: &PortName, settings: &[Setting]) -> String {
+    // Only a dot needs the quotes; without them a diagnostic reads better.
+    let quote = if name.as_str().contains('.') {
+        "\""
+    } else {
+        ""
+    };
+    let mut text = format!("[vif.{quote}{name}{quote}]\n");
+    for setting in settings {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{setting}");
+    }
+    text
+}
+
+impl VifConfig {
+    /// The interface `name` with `settings`; its default socket stands beside `control`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every problem of the settings.
+    pub fn from_settings(
+        name: &PortName,
+        settings: &[Setting],
+        control: &SocketPath,
+    ) -> Result<Self, ConfigError> {
+        let text = as_toml(name, settings);
+        parse::single_vif(&text, control)
+            .map_err(|problems| ConfigError::invalid(SOURCE_NAME, &text, problems))
+    }
+}
+
+/// What to do with an optional setting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change<T> {
+    /// Leave it as it is.
+    #[default]
+    Keep,
+    /// Take it back to its default.
+    Clear,
+    /// Give it this value.
+    Set(T),
+}
+
+impl<T> Change<T> {
+    fn apply(self, to: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Clear => *to = None,
+            Self::Set(value) => *to = Some(value),
+        }
+    }
+}
+
+impl<T: FromToml> FromToml for Change<T> {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref().as_str() {
+            Some(NONE) => Ok(Self::Clear),
+            _ => T::from_toml(value).map(Self::Set),
+        }
+    }
+}
+
+/// What `weir vif set` changes while the interface is in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VifChanges {
+    /// The interface's own latency budget.
+    pub latency_budget: Change<LatencyBudget>,
+    /// When the guest is called.
+    pub moderation: Option<Moderation>,
+    /// The guest's MAC address.
+    pub mac: Change<MacAddress>,
+    /// Whether source addresses are checked.
+    pub mac_check: Option<bool>,
+    /// VLANs of the port.
+    pub vlan: Option<VlanMode>,
+}
+
+impl VifChanges {
+    /// Keys of an interface that cannot change while it exists, since the guest has negotiated them
+    /// or its monitor knows them.
+    const FIXED: [&'static str; 5] = ["socket", "mode", "socket_mode", "queues", "mtu"];
+
+    /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every problem of the settings.
+    pub fn from_settings(name: &PortName, settings: &[Setting]) -> Result<Self, ConfigError> {
+        let text = as_toml(name, settings);
+        let invalid = |problems| ConfigError::invalid(SOURCE_NAME, &text, problems);
+        let document = parse::document(&text).map_err(invalid)?;
+        let mut problems = Vec::new();
+        let mut root = Section::new(String::new(), 0..0, document.get_ref());
+        let mut changes = Self::default();
+        for section in root.subtables("vif", &mut problems) {
+            changes = Self::from_section(section, name, &mut problems);
+        }
+        if problems.is_empty() {
+            Ok(changes)
+        } else {
+            Err(invalid(problems))
+        }
+    }
+
+    fn from_section(
+        mut section: Section<'_>,
+        name: &PortName,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
+        let moderation = section
+            .take("moderation", problems)
+            .map(Located::into_value);
+        let mac = section.take_or("mac", Change::Keep, problems);
+        let mac_check = section.take("mac_check", problems).map(Located::into_value);
+        let no_vlan = ["vlan", "trunk"]
+            .into_iter()
+            .any(|key| section.is_word(key, NONE));
+        let vlan = if no_vlan {
+            Some(VlanMode::Unset)
+        } else {
+            let mode = parse::vlan(&mut section, problems);
+            (mode != VlanMode::Unset).then_some(mode)
+        };
+        for key in Self::FIXED {
+            if let Some(span) = section.refuse(key) {
+                problems.push(
+                    Problem::new(format!("`{key}` cannot change while the interface exists"))
+                        .label(span, "fixed when the interface is added")
+                        .help(format!(
+                            "`weir vif del {name}`, then `weir vif add {name} {key}=...`"
+                        )),
+                );
+            }
+        }
+        section.finish(problems);
+        Self {
+            latency_budget,
+            moderation,
+            mac,
+            mac_check,
+            vlan,
+        }
+    }
+
+    /// Changes `vif`.
+    pub fn apply(self, vif: &mut VifConfig) {
+        self.latency_budget.apply(&mut vif.latency_budget);
+        self.mac.apply(&mut vif.mac);
+        vif.moderation = self.moderation.unwrap_or(vif.moderation);
+        vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
+        if let Some(vlan) = self.vlan {
+            vif.vlan = vlan;
+        }
+    }
+}

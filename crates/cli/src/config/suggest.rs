@@ -1,0 +1,13 @@
+//! "Did you mean ...?": the closest word by edit distance.
+
+/// The word of `candidates` that `written` was most likely meant to be: at most a third of its
+/// letters (and at least two) inserted, deleted, changed or swapped. `None` if none is that close.
+pub fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let written = written.to_ascii_lowercase().replace('-', "_");
+    candidates
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(&written, word), *word))
+        .filter(|(distance, word)| *distance <= (word.len() / 3).max(2) && *distance < word.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}

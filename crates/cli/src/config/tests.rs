@@ -1,0 +1,756 @@
+use std::ffi::OsStr;
+
+use miette::{GraphicalReportHandler, GraphicalTheme};
+
+use super::*;
+
+fn defaults() -> Defaults {
+    Defaults {
+        control: "/run/weir/control.sock".parse().unwrap(),
+        control_named: false,
+    }
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::from_toml("weir.toml", text, &defaults())
+}
+
+/// What a user sees, without colours.
+fn shown(error: &ConfigError) -> String {
+    let mut text = String::new();
+    GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
+        .with_width(100)
+        .render_report(&mut text, error)
+        .unwrap();
+    text.lines()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
+}
+
+fn refused(text: &str) -> String {
+    shown(&parse(text).unwrap_err())
+}
+
+/// The messages alone, for cases that differ in little else.
+fn messages(text: &str) -> Vec<String> {
+    let error = parse(text).unwrap_err();
+    error
+        .problems()
+        .iter()
+        .map(|problem| problem.message.clone())
+        .collect()
+}
+
+fn vif_with(line: &str) -> Result<VifConfig, ConfigError> {
+    parse(&format!("[vif.web0]\n{line}\n")).map(|mut config| config.vifs.remove(0))
+}
+
+// ---- good configurations ----
+
+#[test]
+fn empty_file_is_a_switch_with_defaults() {
+    let config = parse("").unwrap();
+    assert_eq!(config.switch.workers, Workers::Auto);
+    assert_eq!(
+        config.switch.latency_budget.ns(),
+        limits::LATENCY_BUDGET_NS_DEFAULT
+    );
+    assert_eq!(config.switch.control, defaults().control);
+    assert!(config.vifs.is_empty() && config.uplinks.is_empty());
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = parse(
+        r#"
+        [switch]
+        workers = 2
+        latency_budget = "500us"
+        control = "/tmp/w/c.sock"
+
+        [uplink.lan]
+        kind = "tap"
+        name = "weir0"
+        queues = 4
+        trunk = "all"
+        native = 1
+        mtu = 9000
+
+        [vif.web0]
+        socket = "/run/vms/web0.sock"
+        mode = "client"
+        socket_mode = "0660"
+        queues = 2
+        latency_budget = "1ms"
+        moderation = "immediate"
+        mac = "52:54:00:AB:cd:ef"
+        mac_check = false
+        vlan = 10
+        mtu = 68
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.switch.workers, Workers::Count(2.try_into().unwrap()));
+    assert_eq!(config.switch.latency_budget.ns(), 500_000);
+    assert_eq!(config.switch.control.as_str(), "/tmp/w/c.sock");
+    let lan = UplinkConfig {
+        name: "lan".parse().unwrap(),
+        kind: UplinkKind::Tap {
+            interface: "weir0".parse().unwrap(),
+            queues: 4.try_into().unwrap(),
+        },
+        vlan: VlanMode::Trunk {
+            allowed: TrunkVids::All,
+            native: Some(1.try_into().unwrap()),
+        },
+        mtu: Some(9000.try_into().unwrap()),
+    };
+    assert_eq!(config.uplinks, [lan]);
+    let web0 = VifConfig {
+        name: "web0".parse().unwrap(),
+        socket: "/run/vms/web0.sock".parse().unwrap(),
+        mode: SocketRole::Client,
+        socket_mode: Some("0660".parse().unwrap()),
+        queues: 2.try_into().unwrap(),
+        latency_budget: Some("1ms".parse().unwrap()),
+        moderation: Moderation::Immediate,
+        mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
+        mac_check: false,
+        vlan: VlanMode::Access(10.try_into().unwrap()),
+        mtu: Some(68.try_into().unwrap()),
+    };
+    assert_eq!(config.vifs, [web0]);
+}
+
+#[test]
+fn interface_without_keys_has_the_documented_defaults() {
+    let config = parse("[switch]\ncontrol = \"/tmp/w/c.sock\"\n[vif.web0]\n").unwrap();
+    let vif = &config.vifs[0];
+    assert_eq!(
+        *vif,
+        VifConfig::new("web0".parse().unwrap(), "/tmp/w/web0.sock".parse().unwrap())
+    );
+    assert!(vif.mac_check);
+    assert_eq!((vif.mtu, vif.mtu().get()), (None, 1500));
+    assert_eq!(config.latency_budget(vif), config.switch.latency_budget);
+}
+
+#[test]
+fn control_socket_of_the_command_line_holds_against_the_file() {
+    let named = Defaults {
+        control: "/tmp/cmd/c.sock".parse().unwrap(),
+        control_named: true,
+    };
+    let text = "[switch]\ncontrol = \"/tmp/file/c.sock\"\n[vif.a]\n";
+    let config = Config::from_toml("weir.toml", text, &named).unwrap();
+    assert_eq!(config.switch.control.as_str(), "/tmp/cmd/c.sock");
+    assert_eq!(config.vifs[0].socket.as_str(), "/tmp/cmd/a.sock");
+}
+
+#[test]
+fn ports_keep_the_order_of_the_file() {
+    let config = parse("[vif.b]\n[vif.c]\n[vif.a]\n").unwrap();
+    let names: Vec<_> = config.vifs.iter().map(|vif| vif.name.as_str()).collect();
+    assert_eq!(names, ["b", "c", "a"]);
+}
+
+#[test]
+fn trunk_is_a_set_of_vlans() {
+    let vif = vif_with("trunk = [20, 10, 20]").unwrap();
+    assert_eq!(vif.vlan.to_string(), "trunk 10,20");
+}
+
+#[test]
+fn default_sockets_follow_the_user() {
+    let at = |root, xdg: Option<&str>| {
+        Defaults::of_user(root, xdg.map(OsStr::new))
+            .unwrap()
+            .control
+            .to_string()
+    };
+    assert_eq!(at(true, Some("/run/user/0")), "/run/weir/control.sock");
+    assert_eq!(
+        at(false, Some("/run/user/7")),
+        "/run/user/7/weir/control.sock"
+    );
+    assert_eq!(at(false, None), "/run/weir/control.sock");
+    assert_eq!(at(false, Some("")), "/run/weir/control.sock");
+}
+
+#[test]
+fn latency_budgets_are_written_in_four_units() {
+    for (text, ns) in [
+        ("0us", 0),
+        ("7ns", 7),
+        ("250us", 250_000),
+        ("1500us", 1_500_000),
+        ("1ms", 1_000_000),
+        ("1s", limits::LATENCY_BUDGET_NS_MAX),
+    ] {
+        let budget: LatencyBudget = text.parse().unwrap();
+        assert_eq!(budget.ns(), ns, "{text}");
+        assert_eq!(budget.to_string(), text, "written back as it was");
+    }
+}
+
+#[test]
+fn derived_mac_is_stable_local_and_differs_by_name() {
+    let mac = |name: &str| MacAddress::derived_from(&name.parse().unwrap());
+    // FNV-1a (32 bits) of "a" is e40c292c.
+    assert_eq!(mac("a").to_string(), "52:54:00:0c:29:2c");
+    assert_ne!(mac("web0"), mac("web1"));
+    assert_eq!(
+        weir_wire::Mac::from(mac("web0")).0[0] & 0b11,
+        0b10,
+        "unicast, locally administered"
+    );
+}
+
+#[test]
+fn vif_config_survives_json_and_json_is_checked_as_toml_is() {
+    let vif =
+        vif_with("trunk = [10, 20]\nnative = 1\nlatency_budget = \"1ms\"\nmtu = 1400").unwrap();
+    let json = serde_json::to_value(&vif).unwrap();
+    assert_eq!(
+        serde_json::from_value::<VifConfig>(json.clone()).unwrap(),
+        vif
+    );
+    for (key, bad) in [
+        ("name", serde_json::json!("../etc")),
+        ("socket", serde_json::json!("relative")),
+        ("queues", serde_json::json!(9)),
+        ("mtu", serde_json::json!(67)),
+        ("latency_budget", serde_json::json!("2s")),
+        ("mac", serde_json::json!("01:00:00:00:00:00")),
+        ("vlan", serde_json::json!({"access": 4095})),
+        ("unknown", serde_json::json!(1)),
+    ] {
+        let mut json = json.clone();
+        json[key] = bad;
+        assert!(serde_json::from_value::<VifConfig>(json).is_err(), "{key}");
+    }
+}
+
+// ---- diagnostics, as a user sees them ----
+
+#[test]
+fn diagnostic_unknown_key_with_suggestion() {
+    insta::assert_snapshot!(refused("[vif.web0]\nlatency_budgt = \"1ms\"\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × unknown key `latency_budgt` in `vif.web0`
+       ╭─[weir.toml:2:1]
+     1 │ [vif.web0]
+     2 │ latency_budgt = "1ms"
+       · ──────┬──────
+       ·       ╰── unknown key
+       ╰────
+      help: did you mean `latency_budget`?
+    "#);
+}
+
+#[test]
+fn diagnostic_unknown_key_without_suggestion() {
+    insta::assert_snapshot!(refused("[switch]\ncolour = \"red\"\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × unknown key `colour` in `switch`
+       ╭─[weir.toml:2:1]
+     1 │ [switch]
+     2 │ colour = "red"
+       · ───┬──
+       ·    ╰── unknown key
+       ╰────
+      help: `switch` can have: workers, latency_budget, control
+    "#);
+}
+
+#[test]
+fn diagnostic_duration_without_unit() {
+    insta::assert_snapshot!(refused("[vif.web0]\nlatency_budget = \"250\"\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × bad value for `vif.web0.latency_budget`
+       ╭─[weir.toml:2:18]
+     1 │ [vif.web0]
+     2 │ latency_budget = "250"
+       ·                  ──┬──
+       ·                    ╰── `250` is not a duration
+       ╰────
+      help: write a whole number and a unit (ns, us, ms or s), for example "250us"
+    "#);
+}
+
+#[test]
+fn diagnostic_duration_as_number() {
+    insta::assert_snapshot!(refused("[switch]\nlatency_budget = 250\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × bad value for `switch.latency_budget`
+       ╭─[weir.toml:2:18]
+     1 │ [switch]
+     2 │ latency_budget = 250
+       ·                  ─┬─
+       ·                   ╰── expected a duration in quotes, such as "250us", found integer
+       ╰────
+    "#);
+}
+
+#[test]
+fn diagnostic_uplink_kind_of_a_later_version() {
+    insta::assert_snapshot!(refused("[uplink.lan]\nkind = \"af_xdp\"\nname = \"eth0\"\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × bad value for `uplink.lan.kind`
+       ╭─[weir.toml:2:8]
+     1 │ [uplink.lan]
+     2 │ kind = "af_xdp"
+       ·        ────┬───
+       ·            ╰── `af_xdp` is not available in this version of weir
+     3 │ name = "eth0"
+       ╰────
+      help: use `tap`
+    "#);
+}
+
+#[test]
+fn diagnostic_vlan_together_with_trunk() {
+    insta::assert_snapshot!(refused("[vif.web0]\nvlan = 10\ntrunk = [10, 20]\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × `vif.web0` has both `vlan` and `trunk`
+       ╭─[weir.toml:2:8]
+     1 │ [vif.web0]
+     2 │ vlan = 10
+       ·        ─┬
+       ·         ╰── makes it an access port
+     3 │ trunk = [10, 20]
+       ·         ────┬───
+       ·             ╰── makes it a trunk
+       ╰────
+      help: keep one; the VLAN of a trunk's untagged frames is `native`
+    "#);
+}
+
+#[test]
+fn diagnostic_two_interfaces_on_one_socket() {
+    insta::assert_snapshot!(refused(
+        "[vif.a]\nsocket = \"/run/x.sock\"\n\n[vif.b]\nsocket = \"/run/x.sock\"\n"
+    ), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × the socket /run/x.sock is used 2 times
+       ╭─[weir.toml:2:10]
+     1 │ [vif.a]
+     2 │ socket = "/run/x.sock"
+       ·          ──────┬──────
+       ·                ╰── first used here
+     3 │
+     4 │ [vif.b]
+     5 │ socket = "/run/x.sock"
+       ·          ──────┬──────
+       ·                ╰── and here
+       ╰────
+    "#);
+}
+
+#[test]
+fn diagnostic_every_problem_is_shown_in_the_order_of_the_file() {
+    insta::assert_snapshot!(refused(
+        "[switch]\nworkers = 65\n\n[uplink.lan]\nkind = \"tap\"\n\n[vif.Web]\nqueues = 0\ntrunk = [1, 4095]\n"
+    ), @r#"
+      × weir.toml: 5 problems
+
+    Error:
+      × bad value for `switch.workers`
+       ╭─[weir.toml:2:11]
+     1 │ [switch]
+     2 │ workers = 65
+       ·           ─┬
+       ·            ╰── must be 1 to 64, not 65
+     3 │
+       ╰────
+
+    Error:
+      × `uplink.lan` has no `name`
+       ╭─[weir.toml:4:9]
+     3 │
+     4 │ [uplink.lan]
+       ·         ─┬─
+       ·          ╰── needs `name`
+     5 │ kind = "tap"
+       ╰────
+      help: name the interface, such as `name = "weir0"`
+
+    Error:
+      × bad name of a port
+       ╭─[weir.toml:7:6]
+     6 │
+     7 │ [vif.Web]
+       ·      ─┬─
+       ·       ╰── `Web` cannot be the name of a port
+     8 │ queues = 0
+       ╰────
+      help: 1 to 32 characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit
+
+    Error:
+      × bad value for `vif.Web.queues`
+       ╭─[weir.toml:8:10]
+     7 │ [vif.Web]
+     8 │ queues = 0
+       ·          ┬
+       ·          ╰── must be 1 to 8, not 0
+     9 │ trunk = [1, 4095]
+       ╰────
+
+    Error:
+      × bad value for `vif.Web.trunk`
+       ╭─[weir.toml:9:13]
+     8 │ queues = 0
+     9 │ trunk = [1, 4095]
+       ·             ──┬─
+       ·               ╰── must be 1 to 4094, not 4095
+       ╰────
+    "#);
+}
+
+#[test]
+fn diagnostic_syntax_error() {
+    insta::assert_snapshot!(refused("[switch\nworkers = 1\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × not valid TOML
+       ╭─[weir.toml:1:8]
+     1 │ [switch
+       ·        ▲
+       ·        ╰── unclosed table, expected `]`
+     2 │ workers = 1
+       ╰────
+    "#);
+}
+
+#[test]
+fn diagnostic_interface_without_name() {
+    insta::assert_snapshot!(refused("[vif]\nqueues = 2\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × `vif.queues` is not a table
+       ╭─[weir.toml:2:1]
+     1 │ [vif]
+     2 │ queues = 2
+       · ───┬──
+       ·    ╰── belongs into a table with a name
+       ╰────
+      help: write a header with a name, such as [vif.name0]
+    "#);
+}
+
+#[test]
+fn diagnostic_missing_file() {
+    let error = Config::load(Path::new("/nonexistent/weir.toml"), &defaults()).unwrap_err();
+    insta::assert_snapshot!(shown(&error), @r#"
+    × cannot read /nonexistent/weir.toml
+    ╰─▶ No such file or directory (os error 2)
+    help: name the file: `weir run FILE`, `weir check FILE`, `--config FILE`
+    "#);
+}
+
+#[test]
+fn diagnostic_setting_of_the_command_line() {
+    let settings: Vec<Setting> = ["queues=9", "latency_budget=1ms"]
+        .into_iter()
+        .map(|text| text.parse().unwrap())
+        .collect();
+    let error = VifConfig::from_settings(&"web0".parse().unwrap(), &settings, &defaults().control)
+        .unwrap_err();
+    insta::assert_snapshot!(shown(&error), @r#"
+      × settings: 1 problem
+
+    Error:
+      × bad value for `vif.web0.queues`
+       ╭─[settings:2:10]
+     1 │ [vif.web0]
+     2 │ queues = 9
+       ·          ┬
+       ·          ╰── must be 1 to 8, not 9
+     3 │ latency_budget = "1ms"
+       ╰────
+    "#);
+}
+
+// ---- what is refused ----
+
+#[test]
+fn bad_values_are_refused() {
+    for line in [
+        "socket = \"relative.sock\"",
+        "socket = \"/run/quo\\\"te.sock\"",
+        "socket = 3",
+        "mode = \"both\"",
+        "socket_mode = \"0888\"",
+        "socket_mode = \"1777\"",
+        "socket_mode = 432",
+        "queues = 0",
+        "queues = 9",
+        "queues = -1",
+        "queues = 99999999999999999999999999",
+        "queues = 1.5",
+        "latency_budget = \"1001ms\"",
+        "latency_budget = \"99999999999999999999s\"",
+        "latency_budget = \"18446744073709551615s\"",
+        "latency_budget = \"-1us\"",
+        "latency_budget = \"1 ms\"",
+        "latency_budget = \"ms\"",
+        "latency_budget = \"1min\"",
+        "moderation = \"eager\"",
+        "mac = \"52:54:00:12:34\"",
+        "mac = \"52:54:00:12:34:56:78\"",
+        "mac = \"52-54-00-12-34-56\"",
+        "mac = \"52:54:00:12:34:+6\"",
+        "mac = \"01:54:00:12:34:56\"",
+        "mac = \"00:00:00:00:00:00\"",
+        "mac_check = \"yes\"",
+        "vlan = 0",
+        "vlan = 4095",
+        "trunk = []",
+        "trunk = \"some\"",
+        "trunk = [1, \"2\"]",
+        "trunk = 10",
+        "mtu = 67",
+        "mtu = 65536",
+    ] {
+        let error = vif_with(line).expect_err(line);
+        assert_eq!(error.problems().len(), 1, "{line}: {error:?}");
+        assert!(
+            error.problems()[0]
+                .message
+                .starts_with("bad value for `vif.web0."),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn socket_path_fits_sockaddr_un_exactly() {
+    let path = |len: usize| format!("socket = \"/{}\"", "x".repeat(len - 1));
+    assert!(vif_with(&path(limits::SOCKET_PATH_LEN_MAX)).is_ok());
+    assert!(vif_with(&path(limits::SOCKET_PATH_LEN_MAX + 1)).is_err());
+}
+
+#[test]
+fn default_socket_that_would_be_too_long_is_reported() {
+    let control = format!("/{}/c.sock", "x".repeat(limits::SOCKET_PATH_LEN_MAX - 8));
+    let text = format!("[switch]\ncontrol = \"{control}\"\n[vif.a-longer-name]\n");
+    assert_eq!(messages(&text), ["`vif.a-longer-name` has no socket"]);
+    let named = text + "socket = \"/run/short.sock\"\n";
+    assert!(parse(&named).is_ok());
+}
+
+#[test]
+fn port_names_are_plain_words() {
+    let long = "x".repeat(limits::PORT_NAME_LEN_MAX);
+    for good in ["a", "0", "web-0_1.x", &long] {
+        assert!(good.parse::<PortName>().is_ok(), "{good}");
+    }
+    let longer = "x".repeat(limits::PORT_NAME_LEN_MAX + 1);
+    for bad in [
+        "", "-a", ".", "..", "Web", "a/b", "a b", "ä", "a\n", "$(x)", &longer,
+    ] {
+        assert!(bad.parse::<PortName>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn interface_names_are_those_linux_accepts() {
+    for good in ["weir0", "a", "tap-15-letters-"] {
+        assert!(good.parse::<InterfaceName>().is_ok(), "{good}");
+    }
+    for bad in [
+        "",
+        ".",
+        "..",
+        "sixteen-letters-",
+        "a b",
+        "a/b",
+        "a:b",
+        "tap%d",
+    ] {
+        assert!(bad.parse::<InterfaceName>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn what_must_differ_from_port_to_port_is_checked() {
+    let cases = [
+        (
+            "[vif.lan]\n[uplink.lan]\nkind=\"tap\"\nname=\"t0\"\n",
+            "the port name lan is used 2 times",
+        ),
+        (
+            "[vif.a]\nmac=\"52:54:00:00:00:0a\"\n[vif.b]\nmac=\"52:54:00:00:00:0A\"\n",
+            "the MAC address 52:54:00:00:00:0a is used 2 times",
+        ),
+        (
+            "[vif.a]\n[vif.b]\nsocket=\"/run/weir/a.sock\"\n",
+            "the socket /run/weir/a.sock is used 2 times",
+        ),
+        (
+            "[uplink.a]\nkind=\"tap\"\nname=\"t0\"\n[uplink.b]\nkind=\"tap\"\nname=\"t0\"\n",
+            "the TAP interface t0 is used 2 times",
+        ),
+        ("[vif.control]\n", "`vif.control` uses the control socket"),
+        (
+            "[vif.a]\nnative = 1\n",
+            "`vif.a` has `native` without `trunk`",
+        ),
+        ("[uplink.a]\nname=\"t0\"\n", "`uplink.a` has no `kind`"),
+        ("[uplink.a]\nkind=\"tap\"\n", "`uplink.a` has no `name`"),
+        ("vif = 3\n", "`vif` is not a table"),
+        ("[[switch]]\n", "`switch` is not a table"),
+        ("[vifs.a]\n", "unknown key `vifs` in the file"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(messages(text), [message], "{text}");
+    }
+}
+
+#[test]
+fn more_ports_than_a_switch_has_are_refused() {
+    let ports = |number: usize| {
+        (0..number)
+            .map(|n| format!("[vif.v{n}]\n"))
+            .collect::<String>()
+    };
+    assert!(parse(&ports(limits::PORTS_MAX)).is_ok());
+    let message = format!("{} ports are too many", limits::PORTS_MAX + 1);
+    assert_eq!(messages(&ports(limits::PORTS_MAX + 1)), [message]);
+}
+
+#[test]
+fn file_larger_than_any_configuration_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    let fits = "#".repeat(limits::CONFIG_BYTES_MAX as usize);
+    std::fs::write(&path, &fits).unwrap();
+    assert!(Config::load(&path, &defaults()).is_ok());
+    std::fs::write(&path, fits + "#").unwrap();
+    assert!(matches!(
+        Config::load(&path, &defaults()),
+        Err(ConfigError::TooLarge { .. })
+    ));
+}
+
+// ---- settings of the command line ----
+
+fn settings(texts: &[&str]) -> Vec<Setting> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn settings_mean_what_the_file_means() {
+    let from_settings = VifConfig::from_settings(
+        &"web.0".parse().unwrap(),
+        &settings(&[
+            "queues=2",
+            "latency_budget=1ms",
+            "mac=52:54:00:12:34:56",
+            "mac_check=false",
+            "trunk=[10, 20]",
+            "native=1",
+            "socket_mode=0660",
+            "socket=/run/a b.sock",
+        ]),
+        &defaults().control,
+    )
+    .unwrap();
+    let from_file = parse(
+        "[vif.\"web.0\"]\nqueues=2\nlatency_budget=\"1ms\"\nmac=\"52:54:00:12:34:56\"\n\
+         mac_check=false\ntrunk=[10,20]\nnative=1\nsocket_mode=\"0660\"\nsocket=\"/run/a b.sock\"\n",
+    )
+    .unwrap();
+    assert_eq!(from_settings, from_file.vifs[0]);
+}
+
+#[test]
+fn setting_cannot_smuggle_in_another_key() {
+    for text in ["queues", "=2", "a]\n[switch=1", "a b=1", "queues \n=1"] {
+        assert!(text.parse::<Setting>().is_err(), "{text}");
+    }
+    let smuggled = settings(&["moderation=immediate\"\nqueues = 8\nx = \""]);
+    let name = "web0".parse().unwrap();
+    assert!(VifConfig::from_settings(&name, &smuggled, &defaults().control).is_err());
+    let smuggled = settings(&["queues=1\n[vif.other]"]);
+    assert!(VifConfig::from_settings(&name, &smuggled, &defaults().control).is_err());
+}
+
+#[test]
+fn changes_apply_to_an_interface_in_use() {
+    let name = "web0".parse().unwrap();
+    let changes = VifChanges::from_settings(
+        &name,
+        &settings(&["latency_budget=2ms", "mac=none", "trunk=all", "native=5"]),
+    )
+    .unwrap();
+    let json = serde_json::to_string(&changes).unwrap();
+    assert_eq!(serde_json::from_str::<VifChanges>(&json).unwrap(), changes);
+
+    let before = vif_with("mac = \"52:54:00:12:34:56\"\nvlan = 7\nqueues = 4").unwrap();
+    let mut after = before.clone();
+    changes.apply(&mut after);
+    assert_eq!(after.latency_budget.unwrap().ns(), 2_000_000);
+    assert_eq!(after.mac, None);
+    assert_eq!(after.vlan.to_string(), "trunk all native 5");
+    assert_eq!(after.queues, before.queues);
+
+    VifChanges::from_settings(&name, &settings(&["vlan=none"]))
+        .unwrap()
+        .apply(&mut after);
+    assert_eq!(after.vlan, VlanMode::Unset);
+    let unchanged = after.clone();
+    VifChanges::default().apply(&mut after);
+    assert_eq!(after, unchanged);
+}
+
+#[test]
+fn what_the_guest_has_negotiated_cannot_change() {
+    let name = "web0".parse().unwrap();
+    for setting in [
+        "queues=2",
+        "mtu=1400",
+        "socket=/run/x.sock",
+        "mode=client",
+        "socket_mode=0660",
+    ] {
+        let error = VifChanges::from_settings(&name, &settings(&[setting])).unwrap_err();
+        let key = setting.split('=').next().unwrap();
+        let message = format!("`{key}` cannot change while the interface exists");
+        assert_eq!(error.problems()[0].message, message);
+    }
+}
+
+#[test]
+fn conflicts_with_an_interface_in_use_are_named() {
+    let name = |text: &str| text.parse::<PortName>().unwrap();
+    let mut a = VifConfig::new(name("a"), "/run/a.sock".parse().unwrap());
+    let mut b = VifConfig::new(name("b"), "/run/b.sock".parse().unwrap());
+    assert_eq!(a.conflict_with(&b), None);
+    let mac = "52:54:00:12:34:56".parse().unwrap();
+    (a.mac, b.mac) = (Some(mac), Some(mac));
+    assert_eq!(b.conflict_with(&a), Some(Conflict::Mac(mac, name("a"))));
+    b.socket = a.socket.clone();
+    assert_eq!(
+        b.conflict_with(&a),
+        Some(Conflict::Socket(a.socket.clone(), name("a")))
+    );
+    b.name = name("a");
+    assert_eq!(b.conflict_with(&a), Some(Conflict::Name(name("a"))));
+}

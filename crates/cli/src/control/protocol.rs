@@ -1,0 +1,81 @@
+//! Requests and responses, as serde writes them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{PortName, VifChanges, VifConfig};
+use crate::stats::{PortState, SwitchStats};
+
+/// What a client can ask for: `{"request":"vif_del","name":"web0"}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Whether weir is there. Answer: [`Response::Ok`].
+    Ping,
+    /// Adds an interface. Answer: [`Response::Ok`].
+    VifAdd {
+        /// The interface.
+        config: Box<VifConfig>,
+    },
+    /// Changes an interface in use. Answer: [`Response::Ok`].
+    VifSet {
+        /// Its name.
+        name: PortName,
+        /// What changes.
+        changes: VifChanges,
+    },
+    /// Removes an interface; its guest is disconnected. Answer: [`Response::Ok`].
+    VifDel {
+        /// Its name.
+        name: PortName,
+    },
+    /// Every interface with its configuration. Answer: [`Response::Vifs`].
+    VifList,
+    /// The counters. Answer: [`Response::Stats`].
+    Stats,
+}
+
+/// What weir answers: `{"response":"ok"}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "response", rename_all = "snake_case")]
+pub enum Response {
+    /// It is done.
+    Ok,
+    /// The interfaces.
+    Vifs {
+        /// In the order in which they were added.
+        vifs: Vec<VifStatus>,
+    },
+    /// The counters.
+    Stats {
+        /// At the moment of the answer.
+        stats: Box<SwitchStats>,
+    },
+    /// It is not done.
+    Error {
+        /// Why not.
+        message: String,
+        /// What to do about it.
+        help: Option<String>,
+    },
+}
+
+impl Response {
+    /// The answer to what cannot be done.
+    pub fn error(message: impl Into<String>) -> Self {
+        Self::Error {
+            message: message.into(),
+            help: None,
+        }
+    }
+}
+
+/// An interface as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VifStatus {
+    /// Its configuration, with changes made since.
+    pub config: VifConfig,
+    /// How far it has come.
+    pub state: PortState,
+    /// Why it stopped, if it did.
+    pub stopped_reason: Option<String>,
+}

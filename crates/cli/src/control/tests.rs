@@ -1,0 +1,380 @@
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weir_limits as limits;
+
+use super::line::{LineError, LineReader};
+use super::*;
+use crate::config::{PortName, VifChanges, VifConfig};
+use crate::stats::SwitchStats;
+use crate::unix_socket::ListenError;
+
+/// Answers with fixed values and remembers what it was asked.
+#[derive(Default)]
+struct Recorder {
+    requests: Mutex<Vec<Request>>,
+}
+
+impl ControlHandler for Recorder {
+    fn handle(&self, request: Request) -> Response {
+        let response = match &request {
+            Request::VifList => Response::Vifs {
+                vifs: vec![VifStatus {
+                    config: vif("web0"),
+                    state: crate::stats::PortState::Running,
+                    stopped_reason: None,
+                }],
+            },
+            Request::Stats => {
+                let stats = SwitchStats {
+                    version: "9.9".into(),
+                    ..SwitchStats::default()
+                };
+                Response::Stats {
+                    stats: Box::new(stats),
+                }
+            }
+            Request::VifDel { .. } => Response::Error {
+                message: "no such interface".into(),
+                help: Some("look at `weir vif list`".into()),
+            },
+            Request::Ping | Request::VifAdd { .. } | Request::VifSet { .. } => Response::Ok,
+        };
+        self.requests.lock().unwrap().push(request);
+        response
+    }
+}
+
+fn name(text: &str) -> PortName {
+    text.parse().unwrap()
+}
+
+fn vif(text: &str) -> VifConfig {
+    VifConfig::new(
+        name(text),
+        format!("/run/weir/{text}.sock").parse().unwrap(),
+    )
+}
+
+struct Served {
+    dir: TempDir,
+    handler: Arc<Recorder>,
+    server: ControlServer,
+}
+
+impl Served {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let handler = Arc::new(Recorder::default());
+        let path = dir.path().join("control.sock");
+        let server =
+            ControlServer::start(&path, Arc::clone(&handler) as Arc<dyn ControlHandler>).unwrap();
+        Self {
+            dir,
+            handler,
+            server,
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn client(&self) -> ControlClient {
+        ControlClient::connect(self.server.path()).unwrap()
+    }
+
+    /// Sends bytes as they are and reads one line.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(self.path()).unwrap();
+        // A server that refuses early may close before all is written.
+        let _ = stream.write_all(bytes);
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    }
+}
+
+#[test]
+fn requests_reach_the_handler_and_answers_the_client() {
+    let served = Served::new();
+    let mut client = served.client();
+    let requests = [
+        Request::Ping,
+        Request::VifAdd {
+            config: Box::new(vif("web0")),
+        },
+        Request::VifSet {
+            name: name("web0"),
+            changes: VifChanges::default(),
+        },
+    ];
+    for request in &requests {
+        client.request_ok(request).unwrap();
+    }
+    assert_eq!(client.vifs().unwrap()[0].config, vif("web0"));
+    assert_eq!(client.stats().unwrap().version, "9.9");
+    assert_eq!(served.handler.requests.lock().unwrap()[..3], requests);
+}
+
+#[test]
+fn refusal_keeps_its_words_and_its_help() {
+    let served = Served::new();
+    let error = served
+        .client()
+        .request_ok(&Request::VifDel { name: name("x") })
+        .unwrap_err();
+    let ClientError::Refused { message, help } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(message, "no such interface");
+    assert_eq!(help.as_deref(), Some("look at `weir vif list`"));
+}
+
+#[test]
+fn wire_format_is_one_json_object_on_a_line() {
+    let served = Served::new();
+    assert_eq!(
+        served.raw(b"{\"request\":\"ping\"}\n"),
+        "{\"response\":\"ok\"}\n"
+    );
+    assert_eq!(
+        served.raw(b"{\"request\":\"vif_del\",\"name\":\"web0\"}\n"),
+        "{\"response\":\"error\",\"message\":\"no such interface\",\"help\":\"look at `weir vif list`\"}\n"
+    );
+}
+
+#[test]
+fn garbage_is_answered_with_an_error_and_the_connection_goes_on() {
+    let served = Served::new();
+    let mut stream = UnixStream::connect(served.path()).unwrap();
+    let bad: [&[u8]; 8] = [
+        b"garbage",
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"{\"request\":\"reboot\"}",
+        b"{\"request\":\"vif_del\",\"name\":\"../x\"}",
+        b"{\"request\":\"vif_del\",\"name\":\"x\",\"force\":true}",
+        b"{\"request\":\"vif_add\",\"config\":{\"name\":\"x\"}}",
+    ];
+    for line in bad {
+        stream.write_all(&[line, b"\n"].concat()).unwrap();
+    }
+    stream.write_all(b"{\"request\":\"ping\"}\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let answers: Vec<_> = BufReader::new(stream).lines().map(Result::unwrap).collect();
+    assert_eq!(answers.len(), bad.len() + 1);
+    for answer in &answers[..bad.len()] {
+        assert!(answer.contains("\"response\":\"error\"") && answer.contains("not a request"));
+    }
+    assert_eq!(answers[bad.len()], "{\"response\":\"ok\"}");
+    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::Ping]);
+}
+
+#[test]
+fn deeply_nested_json_is_refused_without_harm() {
+    let served = Served::new();
+    let line = [
+        &b"[".repeat(limits::CONTROL_REQUEST_BYTES_MAX - 2)[..],
+        b"\n",
+    ]
+    .concat();
+    assert!(served.raw(&line).contains("not a request"));
+    served.client().request_ok(&Request::Ping).unwrap();
+}
+
+#[test]
+fn oversize_request_is_refused_at_the_bound() {
+    let served = Served::new();
+    let padded = |len: usize| {
+        let request = b"{\"request\":\"ping\"}";
+        [&request[..], &b" ".repeat(len - 1 - request.len()), b"\n"].concat()
+    };
+    let fits = padded(limits::CONTROL_REQUEST_BYTES_MAX);
+    assert_eq!(served.raw(&fits), "{\"response\":\"ok\"}\n");
+    let too_long = padded(limits::CONTROL_REQUEST_BYTES_MAX + 1);
+    assert!(
+        served
+            .raw(&too_long)
+            .contains("line longer than 65536 bytes")
+    );
+    let endless = b"x".repeat(8 * limits::CONTROL_REQUEST_BYTES_MAX);
+    assert!(
+        served
+            .raw(&endless)
+            .contains("line longer than 65536 bytes")
+    );
+}
+
+#[test]
+fn several_requests_in_one_write_are_answered_in_order() {
+    let served = Served::new();
+    let mut stream = UnixStream::connect(served.path()).unwrap();
+    stream
+        .write_all(b"{\"request\":\"ping\"}\n{\"request\":\"vif_list\"}\n")
+        .unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].contains("ok") && lines[1].contains("vifs"));
+}
+
+#[test]
+fn silent_clients_keep_nobody_waiting_and_too_many_are_turned_away() {
+    let served = Served::new();
+    let mut silent: Vec<_> = (0..limits::CONTROL_CONNECTIONS_MAX)
+        .map(|_| UnixStream::connect(served.path()).unwrap())
+        .collect();
+    let error = served.client().request_ok(&Request::Ping).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { .. }), "{error:?}");
+
+    // The last place was taken, but those who have one are served while others say nothing.
+    let last = silent.last_mut().unwrap();
+    last.write_all(b"{\"request\":\"ping\"}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(&*last).read_line(&mut line).unwrap();
+    assert_eq!(line, "{\"response\":\"ok\"}\n");
+
+    drop(silent);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while served.client().request_ok(&Request::Ping).is_err() {
+        assert!(Instant::now() < deadline, "places are not given back");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn dropping_the_server_ends_open_connections_and_removes_the_socket() {
+    let served = Served::new();
+    let mut open = UnixStream::connect(served.path()).unwrap();
+    served.client().request_ok(&Request::Ping).unwrap();
+    let path = served.path();
+    let Served {
+        server, dir: _dir, ..
+    } = served;
+    let start = Instant::now();
+    drop(server);
+    assert!(
+        start.elapsed().as_secs() < limits::CONTROL_TIMEOUT_SECS,
+        "waited for a silent client"
+    );
+    assert_eq!(open.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert!(!path.exists());
+}
+
+#[test]
+fn socket_is_for_its_owner_only() {
+    let served = Served::new();
+    let mode = std::fs::metadata(served.path())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn second_weir_on_the_same_socket_does_not_start() {
+    let served = Served::new();
+    let second = ControlServer::start(&served.path(), Arc::new(Recorder::default()));
+    assert!(matches!(second, Err(ListenError::InUse { .. })));
+    served.client().request_ok(&Request::Ping).unwrap();
+}
+
+#[test]
+fn socket_left_over_from_a_killed_weir_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(matches!(
+        ControlClient::connect(&path),
+        Err(ClientError::NotRunning { .. })
+    ));
+    let _server = ControlServer::start(&path, Arc::new(Recorder::default())).unwrap();
+    ControlClient::connect(&path)
+        .unwrap()
+        .request_ok(&Request::Ping)
+        .unwrap();
+}
+
+#[test]
+fn client_without_a_server_asks_whether_weir_runs() {
+    let error = ControlClient::connect(std::path::Path::new("/nonexistent/c.sock")).unwrap_err();
+    assert!(matches!(error, ClientError::NotRunning { .. }));
+    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    assert!(help.starts_with("is weir running?"), "{help}");
+}
+
+#[test]
+fn client_names_a_server_that_hangs_up_or_speaks_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (first, _) = listener.accept().unwrap();
+        drop(first);
+        let (mut second, _) = listener.accept().unwrap();
+        BufReader::new(second.try_clone().unwrap())
+            .read_line(&mut String::new())
+            .unwrap();
+        second.write_all(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
+    });
+    let error = ControlClient::connect(&path).unwrap().stats().unwrap_err();
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
+    let error = ControlClient::connect(&path).unwrap().stats().unwrap_err();
+    assert!(
+        matches!(error, ClientError::UnknownAnswer { .. }),
+        "{error:?}"
+    );
+    server.join().unwrap();
+}
+
+#[test]
+fn line_must_be_whole_in_time_however_it_is_cut() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let timeout = Duration::from_millis(200);
+    let drip = std::thread::spawn(move || {
+        // Each byte comes in time, the line does not.
+        while theirs.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let start = Instant::now();
+    let result = LineReader::new(&ours, 1024).next_line(timeout);
+    assert!(matches!(result, Err(LineError::TimedOut)), "{result:?}");
+    assert!(start.elapsed() >= timeout && start.elapsed() < 10 * timeout);
+    drop(ours);
+    drip.join().unwrap();
+}
+
+#[test]
+fn silence_between_lines_is_told_from_a_line_that_stops() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(b"one\ntwo").unwrap();
+    let mut lines = LineReader::new(&ours, 1024);
+    let timeout = Duration::from_millis(20);
+    assert_eq!(
+        lines.next_line(timeout).unwrap().as_deref(),
+        Some(&b"one"[..])
+    );
+    assert!(matches!(lines.next_line(timeout), Err(LineError::TimedOut)));
+    theirs.write_all(b"\n").unwrap();
+    assert_eq!(
+        lines.next_line(timeout).unwrap().as_deref(),
+        Some(&b"two"[..])
+    );
+    assert!(matches!(lines.next_line(timeout), Err(LineError::Silent)));
+    theirs.write_all(b"thr").unwrap();
+    drop(theirs);
+    assert!(matches!(
+        lines.next_line(timeout),
+        Err(LineError::Truncated)
+    ));
+}

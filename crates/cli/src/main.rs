@@ -1,0 +1,29 @@
+//! `weir`: one match from command to function.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::process::ExitCode;
+
+use miette::Report;
+use weir::args::{Cli, Command};
+use weir::commands;
+
+fn main() -> ExitCode {
+    commands::exit_code(run(Cli::parse_grouped()))
+}
+
+fn run(cli: Cli) -> Result<(), Report> {
+    let defaults = commands::defaults(cli.control)?;
+    let mut out = io::stdout().lock();
+    let terminal = commands::stdout_is_terminal();
+    match cli.command {
+        Command::Demo(_) => return Err(miette::miette!("this build has no data path yet")),
+        Command::Run(_) => return Err(miette::miette!("this build has no data path yet")),
+        Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
+        Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
+        Command::Vif(command) => commands::vif(&command, &defaults, &mut out)?,
+        Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,526 @@
+//! What `weir stats` shows: the data model, as JSON and as a table for people.
+//!
+//! Directions are the port's own, as virtio names a guest's queues: **rx** is what the port receives
+//! from the switch, **tx** is what it sends into the switch. For an uplink that means rx goes out to
+//! the host and tx comes in from it.
+//!
+//! Counters start at zero when the port is added and only grow.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{MacAddress, PortName, VlanMode};
+
+/// The whole switch at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchStats {
+    /// weir's version.
+    pub version: String,
+    /// Seconds since the switch started.
+    pub uptime_s: f64,
+    /// One entry for each worker thread.
+    pub workers: Vec<WorkerStats>,
+    /// One entry for each port, VIFs and uplinks.
+    pub ports: Vec<PortStats>,
+}
+
+/// One worker thread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Its number, from 0.
+    pub id: u32,
+    /// How often it woke from sleep.
+    pub wakeups: u64,
+    /// How often it went through its queues.
+    pub polls: u64,
+    /// Processor time it used, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// What kind of port it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// A guest's interface.
+    #[default]
+    Vif,
+    /// The way to the host or the outside.
+    Uplink,
+}
+
+/// How far a port has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortState {
+    /// Nobody is connected.
+    #[default]
+    Waiting,
+    /// A front end is connected, the guest's driver has not started its rings.
+    Connected,
+    /// Packets can flow.
+    Running,
+    /// The other side did something weir does not put up with; see the reason.
+    Stopped,
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Waiting => "waiting",
+            Self::Connected => "connected",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+        })
+    }
+}
+
+/// One port.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Its name.
+    pub name: PortName,
+    /// VIF or uplink.
+    pub kind: PortKind,
+    /// How far it has come.
+    pub state: PortState,
+    /// Why it stopped, if it did.
+    pub stopped_reason: Option<String>,
+    /// Connections of a front end.
+    pub sessions: SessionStats,
+    /// The configured MAC address.
+    pub mac: Option<MacAddress>,
+    /// VLANs of the port.
+    pub vlan: VlanMode,
+    /// One entry for each queue pair.
+    pub queues: Vec<QueuePairStats>,
+    /// The sum over the queues, RX.
+    pub rx: QueueStats,
+    /// The sum over the queues, TX.
+    pub tx: QueueStats,
+    /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
+    pub drops: BTreeMap<String, u64>,
+    /// How long calls to the guest were held back.
+    pub hold_ns: HoldTimes,
+    /// The bound of that, in nanoseconds.
+    pub latency_budget_ns: u64,
+}
+
+/// Connections of vhost-user front ends to one port.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStats {
+    /// Begun.
+    pub opened: u64,
+    /// Ended by the front end, in order.
+    pub closed: u64,
+    /// Ended by weir for an error.
+    pub failed: u64,
+    /// The last such error.
+    pub last_error: Option<String>,
+}
+
+/// One queue pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePairStats {
+    /// Into the port.
+    pub rx: QueueStats,
+    /// Out of the port.
+    pub tx: QueueStats,
+}
+
+/// One virtqueue, or one direction of an uplink's queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStats {
+    /// Frames moved (a GSO frame counts once).
+    pub frames: u64,
+    /// Their bytes, without virtio headers.
+    pub bytes: u64,
+    /// Interrupts sent to the guest.
+    pub calls: u64,
+    /// Notifications received from the guest.
+    pub kicks: u64,
+}
+
+impl std::ops::AddAssign for QueueStats {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.calls += other.calls;
+        self.kicks += other.kicks;
+    }
+}
+
+/// A distribution of times in nanoseconds; all zero where nothing was held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldTimes {
+    /// The median.
+    pub p50: u64,
+    /// 99 of 100 are at most this.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl PortStats {
+    /// A port that has done nothing yet.
+    pub fn new(name: PortName, kind: PortKind) -> Self {
+        Self {
+            name,
+            kind,
+            state: PortState::default(),
+            stopped_reason: None,
+            sessions: SessionStats::default(),
+            mac: None,
+            vlan: VlanMode::default(),
+            queues: Vec::new(),
+            rx: QueueStats::default(),
+            tx: QueueStats::default(),
+            drops: BTreeMap::new(),
+            hold_ns: HoldTimes::default(),
+            latency_budget_ns: 0,
+        }
+    }
+
+    /// Sets the queues and the sums over them.
+    pub fn set_queues(&mut self, queues: Vec<QueuePairStats>) {
+        self.rx = QueueStats::default();
+        self.tx = QueueStats::default();
+        for pair in &queues {
+            self.rx += pair.rx;
+            self.tx += pair.tx;
+        }
+        self.queues = queues;
+    }
+
+    /// Frames dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.drops.values().sum()
+    }
+}
+
+/// The table that `weir stats` prints.
+impl fmt::Display for SwitchStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wakeups: u64 = self.workers.iter().map(|worker| worker.wakeups).sum();
+        let cpu: u64 = self.workers.iter().map(|worker| worker.cpu_ns).sum();
+        writeln!(
+            f,
+            "weir {}, up {}, workers {}, wake-ups {}, CPU {}",
+            self.version,
+            uptime(self.uptime_s),
+            self.workers.len(),
+            decimal(wakeups),
+            time(cpu),
+        )?;
+        if self.ports.is_empty() {
+            return writeln!(f, "no ports; add one with `weir vif add NAME`");
+        }
+        let mut table = Table::new(&[
+            "<PORT",
+            "<STATE",
+            "<VLAN",
+            "RX FRAMES",
+            "RX BYTES",
+            "TX FRAMES",
+            "TX BYTES",
+            "DROPS",
+            "CALLS/FRAME",
+            "HOLD P50",
+            "P99",
+            "MAX",
+            "BUDGET",
+        ]);
+        for port in &self.ports {
+            table.row(port_cells(port));
+        }
+        write!(f, "\n{table}")?;
+        for port in &self.ports {
+            notes(f, port)?;
+        }
+        Ok(())
+    }
+}
+
+fn port_cells(port: &PortStats) -> Vec<String> {
+    let mut cells = vec![
+        port.name.to_string(),
+        port.state.to_string(),
+        port.vlan.to_string(),
+        decimal(port.rx.frames),
+        bytes(port.rx.bytes),
+        decimal(port.tx.frames),
+        bytes(port.tx.bytes),
+        decimal(port.dropped()),
+    ];
+    cells.extend(match port.kind {
+        PortKind::Vif => [
+            ratio(port.rx.calls, port.rx.frames),
+            time(port.hold_ns.p50),
+            time(port.hold_ns.p99),
+            time(port.hold_ns.max),
+            time(port.latency_budget_ns),
+        ],
+        // Nobody is interrupted at an uplink.
+        PortKind::Uplink => ["-", "-", "-", "-", "-"].map(String::from),
+    });
+    cells
+}
+
+/// What does not fit the table: why a port stopped, and which drops there were.
+fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
+    if let Some(reason) = &port.stopped_reason {
+        writeln!(f, "{}: stopped: {reason}", port.name)?;
+    }
+    let drops: Vec<_> = port
+        .drops
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {}", decimal(*count)))
+        .collect();
+    if !drops.is_empty() {
+        writeln!(f, "{}: dropped: {}", port.name, drops.join(", "))?;
+    }
+    Ok(())
+}
+
+/// Columns as wide as their widest cell, two spaces apart.
+pub struct Table {
+    headers: Vec<&'static str>,
+    left: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headers; a `<` in front aligns the column left instead of right.
+    pub fn new(headers: &[&'static str]) -> Self {
+        Self {
+            headers: headers
+                .iter()
+                .map(|header| header.trim_start_matches('<'))
+                .collect(),
+            left: headers
+                .iter()
+                .map(|header| header.starts_with('<'))
+                .collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; cells beyond the headers are left out.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<String> = self.headers.iter().map(ToString::to_string).collect();
+        let lines = || std::iter::once(&headers).chain(&self.rows);
+        let mut widths = vec![0; headers.len()];
+        for line in lines() {
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for line in lines() {
+            let mut text = String::new();
+            for ((cell, width), left) in line.iter().zip(&widths).zip(&self.left) {
+                if *left {
+                    write!(text, "{cell:<width$}  ")?;
+                } else {
+                    write!(text, "{cell:>width$}  ")?;
+                }
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `12_345_678` as `12,345,678`.
+pub fn decimal(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in decimal units, as network rates are counted: `1.5 GB`.
+pub fn bytes(number: u64) -> String {
+    scaled(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// Nanoseconds in the unit that fits: `250 us`.
+pub fn time(ns: u64) -> String {
+    const NS_PER_S: u64 = 1_000_000_000;
+    if ns == 0 {
+        "0".into()
+    } else if ns >= 1_000 * NS_PER_S {
+        format!("{} s", decimal(ns / NS_PER_S))
+    } else {
+        scaled(ns, &["ns", "us", "ms", "s"])
+    }
+}
+
+/// Three significant digits and the unit, each unit a thousand times the one before.
+fn scaled(number: u64, units: &[&str]) -> String {
+    let mut value = number as f64;
+    let mut unit = 0;
+    // 999.5 would be rounded to 1000 of its unit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let unit = units.get(unit).copied().unwrap_or_default();
+    let tenths = (value * 10.0).round();
+    if value >= 99.95 || tenths % 10.0 == 0.0 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        "-".into()
+    } else {
+        format!("{:.3}", part as f64 / whole as f64)
+    }
+}
+
+fn uptime(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds)
+        .unwrap_or_default()
+        .as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{seconds:02}s"),
+        (0, _, _) => format!("{hours}h{minutes:02}m"),
+        _ => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> SwitchStats {
+        let mut web0 = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
+        web0.state = PortState::Running;
+        web0.vlan = VlanMode::Access(10.try_into().unwrap());
+        let rx = QueueStats {
+            frames: 1_000_000,
+            bytes: 1_500_000_000,
+            calls: 12_500,
+            kicks: 3,
+        };
+        let tx = QueueStats {
+            frames: 2_048,
+            bytes: 131_072,
+            calls: 0,
+            kicks: 40,
+        };
+        web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);
+        web0.hold_ns = HoldTimes {
+            p50: 0,
+            p99: 812,
+            max: 240_300,
+        };
+        web0.latency_budget_ns = 250_000;
+        web0.drops = BTreeMap::from([("rx_full".into(), 7), ("source_mac".into(), 0)]);
+        let mut bad = PortStats::new("bad".parse().unwrap(), PortKind::Vif);
+        bad.state = PortState::Stopped;
+        bad.stopped_reason = Some("TX queue 0: descriptor loop".into());
+        let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
+        lan.state = PortState::Running;
+        lan.rx.frames = 99;
+        SwitchStats {
+            version: "0.1.0".into(),
+            uptime_s: 3_725.0,
+            workers: vec![WorkerStats {
+                id: 0,
+                wakeups: 1_234,
+                polls: 9,
+                cpu_ns: 1_500_000_000,
+            }],
+            ports: vec![web0, bad, lan],
+        }
+    }
+
+    #[test]
+    fn table_for_people() {
+        insta::assert_snapshot!(sample().to_string(), @r#"
+        weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
+
+        PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
+        web0  running  10    2,000,000      3 GB      4,096    262 kB      7        0.013         0  812 ns  240 us  250 us
+        bad   stopped  -             0       0 B          0       0 B      0            -         0       0       0       0
+        lan   running  -            99       0 B          0       0 B      0            -         -       -       -       -
+        web0: dropped: rx_full 7
+        bad: stopped: TX queue 0: descriptor loop
+        "#);
+    }
+
+    #[test]
+    fn stats_survive_json() {
+        let json = serde_json::to_string(&sample()).unwrap();
+        assert_eq!(
+            serde_json::from_str::<SwitchStats>(&json).unwrap(),
+            sample()
+        );
+        assert!(
+            json.contains(r#""state":"stopped","stopped_reason":"TX queue 0: descriptor loop""#)
+        );
+    }
+
+    #[test]
+    fn numbers_keep_their_size_and_unit() {
+        let times = [
+            0,
+            1,
+            999,
+            1_000,
+            250_000,
+            999_499,
+            999_950,
+            12_340_000_000,
+            u64::MAX,
+        ];
+        assert_eq!(
+            times.map(time),
+            [
+                "0",
+                "1 ns",
+                "999 ns",
+                "1 us",
+                "250 us",
+                "999 us",
+                "1 ms",
+                "12.3 s",
+                "18,446,744,073 s"
+            ]
+        );
+        assert_eq!(
+            [0, 999, 1_500, u64::MAX].map(bytes),
+            ["0 B", "999 B", "1.5 kB", "18.4 EB"]
+        );
+        assert_eq!(
+            [0, 999, 1_000, 1_234_567].map(decimal),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [5.0, 65.0, 3_725.0, 90_000.0].map(uptime),
+            ["5s", "1m05s", "1h02m", "1d01h"]
+        );
+        assert_eq!(uptime(f64::NAN), "0s");
+    }
+}

@@ -1,0 +1,131 @@
+//! The programs as a user starts them: output, diagnostics and exit codes.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use weir::control::{ControlHandler, ControlServer, Request, Response};
+
+fn weir(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn file_with(dir: &Path, text: &str) -> String {
+    let path = dir.join("weir.toml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn check_says_what_a_good_file_sets_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(dir.path(), "[switch]\nworkers = 2\n[vif.a]\n[vif.b]\n");
+    let output = weir(&["check", &file]);
+    assert_eq!(
+        stdout(&output),
+        format!("{file}: good: 2 interfaces, 0 uplinks, 2 workers, latency budget 250 us\n")
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn check_shows_the_line_and_exits_with_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(dir.path(), "[vif.a]\nqueue = 2\n");
+    let output = weir(&["check", &file]);
+    let text = stderr(&output);
+    assert!(
+        text.contains("weir.toml:2:1") && text.contains("did you mean `queues`?"),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn wrong_command_line_exits_with_2() {
+    assert_eq!(weir(&["frobnicate"]).status.code(), Some(2));
+    assert_eq!(weir(&["vif", "add", "Bad Name"]).status.code(), Some(2));
+}
+
+#[test]
+fn commands_without_a_running_weir_ask_for_it_and_exit_with_4() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("c.sock");
+    let control = control.to_str().unwrap();
+    for args in [&["stats"][..], &["vif", "list"], &["vif", "del", "a"]] {
+        let output = weir(&[&["--control", control], args].concat());
+        assert_eq!(output.status.code(), Some(4), "{args:?}");
+        assert!(stderr(&output).contains("is weir running?"), "{args:?}");
+    }
+}
+
+#[test]
+fn qemu_args_without_a_terminal_are_one_line_for_the_shell() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(dir.path(), "[vif.a]\nsocket = \"/run/a.sock\"\n");
+    let output = weir(&["qemu-args", "a", "--config", &file]);
+    let text = stdout(&output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("-m 1G -object memory-backend-memfd,") && !text.contains('\\'));
+
+    let output = weir(&["qemu-args", "b", "--config", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("it has: a"), "{}", stderr(&output));
+}
+
+struct RefusesAll;
+
+impl ControlHandler for RefusesAll {
+    fn handle(&self, request: Request) -> Response {
+        match request {
+            Request::VifList => Response::Vifs { vifs: Vec::new() },
+            _ => Response::error("not today"),
+        }
+    }
+}
+
+#[test]
+fn commands_talk_to_the_weir_of_the_control_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.sock");
+    let _server = ControlServer::start(&path, Arc::new(RefusesAll)).unwrap();
+    let control = path.to_str().unwrap();
+    let output = weir(&["vif", "list", "--json", "--control", control]);
+    assert_eq!(
+        (stdout(&output).as_str(), output.status.code()),
+        ("[]\n", Some(0))
+    );
+    let output = weir(&["vif", "add", "a", "--control", control]);
+    assert!(stderr(&output).contains("not today"));
+    assert_eq!(output.status.code(), Some(1));
+    // Bad settings are found before weir is asked.
+    let output = weir(&["vif", "add", "a", "queues=99", "--control", control]);
+    assert!(
+        stderr(&output).contains("must be 1 to 8, not 99"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn spec_backend_conventions_print_capabilities() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir-vhost-user-net"))
+        .args(["--print-capabilities", "--nonsense"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("\"type\": \"net\""));
+}

@@ -1,0 +1,95 @@
+//! Why a port stopped: what `weir stats` shows.
+
+use weir_engine::burst::FrameError;
+use weir_guestmem::MemoryError;
+use weir_ring::{RingError, SetupError};
+use weir_vhost_user::{ConnectionError, RequestCode};
+
+/// The end of a session, or of the service of its rings.
+#[derive(Debug, thiserror::Error)]
+pub enum StopReason {
+    /// The front end closed the socket, or broke the protocol.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// A request that weir refuses.
+    #[error("{request}: {refusal}")]
+    Refused {
+        /// The request.
+        request: RequestCode,
+        /// What was wrong with it.
+        refusal: Refusal,
+    },
+    /// The guest's driver broke a ring.
+    #[error("ring {ring}: {error}")]
+    Ring {
+        /// Vring index: 2 * pair for receive, 2 * pair + 1 for transmit.
+        ring: usize,
+        /// How.
+        error: RingError,
+    },
+    /// The guest's driver wrote a virtio-net header that contradicts its frame.
+    #[error("ring {ring}: {error}")]
+    Frame {
+        /// Vring index.
+        ring: usize,
+        /// How.
+        error: FrameError,
+    },
+    /// The front end truncated memory that it shared.
+    #[error("shared memory was truncated while in use")]
+    MemoryTruncated,
+    /// The interface was removed from the configuration.
+    #[error("the interface was removed")]
+    Removed,
+    /// weir's own fault.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// What is wrong with a request.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Feature bits that were not offered.
+    #[error("features {0:#x} were not offered")]
+    NotOffered(u64),
+    /// No such ring.
+    #[error("ring {index} does not exist, this interface has {rings}")]
+    NoSuchRing {
+        /// What was asked for.
+        index: u32,
+        /// Rings of the interface.
+        rings: usize,
+    },
+    /// Bad ring size or addresses.
+    #[error(transparent)]
+    Ring(#[from] SetupError),
+    /// Bad memory regions.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A ring needs its size and addresses before its kick.
+    #[error("ring {0} has no size or no addresses yet")]
+    RingIncomplete(u32),
+    /// A base that no split ring can have.
+    #[error("ring base {0} is beyond 65535")]
+    Base(u32),
+    /// A ring without a kick descriptor would have to be polled.
+    #[error("ring {0} comes without a kick descriptor; weir does not poll rings")]
+    NoKick(u32),
+    /// Not an eventfd, or the kernel would not watch it.
+    #[error("the {what} descriptor: {error}")]
+    Descriptor {
+        /// kick, call or err.
+        what: &'static str,
+        /// What is wrong.
+        error: std::io::Error,
+    },
+    /// Out of range.
+    #[error("an MTU of {0}")]
+    Mtu(u64),
+    /// More than a byte.
+    #[error("a device status of {0:#x}")]
+    Status(u64),
+    /// A request of a feature that was not offered.
+    #[error("not supported by this back end")]
+    Unsupported,
+}

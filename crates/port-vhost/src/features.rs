@@ -1,0 +1,156 @@
+//! What weir offers a driver, and what the driver's answer means.
+
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_net::{
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE,
+    VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
+    VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
+};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use weir_vhost_user::{
+    VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_RARP,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_RESET_DEVICE,
+    VHOST_USER_PROTOCOL_F_STATUS,
+};
+use weir_wire::{OffloadCaps, VnetHdr};
+
+/// `VIRTIO_NET_F_GUEST_USO4`, `GUEST_USO6` and `HOST_USO` (virtio 1.3 §5.1.3).
+const VIRTIO_NET_F_GUEST_USO4: u32 = 54;
+const VIRTIO_NET_F_GUEST_USO6: u32 = 55;
+const VIRTIO_NET_F_HOST_USO: u32 = 56;
+
+const fn bits(features: &[u32]) -> u64 {
+    let mut set = 0;
+    let mut i = 0;
+    while i < features.len() {
+        set |= 1 << features[i];
+        i += 1;
+    }
+    set
+}
+
+/// Device features. `CTRL_VQ` and what goes over it are the front end's to serve; it asks here
+/// only whether the back end minds.
+pub(crate) const OFFERED: u64 = bits(&[
+    VIRTIO_F_VERSION_1,
+    VIRTIO_RING_F_INDIRECT_DESC,
+    VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_NET_F_CSUM,
+    VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_MTU,
+    VIRTIO_NET_F_GUEST_TSO4,
+    VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_GUEST_ECN,
+    VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_HOST_ECN,
+    VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_CTRL_VQ,
+    VIRTIO_NET_F_CTRL_RX,
+    VIRTIO_NET_F_GUEST_ANNOUNCE,
+    VIRTIO_NET_F_MQ,
+    VIRTIO_NET_F_GUEST_USO4,
+    VIRTIO_NET_F_GUEST_USO6,
+    VIRTIO_NET_F_HOST_USO,
+    VHOST_USER_F_PROTOCOL_FEATURES,
+]);
+
+/// Protocol features. In-band notifications are not among them: a kick is an eventfd that a worker
+/// sleeps on, never a message. In-flight tracking and the dirty log are not there yet.
+pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
+    VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_RARP,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    VHOST_USER_PROTOCOL_F_MTU,
+    VHOST_USER_PROTOCOL_F_RESET_DEVICE,
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+    VHOST_USER_PROTOCOL_F_STATUS,
+]);
+
+/// A set of acknowledged device features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Features(pub u64);
+
+impl Features {
+    fn has(self, feature: u32) -> bool {
+        self.0 & 1 << feature != 0
+    }
+
+    /// Rings start disabled and are switched by `SET_VRING_ENABLE`; without this bit they start
+    /// enabled (vhost-user, "Ring states").
+    pub(crate) fn protocol_features(self) -> bool {
+        self.has(VHOST_USER_F_PROTOCOL_FEATURES)
+    }
+
+    pub(crate) fn event_idx(self) -> bool {
+        self.has(VIRTIO_RING_F_EVENT_IDX)
+    }
+
+    pub(crate) fn indirect(self) -> bool {
+        self.has(VIRTIO_RING_F_INDIRECT_DESC)
+    }
+
+    /// A frame may span several receive chains.
+    pub(crate) fn mergeable(self) -> bool {
+        self.has(VIRTIO_NET_F_MRG_RXBUF)
+    }
+
+    /// Bytes of the header before each frame: a legacy driver without `MRG_RXBUF` has no
+    /// `num_buffers` (virtio 1.2 §5.1.6.1).
+    pub(crate) fn vnet_len(self) -> usize {
+        if self.has(VIRTIO_F_VERSION_1) || self.mergeable() {
+            VnetHdr::LEN
+        } else {
+            VnetHdr::LEN - 2
+        }
+    }
+
+    /// What the driver takes unfinished.
+    pub(crate) fn receive_caps(self) -> OffloadCaps {
+        let mut caps = OffloadCaps::NONE;
+        let mut add = |present, cap| {
+            if present {
+                caps = caps | cap;
+            }
+        };
+        add(self.has(VIRTIO_NET_F_GUEST_CSUM), OffloadCaps::CSUM);
+        add(self.has(VIRTIO_NET_F_GUEST_TSO4), OffloadCaps::TSO4);
+        add(self.has(VIRTIO_NET_F_GUEST_TSO6), OffloadCaps::TSO6);
+        add(self.has(VIRTIO_NET_F_GUEST_ECN), OffloadCaps::TSO_ECN);
+        let uso = self.has(VIRTIO_NET_F_GUEST_USO4) && self.has(VIRTIO_NET_F_GUEST_USO6);
+        add(uso, OffloadCaps::USO);
+        caps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_vhost_user::VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;
+
+    #[test]
+    fn the_inband_notification_bit_is_never_offered() {
+        assert_eq!(
+            PROTOCOL_OFFERED & 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS,
+            0
+        );
+    }
+
+    #[test]
+    fn spec_5_1_6_1_legacy_header_has_no_num_buffers() {
+        assert_eq!(Features(0).vnet_len(), 10);
+        assert_eq!(Features(1 << VIRTIO_NET_F_MRG_RXBUF).vnet_len(), 12);
+        assert_eq!(Features(1 << VIRTIO_F_VERSION_1).vnet_len(), 12);
+    }
+
+    #[test]
+    fn udp_segments_need_both_ip_versions() {
+        let both = bits(&[VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6]);
+        assert!(Features(both).receive_caps().contains(OffloadCaps::USO));
+        let one = bits(&[VIRTIO_NET_F_GUEST_USO4]);
+        assert!(!Features(one).receive_caps().contains(OffloadCaps::USO));
+    }
+}

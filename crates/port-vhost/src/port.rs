@@ -1,0 +1,426 @@
+//! A guest's interface as the engine sees it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_engine::burst::{Burst, Scratch};
+use weir_engine::stats::{Times, TimesSummary};
+use weir_engine::{Delivered, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
+use weir_fabric::PortId;
+use weir_limits::QUEUE_PAIRS_MAX;
+use weir_policy::moderation::Kind;
+use weir_policy::steering::Steering;
+
+use crate::error::StopReason;
+use crate::queue::{Queue, Ring};
+use crate::rx::RxQueue;
+use crate::tx::TxQueue;
+
+/// What an interface is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct VhostOptions {
+    /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
+    pub queue_pairs: usize,
+    /// When to call the guest.
+    pub moderation: Kind,
+    /// Longest time that a call may be held (ns).
+    pub latency_budget_ns: u64,
+}
+
+/// How far an interface is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No front end is connected.
+    Waiting,
+    /// A front end is connected, no ring is running.
+    Connected,
+    /// At least one ring is running.
+    Running,
+    /// The last session broke the rules; see the reason. A new session or a reset starts afresh.
+    Stopped,
+}
+
+impl State {
+    /// The name in statistics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Connected => "connected",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// A snapshot of an interface.
+#[derive(Debug, Clone)]
+pub struct VhostInfo {
+    /// How far it is.
+    pub state: State,
+    /// Why it stopped last, if it ever did otherwise than in order.
+    pub stop_reason: Option<String>,
+    /// Sessions begun since the interface was made.
+    pub opened: u64,
+    /// Sessions that the front end ended in order.
+    pub closed: u64,
+    /// Sessions that ended in an error.
+    pub failed: u64,
+    /// Acknowledged device features.
+    pub features: u64,
+    /// `NET_SET_MTU`.
+    pub mtu: Option<u16>,
+    /// Bytes of guest memory mapped.
+    pub memory_bytes: u64,
+    /// Receive queues in use.
+    pub rx_queues: usize,
+    /// Arrival of a batch's first frame to the guest being told.
+    pub hold: TimesSummary,
+}
+
+/// What the session tells the statistics.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) connected: bool,
+    pub(crate) stop_reason: Option<String>,
+    pub(crate) opened: u64,
+    pub(crate) closed: u64,
+    pub(crate) failed: u64,
+    pub(crate) features: u64,
+    pub(crate) mtu: Option<u16>,
+    pub(crate) memory_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Pair {
+    tx: Mutex<TxQueue>,
+    rx: Mutex<RxQueue>,
+}
+
+/// A guest's interface.
+#[derive(Debug)]
+pub struct VhostPort {
+    /// Its number in the switch.
+    id: PortId,
+    counters: Arc<PortCounters>,
+    pairs: Vec<Pair>,
+    /// Leading receive queues that can receive.
+    rx_ready: AtomicUsize,
+    steering: Steering,
+    /// A worker found the guest breaking the rules: nothing is served until the session or the
+    /// device starts afresh.
+    failed: AtomicBool,
+    pub(crate) shown: Mutex<Shown>,
+}
+
+/// A lock whose holder panicked guards data of a port that is stopped anyway.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl VhostPort {
+    /// An interface with no session.
+    pub fn new(id: PortId, counters: Arc<PortCounters>, options: &VhostOptions) -> Self {
+        let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
+        let pair = |_| Pair {
+            tx: Mutex::default(),
+            rx: Mutex::new(RxQueue::new(
+                options.moderation.build(options.latency_budget_ns),
+            )),
+        };
+        Self {
+            id,
+            counters,
+            pairs: (0..queue_pairs).map(pair).collect(),
+            rx_ready: AtomicUsize::new(0),
+            steering: Steering::new(1).expect("one queue is a valid number of queues"),
+            failed: AtomicBool::new(false),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Its number in the switch.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Queue pairs that a driver may use.
+    pub fn queue_pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// What it counts.
+    pub fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// Changes the moderation policy while traffic flows. A held call is given first.
+    pub fn set_moderation(&self, kind: Kind, latency_budget_ns: u64) {
+        for (index, pair) in self.pairs.iter().enumerate() {
+            let new = kind.build(latency_budget_ns);
+            // The old one is freed here, outside the lock.
+            let _old = lock(&pair.rx).set_moderation(index, new, &self.counters);
+        }
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> VhostInfo {
+        let mut hold = Times::default();
+        let mut running = false;
+        for pair in &self.pairs {
+            let rx = lock(&pair.rx);
+            hold.merge(&rx.hold);
+            running |= rx.is_ready();
+        }
+        let shown = lock(&self.shown);
+        let state = match (shown.connected, running) {
+            _ if self.failed.load(Ordering::Relaxed) => State::Stopped,
+            (true, true) => State::Running,
+            (true, false) => State::Connected,
+            (false, _) => State::Waiting,
+        };
+        VhostInfo {
+            state,
+            stop_reason: shown.stop_reason.clone(),
+            opened: shown.opened,
+            closed: shown.closed,
+            failed: shown.failed,
+            features: shown.features,
+            mtu: shown.mtu,
+            memory_bytes: shown.memory_bytes,
+            rx_queues: self.rx_queues(),
+            hold: hold.summary(),
+        }
+    }
+
+    /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then
+    /// counts anew what can receive. `None` when there is no such ring.
+    pub(crate) fn with_queue<T>(
+        &self,
+        ring: usize,
+        change: impl FnOnce(&mut Queue) -> T,
+    ) -> Option<T> {
+        let pair = self.pairs.get(ring / 2)?;
+        let result = if ring.is_multiple_of(2) {
+            change(&mut lock(&pair.rx).queue)
+        } else {
+            change(&mut lock(&pair.tx).queue)
+        };
+        self.count_ready();
+        Some(result)
+    }
+
+    /// Takes a ring out of service, with nothing left in flight.
+    pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
+        let pair = self.pairs.get(ring / 2)?;
+        let stopped = if ring.is_multiple_of(2) {
+            let mut rx = lock(&pair.rx);
+            rx.flush(ring / 2, &self.counters);
+            rx.reset();
+            rx.queue.ring.take()
+        } else {
+            let mut tx = lock(&pair.tx);
+            tx.abandon_waiting(&self.counters);
+            tx.queue.ring.take()
+        };
+        self.count_ready();
+        stopped
+    }
+
+    /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
+    pub(crate) fn inject(&self, frame: Box<[u8]>) {
+        if let Some(pair) = self.pairs.first() {
+            lock(&pair.tx).injected.push(frame);
+        }
+    }
+
+    /// A new session, or a reset device: service may begin again.
+    pub(crate) fn clear_failure(&self) {
+        self.failed.store(false, Ordering::Relaxed);
+    }
+
+    /// A session is over, for `error` if it did not end in order.
+    pub(crate) fn session_ended(&self, error: Option<&StopReason>) {
+        let mut shown = lock(&self.shown);
+        match error {
+            None => shown.closed += 1,
+            Some(error) => {
+                shown.failed += 1;
+                shown.stop_reason = Some(error.to_string());
+            }
+        }
+    }
+
+    fn stop(&self, reason: &StopReason) {
+        tracing::warn!(port = %self.id, %reason, "interface stopped");
+        self.failed.store(true, Ordering::Relaxed);
+        self.rx_ready.store(0, Ordering::Relaxed);
+        lock(&self.shown).stop_reason = Some(reason.to_string());
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn count_ready(&self) {
+        let ready = if self.has_failed() {
+            0
+        } else {
+            self.pairs
+                .iter()
+                .take_while(|pair| lock(&pair.rx).is_ready())
+                .count()
+        };
+        self.rx_ready.store(ready, Ordering::Relaxed);
+        // 0 queues is not a spread; the engine asks `rx_queues` first.
+        let _ = self.steering.set_queues(ready.max(1));
+    }
+}
+
+impl Port for VhostPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+            return Taken::default();
+        };
+        let mut tx = lock(&pair.tx);
+        let multi_queue = self.rx_queues() > 1;
+        let taken = tx.take(queue, what, now_ns, &self.counters, scratch, &mut |burst| {
+            if multi_queue {
+                self.follow(queue, burst, clock::secs(now_ns));
+            }
+            forward(burst);
+        });
+        taken.unwrap_or_else(|reason| {
+            tx.queue.signal_error();
+            self.stop(&reason);
+            Taken::default()
+        })
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Delivered {
+        let all = Delivered {
+            frames: frames.len(),
+            ..Delivered::default()
+        };
+        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+            self.counters
+                .dropped(weir_engine::DropReason::RxNotReady, frames.len() as u64);
+            return all;
+        };
+        let mut rx = lock(&pair.rx);
+        let delivered = rx.deliver(queue, burst, frames, now_ns, &self.counters);
+        delivered.unwrap_or_else(|reason| {
+            rx.queue.signal_error();
+            self.stop(&reason);
+            all
+        })
+    }
+
+    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64> {
+        lock(&self.pairs.get(queue)?.rx).expired(queue, now_ns, &self.counters)
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+            return false;
+        };
+        let mut tx = lock(&pair.tx);
+        let Some(ring) = tx.queue.ring.as_mut().filter(|ring| ring.started) else {
+            return false;
+        };
+        match ring.device.enable_kicks() {
+            Ok(available) => available > 0,
+            Err(error) => {
+                tx.queue.signal_error();
+                self.stop(&StopReason::Ring {
+                    ring: 2 * queue + 1,
+                    error,
+                });
+                false
+            }
+        }
+    }
+
+    fn arm_rx(&self, queue: usize) -> bool {
+        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+            return false;
+        };
+        let mut rx = lock(&pair.rx);
+        let Some(ring) = rx.queue.ring.as_mut().filter(|ring| ring.started) else {
+            return false;
+        };
+        let seen = ring.device.available();
+        match ring.device.enable_kicks() {
+            Ok(available) => available > seen,
+            Err(error) => {
+                rx.queue.signal_error();
+                self.stop(&StopReason::Ring {
+                    ring: 2 * queue,
+                    error,
+                });
+                false
+            }
+        }
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        let Some(pair) = self.pairs.get(queue) else {
+            return;
+        };
+        match side {
+            Side::Tx => {
+                self.counters.tx[queue].kicks.add(1);
+                if let Some(ring) = lock(&pair.tx).queue.ring.as_mut() {
+                    ring.started = true;
+                }
+            }
+            Side::Rx => {
+                self.counters.rx[queue].kicks.add(1);
+                let mut rx = lock(&pair.rx);
+                let started = rx
+                    .queue
+                    .ring
+                    .as_mut()
+                    .is_some_and(|r| !std::mem::replace(&mut r.started, true));
+                drop(rx);
+                if started {
+                    self.count_ready();
+                }
+            }
+        }
+    }
+
+    fn rx_queues(&self) -> usize {
+        self.rx_ready.load(Ordering::Relaxed)
+    }
+
+    fn rx_queue_for(&self, hash: u32) -> usize {
+        self.steering.queue_for(hash)
+    }
+
+    fn fail(&self, reason: &str) {
+        self.stop(&StopReason::Internal(reason.to_owned()));
+    }
+}
+
+impl VhostPort {
+    /// A flow's replies go to the queue on which the guest sent it.
+    fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
+        for frame in &burst.frames {
+            let hash = weir_engine::symmetric_hash(frame.head.as_slice());
+            self.steering.record(hash, queue, now_secs);
+        }
+    }
+}

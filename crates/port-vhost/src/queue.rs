@@ -1,0 +1,86 @@
+//! What both directions of a queue have in common: a ring that may be running.
+
+use std::sync::Arc;
+
+use weir_guestmem::{GuestMemory, fault_count};
+use weir_ring::SplitDevice;
+
+use crate::features::Features;
+use crate::notify::Notifier;
+
+/// A ring in service.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) device: SplitDevice,
+    pub(crate) memory: Arc<GuestMemory>,
+    pub(crate) features: Features,
+    /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
+    /// a ring upon receiving a kick").
+    pub(crate) started: bool,
+    /// [`fault_count`] when the memory was last found whole.
+    faults: u64,
+}
+
+impl Ring {
+    pub(crate) fn new(
+        device: SplitDevice,
+        memory: Arc<GuestMemory>,
+        features: Features,
+        started: bool,
+    ) -> Self {
+        // 0 makes the first look a real one: the file may be gone already.
+        Self {
+            device,
+            memory,
+            features,
+            started,
+            faults: 0,
+        }
+    }
+
+    /// The memory was truncated under us: what was read is not what the guest wrote.
+    #[inline]
+    pub(crate) fn memory_gone(&mut self) -> bool {
+        let faults = fault_count();
+        if faults == self.faults {
+            return false;
+        }
+        self.faults = faults;
+        self.memory.poisoned()
+    }
+}
+
+/// A queue as the session configures it.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) ring: Option<Ring>,
+    pub(crate) call: Option<Notifier>,
+    /// Where the front end wants to hear that the ring is broken.
+    pub(crate) err: Option<Notifier>,
+    /// `SET_VRING_ENABLE`.
+    pub(crate) enabled: bool,
+}
+
+impl Queue {
+    /// Tells the front end that the ring is broken, where it asked to be told (`SET_VRING_ERR`).
+    pub(crate) fn signal_error(&self) {
+        if let Some(err) = &self.err {
+            err.notify();
+        }
+    }
+
+    /// Interrupts the guest if it wants that. Says whether it did, `None` if there was nothing to
+    /// tell.
+    #[inline]
+    pub(crate) fn call_if_wanted(&mut self) -> Option<bool> {
+        let ring = self.ring.as_mut()?;
+        if ring.device.unannounced() == 0 {
+            return None;
+        }
+        let wanted = ring.device.needs_call();
+        if let (true, Some(call)) = (wanted, &self.call) {
+            call.notify();
+        }
+        Some(wanted && self.call.is_some())
+    }
+}

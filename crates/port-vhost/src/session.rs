@@ -1,0 +1,454 @@
+//! One front end's session: its requests, and what they do to the interface's rings.
+//!
+//! Ring life (vhost-user, "Ring states"):
+//! ```text
+//! SET_VRING_NUM/ADDR/BASE, SET_VRING_KICK ─▶ in service ── a kick ─▶ started ── GET_VRING_BASE ─▶ stopped
+//! SET_VRING_ENABLE 1/0 (or, without F_PROTOCOL_FEATURES, from the start): enabled or not
+//! ```
+//! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets
+//! nothing.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use weir_engine::{Engine, QueueRef, Side, Watch};
+use weir_guestmem::{GuestMemory, RegionSpec};
+use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN, QUEUE_SIZE_MAX};
+use weir_ring::{Addresses, RingConfig, SetupError, SplitDevice};
+use weir_vhost_user::{
+    Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    VringState,
+};
+use weir_wire::ethernet::ethertype;
+
+use crate::error::{Refusal, StopReason};
+use crate::features::{Features, OFFERED, PROTOCOL_OFFERED};
+use crate::notify::Notifier;
+use crate::port::{VhostPort, lock};
+use crate::queue::Ring;
+
+/// What a front end has said about one ring.
+#[derive(Default)]
+struct Vring {
+    size: Option<u16>,
+    addresses: Option<Addresses>,
+    base: u16,
+    /// The kick descriptor under watch: the ring is in service.
+    watch: Option<Watch>,
+}
+
+/// A session.
+pub(crate) struct Session {
+    pub(crate) connection: Connection,
+    port: Arc<VhostPort>,
+    engine: Arc<Engine>,
+    memory: Arc<GuestMemory>,
+    features: Features,
+    protocol_features: u64,
+    status: u8,
+    vrings: Vec<Vring>,
+}
+
+/// What a request is answered with.
+enum Answer {
+    /// Nothing, or an acknowledgement where one is asked for.
+    Done,
+    Number(u64),
+    Vring(VringState),
+}
+
+impl Session {
+    pub(crate) fn new(connection: Connection, port: Arc<VhostPort>, engine: Arc<Engine>) -> Self {
+        port.clear_failure();
+        let mut shown = lock(&port.shown);
+        shown.connected = true;
+        shown.opened += 1;
+        shown.features = 0;
+        drop(shown);
+        let vrings = (0..2 * port.queue_pairs())
+            .map(|_| Vring::default())
+            .collect();
+        Self {
+            connection,
+            port,
+            engine,
+            memory: Arc::default(),
+            features: Features::default(),
+            protocol_features: 0,
+            status: 0,
+            vrings,
+        }
+    }
+
+    /// Serves requests until none is left or the session is over.
+    pub(crate) fn serve(&mut self) -> Result<(), StopReason> {
+        self.connection.flush()?;
+        // A front end that does not read its replies is not read from either.
+        while !self.connection.wants_write() {
+            let Some(incoming) = self.connection.receive()? else {
+                break;
+            };
+            self.answer(incoming)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {
+        let Incoming {
+            request,
+            need_reply,
+            message,
+        } = incoming;
+        let reply_ack = self.protocol_features & 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
+        let own_reply = request.known().is_some_and(Request::has_own_reply);
+        let ack = need_reply && reply_ack && !own_reply;
+        tracing::debug!(port = %self.port.id(), %request, "request");
+        match self.handle(message) {
+            Ok(Answer::Number(value)) => self.connection.reply_u64(request, value)?,
+            Ok(Answer::Vring(state)) => self.connection.reply(request, state)?,
+            Ok(Answer::Done) if ack => self.connection.ack(request, true)?,
+            Ok(Answer::Done) => {}
+            Err(refusal) => {
+                if ack {
+                    self.connection.ack(request, false)?;
+                }
+                return Err(StopReason::Refused { request, refusal });
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, message: FrontMessage) -> Result<Answer, Refusal> {
+        match message {
+            FrontMessage::GetFeatures => return Ok(Answer::Number(OFFERED)),
+            FrontMessage::SetFeatures(features) => self.set_features(features)?,
+            FrontMessage::GetProtocolFeatures => return Ok(Answer::Number(PROTOCOL_OFFERED)),
+            FrontMessage::SetProtocolFeatures(features) => {
+                refuse_unoffered(features, PROTOCOL_OFFERED)?;
+                self.protocol_features = features;
+            }
+            // One session is one owner.
+            FrontMessage::SetOwner => {}
+            // Deprecated; "use it to disable all rings".
+            FrontMessage::ResetOwner => self.enable_all(false),
+            FrontMessage::ResetDevice => self.reset(),
+            FrontMessage::SetStatus(status) => self.set_status(status)?,
+            FrontMessage::GetStatus => return Ok(Answer::Number(self.status.into())),
+            FrontMessage::GetQueueNum => {
+                return Ok(Answer::Number(self.port.queue_pairs() as u64));
+            }
+            FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
+            FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,
+            FrontMessage::AddMemReg { region, fd } => {
+                let mut memory = GuestMemory::clone(&self.memory);
+                memory.add(spec(&region), &File::from(fd))?;
+                self.use_memory(memory)?;
+            }
+            FrontMessage::RemMemReg(region) => {
+                let mut memory = GuestMemory::clone(&self.memory);
+                memory.remove(&spec(&region))?;
+                self.use_memory(memory)?;
+            }
+            FrontMessage::SetVringNum(VringState { index, num }) => {
+                let size = u16::try_from(num).ok().filter(|n| n.is_power_of_two());
+                let size = size.filter(|size| *size <= QUEUE_SIZE_MAX);
+                let bad = SetupError::Size(u16::try_from(num).unwrap_or(u16::MAX));
+                self.vring(index)?.size = Some(size.ok_or(bad)?);
+            }
+            FrontMessage::SetVringAddr(addr) => {
+                self.vring(addr.index)?.addresses = Some(Addresses {
+                    descriptor: addr.descriptor,
+                    driver: addr.available,
+                    device: addr.used,
+                });
+                self.rebuild(addr.index as usize)?;
+            }
+            FrontMessage::SetVringBase(VringState { index, num }) => {
+                self.vring(index)?.base = u16::try_from(num).map_err(|_| Refusal::Base(num))?;
+            }
+            FrontMessage::GetVringBase { index } => {
+                self.vring(index)?;
+                let num = self.stop_ring(index as usize).into();
+                return Ok(Answer::Vring(VringState { index, num }));
+            }
+            FrontMessage::SetVringKick { index, fd } => {
+                self.vring(index)?;
+                self.start_service(index, fd.ok_or(Refusal::NoKick(index))?)?;
+            }
+            FrontMessage::SetVringCall { index, fd } => {
+                self.vring(index)?;
+                let call = notifier("call", fd)?;
+                self.port
+                    .with_queue(index as usize, |queue| queue.call = call);
+            }
+            FrontMessage::SetVringErr { index, fd } => {
+                self.vring(index)?;
+                let err = notifier("err", fd)?;
+                self.port
+                    .with_queue(index as usize, |queue| queue.err = err);
+            }
+            FrontMessage::SetVringEnable { index, enable } => {
+                self.vring(index)?;
+                self.enable(index as usize, enable);
+            }
+            FrontMessage::NetSetMtu(mtu) => {
+                let valid = u16::try_from(mtu)
+                    .ok()
+                    .filter(|mtu| (MTU_MIN..=MTU_MAX).contains(mtu));
+                lock(&self.port.shown).mtu = Some(valid.ok_or(Refusal::Mtu(mtu))?);
+            }
+            FrontMessage::SendRarp(mac) => self.send_rarp(mac),
+            FrontMessage::VringKick { .. }
+            | FrontMessage::SetVringEndian(_)
+            | FrontMessage::SetLogBase(_)
+            | FrontMessage::SetLogFd(_)
+            | FrontMessage::SetBackendReqFd(_)
+            | FrontMessage::GetInflightFd(_)
+            | FrontMessage::SetInflightFd { .. }
+            | FrontMessage::GetConfig(_)
+            | FrontMessage::SetConfig(_)
+            | FrontMessage::Unknown { .. } => return Err(Refusal::Unsupported),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn vring(&mut self, index: u32) -> Result<&mut Vring, Refusal> {
+        let rings = self.vrings.len();
+        self.vrings
+            .get_mut(index as usize)
+            .ok_or(Refusal::NoSuchRing { index, rings })
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+        refuse_unoffered(features, OFFERED)?;
+        self.features = Features(features);
+        lock(&self.port.shown).features = features;
+        if !self.features.protocol_features() {
+            self.enable_all(true);
+        }
+        Ok(())
+    }
+
+    fn set_status(&mut self, status: u64) -> Result<(), Refusal> {
+        self.status = u8::try_from(status).map_err(|_| Refusal::Status(status))?;
+        if self.status == 0 {
+            // virtio 1.2 §2.1.1: the driver resets the device.
+            self.stop_all();
+            self.port.clear_failure();
+        }
+        Ok(())
+    }
+
+    /// `RESET_DEVICE`: everything but the session and its memory.
+    fn reset(&mut self) {
+        self.stop_all();
+        self.enable_all(false);
+        for vring in &mut self.vrings {
+            *vring = Vring::default();
+        }
+        self.features = Features::default();
+        self.status = 0;
+        self.port.clear_failure();
+    }
+
+    fn set_mem_table(&mut self, regions: Vec<(MemoryRegion, OwnedFd)>) -> Result<(), Refusal> {
+        let regions: Vec<_> = regions
+            .into_iter()
+            .map(|(region, fd)| (spec(&region), File::from(fd)))
+            .collect();
+        self.use_memory(GuestMemory::map(&regions)?)
+    }
+
+    /// Goes over to another memory table; rings in service move along.
+    fn use_memory(&mut self, memory: GuestMemory) -> Result<(), Refusal> {
+        lock(&self.port.shown).memory_bytes = memory.size_bytes();
+        self.memory = Arc::new(memory);
+        (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
+    }
+
+    /// Builds a ring in service anew, where it stands, after its memory or its addresses changed.
+    fn rebuild(&mut self, index: usize) -> Result<(), Refusal> {
+        let vring = &self.vrings[index];
+        let (Some(addresses), Some(_), Some(size)) = (vring.addresses, &vring.watch, vring.size)
+        else {
+            return Ok(());
+        };
+        let Some(old) = self.port.stop_ring(index) else {
+            return Ok(());
+        };
+        let ring = self.build(size, &addresses, old.device.base(), old.started)?;
+        self.port.with_queue(index, |queue| queue.ring = Some(ring));
+        self.nudge(index);
+        Ok(())
+    }
+
+    fn build(
+        &self,
+        size: u16,
+        addresses: &Addresses,
+        base: u16,
+        started: bool,
+    ) -> Result<Ring, SetupError> {
+        let (event_idx, indirect) = (self.features.event_idx(), self.features.indirect());
+        let config = RingConfig {
+            size,
+            event_idx,
+            indirect,
+        };
+        let device = SplitDevice::new(&self.memory, config, addresses, base)?;
+        Ok(Ring::new(
+            device,
+            Arc::clone(&self.memory),
+            self.features,
+            started,
+        ))
+    }
+
+    /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
+    fn start_service(&mut self, index: u32, kick: OwnedFd) -> Result<(), Refusal> {
+        let ring_index = index as usize;
+        self.stop_ring_keeping_base(ring_index);
+        let vring = &self.vrings[ring_index];
+        let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
+            return Err(Refusal::RingIncomplete(index));
+        };
+        // A ring that comes with a base was running before this session: its driver may have
+        // nothing to kick about, and may even have been asked for no kicks by a switch that is gone.
+        let resumed = vring.base != 0;
+        let ring = self.build(size, &addresses, vring.base, resumed)?;
+        self.port
+            .with_queue(ring_index, |queue| queue.ring = Some(ring));
+        // Before the kick is watched: the first frame may come with it.
+        let _ = self.engine.fabric().set_active(self.port.id(), true);
+        let watch = self
+            .engine
+            .watch(self.queue_ref(ring_index), kick)
+            .map_err(|error| Refusal::Descriptor {
+                what: "kick",
+                error,
+            })?;
+        self.vrings[ring_index].watch = Some(watch);
+        if resumed {
+            self.nudge(ring_index);
+        }
+        Ok(())
+    }
+
+    fn queue_ref(&self, ring: usize) -> QueueRef {
+        let side = if ring.is_multiple_of(2) {
+            Side::Rx
+        } else {
+            Side::Tx
+        };
+        QueueRef {
+            port: self.port.id(),
+            queue: ring / 2,
+            side,
+        }
+    }
+
+    /// Makes a worker look at a ring that is started.
+    fn nudge(&self, ring: usize) {
+        let started = self
+            .port
+            .with_queue(ring, |q| q.ring.as_ref().is_some_and(|r| r.started));
+        if started == Some(true) {
+            self.engine.nudge(self.queue_ref(ring));
+        }
+    }
+
+    fn enable(&self, ring: usize, enabled: bool) {
+        self.port.with_queue(ring, |queue| queue.enabled = enabled);
+        self.nudge(ring);
+    }
+
+    fn enable_all(&self, enabled: bool) {
+        (0..self.vrings.len()).for_each(|ring| self.enable(ring, enabled));
+    }
+
+    /// Takes a ring out of service and says where it stands.
+    fn stop_ring(&mut self, index: usize) -> u16 {
+        self.stop_ring_keeping_base(index);
+        if self.vrings.iter().all(|vring| vring.watch.is_none()) {
+            let _ = self.engine.fabric().set_active(self.port.id(), false);
+        }
+        self.vrings[index].base
+    }
+
+    fn stop_ring_keeping_base(&mut self, index: usize) {
+        self.vrings[index].watch = None;
+        if let Some(ring) = self.port.stop_ring(index) {
+            self.vrings[index].base = ring.device.base();
+        }
+    }
+
+    fn stop_all(&mut self) {
+        for index in 0..self.vrings.len() {
+            self.stop_ring(index);
+        }
+    }
+
+    /// `SEND_RARP`: after a migration, tells the network where the guest is now.
+    fn send_rarp(&self, mac: [u8; 6]) {
+        self.port.inject(rarp(mac));
+        self.engine.nudge(self.queue_ref(1));
+    }
+}
+
+impl Drop for Session {
+    /// However a session ends, its rings stop and its memory goes.
+    fn drop(&mut self) {
+        self.stop_all();
+        for ring in 0..self.vrings.len() {
+            self.port.with_queue(ring, |queue| {
+                queue.enabled = false;
+                queue.call = None;
+                queue.err = None;
+            });
+        }
+        // Who comes next need not have this guest's address.
+        let _ = self.engine.fabric().reset_mac_check(self.port.id());
+        let mut shown = lock(&self.port.shown);
+        shown.connected = false;
+        shown.memory_bytes = 0;
+    }
+}
+
+fn refuse_unoffered(features: u64, offered: u64) -> Result<(), Refusal> {
+    match features & !offered {
+        0 => Ok(()),
+        extra => Err(Refusal::NotOffered(extra)),
+    }
+}
+
+fn spec(region: &MemoryRegion) -> RegionSpec {
+    RegionSpec {
+        guest_address: region.guest_address,
+        size: region.size,
+        user_address: region.user_address,
+        mmap_offset: region.mmap_offset,
+    }
+}
+
+fn notifier(what: &'static str, fd: Option<OwnedFd>) -> Result<Option<Notifier>, Refusal> {
+    fd.map(Notifier::new)
+        .transpose()
+        .map_err(|error| Refusal::Descriptor { what, error })
+}
+
+/// A RARP "who am I" for `mac`, broadcast (RFC 903): what switches learn a moved guest from.
+fn rarp(mac: [u8; 6]) -> Box<[u8]> {
+    let mut frame = Vec::with_capacity(60);
+    frame.extend([0xff; 6]);
+    frame.extend(mac);
+    frame.extend(ethertype::RARP.to_be_bytes());
+    // Ethernet, IPv4, address lengths 6 and 4, operation 3: request reverse.
+    frame.extend([0, 1, 8, 0, 6, 4, 0, 3]);
+    for _ in ["sender", "target"] {
+        frame.extend(mac);
+        frame.extend([0; 4]);
+    }
+    frame.resize(60, 0);
+    frame.into()
+}

@@ -1,0 +1,291 @@
+//! Transmit queues: from a guest's ring into a burst, and back to the guest when it is forwarded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use weir_engine::burst::{Burst, FrameError, Scratch};
+use weir_engine::{DropReason, PortCounters, Take, Taken};
+use weir_fabric::PortId;
+use weir_guestmem::GuestMemory;
+use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
+use weir_wire::OffloadError;
+
+use crate::error::StopReason;
+use crate::queue::{Queue, Ring};
+
+/// A frame that waits in the guest's own memory for a receiver that was full.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// Its descriptor chain: taken, not completed.
+    head: u16,
+    port: PortId,
+    since_ns: u64,
+}
+
+/// A transmit queue.
+#[derive(Debug, Default)]
+pub(crate) struct TxQueue {
+    pub(crate) queue: Queue,
+    waiting: VecDeque<Waiting>,
+    /// Frames that weir sends in the guest's name (`SEND_RARP`).
+    pub(crate) injected: Vec<Box<[u8]>>,
+}
+
+impl TxQueue {
+    /// See [`weir_engine::Port::take`]. `index` is the queue pair.
+    pub(crate) fn take(
+        &mut self,
+        index: usize,
+        what: Take,
+        now_ns: u64,
+        counters: &PortCounters,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Result<Taken, StopReason> {
+        let enabled = self.queue.enabled;
+        let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.started) else {
+            return Ok(Taken::default());
+        };
+        let bound = PARKED_MAX.min(usize::from(ring.device.config().size / 2));
+        // The burst borrows the memory while the ring is completed below.
+        let memory = Arc::clone(&ring.memory);
+        let mut burst = scratch.lend();
+        let filled = match what {
+            Take::New => fill_new(ring, &memory, &mut burst, now_ns, counters),
+            Take::Parked => fill_waiting(
+                ring,
+                &memory,
+                &mut self.waiting,
+                &mut burst,
+                now_ns,
+                counters,
+            ),
+        };
+        let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
+        let from_ring = burst.frames.len();
+        if what == Take::New {
+            for frame in self.injected.drain(..) {
+                burst.add_own(&frame, now_ns);
+            }
+        }
+
+        if enabled {
+            if what == Take::New {
+                let waiting = self.waiting.iter().map(|waiting| waiting.port);
+                burst.blocked.extend(waiting);
+                burst.blocked.dedup();
+            }
+            burst.park_room = bound.saturating_sub(self.waiting.len());
+            if !burst.frames.is_empty() {
+                count(counters, index, &burst, what);
+                forward(&mut burst);
+            }
+        } else {
+            // A disabled ring is still drained: "must process and discard any TX packets".
+            counters.dropped(DropReason::TxDisabled, burst.frames.len() as u64);
+        }
+        self.settle(index, what, from_ring, &burst, counters);
+        scratch.give_back(burst);
+
+        let ring = self.queue.ring.as_mut();
+        let (more, gone) = ring.map_or((false, false), |ring| {
+            (ring.device.available() > 0, ring.memory_gone())
+        });
+        if gone {
+            return Err(StopReason::MemoryTruncated);
+        }
+        Ok(Taken {
+            frames: consumed,
+            more,
+            parked: self.waiting.len(),
+            parked_until: self
+                .waiting
+                .front()
+                .map(|first| first.since_ns + PARKED_NS_MAX),
+        })
+    }
+
+    /// Completes what was forwarded and keeps what was parked.
+    fn settle(
+        &mut self,
+        index: usize,
+        what: Take,
+        from_ring: usize,
+        burst: &Burst<'_>,
+        counters: &PortCounters,
+    ) {
+        let Some(ring) = self.queue.ring.as_mut() else {
+            return;
+        };
+        let mut parked = 0u64;
+        for waiting in &burst.parked {
+            parked |= 1 << waiting.frame;
+        }
+        // Parked again: before those that were not looked at.
+        let rest = if what == Take::Parked {
+            std::mem::take(&mut self.waiting)
+        } else {
+            VecDeque::new()
+        };
+        let mut order: [u16; BURST_MAX] = [0; BURST_MAX];
+        for waiting in &burst.parked {
+            order[usize::from(waiting.frame)] = waiting.port.get();
+        }
+        for (i, frame) in burst.frames[..from_ring].iter().enumerate() {
+            if parked & 1 << i == 0 {
+                ring.device.complete(frame.token, 0);
+            } else if let Some(port) = PortId::new(order[i]) {
+                let since_ns = frame.arrived_ns;
+                self.waiting.push_back(Waiting {
+                    head: frame.token,
+                    port,
+                    since_ns,
+                });
+                if what == Take::New {
+                    counters.parked.add(1);
+                }
+            }
+        }
+        self.waiting.extend(rest);
+        ring.device.publish();
+        match self.queue.call_if_wanted() {
+            Some(true) => counters.tx[index].calls.add(1),
+            Some(false) => counters.tx[index].calls_suppressed.add(1),
+            None => {}
+        }
+    }
+
+    /// Drops what waits, so that the ring can stop with nothing in flight.
+    pub(crate) fn abandon_waiting(&mut self, counters: &PortCounters) {
+        let waiting = std::mem::take(&mut self.waiting);
+        counters.dropped(DropReason::RxWaitedTooLong, waiting.len() as u64);
+        if let Some(ring) = self.queue.ring.as_mut() {
+            for frame in waiting {
+                ring.device.complete(frame.head, 0);
+            }
+            ring.device.publish();
+        }
+    }
+}
+
+/// A ring or frame error, before it is known in which ring.
+enum Broken {
+    Ring(weir_ring::RingError),
+    Frame(FrameError),
+}
+
+impl Broken {
+    fn at(self, ring: usize) -> StopReason {
+        match self {
+            Self::Ring(error) => StopReason::Ring { ring, error },
+            Self::Frame(error) => StopReason::Frame { ring, error },
+        }
+    }
+}
+
+impl From<weir_ring::RingError> for Broken {
+    fn from(error: weir_ring::RingError) -> Self {
+        Self::Ring(error)
+    }
+}
+
+/// New frames from the ring. Says how many chains that took.
+fn fill_new<'m>(
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    burst: &mut Burst<'m>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<usize, Broken> {
+    let Ring {
+        device, features, ..
+    } = ring;
+    device.suppress_kicks();
+    device.refill()?;
+    let mut consumed = 0;
+    while !burst.is_full() && consumed < 2 * BURST_MAX {
+        let first = burst.pieces.len();
+        let Some(chain) = device.take_readable(memory, &mut burst.pieces)? else {
+            break;
+        };
+        consumed += 1;
+        if !add(burst, first, features.vnet_len(), chain, now_ns, counters)? {
+            device.complete(chain.head, 0);
+        }
+    }
+    Ok(consumed)
+}
+
+/// Frames that waited, oldest first; those that waited too long are dropped.
+fn fill_waiting<'m>(
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    waiting: &mut VecDeque<Waiting>,
+    burst: &mut Burst<'m>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<usize, Broken> {
+    let Ring {
+        device, features, ..
+    } = ring;
+    let mut consumed = 0;
+    while !burst.is_full() {
+        let Some(frame) = waiting.pop_front() else {
+            break;
+        };
+        consumed += 1;
+        if frame.since_ns + PARKED_NS_MAX <= now_ns {
+            counters.dropped(DropReason::RxWaitedTooLong, 1);
+            device.complete(frame.head, 0);
+            continue;
+        }
+        let first = burst.pieces.len();
+        let chain = device.retake_readable(frame.head, memory, &mut burst.pieces)?;
+        if !add(
+            burst,
+            first,
+            features.vnet_len(),
+            chain,
+            frame.since_ns,
+            counters,
+        )? {
+            device.complete(chain.head, 0);
+        }
+    }
+    Ok(consumed)
+}
+
+/// Adds a chain's frame to the burst. `false`: it was dropped, with a counter.
+fn add(
+    burst: &mut Burst<'_>,
+    first: usize,
+    vnet_len: usize,
+    chain: weir_ring::Chain,
+    arrived_ns: u64,
+    counters: &PortCounters,
+) -> Result<bool, Broken> {
+    let Err(error) = burst.add(first, vnet_len, chain.len, chain.head, arrived_ns) else {
+        return Ok(true);
+    };
+    let reason = match error {
+        FrameError::TooShort(_) => DropReason::FrameTooShort,
+        FrameError::TooLong(_) => DropReason::FrameTooLong,
+        // Not necessarily a lie: a second tag, or an extension header that weir does not follow.
+        FrameError::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
+            DropReason::GsoHeaders
+        }
+        error @ FrameError::Header(_) => return Err(Broken::Frame(error)),
+    };
+    counters.dropped(reason, 1);
+    Ok(false)
+}
+
+/// Counts frames once, when they are new.
+fn count(counters: &PortCounters, index: usize, burst: &Burst<'_>, what: Take) {
+    if what == Take::New {
+        counters.tx[index].frames.add(burst.frames.len() as u64);
+        counters.tx[index]
+            .bytes
+            .add(burst.frames.iter().map(|f| u64::from(f.len)).sum());
+    }
+}
