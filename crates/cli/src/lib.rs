@@ -3,6 +3,7 @@
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
 //! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
 //! * [`control`]: the control socket, both sides.
+//! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
 //! * [`stats`]: the counters' data model, as JSON and as a table.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
@@ -14,7 +15,9 @@ pub mod args;
 pub mod commands;
 pub mod config;
 pub mod control;
+pub mod run;
 pub mod stats;
+pub mod switch;
 pub mod unix_socket;
 pub mod vhost_user_net;
 pub mod vm_args;

@@ -19,7 +19,7 @@ fn run(cli: Cli) -> Result<(), Report> {
     let terminal = commands::stdout_is_terminal();
     match cli.command {
         Command::Demo(_) => return Err(miette::miette!("this build has no data path yet")),
-        Command::Run(_) => return Err(miette::miette!("this build has no data path yet")),
+        Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut out)?,

@@ -34,8 +34,8 @@ pub struct WorkerStats {
     pub id: u32,
     /// How often it woke from sleep.
     pub wakeups: u64,
-    /// How often it went through its queues.
-    pub polls: u64,
+    /// How many bursts of frames it forwarded.
+    pub bursts: u64,
     /// Processor time it used, in nanoseconds.
     pub cpu_ns: u64,
 }
@@ -100,6 +100,8 @@ pub struct PortStats {
     pub rx: QueueStats,
     /// The sum over the queues, TX.
     pub tx: QueueStats,
+    /// Frames that waited in this port's memory for a receiver without buffers.
+    pub parked: u64,
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
@@ -139,6 +141,8 @@ pub struct QueueStats {
     pub bytes: u64,
     /// Interrupts sent to the guest.
     pub calls: u64,
+    /// Interrupts that the guest had asked not to get: it was looking anyway.
+    pub calls_suppressed: u64,
     /// Notifications received from the guest.
     pub kicks: u64,
 }
@@ -148,6 +152,7 @@ impl std::ops::AddAssign for QueueStats {
         self.frames += other.frames;
         self.bytes += other.bytes;
         self.calls += other.calls;
+        self.calls_suppressed += other.calls_suppressed;
         self.kicks += other.kicks;
     }
 }
@@ -177,6 +182,7 @@ impl PortStats {
             queues: Vec::new(),
             rx: QueueStats::default(),
             tx: QueueStats::default(),
+            parked: 0,
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
             latency_budget_ns: 0,
@@ -449,7 +455,7 @@ mod tests {
             workers: vec![WorkerStats {
                 id: 0,
                 wakeups: 1_234,
-                polls: 9,
+                bursts: 9,
                 cpu_ns: 1_500_000_000,
             }],
             ports: vec![web0, bad, lan],

@@ -1,0 +1,532 @@
+//! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
+//! socket can do to them while it runs.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use miette::Diagnostic;
+use thiserror::Error;
+use weir_engine::stats::QueueCounters;
+use weir_engine::{Engine, PortCounters};
+use weir_fabric::{PortError, PortId};
+use weir_limits::PORTS_MAX;
+use weir_policy::moderation::Kind;
+use weir_port_tap::{Tap, TapError, TapOptions, TapPort};
+use weir_port_vhost::{Endpoint, Manager, ManagerGone, State, VhostInfo, VhostOptions, VhostPort};
+
+use crate::config::{
+    Config, LatencyBudget, Moderation, PortName, SocketMode, SocketPath, SocketRole, UplinkConfig,
+    UplinkKind, VifChanges, VifConfig, Workers,
+};
+use crate::control::{ControlHandler, Request, Response, VifStatus};
+use crate::stats::{
+    HoldTimes, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
+    SwitchStats, WorkerStats,
+};
+use crate::unix_socket::{BoundListener, ListenError};
+
+/// Why the switch, or one interface, could not be started.
+#[derive(Debug, Error, Diagnostic)]
+pub enum SwitchError {
+    /// Threads or descriptors could not be had.
+    #[error("cannot start the switch")]
+    Start(#[source] io::Error),
+    /// The socket of an interface.
+    #[error("interface {name}")]
+    #[diagnostic(forward(source))]
+    Socket {
+        /// The interface.
+        name: PortName,
+        /// What is wrong.
+        source: ListenError,
+    },
+    /// The device of an uplink.
+    #[error("uplink {name}: {source}")]
+    Tap {
+        /// The uplink.
+        name: PortName,
+        /// What is wrong.
+        source: TapError,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+    /// No room for another port.
+    #[error("{name}: {source}")]
+    Port {
+        /// The port.
+        name: PortName,
+        /// What is wrong.
+        source: PortError,
+    },
+    /// A worker cannot watch the device.
+    #[error("uplink {name}: cannot be watched")]
+    Watch {
+        /// The uplink.
+        name: PortName,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// weir is shutting down.
+    #[error(transparent)]
+    Gone(#[from] ManagerGone),
+}
+
+/// An interface in use.
+struct Vif {
+    config: VifConfig,
+    port: Arc<VhostPort>,
+    /// Keeps the socket's file, and removes it.
+    _socket: Option<BoundListener>,
+}
+
+/// An uplink in use.
+struct Uplink {
+    config: UplinkConfig,
+    id: PortId,
+    port: Arc<TapPort>,
+    counters: Arc<PortCounters>,
+}
+
+#[derive(Default)]
+struct Ports {
+    vifs: Vec<Vif>,
+    uplinks: Vec<Uplink>,
+}
+
+/// A running switch. Dropping it ends every session.
+pub struct Switch {
+    // Dropped in this order: no sessions, then no uplinks, then no workers.
+    sessions: Manager,
+    ports: Mutex<Ports>,
+    engine: Arc<Engine>,
+    latency_budget: LatencyBudget,
+    control: SocketPath,
+    started: Instant,
+}
+
+/// How an interface meets its front end.
+pub enum Meeting {
+    /// As its configuration says.
+    Configured,
+    /// On this socket, which is listening.
+    Listener(std::os::unix::net::UnixListener),
+    /// On this connection, once.
+    Connected(UnixStream),
+}
+
+impl Switch {
+    /// Starts everything in `config`, or nothing.
+    ///
+    /// # Errors
+    /// [`SwitchError`]
+    pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
+        let switch = Self::empty(
+            worker_count(config.switch.workers),
+            config.switch.latency_budget,
+            config.switch.control.clone(),
+        )?;
+        for uplink in &config.uplinks {
+            switch.add_uplink(uplink)?;
+        }
+        for vif in &config.vifs {
+            switch.add_vif(vif.clone(), Meeting::Configured)?;
+        }
+        Ok(switch)
+    }
+
+    /// A switch without ports.
+    ///
+    /// # Errors
+    /// [`SwitchError::Start`]
+    pub fn empty(
+        workers: usize,
+        latency_budget: LatencyBudget,
+        control: SocketPath,
+    ) -> Result<Arc<Self>, SwitchError> {
+        let engine = Engine::start(workers).map_err(SwitchError::Start)?;
+        let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
+        let started = Instant::now();
+        let ports = Mutex::default();
+        Ok(Arc::new(Self {
+            sessions,
+            ports,
+            engine,
+            latency_budget,
+            control,
+            started,
+        }))
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Adds an interface.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then nothing has changed.
+    pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
+        let name = config.name.clone();
+        let (endpoint, socket) = meet(&config, meeting).map_err(|source| SwitchError::Socket {
+            name: name.clone(),
+            source,
+        })?;
+        let options = VhostOptions {
+            queue_pairs: config.queues.get().into(),
+            moderation: config.moderation.into(),
+            latency_budget_ns: self.budget(&config).ns(),
+        };
+        let (id, port) = self
+            .engine
+            .add_port(config.port_config(), |id, counters| {
+                Arc::new(VhostPort::new(id, counters, &options))
+            })
+            .map_err(|source| SwitchError::Port {
+                name: name.clone(),
+                source,
+            })?;
+        if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
+            self.engine.remove_port(id);
+            return Err(gone.into());
+        }
+        tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
+        self.ports().vifs.push(Vif {
+            config,
+            port,
+            _socket: socket,
+        });
+        Ok(())
+    }
+
+    /// Adds an uplink.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then nothing has changed.
+    pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
+        let name = config.name.clone();
+        let UplinkKind::Tap { interface, queues } = &config.kind;
+        let options = TapOptions {
+            name: interface.to_string(),
+            queues: queues.get().into(),
+            mtu: config.mtu.map(|mtu| mtu.get()),
+        };
+        let tap = Tap::open(&options).map_err(|source| SwitchError::Tap {
+            name: name.clone(),
+            help: source.help(),
+            source,
+        })?;
+        let mut made = None;
+        let (id, port) = self
+            .engine
+            .add_port(config.port_config(), |_, counters| {
+                made = Some(Arc::clone(&counters));
+                Arc::new(TapPort::new(tap, counters))
+            })
+            .map_err(|source| SwitchError::Port {
+                name: name.clone(),
+                source,
+            })?;
+        if let Err(source) = port.watch(&self.engine, id) {
+            self.engine.remove_port(id);
+            return Err(SwitchError::Watch { name, source });
+        }
+        // The port was added a moment ago and only this thread knows of it.
+        let _ = self.engine.fabric().set_active(id, true);
+        tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
+        let counters = made.unwrap_or_default();
+        self.ports().uplinks.push(Uplink {
+            config: config.clone(),
+            id,
+            port,
+            counters,
+        });
+        Ok(())
+    }
+
+    fn budget(&self, vif: &VifConfig) -> LatencyBudget {
+        vif.latency_budget.unwrap_or(self.latency_budget)
+    }
+
+    /// Adds an interface while the switch runs, if it goes together with those there are.
+    fn vif_add(&self, config: VifConfig) -> Response {
+        {
+            let ports = self.ports();
+            if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
+                return Response::error(format!("the switch has {PORTS_MAX} ports already"));
+            }
+            if ports
+                .uplinks
+                .iter()
+                .any(|uplink| uplink.config.name == config.name)
+            {
+                return Response::error(format!("there already is a port called {}", config.name));
+            }
+            if config.socket == self.control {
+                return Response::error(format!("{} is the control socket", config.socket));
+            }
+            if let Some(conflict) = ports
+                .vifs
+                .iter()
+                .find_map(|vif| config.conflict_with(&vif.config))
+            {
+                return Response::error(conflict.to_string());
+            }
+        }
+        match self.add_vif(config, Meeting::Configured) {
+            Ok(()) => Response::Ok,
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn vif_set(&self, name: &PortName, changes: VifChanges) -> Response {
+        let mut ports = self.ports();
+        let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
+            return no_such_vif(name);
+        };
+        let mut config = ports.vifs[index].config.clone();
+        changes.apply(&mut config);
+        let conflict = ports
+            .vifs
+            .iter()
+            .filter(|vif| vif.config.name != *name)
+            .find_map(|vif| config.conflict_with(&vif.config));
+        if let Some(conflict) = conflict {
+            return Response::error(conflict.to_string());
+        }
+        let vif = &mut ports.vifs[index];
+        let updated = self
+            .engine
+            .fabric()
+            .update_port(vif.port.id(), config.port_config());
+        if let Err(error) = updated {
+            return Response::error(error.to_string());
+        }
+        vif.port
+            .set_moderation(config.moderation.into(), self.budget(&config).ns());
+        vif.config = config;
+        Response::Ok
+    }
+
+    fn vif_del(&self, name: &PortName) -> Response {
+        let mut ports = self.ports();
+        let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
+            return no_such_vif(name);
+        };
+        let vif = ports.vifs.remove(index);
+        drop(ports);
+        self.sessions.remove(vif.port.id());
+        self.engine.remove_port(vif.port.id());
+        tracing::info!(vif = %name, "interface removed");
+        Response::Ok
+    }
+
+    fn vif_list(&self) -> Response {
+        let status = |vif: &Vif| {
+            let info = vif.port.info();
+            VifStatus {
+                config: vif.config.clone(),
+                state: port_state(info.state),
+                stopped_reason: info.stop_reason,
+            }
+        };
+        Response::Vifs {
+            vifs: self.ports().vifs.iter().map(status).collect(),
+        }
+    }
+
+    /// The counters of everything.
+    pub fn stats(&self) -> SwitchStats {
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().map(uplink_stats);
+        let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
+        let workers = self.engine.workers().into_iter().zip(0..);
+        SwitchStats {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            workers: workers
+                .map(|(worker, id)| WorkerStats {
+                    id,
+                    wakeups: worker.wakeups,
+                    bursts: worker.bursts,
+                    cpu_ns: worker.cpu_ns.unwrap_or(0),
+                })
+                .collect(),
+            ports: uplinks.chain(vifs).collect(),
+        }
+    }
+
+    fn vif_stats(&self, vif: &Vif) -> PortStats {
+        let info = vif.port.info();
+        let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
+        stats.state = port_state(info.state);
+        stats.sessions = SessionStats {
+            opened: info.opened,
+            closed: info.closed,
+            failed: info.failed,
+            last_error: info.stop_reason.clone(),
+        };
+        stats.mac = vif.config.mac;
+        stats.vlan = vif.config.vlan.clone();
+        stats.latency_budget_ns = self.budget(&vif.config).ns();
+        let VhostInfo {
+            hold, stop_reason, ..
+        } = info;
+        stats.stopped_reason = stop_reason;
+        stats.hold_ns = HoldTimes {
+            p50: hold.p50,
+            p99: hold.p99,
+            max: hold.max,
+        };
+        count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
+        stats
+    }
+}
+
+fn uplink_stats(uplink: &Uplink) -> PortStats {
+    let mut stats = PortStats::new(uplink.config.name.clone(), PortKind::Uplink);
+    stats.stopped_reason = uplink.port.failure().map(str::to_owned);
+    stats.state = match stats.stopped_reason {
+        Some(_) => PortState::Stopped,
+        None => PortState::Running,
+    };
+    stats.vlan = uplink.config.vlan.clone();
+    count(&mut stats, &uplink.counters, uplink.port.info().queues);
+    stats
+}
+
+fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
+    let queue = |q: &QueueCounters| QueueStats {
+        frames: q.frames.get(),
+        bytes: q.bytes.get(),
+        calls: q.calls.get(),
+        calls_suppressed: q.calls_suppressed.get(),
+        kicks: q.kicks.get(),
+    };
+    let pairs = counters.rx.iter().zip(&counters.tx).take(queues);
+    stats.set_queues(
+        pairs
+            .map(|(rx, tx)| QueuePairStats {
+                rx: queue(rx),
+                tx: queue(tx),
+            })
+            .collect(),
+    );
+    stats.parked = counters.parked.get();
+    stats.drops = counters
+        .drops()
+        .map(|(reason, n)| (reason.to_owned(), n))
+        .collect();
+}
+
+fn meet(
+    config: &VifConfig,
+    meeting: Meeting,
+) -> Result<(Endpoint, Option<BoundListener>), ListenError> {
+    Ok(match (meeting, config.mode) {
+        (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
+        (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
+        (Meeting::Configured, SocketRole::Client) => (
+            Endpoint::Connect {
+                path: config.socket.as_path().into(),
+            },
+            None,
+        ),
+        (Meeting::Configured, SocketRole::Server) => {
+            let path = config.socket.as_path();
+            let bound = BoundListener::bind(path, config.socket_mode.unwrap_or(SocketMode::OWNER))?;
+            let listener = bound
+                .listener()
+                .try_clone()
+                .map_err(|source| ListenError::Io {
+                    step: "duplicate",
+                    path: path.into(),
+                    source,
+                })?;
+            (Endpoint::Listener(listener), Some(bound))
+        }
+    })
+}
+
+/// `auto`: a core of every two, since guests run beside the switch; a worker that has nothing to do
+/// sleeps.
+fn worker_count(workers: Workers) -> usize {
+    match workers {
+        Workers::Count(count) => count.get().into(),
+        Workers::Auto => {
+            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+            (cores / 2).clamp(1, weir_limits::WORKERS_MAX.into())
+        }
+    }
+}
+
+fn port_state(state: State) -> PortState {
+    match state {
+        State::Waiting => PortState::Waiting,
+        State::Connected => PortState::Connected,
+        State::Running => PortState::Running,
+        State::Stopped => PortState::Stopped,
+    }
+}
+
+impl From<Moderation> for Kind {
+    fn from(moderation: Moderation) -> Self {
+        match moderation {
+            Moderation::Immediate => Self::Immediate,
+        }
+    }
+}
+
+fn no_such_vif(name: &PortName) -> Response {
+    Response::Error {
+        message: format!("there is no interface called {name}"),
+        help: Some("`weir vif list` shows those there are".into()),
+    }
+}
+
+/// An error with its causes on one line, and its help.
+fn failed(error: &SwitchError) -> Response {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        let text = next.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = next.source();
+    }
+    Response::Error {
+        message,
+        help: error.help().map(|help| help.to_string()),
+    }
+}
+
+impl ControlHandler for Switch {
+    fn handle(&self, request: Request) -> Response {
+        match request {
+            Request::Ping => Response::Ok,
+            Request::VifAdd { config } => self.vif_add(*config),
+            Request::VifSet { name, changes } => self.vif_set(&name, changes),
+            Request::VifDel { name } => self.vif_del(&name),
+            Request::VifList => self.vif_list(),
+            Request::Stats => Response::Stats {
+                stats: Box::new(self.stats()),
+            },
+        }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let ports = std::mem::take(&mut *self.ports());
+        for uplink in &ports.uplinks {
+            uplink.port.unwatch();
+            self.engine.remove_port(uplink.id);
+        }
+        for vif in &ports.vifs {
+            self.sessions.remove(vif.port.id());
+        }
+    }
+}

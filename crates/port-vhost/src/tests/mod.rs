@@ -1,0 +1,343 @@
+//! A switch with front ends that these tests write themselves, request by request.
+
+mod hostile;
+mod session;
+mod traffic;
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use weir_engine::Engine;
+use weir_fabric::PortConfig;
+use weir_guestmem::{GuestMemory, RegionSpec, Window};
+use weir_policy::moderation::Kind;
+use weir_ring::{Addresses, Buffer, RingConfig, SplitDriver, Used};
+use weir_vhost_user::{FrontEnd, FrontEndError, MemoryRegion, VringAddr};
+use weir_wire::{Offload, VnetHdr};
+
+use crate::features::OFFERED;
+use crate::{Endpoint, Manager, State, VhostOptions, VhostPort};
+
+pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
+pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;
+
+/// What a plain modern driver acknowledges.
+pub(crate) fn modern() -> u64 {
+    OFFERED
+}
+
+pub(crate) struct Switch {
+    pub manager: Manager,
+    pub engine: Arc<Engine>,
+}
+
+impl Switch {
+    pub fn new() -> Self {
+        let engine = Engine::start(1).unwrap();
+        let manager = Manager::start(Arc::clone(&engine)).unwrap();
+        Self { manager, engine }
+    }
+
+    /// A port, and the front end's side of its socket.
+    pub fn port(&self) -> (Arc<VhostPort>, UnixStream) {
+        let options = VhostOptions {
+            queue_pairs: 2,
+            moderation: Kind::Immediate,
+            latency_budget_ns: 250_000,
+        };
+        let (_, port) = self
+            .engine
+            .add_port(PortConfig::vif(), |id, counters| {
+                Arc::new(VhostPort::new(id, counters, &options))
+            })
+            .unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        self.manager
+            .add(Arc::clone(&port), Endpoint::Connected(ours))
+            .unwrap();
+        (port, theirs)
+    }
+
+    /// A port with a guest that is up.
+    pub fn guest(&self, mac: u8, features: u64) -> Guest {
+        let (port, stream) = self.port();
+        let mut guest = Guest::new(port, stream, mac, features);
+        guest.set_up().unwrap();
+        guest.start();
+        guest
+    }
+}
+
+/// Waits for something that another thread does. The bound is only there for a test that fails.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+pub(crate) const SIZE: u16 = 64;
+pub(crate) const MEMORY: u64 = 8 << 20;
+/// Guest address = offset in the memfd; user address = that plus this.
+pub(crate) const USER: u64 = 0x7f00_0000_0000;
+const BUFFER: u64 = 2048;
+const RX_BUFFERS: u64 = 1 << 20;
+pub(crate) const TX_BUFFERS: u64 = 4 << 20;
+
+/// Ring areas of vring `index`.
+pub(crate) fn ring_at(index: u64) -> Addresses {
+    let base = USER + index * 0x4000;
+    Addresses {
+        descriptor: base,
+        driver: base + 0x1000,
+        device: base + 0x2000,
+    }
+}
+
+/// One guest with one queue pair.
+pub(crate) struct Guest {
+    pub port: Arc<VhostPort>,
+    pub front: FrontEnd,
+    pub mac: [u8; 6],
+    pub features: u64,
+    pub memfd: File,
+    pub memory: Arc<GuestMemory>,
+    pub rx: SplitDriver,
+    pub tx: SplitDriver,
+    pub kicks: [OwnedFd; 2],
+    pub calls: [OwnedFd; 2],
+    /// Where the receive buffer of each chain lies, and which places are free.
+    rx_at: Vec<u64>,
+    rx_free: Vec<u64>,
+}
+
+impl Guest {
+    pub fn new(port: Arc<VhostPort>, stream: UnixStream, mac: u8, features: u64) -> Self {
+        let memfd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memfd, MEMORY).unwrap();
+        let memfd = File::from(memfd);
+        let spec = RegionSpec {
+            guest_address: 0,
+            size: MEMORY,
+            user_address: USER,
+            mmap_offset: 0,
+        };
+        let mapped = GuestMemory::map(&[(spec, memfd.try_clone().unwrap())]).unwrap();
+        let memory = Arc::new(mapped);
+        let config = RingConfig {
+            size: SIZE,
+            event_idx: features & 1 << 29 != 0,
+            indirect: true,
+        };
+        let ring = |index| SplitDriver::new(&memory, config, &ring_at(index)).unwrap();
+        let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let mut front = FrontEnd::new(stream);
+        front.set_timeout(Duration::from_secs(20));
+        Self {
+            port,
+            front,
+            mac: [0x52, 0x54, 0, 0, 0, mac],
+            features,
+            rx: ring(0),
+            tx: ring(1),
+            memfd,
+            memory,
+            kicks: [fd(), fd()],
+            calls: [fd(), fd()],
+            rx_at: vec![0; SIZE.into()],
+            rx_free: (0..u64::from(SIZE))
+                .map(|i| RX_BUFFERS + i * BUFFER)
+                .collect(),
+        }
+    }
+
+    pub fn region() -> MemoryRegion {
+        MemoryRegion {
+            guest_address: 0,
+            size: MEMORY,
+            user_address: USER,
+            mmap_offset: 0,
+        }
+    }
+
+    /// Everything up to the kick descriptors, which come last.
+    pub fn set_up(&mut self) -> Result<(), FrontEndError> {
+        self.negotiate()?;
+        self.front
+            .set_mem_table(&[(Self::region(), self.memfd.as_fd())])?;
+        for index in 0..2 {
+            self.vring(index)?;
+            self.front
+                .set_vring_call(index, Some(self.calls[index as usize].as_fd()))?;
+            self.front
+                .set_vring_kick(index, Some(self.kicks[index as usize].as_fd()))?;
+            if self.features & F_PROTOCOL != 0 {
+                self.front.set_vring_enable(index, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn negotiate(&mut self) -> Result<(), FrontEndError> {
+        self.front.get_features()?;
+        if self.features & F_PROTOCOL != 0 {
+            let offered = self.front.get_protocol_features()?;
+            self.front.set_protocol_features(offered)?;
+        }
+        self.front.set_owner()?;
+        self.front.set_features(self.features)
+    }
+
+    pub fn vring(&mut self, index: u32) -> Result<(), FrontEndError> {
+        self.front.set_vring_num(index, SIZE.into())?;
+        self.front.set_vring_base(index, 0)?;
+        let at = ring_at(index.into());
+        self.front.set_vring_addr(VringAddr {
+            index,
+            flags: 0,
+            descriptor: at.descriptor,
+            used: at.device,
+            available: at.driver,
+            log: 0,
+        })
+    }
+
+    /// Fills the receive ring and kicks both rings for the first time.
+    pub fn start(&mut self) {
+        self.post(SIZE);
+        self.kick(0);
+        self.kick(1);
+        let port = Arc::clone(&self.port);
+        eventually("the rings start", || port.info().state == State::Running);
+    }
+
+    pub fn kick(&self, ring: usize) {
+        rustix::io::write(&self.kicks[ring], &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// How many calls have come since the last look.
+    pub fn calls(&self, ring: usize) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(&self.calls[ring], &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    /// Offers `count` receive buffers of 2 KiB.
+    pub fn post(&mut self, count: u16) {
+        for _ in 0..count {
+            let address = self.rx_free.pop().expect("a free receive buffer");
+            let buffer = Buffer {
+                address,
+                len: BUFFER as u32,
+                writable: true,
+            };
+            let head = self.rx.offer(&[buffer]).expect("a free descriptor");
+            self.rx_at[usize::from(head)] = address;
+        }
+        if self.rx.publish() {
+            self.kick(0);
+        }
+    }
+
+    /// Puts a frame into the transmit ring, header and frame in one buffer; `slot` chooses where.
+    pub fn offer(&mut self, slot: u64, vnet: &VnetHdr, frame: &[u8]) {
+        let address = TX_BUFFERS + slot * 0x11000;
+        let len = (VnetHdr::LEN + frame.len()) as u32;
+        let at = self.memory.slice(address, len).unwrap();
+        at.write(&vnet.to_bytes());
+        at.skip(VnetHdr::LEN).write(frame);
+        self.tx
+            .offer(&[Buffer {
+                address,
+                len,
+                writable: false,
+            }])
+            .unwrap();
+    }
+
+    pub fn send_now(&mut self) {
+        if self.tx.publish() {
+            self.kick(1);
+        }
+    }
+
+    /// Sends a plain frame.
+    pub fn send(&mut self, frame: &[u8]) {
+        self.offer(0, &VnetHdr::default(), frame);
+        self.send_now();
+        self.reap();
+    }
+
+    /// Waits until the switch has given all transmit buffers back.
+    pub fn reap(&mut self) {
+        let tx = &mut self.tx;
+        eventually("transmit buffers come back", || {
+            while tx.take().is_some() {}
+            tx.in_flight() == 0
+        });
+    }
+
+    /// The next received frame, if one is there: its header and its bytes.
+    pub fn received(&mut self) -> Option<(VnetHdr, Vec<u8>)> {
+        let Used { head, written } = self.rx.take()?;
+        let mut bytes = self.buffer(head, written);
+        let vnet = VnetHdr::from_bytes(bytes[..12].try_into().unwrap());
+        for _ in 1..vnet.num_buffers {
+            let next = self
+                .rx
+                .take()
+                .expect("merged buffers are published together");
+            bytes.extend(self.buffer(next.head, next.written));
+        }
+        Some((vnet, bytes[12..].to_vec()))
+    }
+
+    fn buffer(&mut self, head: u16, written: u32) -> Vec<u8> {
+        let mut bytes = vec![0; written as usize];
+        let address = self.rx_at[usize::from(head)];
+        self.rx_free.push(address);
+        self.memory
+            .slice(address, written)
+            .unwrap()
+            .read(&mut bytes);
+        bytes
+    }
+
+    pub fn wait_received(&mut self) -> (VnetHdr, Vec<u8>) {
+        let mut frame = None;
+        eventually("a frame arrives", || {
+            frame = self.received();
+            frame.is_some()
+        });
+        frame.unwrap()
+    }
+
+    pub fn raw(&self) -> Window {
+        self.memory.window(USER, MEMORY as usize).unwrap()
+    }
+}
+
+/// A frame from one guest to another (or to all), `len` bytes, numbered.
+pub(crate) fn frame(from: &Guest, to: Option<&Guest>, len: usize, number: u8) -> Vec<u8> {
+    let mut frame = vec![number; len.max(15)];
+    frame[..6].copy_from_slice(&to.map_or([0xff; 6], |guest| guest.mac));
+    frame[6..12].copy_from_slice(&from.mac);
+    frame[12..14].copy_from_slice(&0x88b5u16.to_be_bytes()); // local experimental ethertype
+    frame
+}
+
+/// Lets the switch learn where both guests are.
+pub(crate) fn introduce(a: &mut Guest, b: &mut Guest) {
+    fn hello(from: &mut Guest, to: &mut Guest) {
+        let hello = frame(from, None, 60, 0);
+        from.send(&hello);
+        assert_eq!(to.wait_received(), (Offload::NONE.to_vnet(1), hello));
+    }
+    hello(a, b);
+    hello(b, a);
+}

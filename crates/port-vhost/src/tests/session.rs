@@ -1,0 +1,374 @@
+//! The rules of a session, by name.
+
+use std::io::Write;
+
+use super::*;
+use weir_vhost_user::VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;
+
+#[test]
+fn rings_start_on_kick_and_stop_on_get_vring_base() {
+    let switch = Switch::new();
+    let mut other = switch.guest(2, modern());
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.set_up().unwrap();
+    assert_eq!(
+        guest.port.info().state,
+        State::Connected,
+        "complete, but nobody has kicked"
+    );
+
+    // A frame that is in the ring before the kick stays there.
+    let hello = frame(&guest, None, 60, 1);
+    guest.offer(0, &VnetHdr::default(), &hello);
+    guest.tx.publish();
+    guest.post(SIZE);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(guest.tx.take(), None);
+
+    guest.kick(1);
+    assert_eq!(other.wait_received().1, hello);
+    guest.reap();
+    guest.kick(0);
+    let port = Arc::clone(&guest.port);
+    eventually("the receive ring starts", || {
+        port.info().state == State::Running
+    });
+
+    assert_eq!(
+        guest.front.get_vring_base(0).unwrap(),
+        0,
+        "no buffer was used"
+    );
+    assert_eq!(
+        guest.front.get_vring_base(1).unwrap(),
+        1,
+        "one frame was taken"
+    );
+    guest.offer(1, &VnetHdr::default(), &hello);
+    guest.tx.publish();
+    guest.kick(1);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(
+        guest.tx.take(),
+        None,
+        "a stopped ring is not touched, kick or no kick"
+    );
+    assert_eq!(guest.port.info().state, State::Connected);
+}
+
+#[test]
+fn a_disabled_ring_still_drains_tx() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    a.front.set_vring_enable(1, false).unwrap();
+    a.front.get_features().unwrap(); // the request before has been served when this is answered
+    a.send(&frame(&a, Some(&b), 60, 7)); // waits for its buffer: it comes back
+    assert_eq!(b.received(), None, "but the frame goes nowhere");
+    assert_eq!(drops(&a.port, "tx_disabled"), 1);
+    a.front.set_vring_enable(1, true).unwrap();
+    a.front.get_features().unwrap();
+    let again = frame(&a, Some(&b), 60, 8);
+    a.send(&again);
+    assert_eq!(b.wait_received().1, again);
+}
+
+#[test]
+fn a_disabled_receive_ring_gets_nothing() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    b.front.set_vring_enable(0, false).unwrap();
+    b.front.get_features().unwrap();
+    a.send(&frame(&a, Some(&b), 60, 7));
+    assert_eq!(b.received(), None);
+    assert_eq!(drops(&b.port, "rx_not_ready"), 1);
+}
+
+#[test]
+fn without_protocol_features_rings_start_enabled() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (
+        switch.guest(1, modern() & !F_PROTOCOL),
+        switch.guest(2, modern() & !F_PROTOCOL),
+    );
+    introduce(&mut a, &mut b);
+}
+
+#[test]
+fn with_protocol_features_rings_start_disabled() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.negotiate().unwrap();
+    guest
+        .front
+        .set_mem_table(&[(Guest::region(), guest.memfd.as_fd())])
+        .unwrap();
+    guest.vring(1).unwrap();
+    guest
+        .front
+        .set_vring_kick(1, Some(guest.kicks[1].as_fd()))
+        .unwrap();
+    guest.kick(1);
+    guest.send(&frame(&guest, None, 60, 1));
+    assert_eq!(drops(&guest.port, "tx_disabled"), 1);
+}
+
+#[test]
+fn the_inband_notification_bit_is_never_acked() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(port, stream, 1, modern());
+    let bit = 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;
+    assert_eq!(guest.front.get_protocol_features().unwrap() & bit, 0);
+    guest.front.set_protocol_features(bit).unwrap();
+    assert!(guest.front.get_features().is_err(), "the session is over");
+    let port = guest.port;
+    eventually("a reason", || {
+        port.info()
+            .stop_reason
+            .is_some_and(|r| r.contains("were not offered"))
+    });
+}
+
+#[test]
+fn a_ring_that_comes_with_a_base_is_served_without_a_kick() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    // The switch goes away; the guest's rings stay as they are, and a frame is put in unnoticed.
+    for ring in 0..2 {
+        a.front.get_vring_base(ring).unwrap();
+    }
+    let late = frame(&a, Some(&b), 60, 9);
+    a.offer(0, &VnetHdr::default(), &late);
+    a.tx.publish();
+    // A front end that reconnects says where the rings stood.
+    for ring in 0..2 {
+        a.front.set_vring_base(ring, 1).unwrap();
+        a.front
+            .set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd()))
+            .unwrap();
+    }
+    assert_eq!(b.wait_received().1, late);
+}
+
+#[test]
+fn numbers_of_queues_and_memory_slots_are_answered() {
+    let switch = Switch::new();
+    let (_port, stream) = switch.port();
+    let mut front = FrontEnd::new(stream);
+    assert_eq!(front.get_features().unwrap(), OFFERED);
+    assert_eq!(front.get_queue_num().unwrap(), 2);
+    assert_eq!(front.get_max_mem_slots().unwrap(), 509);
+}
+
+#[test]
+fn status_is_kept_and_zero_resets_the_device() {
+    let switch = Switch::new();
+    let mut guest = switch.guest(1, modern());
+    guest.front.set_status(0xf).unwrap();
+    assert_eq!(guest.front.get_status().unwrap(), 0xf);
+    assert_eq!(guest.port.info().state, State::Running);
+    guest.front.set_status(0).unwrap();
+    assert_eq!(guest.front.get_status().unwrap(), 0);
+    assert_eq!(guest.port.info().state, State::Connected);
+}
+
+#[test]
+fn reset_device_stops_and_disables_all_rings() {
+    let switch = Switch::new();
+    let mut guest = switch.guest(1, modern());
+    guest.front.reset_device().unwrap();
+    guest.front.get_features().unwrap();
+    assert_eq!(guest.port.info().state, State::Connected);
+    assert_eq!(guest.port.info().features, modern());
+}
+
+#[test]
+fn mtu_is_noted_and_a_senseless_one_refused() {
+    let switch = Switch::new();
+    let mut guest = switch.guest(1, modern());
+    guest.front.net_set_mtu(9000).unwrap();
+    assert_eq!(guest.port.info().mtu, Some(9000));
+    assert!(matches!(
+        guest.front.net_set_mtu(67),
+        Err(FrontEndError::Refused { .. })
+    ));
+}
+
+#[test]
+fn send_rarp_tells_everybody_where_the_guest_is() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    a.front.send_rarp(a.mac).unwrap();
+    let (_, rarp) = b.wait_received();
+    assert_eq!(rarp[..6], [0xff; 6]);
+    assert_eq!(rarp[6..12], a.mac);
+    assert_eq!(rarp[12..14], [0x80, 0x35]);
+    assert_eq!(rarp[20..22], [0, 3], "request reverse");
+    assert_eq!(rarp[32..38], a.mac, "who am I");
+}
+
+#[test]
+fn memory_is_added_and_removed_while_rings_run() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    let extra = memfd_create("extra", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&extra, 1 << 20).unwrap();
+    let far = 1 << 32;
+    let region = MemoryRegion {
+        guest_address: far,
+        size: 1 << 20,
+        user_address: USER * 2,
+        mmap_offset: 0,
+    };
+    a.front.add_mem_reg(region, extra.as_fd()).unwrap();
+
+    // A frame in the new memory.
+    let whole = frame(&a, Some(&b), 60, 5);
+    let mut bytes = VnetHdr::default().to_bytes().to_vec();
+    bytes.extend(&whole);
+    File::from(extra.try_clone().unwrap())
+        .write_all(&bytes)
+        .unwrap();
+    let buffer = Buffer {
+        address: far,
+        len: bytes.len() as u32,
+        writable: false,
+    };
+    a.tx.offer(&[buffer]).unwrap();
+    a.send_now();
+    a.reap();
+    assert_eq!(b.wait_received().1, whole);
+
+    a.front.rem_mem_reg(region).unwrap();
+    a.send(&frame(&a, Some(&b), 60, 6));
+    assert_eq!(
+        b.wait_received().1[14],
+        6,
+        "the rings go on in the old memory"
+    );
+    a.tx.offer(&[buffer]).unwrap();
+    a.send_now();
+    stopped_with(&a.port, "is not in shared memory");
+}
+
+#[test]
+fn a_refused_request_is_nacked_and_ends_the_session() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.negotiate().unwrap();
+    let mut overlap = Guest::region();
+    overlap.guest_address = 0x1000;
+    overlap.user_address = 0x1000;
+    let regions = [
+        (Guest::region(), guest.memfd.as_fd()),
+        (overlap, guest.memfd.as_fd()),
+    ];
+    let refused = guest.front.set_mem_table(&regions);
+    assert!(
+        matches!(refused, Err(FrontEndError::Refused { .. })),
+        "{refused:?}"
+    );
+    stopped_with(&guest.port, "overlap");
+}
+
+#[test]
+fn each_senseless_request_ends_its_session_with_a_named_reason() {
+    type Case = (&'static str, fn(&mut Guest) -> Result<(), FrontEndError>);
+    let cases: [Case; 12] = [
+        ("were not offered", |g| g.front.set_features(1 << 63)),
+        ("ring 4 does not exist", |g| g.front.set_vring_num(4, 64)),
+        ("is not a power of two", |g| g.front.set_vring_num(0, 48)),
+        ("is not a power of two", |g| {
+            g.front.set_vring_num(0, 1 << 16)
+        }),
+        ("ring base 65536", |g| g.front.set_vring_base(0, 1 << 16)),
+        ("has no size or no addresses", |g| {
+            g.front.set_vring_num(2, 64)?;
+            let kick = g.kicks[0].try_clone().unwrap();
+            g.front.set_vring_kick(2, Some(kick.as_fd()))
+        }),
+        ("without a kick descriptor", |g| {
+            g.front.set_vring_kick(0, None)
+        }),
+        ("not an eventfd", |g| {
+            g.front.set_vring_call(0, Some(g.memfd.as_fd()))
+        }),
+        ("kick descriptor", |g| {
+            g.front.set_vring_kick(0, Some(g.memfd.as_fd()))
+        }),
+        ("needs 0x900000 bytes of its file", |g| {
+            let region = MemoryRegion {
+                size: 9 << 20,
+                ..Guest::region()
+            };
+            g.front.set_mem_table(&[(region, g.memfd.as_fd())])
+        }),
+        ("is not in shared memory", |g| {
+            g.front.set_vring_addr(VringAddr {
+                index: 0,
+                flags: 0,
+                descriptor: 0,
+                used: 0,
+                available: 0,
+                log: 0,
+            })
+        }),
+        ("not supported", |g| g.front.set_log_fd(g.calls[0].as_fd())),
+    ];
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    for (reason, request) in cases {
+        let mut guest = switch.guest(3, modern());
+        let answer = request(&mut guest);
+        assert!(
+            matches!(answer, Err(FrontEndError::Refused { .. })),
+            "{reason}: {answer:?}"
+        );
+        stopped_with(&guest.port, reason);
+        assert!(
+            guest.front.get_features().is_err(),
+            "{reason}: the session is over"
+        );
+        // The neighbours do not notice.
+        let check = frame(&a, Some(&b), 60, 1);
+        a.send(&check);
+        b.wait_received();
+        b.post(1);
+    }
+}
+
+#[test]
+fn a_session_that_ends_lets_go_of_everything() {
+    let switch = Switch::new();
+    let guest = switch.guest(1, modern());
+    let port = Arc::clone(&guest.port);
+    assert_eq!(port.info().memory_bytes, MEMORY);
+    drop(guest);
+    eventually("the session ends", || port.info().state == State::Waiting);
+    let info = port.info();
+    assert_eq!((info.memory_bytes, info.closed, info.failed), (0, 1, 0));
+}
+
+pub(super) fn drops(port: &VhostPort, reason: &str) -> u64 {
+    port.counters()
+        .drops()
+        .find(|(name, _)| *name == reason)
+        .map_or(0, |(_, count)| count)
+}
+
+pub(super) fn stopped_with(port: &VhostPort, reason: &str) {
+    eventually(reason, || {
+        port.info()
+            .stop_reason
+            .is_some_and(|found| found.contains(reason))
+    });
+}

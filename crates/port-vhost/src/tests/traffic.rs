@@ -1,0 +1,278 @@
+//! Frames between guests: what arrives, in what shape, and when the guest is told.
+
+use super::session::drops;
+use super::*;
+use weir_wire::vnet;
+
+#[test]
+fn frames_of_every_size_arrive_whole_and_in_order() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    for (number, len) in [15, 60, 127, 128, 129, 1514, 2036, 2037, 9000, 65_549]
+        .iter()
+        .enumerate()
+    {
+        let sent = frame(&a, Some(&b), *len, number as u8);
+        a.send(&sent);
+        let (vnet, arrived) = b.wait_received();
+        assert_eq!(usize::from(vnet.num_buffers), (len + 12).div_ceil(2048));
+        assert!(arrived == sent, "{len} bytes");
+        b.post(vnet.num_buffers);
+    }
+}
+
+#[test]
+fn one_burst_is_one_call() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    while b.received().is_some() {}
+    b.rx.enable_calls();
+    b.calls(0);
+    let calls = b.port.counters().rx[0].calls.get();
+    for slot in 0..32 {
+        let sent = frame(&a, Some(&b), 60, slot as u8);
+        a.offer(slot, &VnetHdr::default(), &sent);
+    }
+    a.send_now();
+    a.reap();
+    for number in 0..32 {
+        assert_eq!(b.wait_received().1[14], number);
+    }
+    assert_eq!(b.port.counters().rx[0].calls.get() - calls, 1);
+    assert_eq!(b.calls(0), 1);
+}
+
+#[test]
+fn broadcast_reaches_all_others_and_not_the_sender() {
+    let switch = Switch::new();
+    let mut guests: Vec<_> = (1..=4).map(|mac| switch.guest(mac, modern())).collect();
+    let hello = frame(&guests[0], None, 60, 3);
+    guests[0].send(&hello);
+    for guest in &mut guests[1..] {
+        assert_eq!(guest.wait_received().1, hello);
+    }
+    assert_eq!(guests[0].received(), None);
+}
+
+#[test]
+fn a_spoofed_source_is_dropped_and_counted() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    let mut spoofed = frame(&a, Some(&b), 60, 1);
+    spoofed[11] ^= 0x40;
+    a.send(&spoofed);
+    assert_eq!(b.received(), None);
+    assert_eq!(drops(&a.port, "src_mac_spoofed"), 1);
+}
+
+/// Ethernet, IPv4, TCP; the checksum left to do as the stack leaves it.
+fn tcp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
+    let mut frame = frame(from, Some(to), 54 + payload, 0);
+    let total = (40 + payload) as u16;
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6]);
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    frame[34..54].fill(0);
+    frame[34..38].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
+    frame[46] = 5 << 4;
+    frame[47] = 0x18;
+    for (i, byte) in frame[54..].iter_mut().enumerate() {
+        *byte = (i * 7) as u8;
+    }
+    let ip_sum = weir_wire::checksum::ipv4_header_checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&ip_sum.to_be_bytes());
+    let pseudo = weir_wire::checksum::pseudo_header_v4(
+        [10, 0, 0, 1].into(),
+        [10, 0, 0, 2].into(),
+        6,
+        (20 + payload) as u16,
+    );
+    frame[50..52].copy_from_slice(&pseudo.folded().to_be_bytes());
+    let vnet = VnetHdr {
+        flags: vnet::F_NEEDS_CSUM,
+        csum_start: 34,
+        csum_offset: 16,
+        ..VnetHdr::default()
+    };
+    (frame, vnet)
+}
+
+/// Sum over pseudo header and segment: 0xffff where the checksum is right.
+fn tcp_sum(frame: &[u8]) -> u16 {
+    let mut sum = weir_wire::checksum::pseudo_header_v4(
+        [10, 0, 0, 1].into(),
+        [10, 0, 0, 2].into(),
+        6,
+        (frame.len() - 34) as u16,
+    );
+    sum.add(&frame[34..]);
+    sum.folded()
+}
+
+const GUEST_OFFLOADS: u64 = 1 << 1 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 54 | 1 << 55;
+
+#[test]
+fn offloads_pass_untouched_between_guests_that_have_them() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    let (sent, mut vnet) = tcp(&a, &b, 40_000);
+    vnet.gso_type = vnet::GSO_TCPV4;
+    vnet.gso_size = 1448;
+    vnet.hdr_len = 54;
+    a.offer(0, &vnet, &sent);
+    a.send_now();
+    let (arrived_vnet, arrived) = b.wait_received();
+    assert!(arrived == sent);
+    assert_eq!(
+        VnetHdr {
+            num_buffers: 0,
+            ..arrived_vnet
+        },
+        vnet
+    );
+}
+
+#[test]
+fn a_receiver_without_checksum_offload_gets_it_done() {
+    let switch = Switch::new();
+    let mut a = switch.guest(1, modern());
+    let mut b = switch.guest(2, modern() & !GUEST_OFFLOADS);
+    introduce(&mut a, &mut b);
+    for payload in [0, 1, 73, 74, 75, 1460] {
+        let (sent, vnet) = tcp(&a, &b, payload);
+        a.offer(0, &vnet, &sent);
+        a.send_now();
+        a.reap();
+        let (vnet, arrived) = b.wait_received();
+        assert_eq!(vnet, Offload::NONE.to_vnet(1));
+        assert_eq!(tcp_sum(&arrived), 0xffff, "payload of {payload}");
+        assert_eq!(arrived[..50], sent[..50]);
+        assert_eq!(arrived[52..], sent[52..]);
+    }
+}
+
+#[test]
+fn a_receiver_without_tso_gets_segments() {
+    for features in [
+        modern() & !GUEST_OFFLOADS,
+        modern() & !(GUEST_OFFLOADS & !2),
+    ] {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, features));
+        introduce(&mut a, &mut b);
+        let (sent, mut vnet) = tcp(&a, &b, 20_001);
+        vnet.gso_type = vnet::GSO_TCPV4;
+        vnet.gso_size = 1000;
+        a.offer(0, &vnet, &sent);
+        a.send_now();
+        a.reap();
+        let mut payload: Vec<u8> = Vec::new();
+        while payload.len() < 20_001 {
+            let (vnet, segment) = b.wait_received();
+            assert_eq!(vnet.gso_type, vnet::GSO_NONE);
+            let seq = u32::from_be_bytes(segment[38..42].try_into().unwrap());
+            assert_eq!(seq as usize, payload.len());
+            if vnet.flags & vnet::F_NEEDS_CSUM == 0 {
+                assert_eq!(tcp_sum(&segment), 0xffff);
+            }
+            payload.extend(&segment[54..]);
+        }
+        assert!(payload == sent[54..]);
+    }
+}
+
+#[test]
+fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    let mut c = switch.guest(3, modern());
+    introduce(&mut a, &mut b);
+    c.wait_received();
+    let hello = frame(&c, None, 60, 0);
+    c.send(&hello);
+    // b had 64 buffers and used two; a sends 32 frames of two buffers each.
+    a.wait_received();
+    b.wait_received();
+    let (mut next, mut b_free) = (0, SIZE - 2);
+    for slot in 0..32 {
+        let sent = frame(&a, Some(&b), 3000, slot as u8);
+        a.offer(slot, &VnetHdr::default(), &sent);
+    }
+    let to_c = frame(&a, Some(&c), 60, 99);
+    a.offer(32, &VnetHdr::default(), &to_c);
+    a.send_now();
+    // The receiver that is not full does not wait for the one that is.
+    eventually("c has its frame", || {
+        c.received().is_some_and(|(_, f)| f[14] == 99)
+    });
+    while next < 32 {
+        let (vnet, arrived) = b.wait_received();
+        assert_eq!(arrived[14], next, "in order");
+        next += 1;
+        b_free -= vnet.num_buffers;
+        if b_free == 0 {
+            b.post(2);
+            b_free += 2;
+        }
+    }
+    a.reap();
+    assert!(a.port.counters().parked.get() >= 1);
+    assert_eq!(drops(&b.port, "rx_ring_full"), 0);
+}
+
+#[test]
+fn frames_for_a_receiver_that_never_takes_them_are_dropped_and_the_sender_gets_its_buffers() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    for _ in 0..4 {
+        for slot in 0..32 {
+            let sent = frame(&a, Some(&b), 1500, slot as u8);
+            a.offer(slot, &VnetHdr::default(), &sent);
+        }
+        a.send_now();
+        a.reap();
+    }
+    let lost = drops(&b.port, "rx_ring_full") + drops(&a.port, "rx_waited_too_long");
+    assert_eq!(
+        lost,
+        4 * 32 - u64::from(SIZE - 1),
+        "what had no buffer is lost, and counted"
+    );
+}
+
+#[test]
+fn a_legacy_driver_without_num_buffers_is_served() {
+    let switch = Switch::new();
+    let mut a = switch.guest(1, modern());
+    let legacy = modern() & !(1 << 32 | 1 << 15 | GUEST_OFFLOADS);
+    let mut b = switch.guest(2, legacy);
+    let hello = frame(&a, None, 60, 3);
+    a.send(&hello);
+    let mut used = None;
+    eventually("a frame arrives", || {
+        used = b.rx.take();
+        used.is_some()
+    });
+    let Used { head, written } = used.unwrap();
+    assert_eq!(written, 10 + 60);
+    assert_eq!(b.buffer(head, written)[10..], hello);
+}
+
+#[test]
+fn a_frame_too_big_for_unmergeable_buffers_is_dropped_and_counted() {
+    let switch = Switch::new();
+    let mut a = switch.guest(1, modern());
+    let mut b = switch.guest(2, modern() & !(1 << 15));
+    introduce(&mut a, &mut b);
+    a.send(&frame(&a, Some(&b), 3000, 1));
+    assert_eq!(drops(&b.port, "rx_buffer_too_small"), 1);
+    let small = frame(&a, Some(&b), 1500, 2);
+    a.send(&small);
+    assert_eq!(b.wait_received().1, small, "the buffer was not used up");
+}
