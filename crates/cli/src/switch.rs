@@ -229,12 +229,10 @@ impl Switch {
                 name: name.clone(),
                 source,
             })?;
-        if let Err(source) = port.watch(&self.engine, id) {
+        if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
-        // The port was added a moment ago and only this thread knows of it.
-        let _ = self.engine.fabric().set_active(id, true);
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         self.ports().uplinks.push(Uplink {
@@ -522,7 +520,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         let ports = std::mem::take(&mut *self.ports());
         for uplink in &ports.uplinks {
-            uplink.port.unwatch();
+            uplink.port.stop(&self.engine, uplink.id);
             self.engine.remove_port(uplink.id);
         }
         for vif in &ports.vifs {

@@ -1,0 +1,134 @@
+//! Why a TAP cannot be opened, and what its user can do about it.
+
+use std::io;
+
+use weir_limits::IFNAME_LEN_MAX;
+use weir_policy::steering::QueueCountError;
+
+/// Why [`Tap::open`](crate::Tap::open) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// Not a name that an interface can have.
+    #[error("`{name}` cannot be an interface's name: {problem}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        problem: NameProblem,
+    },
+    /// More queues than weir serves, or none.
+    #[error(transparent)]
+    Queues(#[from] QueueCountError),
+    /// The kernel's TUN/TAP driver cannot be reached.
+    #[error("cannot open /dev/net/tun")]
+    NoDriver(#[source] io::Error),
+    /// Neither the privilege to make the TAP nor permission to use the one there is.
+    #[error("not permitted to use TAP `{name}`")]
+    NotPermitted {
+        /// The interface.
+        name: String,
+    },
+    /// The TAP has one queue, and a process has it.
+    #[error("TAP `{name}` is in use by another process")]
+    Busy {
+        /// The interface.
+        name: String,
+    },
+    /// An interface of that name is there, but it is no TAP, or not one with several queues.
+    #[error("interface `{name}` exists, but is not a TAP that can have {queues} queue(s)")]
+    WrongKind {
+        /// The interface.
+        name: String,
+        /// Queues asked for.
+        queues: usize,
+    },
+    /// The MTU could not be set.
+    #[error("cannot set the MTU of TAP `{name}` to {mtu}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// The link could not be brought up.
+    #[error("cannot bring TAP `{name}` up")]
+    LinkUp {
+        /// The interface.
+        name: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Another step failed.
+    #[error("TAP `{name}`: cannot {step}")]
+    Setup {
+        /// The interface.
+        name: String,
+        /// What was attempted.
+        step: &'static str,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+/// What is wrong with an interface's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameProblem {
+    /// No characters.
+    #[error("it is empty")]
+    Empty,
+    /// Too many.
+    #[error("it has {0} bytes, Linux takes {IFNAME_LEN_MAX}")]
+    TooLong(usize),
+    /// `.` or `..`, which would be a directory of sysfs.
+    #[error("it names a directory")]
+    Dots,
+    /// White space, `/`, `:` or NUL, which Linux refuses, or `%`, by which it would make up a name.
+    #[error("it contains {0:?}")]
+    Character(char),
+}
+
+impl TapError {
+    /// What its user can do, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Name { .. } => Some(format!(
+                "a name has 1 to {IFNAME_LEN_MAX} bytes without white space, `/`, `:` and `%`"
+            )),
+            Self::Queues(_) => None,
+            Self::NoDriver(source) => Some(match source.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "give this user read and write permission on /dev/net/tun".into()
+                }
+                _ => {
+                    "load the driver (`modprobe tun`); in a container, pass /dev/net/tun in".into()
+                }
+            }),
+            Self::NotPermitted { name } => Some(format!(
+                "give weir CAP_NET_ADMIN, or make the TAP for its user beforehand: `ip tuntap add dev \
+                 {name} mode tap multi_queue vnet_hdr user USER`"
+            )),
+            Self::Busy { name } => Some(format!(
+                "end the process that has `{name}` open, or choose another name"
+            )),
+            Self::WrongKind { name, .. } => Some(format!(
+                "make it anew: `ip link del {name}`, then `ip tuntap add dev {name} mode tap \
+                 multi_queue vnet_hdr`; or remove it and let weir make it"
+            )),
+            Self::Mtu { name, mtu, source } => Some(match source.kind() {
+                io::ErrorKind::PermissionDenied => format!(
+                    "give weir CAP_NET_ADMIN, or set it beforehand: `ip link set dev {name} mtu {mtu}`"
+                ),
+                _ => format!("`ip -d link show dev {name}` prints its minmtu and maxmtu"),
+            }),
+            Self::LinkUp { name, source } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Some(format!(
+                    "give weir CAP_NET_ADMIN, or do it beforehand: `ip link set dev {name} up`"
+                )),
+                _ => None,
+            },
+            Self::Setup { .. } => None,
+        }
+    }
+}

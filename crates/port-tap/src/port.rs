@@ -1,0 +1,316 @@
+//! A TAP as the engine sees it.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use weir_engine::burst::{Burst, Scratch};
+use weir_engine::egress::{Emitted, Packet, Put, emit};
+use weir_engine::{
+    Delivered, DropReason, Engine, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken,
+    Watch, clock, symmetric_hash,
+};
+use weir_fabric::PortId;
+use weir_guestmem::{Slice, recycle, writev};
+use weir_policy::steering::Steering;
+
+use crate::device::{Tap, TapInfo};
+use crate::tx::TxQueue;
+
+/// A TAP as a port of the switch.
+pub struct TapPort {
+    info: TapInfo,
+    queues: Vec<Queue>,
+    steering: Steering,
+    counters: Arc<PortCounters>,
+    /// Why it stopped. What stopped stays so: a TAP that was deleted does not come back.
+    failure: OnceLock<String>,
+    watches: Mutex<Vec<Watch>>,
+}
+
+struct Queue {
+    /// The kernel takes writes of several threads, and writes during reads; only reading needs a
+    /// lock, for the buffers.
+    fd: OwnedFd,
+    tx: Mutex<TxQueue>,
+}
+
+thread_local! {
+    /// Room for one packet's pieces, so that a worker allocates it once.
+    static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
+}
+
+impl TapPort {
+    /// A port on `tap`, which counts into `counters`.
+    pub fn new(tap: Tap, counters: Arc<PortCounters>) -> Self {
+        let queue = |fd| Queue {
+            fd,
+            tx: Mutex::new(TxQueue::new()),
+        };
+        Self {
+            info: tap.info,
+            queues: tap.queues.into_iter().map(queue).collect(),
+            steering: tap.steering,
+            counters,
+            failure: OnceLock::new(),
+            watches: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Begins: the switch forwards to this port, which is number `id` of `engine`, and the engine
+    /// serves its queues, until [`stop`](Self::stop) or the port's end.
+    ///
+    /// # Errors
+    /// Of duplicating a descriptor or adding it to a worker's epoll set, or there is no port `id`. No
+    /// queue is served then.
+    pub fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
+        let watch = |(queue, it): (usize, &Queue)| {
+            engine.watch(
+                QueueRef {
+                    port: id,
+                    queue,
+                    side: Side::Tx,
+                },
+                it.fd.try_clone()?,
+            )
+        };
+        // First: what a descriptor says as soon as it is watched must find the port active.
+        engine
+            .fabric()
+            .set_active(id, true)
+            .map_err(io::Error::other)?;
+        let watches: io::Result<Vec<_>> = self.queues.iter().enumerate().map(watch).collect();
+        match watches {
+            Ok(watches) => *lock(&self.watches) = watches,
+            Err(error) => {
+                self.stop(engine, id);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what [`start`](Self::start) began.
+    pub fn stop(&self, engine: &Engine, id: PortId) {
+        lock(&self.watches).clear();
+        // A port that has been removed is stopped already.
+        let _ = engine.fabric().set_active(id, false);
+    }
+
+    /// What the TAP is.
+    pub fn info(&self) -> &TapInfo {
+        &self.info
+    }
+
+    /// Why the port stopped, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Slots of a transmit queue that hold no frame.
+    #[cfg(test)]
+    pub(crate) fn free_slots(&self, queue: usize) -> usize {
+        lock(&self.queues[queue].tx).free_slots()
+    }
+
+    /// Frames of this burst find their replies on this queue.
+    fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
+        if self.queues.len() > 1 {
+            for frame in &burst.frames {
+                let hash = symmetric_hash(frame.head.as_slice());
+                self.steering.record(hash, queue, clock::secs(now_ns));
+            }
+        }
+    }
+
+    fn count_taken(&self, queue: usize, burst: &Burst<'_>) {
+        if let Some(tx) = self.counters.tx.get(queue) {
+            tx.frames.add(burst.frames.len() as u64);
+            tx.bytes
+                .add(burst.frames.iter().map(|frame| u64::from(frame.len)).sum());
+        }
+    }
+
+    /// Writes one packet: header and front from weir, the rest from where its sender put it.
+    fn put<'m>(
+        &self,
+        queue: usize,
+        fd: BorrowedFd<'_>,
+        packet: &Packet<'_, 'm>,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Put {
+        pieces.clear();
+        pieces.extend(packet.body());
+        let header = packet.offload.to_vnet(0).to_bytes();
+        match writev(fd, &[&header, packet.head.as_slice()], pieces) {
+            Ok(_) => {
+                if let Some(rx) = self.counters.rx.get(queue) {
+                    rx.frames.add(1);
+                    rx.bytes.add(packet.len() as u64);
+                }
+                Put::Done
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Put::Full,
+            Err(error) => {
+                // The link is down (EIO), there is no memory, the frame is longer than the device
+                // takes, it is in more pieces than one call takes; or the device has gone.
+                self.counters.dropped(DropReason::DeviceError, 1);
+                if error.raw_os_error() == Some(libc::EBADFD) {
+                    self.gone(&error);
+                }
+                Put::Refused
+            }
+        }
+    }
+
+    fn gone(&self, error: &io::Error) {
+        self.fail(&format!("TAP `{}` is gone: {error}", self.info.name));
+    }
+}
+
+impl Port for TapPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        let Some(it) = self.queues.get(queue) else {
+            return Taken::default();
+        };
+        let mut tx = lock(&it.tx);
+        if self.failure.get().is_some() {
+            tx.abandon_waiting(&self.counters);
+            return Taken::default();
+        }
+        match what {
+            Take::New => {
+                let mut record_and_forward = |burst: &mut Burst<'_>| {
+                    self.count_taken(queue, burst);
+                    self.record_flows(queue, burst, now_ns);
+                    forward(burst);
+                };
+                let fd = it.fd.as_fd();
+                let (taken, result) =
+                    tx.take_new(fd, now_ns, &self.counters, scratch, &mut record_and_forward);
+                match result {
+                    Ok(()) => taken,
+                    Err(error) => {
+                        self.gone(&error);
+                        tx.abandon_waiting(&self.counters);
+                        Taken {
+                            frames: taken.frames,
+                            ..Taken::default()
+                        }
+                    }
+                }
+            }
+            Take::Parked => tx.take_parked(now_ns, &self.counters, scratch, forward),
+        }
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        _now_ns: u64,
+    ) -> Delivered {
+        let Some(it) = self.queues.get(queue) else {
+            self.counters
+                .dropped(DropReason::RxNotReady, frames.len() as u64);
+            return Delivered {
+                frames: frames.len(),
+                ..Delivered::default()
+            };
+        };
+        let mut pieces = recycle(PIECES.take());
+        let mut dealt_with = 0;
+        for outgoing in frames {
+            if let Some(frame) = burst.frames.get(usize::from(outgoing.frame)) {
+                let emitted = emit(burst, frame, outgoing.tag, self.info.offloads, |packet| {
+                    self.put(queue, it.fd.as_fd(), &packet, &mut pieces)
+                });
+                match emitted {
+                    Ok(Emitted::Full) => break,
+                    Ok(Emitted::Done { lost }) => {
+                        self.counters
+                            .dropped(DropReason::RxRingFull, u64::from(lost));
+                    }
+                    Err(reason) => self.counters.dropped(reason, 1),
+                }
+            }
+            dealt_with += 1;
+        }
+        PIECES.set(recycle(pieces));
+        // A TAP's receive side is the host's backlog, which is never full for long and says nothing
+        // when it has room again: there is nothing to wait for.
+        Delivered {
+            frames: dealt_with,
+            worth_waiting: false,
+            hold_until: None,
+        }
+    }
+
+    fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
+        // `deliver` holds nothing back.
+        None
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        // Armed by having read all there was.
+        self.failure.get().is_none()
+            && self
+                .queues
+                .get(queue)
+                .is_some_and(|it| !lock(&it.tx).drained())
+    }
+
+    fn arm_rx(&self, _queue: usize) -> bool {
+        // `deliver` makes nobody wait.
+        false
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
+            tx.kicks.add(1);
+        }
+    }
+
+    fn rx_queues(&self) -> usize {
+        if self.failure.get().is_some() {
+            0
+        } else {
+            self.queues.len()
+        }
+    }
+
+    fn rx_queue_for(&self, hash: u32) -> usize {
+        self.steering.queue_for(hash)
+    }
+
+    fn fail(&self, reason: &str) {
+        if self.failure.set(reason.to_owned()).is_ok() {
+            tracing::error!(tap = self.info.name, reason, "port stopped");
+        }
+    }
+}
+
+impl std::fmt::Debug for TapPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TapPort")
+            .field("info", &self.info)
+            .field("failure", &self.failure)
+            .finish()
+    }
+}
+
+/// A panic while a lock was held has failed the port; what it guards is not used any more.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
