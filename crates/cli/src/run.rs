@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use miette::Diagnostic;
+use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
@@ -11,10 +12,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
-use crate::config::{Config, Defaults};
+use crate::config::{
+    Config, Defaults, LatencyBudget, PortName, SocketPath, UplinkConfig, UplinkKind, VifConfig,
+    VlanMode,
+};
 use crate::control::{ControlHandler, ControlServer};
-use crate::switch::{Switch, SwitchError};
+use crate::switch::{Meeting, Switch, SwitchError};
 use crate::unix_socket::ListenError;
+use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
 /// Why `weir run` ended, or did not begin.
 #[derive(Debug, Error, Diagnostic)]
@@ -31,6 +36,13 @@ pub enum RunError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Control(#[from] ListenError),
+    /// The back-end program's socket cannot be had.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    BackendSocket(#[from] BackendSocketError),
+    /// The socket cannot be duplicated.
+    #[error("cannot duplicate the socket")]
+    Socket(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
@@ -66,6 +78,61 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     wait_for_end(signals);
     drop(control);
     drop(switch);
+    Ok(())
+}
+
+/// Runs `weir-vhost-user-net`: one guest, one TAP interface, until SIGTERM, or until the front end
+/// hangs up where there can be no other one.
+///
+/// # Errors
+/// [`RunError`]
+pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
+    log_to_stderr();
+    let signals = catch_signals()?;
+    let socket = args.open_socket()?;
+    // Nobody asks this switch for an interface by name or path: it has one of each kind.
+    let name = |text: &str| {
+        text.parse::<PortName>()
+            .expect("a constant that is a valid name")
+    };
+    let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
+    let switch = Switch::empty(1, LatencyBudget::DEFAULT, nowhere.clone())?;
+    switch.add_uplink(&UplinkConfig {
+        name: name("host"),
+        kind: UplinkKind::Tap {
+            interface: args.tap.clone(),
+            queues: args.queues,
+        },
+        vlan: VlanMode::Unset,
+        mtu: None,
+    })?;
+    let mut vif = VifConfig::new(name("guest"), nowhere);
+    vif.queues = args.queues;
+    // As with any TAP back end: whatever the guest sends reaches the TAP.
+    vif.mac_check = false;
+    let end = signals.handle();
+    let _bound = match socket {
+        BackendSocket::Listening(bound) => {
+            let listener = bound.listener().try_clone().map_err(RunError::Socket)?;
+            switch.add_vif(vif, Meeting::Listener(listener))?;
+            Some(bound)
+        }
+        BackendSocket::ListeningFd(listener) => {
+            switch.add_vif(vif, Meeting::Listener(listener))?;
+            None
+        }
+        BackendSocket::Connected(stream) => {
+            let watched = stream.try_clone().map_err(RunError::Socket)?;
+            switch.add_vif(vif, Meeting::Connected(stream))?;
+            std::thread::spawn(move || {
+                let mut fds = [PollFd::new(&watched, PollFlags::RDHUP)];
+                while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+                end.close();
+            });
+            None
+        }
+    };
+    wait_for_end(signals);
     Ok(())
 }
 

@@ -427,12 +427,14 @@ mod tests {
             frames: 1_000_000,
             bytes: 1_500_000_000,
             calls: 12_500,
+            calls_suppressed: 0,
             kicks: 3,
         };
         let tx = QueueStats {
             frames: 2_048,
             bytes: 131_072,
             calls: 0,
+            calls_suppressed: 0,
             kicks: 40,
         };
         web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);

@@ -455,7 +455,7 @@ fn worker_count(workers: Workers) -> usize {
         Workers::Count(count) => count.get().into(),
         Workers::Auto => {
             let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-            (cores / 2).clamp(1, weir_limits::WORKERS_MAX.into())
+            (cores / 2).clamp(1, weir_limits::WORKERS_MAX)
         }
     }
 }

@@ -19,12 +19,13 @@ pub enum DropReason {
     GsoHeaders,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
+    /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
+    /// whose memory it waited.
+    RxWaitedTooLong,
     /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
     RxNotReady,
     /// The receiver had no buffers, and the frame could not wait.
     RxRingFull,
-    /// The receiver had no buffers for as long as a frame may wait.
-    RxWaitedTooLong,
     /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
     RxBufferTooSmall,
     /// The receiver lacks an offload and weir cannot do the work for this frame.

@@ -251,11 +251,17 @@ impl Worker {
         let now_ns = clock::now_ns();
         let asked = self.handle().retry.swap(false, Ordering::SeqCst);
         for i in (0..self.stalled.len()).rev() {
-            let Some(&(queue, until)) = self.stalled.get(i) else {
+            let Some(&(queue, until)) = self.stalled.get(i) else { continue };
+            if !asked && until > now_ns {
                 continue;
-            };
-            if (asked || until <= now_ns) && self.take(queue, Take::Parked).is_none() {
-                self.note_stalled(queue, &Taken::default());
+            }
+            match self.take(queue, Take::Parked) {
+                None => self.note_stalled(queue, &Taken::default()),
+                // Room was made: what the sender has had to keep back may come now.
+                Some(taken) if taken.more && !self.ready.contains(&queue) => {
+                    self.ready.push_back(queue);
+                }
+                Some(_) => {}
             }
         }
     }

@@ -4,6 +4,7 @@
 //! be one).
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::slice::Slice;
@@ -22,10 +23,15 @@ pub fn writev(fd: BorrowedFd<'_>, head: &[&[u8]], body: &[Slice<'_>]) -> io::Res
     for slice in body {
         iovecs.push(slice.as_ptr(), slice.len())?;
     }
-    // SAFETY: each iovec names memory that is readable during the call: borrowed bytes or a
-    // checked slice.
-    let written =
-        unsafe { libc::writev(fd.as_raw_fd(), iovecs.entries.as_ptr(), iovecs.count as i32) };
+    // SAFETY: the first `count` iovecs are filled in, and each names memory that is readable
+    // during the call: borrowed bytes or a checked slice.
+    let written = unsafe {
+        libc::writev(
+            fd.as_raw_fd(),
+            iovecs.entries.as_ptr().cast(),
+            iovecs.count as i32,
+        )
+    };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
@@ -36,25 +42,28 @@ pub fn readv(fd: BorrowedFd<'_>, head: &mut [u8], body: &[Slice<'_>]) -> io::Res
     for slice in body {
         iovecs.push(slice.as_ptr(), slice.len())?;
     }
-    // SAFETY: each iovec names memory that is writable during the call: `head` is borrowed
-    // mutably, a slice is writable foreign memory.
-    let read = unsafe { libc::readv(fd.as_raw_fd(), iovecs.entries.as_ptr(), iovecs.count as i32) };
+    // SAFETY: the first `count` iovecs are filled in, and each names memory that is writable
+    // during the call: `head` is borrowed mutably, a slice is writable foreign memory.
+    let read = unsafe {
+        libc::readv(
+            fd.as_raw_fd(),
+            iovecs.entries.as_ptr().cast(),
+            iovecs.count as i32,
+        )
+    };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
 struct Iovecs {
-    entries: [libc::iovec; IOVECS_MAX],
+    /// Only the first `count` are filled in: clearing 4 KiB would cost more than a small write.
+    entries: [MaybeUninit<libc::iovec>; IOVECS_MAX],
     count: usize,
 }
 
 impl Iovecs {
     fn new() -> Self {
-        let empty = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
         Self {
-            entries: [empty; IOVECS_MAX],
+            entries: [const { MaybeUninit::uninit() }; IOVECS_MAX],
             count: 0,
         }
     }
@@ -63,10 +72,10 @@ impl Iovecs {
         let Some(entry) = self.entries.get_mut(self.count) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        *entry = libc::iovec {
+        entry.write(libc::iovec {
             iov_base: start.cast(),
             iov_len: len,
-        };
+        });
         self.count += 1;
         Ok(())
     }

@@ -18,7 +18,6 @@ fn run() -> Result<(), Report> {
         println!("{}", Capabilities::THIS.to_json().into_diagnostic()?);
         return Ok(());
     }
-    let args = BackendArgs::parse();
-    let _socket = args.open_socket()?;
-    Err(miette::miette!("this build has no data path yet"))
+    weir::run::run_backend(&BackendArgs::parse())?;
+    Ok(())
 }
