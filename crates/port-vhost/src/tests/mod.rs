@@ -1,6 +1,7 @@
 //! A switch with front ends that these tests write themselves, request by request.
 
 mod hostile;
+mod peer;
 mod session;
 mod traffic;
 
