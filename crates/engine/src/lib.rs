@@ -32,3 +32,6 @@ pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
 pub use stats::{DropReason, PortCounters};
+
+#[cfg(test)]
+mod tests;

@@ -251,7 +251,9 @@ impl Worker {
         let now_ns = clock::now_ns();
         let asked = self.handle().retry.swap(false, Ordering::SeqCst);
         for i in (0..self.stalled.len()).rev() {
-            let Some(&(queue, until)) = self.stalled.get(i) else { continue };
+            let Some(&(queue, until)) = self.stalled.get(i) else {
+                continue;
+            };
             if !asked && until > now_ns {
                 continue;
             }

@@ -1,0 +1,335 @@
+//! The worker and the switch with ports that these tests play themselves.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use weir_fabric::{MacCheck, PortConfig, PortId};
+use weir_guestmem::HostBuffer;
+
+use crate::burst::{Burst, Scratch};
+use crate::*;
+
+/// A port whose other side is the test.
+struct FakePort {
+    id: PortId,
+    /// Frames that it will send.
+    to_send: Mutex<VecDeque<Vec<u8>>>,
+    waiting: Mutex<VecDeque<Vec<u8>>>,
+    /// Frames that it got, with the queue.
+    got: Mutex<Vec<(usize, Vec<u8>)>>,
+    rx_queues: AtomicUsize,
+    /// Buffers it has for frames to receive.
+    room: AtomicUsize,
+    /// Holds every call until this long after the delivery.
+    hold: Option<Duration>,
+    expired: Mutex<Option<Instant>>,
+    panics: bool,
+    failed: AtomicBool,
+}
+
+impl FakePort {
+    fn new(id: PortId) -> Self {
+        Self {
+            id,
+            to_send: Mutex::default(),
+            waiting: Mutex::default(),
+            got: Mutex::default(),
+            rx_queues: AtomicUsize::new(1),
+            room: AtomicUsize::new(usize::MAX),
+            hold: None,
+            expired: Mutex::default(),
+            panics: false,
+            failed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Port for FakePort {
+    fn take(
+        &self,
+        _queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        assert!(!self.panics, "a port with a bug");
+        let mut waiting = self.waiting.lock().unwrap();
+        let frames: Vec<_> = match what {
+            Take::New => self.to_send.lock().unwrap().drain(..).collect(),
+            Take::Parked => waiting.drain(..).collect(),
+        };
+        let buffer = HostBuffer::new(1 << 16);
+        let mut burst = scratch.lend();
+        let mut at = 0;
+        for (token, frame) in frames.iter().enumerate() {
+            let slice = buffer.slice(at, 12 + frame.len()).unwrap();
+            slice.write(&[0; 12]);
+            slice.skip(12).write(frame);
+            at += slice.len();
+            let first = burst.pieces.len();
+            burst.pieces.push(slice);
+            burst
+                .add(first, 12, slice.len() as u32, token as u16, now_ns)
+                .unwrap();
+        }
+        burst.park_room = 100;
+        forward(&mut burst);
+        waiting.extend(
+            burst
+                .parked
+                .iter()
+                .map(|p| frames[usize::from(p.frame)].clone()),
+        );
+        let taken = Taken {
+            frames: frames.len(),
+            more: false,
+            parked: waiting.len(),
+            parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
+        };
+        scratch.give_back(burst);
+        taken
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Delivered {
+        let mut done = 0;
+        for outgoing in frames {
+            if self.room.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            self.room.fetch_sub(1, Ordering::SeqCst);
+            let frame = &burst.frames[usize::from(outgoing.frame)];
+            let mut bytes = frame.head.as_slice().to_vec();
+            for slice in burst.payload(frame) {
+                let mut rest = vec![0; slice.len()];
+                slice.read(&mut rest);
+                bytes.extend(rest);
+            }
+            self.got.lock().unwrap().push((queue, bytes));
+            done += 1;
+        }
+        let hold_until = self.hold.map(|hold| now_ns + hold.as_nanos() as u64);
+        Delivered {
+            frames: done,
+            worth_waiting: true,
+            hold_until,
+        }
+    }
+
+    fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
+        *self.expired.lock().unwrap() = Some(Instant::now());
+        None
+    }
+
+    fn arm_tx(&self, _queue: usize) -> bool {
+        !self.to_send.lock().unwrap().is_empty()
+    }
+
+    fn arm_rx(&self, _queue: usize) -> bool {
+        false
+    }
+
+    fn kicked(&self, _queue: usize, _side: Side) {}
+
+    fn rx_queues(&self) -> usize {
+        self.rx_queues.load(Ordering::SeqCst)
+    }
+
+    fn rx_queue_for(&self, hash: u32) -> usize {
+        hash as usize % self.rx_queues()
+    }
+
+    fn fail(&self, _reason: &str) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn add(engine: &Engine, change: impl FnOnce(&mut FakePort)) -> Arc<FakePort> {
+    let config = PortConfig {
+        mac_check: MacCheck::Off,
+        ..PortConfig::vif()
+    };
+    let make = |id, _| {
+        let mut port = FakePort::new(id);
+        change(&mut port);
+        Arc::new(port)
+    };
+    let (id, port) = engine.add_port(config, make).unwrap();
+    engine.fabric().set_active(id, true).unwrap();
+    port
+}
+
+fn frame(from: u8, to: u8, number: u8) -> Vec<u8> {
+    let mut frame = vec![number; 200];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from]);
+    if to == 0xff {
+        frame[..6].fill(0xff);
+    }
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+fn send(engine: &Engine, port: &FakePort, frames: impl IntoIterator<Item = Vec<u8>>) {
+    port.to_send.lock().unwrap().extend(frames);
+    engine.nudge(QueueRef {
+        port: port.id,
+        queue: 0,
+        side: Side::Tx,
+    });
+}
+
+fn numbers(port: &FakePort) -> Vec<u8> {
+    port.got
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, frame)| frame[14])
+        .collect()
+}
+
+#[test]
+fn broadcast_and_unicast_of_one_sender_stay_in_order() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    let mixed = (1..40).map(|n| frame(1, if n % 3 == 0 { 0xff } else { 2 }, n));
+    send(&engine, &a, mixed);
+    eventually("b has all", || numbers(&b).len() == 39);
+    assert_eq!(numbers(&b), (1..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_panic_while_a_port_is_served_stops_that_port_only() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    let broken = add(&engine, |port| port.panics = true);
+    engine.nudge(QueueRef {
+        port: broken.id,
+        queue: 0,
+        side: Side::Tx,
+    });
+    eventually("it is told to stop", || {
+        broken.failed.load(Ordering::SeqCst)
+    });
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("the others go on", || numbers(&b) == [7]);
+}
+
+#[test]
+fn a_held_call_is_asked_about_at_its_deadline_and_not_before() {
+    let engine = Engine::start(1).unwrap();
+    let hold = Duration::from_millis(30);
+    let (a, b) = (
+        add(&engine, |_| {}),
+        add(&engine, |port| port.hold = Some(hold)),
+    );
+    let before = Instant::now();
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("the deadline", || b.expired.lock().unwrap().is_some());
+    assert!(b.expired.lock().unwrap().unwrap() - before >= hold);
+}
+
+#[test]
+fn frames_for_a_full_receiver_are_tried_again_when_it_kicks() {
+    for workers in [1, 2, 3] {
+        let engine = Engine::start(workers).unwrap();
+        let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+        send(&engine, &b, [frame(2, 0xff, 0)]);
+        eventually("a has it", || numbers(&a) == [0]);
+        b.room.store(3, Ordering::SeqCst);
+        send(&engine, &a, (1..=10).map(|n| frame(1, 2, n)));
+        eventually("the rest waits", || a.waiting.lock().unwrap().len() == 7);
+        // Newer frames must not overtake.
+        send(&engine, &a, [frame(1, 2, 11)]);
+        eventually("it waits too", || a.waiting.lock().unwrap().len() == 8);
+        assert_eq!(numbers(&b), [1, 2, 3]);
+        b.room.store(100, Ordering::SeqCst);
+        engine.nudge(QueueRef {
+            port: b.id,
+            queue: 0,
+            side: Side::Rx,
+        });
+        eventually("all arrive", || numbers(&b).len() == 11);
+        assert_eq!(numbers(&b), (1..=11).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn flows_are_spread_over_the_receivers_queues_and_each_stays_on_one() {
+    let engine = Engine::start(2).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    b.rx_queues.store(4, Ordering::SeqCst);
+    let flow = |port: u16| {
+        let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [0xff; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .udp(port, 53);
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[0; 16]).unwrap();
+        frame
+    };
+    send(&engine, &a, (0..32).chain(0..32).map(|n| flow(2000 + n)));
+    eventually("all arrive", || b.got.lock().unwrap().len() == 64);
+    let got = b.got.lock().unwrap();
+    let queue_of = |frame: &[u8]| -> Vec<usize> {
+        got.iter()
+            .filter(|(_, other)| other == frame)
+            .map(|(queue, _)| *queue)
+            .collect()
+    };
+    let mut used = [false; 4];
+    for n in 0..32 {
+        let queues = queue_of(&flow(2000 + n));
+        assert_eq!(queues.len(), 2);
+        assert_eq!(queues[0], queues[1], "one flow, one queue");
+        used[queues[0]] = true;
+    }
+    assert_eq!(used, [true; 4], "32 flows use all queues");
+}
+
+#[test]
+fn an_idle_engine_sleeps() {
+    let engine = Engine::start(2).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("it arrives", || numbers(&b) == [7]);
+    std::thread::sleep(Duration::from_millis(50));
+    let wakeups = || {
+        engine
+            .workers()
+            .iter()
+            .map(|worker| worker.wakeups)
+            .sum::<u64>()
+    };
+    let before = wakeups();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(wakeups(), before, "nobody sent anything");
+}
+
+#[test]
+fn a_port_that_was_removed_gets_nothing_and_its_number_is_free_again() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    engine.remove_port(b.id);
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    let c = add(&engine, |_| {});
+    send(&engine, &a, [frame(1, 0xff, 8)]);
+    eventually("c has the later one", || numbers(&c).contains(&8));
+    assert_eq!(numbers(&b), []);
+}

@@ -1,0 +1,67 @@
+//! A hostile guest's ring: the input is what the guest wrote into its memory, and a script of what
+//! the device does meanwhile. Every chain must end in frames inside the memory or in a named error.
+#![no_main]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use weir_engine::burst::Scratch;
+use weir_guestmem::{GuestMemory, RegionSpec};
+use weir_ring::{Addresses, RingConfig, SplitDevice};
+
+const MEMORY: u64 = 64 << 10;
+const SIZE: u16 = 16;
+const AT: Addresses = Addresses { descriptor: 0, driver: 0x400, device: 0x800 };
+
+fuzz_target!(|input: &[u8]| {
+    let [options, base, script @ ..] = input else { return };
+    let (script, image) = script.split_at(script.len().min(16));
+    let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd"));
+    ftruncate(&file, MEMORY).expect("ftruncate");
+    let image = &image[..image.len().min(MEMORY as usize)];
+    file.write_all_at(image, 0).expect("the memory image");
+    let spec = RegionSpec { guest_address: 0, size: MEMORY, user_address: 0, mmap_offset: 0 };
+    let memory = Arc::new(GuestMemory::map(&[(spec, file)]).expect("one good region"));
+    let config =
+        RingConfig { size: SIZE, event_idx: options & 1 != 0, indirect: options & 2 != 0 };
+    let mut device = SplitDevice::new(&memory, config, &AT, (*base).into()).expect("a good ring");
+
+    let mut scratch = Scratch::default();
+    for step in script {
+        let mut burst = scratch.lend();
+        if device.refill().is_err() {
+            return;
+        }
+        for _ in 0..=step % 20 {
+            let first = burst.pieces.len();
+            let taken = if options & 4 != 0 {
+                device.take_writable(&memory, &mut burst.pieces)
+            } else {
+                device.take_readable(&memory, &mut burst.pieces)
+            };
+            match taken {
+                Ok(Some(chain)) => {
+                    // What a transmit queue does with it: the header is read and checked.
+                    let _ = burst.add(first, 12, chain.len, chain.head, 0);
+                    device.complete(chain.head, 0);
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        let mut sink = [0; 256];
+        for slice in &burst.pieces {
+            slice.read(&mut sink);
+        }
+        scratch.give_back(burst);
+        device.publish();
+        device.needs_call();
+        if device.enable_kicks().is_err() {
+            return;
+        }
+        device.suppress_kicks();
+    }
+});
