@@ -167,21 +167,17 @@ impl SplitDriver {
     /// Takes back the next chain that the device completed. A used element that names no chain in
     /// flight is the device's mistake: it is skipped.
     pub fn take(&mut self) -> Option<Used> {
-        while self.used.load_acquire(IDX) != self.next_used {
+        // Read once: a device that keeps moving the index cannot keep this loop going.
+        let mut left = distance(self.next_used, self.used.load_acquire(IDX)).min(self.size);
+        while left > 0 {
+            left -= 1;
             let at = used_entry(position(self.next_used, self.size));
-            let [i0, i1, _, _, l0, l1, l2, l3] = self.used.read::<USED_ELEM_BYTES>(at);
+            let [i0, i1, i2, i3, l0, l1, l2, l3] = self.used.read::<USED_ELEM_BYTES>(at);
             self.next_used = self.next_used.wrapping_add(1);
-            let head = u16::from_le_bytes([i0, i1]);
-            let Some(count) = self
-                .chain_len
-                .get_mut(usize::from(head))
-                .map(std::mem::take)
-            else {
+            let id = u32::from_le_bytes([i0, i1, i2, i3]);
+            let Some((head, count)) = self.release(id) else {
                 continue;
             };
-            if count == 0 {
-                continue;
-            }
             let mut tail = head;
             for _ in 1..count {
                 tail = self.next[usize::from(tail)];
@@ -195,6 +191,13 @@ impl SplitDriver {
             });
         }
         None
+    }
+
+    /// The chain of a used element and its length in descriptors, if it is in flight.
+    fn release(&mut self, id: u32) -> Option<(u16, u16)> {
+        let head = u16::try_from(id).ok()?;
+        let count = std::mem::take(self.chain_len.get_mut(usize::from(head))?);
+        (count > 0).then_some((head, count))
     }
 
     /// Asks the device for no calls.

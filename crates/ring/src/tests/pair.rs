@@ -124,6 +124,23 @@ fn kicks_are_asked_for_only_while_weir_sleeps() {
 }
 
 #[test]
+fn a_kick_comes_for_more_buffers_even_if_some_are_there_already() {
+    for event_idx in [false, true] {
+        let (_memory, mut driver, mut device) = pair(RingConfig {
+            event_idx,
+            ..config(8)
+        });
+        driver.offer(&[buffer(0, 1, true)]).unwrap();
+        driver.publish();
+        assert_eq!(device.refill(), Ok(1));
+        // One buffer is too few for the next frame: weir waits for another one.
+        assert_eq!(device.enable_kicks(), Ok(1), "none came since");
+        driver.offer(&[buffer(1, 1, true)]).unwrap();
+        assert!(driver.publish(), "event_idx {event_idx}");
+    }
+}
+
+#[test]
 fn chains_given_back_are_taken_again() {
     let (memory, mut driver, mut device) = pair(config(8));
     let first = driver.offer(&[buffer(0, 1, true)]).unwrap();
@@ -178,6 +195,7 @@ fn a_used_element_that_names_nothing_is_skipped() {
     device.refill().unwrap();
     device.complete(7, 0);
     device.complete(0x1234, 0);
+    assert_eq!(device.base(), 0, "and nothing was taken for them");
     let chain = device
         .take_writable(&memory, &mut Vec::new())
         .unwrap()

@@ -1,0 +1,38 @@
+//! Eventfds: kicks, calls and errors.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// A non-blocking eventfd.
+#[derive(Debug)]
+pub(crate) struct Event(OwnedFd);
+
+impl Event {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    /// Adds one signal.
+    pub(crate) fn signal(&self) {
+        // EAGAIN: 2^64 - 2 signals are waiting, one more tells nothing.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the signals that came; how many.
+    pub(crate) fn drain(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.0, &mut count) {
+            Ok(8) => u64::from_ne_bytes(count),
+            // EAGAIN: none.
+            _ => 0,
+        }
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

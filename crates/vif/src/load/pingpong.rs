@@ -1,0 +1,142 @@
+//! One request and its response at a time: round-trip time.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::frames::{Flow, PROBE_FRAME_MIN, Probe, probe};
+use super::small::probe_frame;
+use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
+use crate::pair::{QueuePair, WaitFor};
+
+/// How the requests are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a request's frame, 58 to 1514.
+    pub frame_bytes: usize,
+    /// Pause between a response and the next request.
+    pub pause: Duration,
+    /// A response that takes longer counts as lost.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    /// 64 bytes, without a pause.
+    fn default() -> Self {
+        Self {
+            frame_bytes: 64,
+            pause: Duration::ZERO,
+            timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Sends requests until `stop`, and records the round-trip time of each.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn request(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    options: &Options,
+    stats: &LoadStats,
+    stop: &AtomicBool,
+) -> Result<(), LoadError> {
+    announce(pair, &flow.local)?;
+    let mut frame = probe_frame(pair, flow, options.frame_bytes)?;
+    let mut scratch = Vec::new();
+    let mut seq = 0;
+    while !stopped(stop) {
+        let request = Probe {
+            seq,
+            time_ns: now_ns(),
+        };
+        let (bytes, offload) = frame.with(request);
+        if !sent(pair.send(bytes, offload))? {
+            pair.wait(WaitFor::Transmit, STOP_POLL)?;
+            continue;
+        }
+        pair.flush();
+        stats.counters.tx_frames.add(1);
+        stats.counters.tx_bytes.add(frame.payload_len());
+        seq += 1;
+        let start = Instant::now();
+        loop {
+            if let Some(payload_len) = response(pair, flow, request, stats, &mut scratch) {
+                let ns = now_ns().saturating_sub(request.time_ns);
+                stats.latencies().saturating_record(ns);
+                stats.counters.rx_frames.add(1);
+                stats.counters.rx_bytes.add(payload_len);
+                break;
+            }
+            let left = options.timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                stats.counters.lost.add(1);
+                stats.counters.timeouts.add(1);
+                break;
+            }
+            if stopped(stop) {
+                break;
+            }
+            pair.wait(WaitFor::Receive, left.min(STOP_POLL))?;
+        }
+        if !options.pause.is_zero() {
+            std::thread::sleep(options.pause);
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of the response to `request`, if it is among the frames received.
+fn response(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    request: Probe,
+    stats: &LoadStats,
+    scratch: &mut Vec<u8>,
+) -> Option<u64> {
+    loop {
+        match pair.recv(|frame| probe(frame, flow, scratch))? {
+            Ok((seen, payload_len)) if seen == request => return Some(payload_len),
+            // The answer to a request that was given up.
+            Ok(_) => stats.counters.reordered.add(1),
+            Err(rejected) => stats.reject(rejected),
+        }
+    }
+}
+
+/// Answers requests until `stop`.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn respond(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    stats: &LoadStats,
+    stop: &AtomicBool,
+) -> Result<(), LoadError> {
+    announce(pair, &flow.local)?;
+    let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN)?;
+    let mut scratch = Vec::new();
+    while !stopped(stop) {
+        for _ in 0..BURST {
+            let (request, payload_len) = match pair.recv(|frame| probe(frame, flow, &mut scratch)) {
+                Some(Ok(seen)) => seen,
+                Some(Err(rejected)) => {
+                    stats.reject(rejected);
+                    continue;
+                }
+                None => break,
+            };
+            stats.counters.rx_frames.add(1);
+            stats.counters.rx_bytes.add(payload_len);
+            let (frame, offload) = answer.with(request);
+            // An answer that finds the ring full is lost, as the other side will see.
+            if sent(pair.send(frame, offload))? {
+                stats.counters.tx_frames.add(1);
+                stats.counters.tx_bytes.add(answer.payload_len());
+            }
+        }
+        pair.wait(WaitFor::Receive, STOP_POLL)?;
+    }
+    Ok(())
+}

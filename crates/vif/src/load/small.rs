@@ -1,0 +1,274 @@
+//! Small UDP packets with sequence numbers and time stamps, one way.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use weir_wire::OffloadCaps;
+
+use super::frames::{Flow, PROBE_FRAME_MAX, PROBE_FRAME_MIN, Probe, ProbeFrame, probe};
+use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
+use crate::pair::{QueuePair, WaitFor};
+
+/// After so long without feedback the packets in flight are given up.
+const FEEDBACK_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// How many packets there are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// So many a second, whatever becomes of them.
+    PerSecond(u64),
+    /// As many as go through with at most so many in flight.
+    Window(u32),
+}
+
+/// How the packets are to be; both ends are given the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a frame, 58 to 1514.
+    pub frame_bytes: usize,
+    /// How many.
+    pub rate: Rate,
+}
+
+impl Default for Options {
+    /// 64 bytes, at most 256 in flight.
+    fn default() -> Self {
+        Self {
+            frame_bytes: 64,
+            rate: Rate::Window(256),
+        }
+    }
+}
+
+/// A frame of `len` bytes to be sent over `flow`.
+pub(super) fn probe_frame(
+    pair: &QueuePair,
+    flow: &Flow,
+    len: usize,
+) -> Result<ProbeFrame, LoadError> {
+    if !(PROBE_FRAME_MIN..=PROBE_FRAME_MAX).contains(&len) {
+        return Err(LoadError::Size {
+            what: "UDP frame",
+            bytes: len,
+            min: PROBE_FRAME_MIN,
+            max: PROBE_FRAME_MAX,
+        });
+    }
+    let partial = pair.transmit_caps().contains(OffloadCaps::CSUM);
+    Ok(ProbeFrame::new(flow, len, partial))
+}
+
+/// Sends packets until `stop`.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn send(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    options: &Options,
+    stats: &LoadStats,
+    stop: &AtomicBool,
+) -> Result<(), LoadError> {
+    announce(pair, &flow.local)?;
+    let frame = probe_frame(pair, flow, options.frame_bytes)?;
+    let mut sender = Sender {
+        pair,
+        flow,
+        stats,
+        frame,
+        next: 0,
+        scratch: Vec::new(),
+    };
+    match options.rate {
+        Rate::PerSecond(rate) => sender.at_rate(rate.max(1), stop),
+        Rate::Window(window) => sender.in_window(u64::from(window.max(1)), stop),
+    }
+}
+
+struct Sender<'s> {
+    pair: &'s mut QueuePair,
+    flow: &'s Flow,
+    stats: &'s LoadStats,
+    frame: ProbeFrame,
+    /// Sequence number of the next packet.
+    next: u64,
+    scratch: Vec<u8>,
+}
+
+impl Sender<'_> {
+    fn at_rate(&mut self, rate: u64, stop: &AtomicBool) -> Result<(), LoadError> {
+        let start = Instant::now();
+        while !stopped(stop) {
+            let elapsed = start.elapsed();
+            let due = elapsed.as_nanos() * u128::from(rate) / 1_000_000_000;
+            let due = u64::try_from(due).unwrap_or(u64::MAX);
+            let full = !self.burst(due.saturating_sub(self.next))?;
+            self.feedback();
+            if full {
+                self.pair.wait(WaitFor::Transmit, STOP_POLL)?;
+            } else if self.next >= due {
+                let at = Duration::from_secs_f64((self.next + 1) as f64 / rate as f64);
+                let left = at.saturating_sub(start.elapsed());
+                self.pair.wait(WaitFor::Receive, left.min(STOP_POLL))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn in_window(&mut self, window: u64, stop: &AtomicBool) -> Result<(), LoadError> {
+        let mut acked = 0;
+        let mut progress = Instant::now();
+        while !stopped(stop) {
+            if let Some(seq) = self.feedback()
+                && (acked + 1..=self.next).contains(&seq)
+            {
+                acked = seq;
+                progress = Instant::now();
+            }
+            if self.next > acked && progress.elapsed() >= FEEDBACK_TIMEOUT {
+                acked = self.next;
+                self.stats.counters.timeouts.add(1);
+            }
+            let room = window.saturating_sub(self.next - acked);
+            if self.next == acked {
+                progress = Instant::now();
+            }
+            let full = !self.burst(room)?;
+            if full {
+                self.pair.wait(WaitFor::Any, FEEDBACK_TIMEOUT)?;
+            } else if room <= BURST as u64 {
+                self.pair.wait(WaitFor::Receive, FEEDBACK_TIMEOUT)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends at most `count` packets, and no more than one burst; `false` when the ring is full.
+    fn burst(&mut self, count: u64) -> Result<bool, LoadError> {
+        let count = count.min(BURST as u64);
+        let mut room = true;
+        for _ in 0..count {
+            let (frame, offload) = self.frame.with(Probe {
+                seq: self.next,
+                time_ns: now_ns(),
+            });
+            room = sent(self.pair.send(frame, offload))?;
+            if !room {
+                break;
+            }
+            self.next += 1;
+            let counters = &self.stats.counters;
+            counters.tx_frames.add(1);
+            counters.tx_bytes.add(self.frame.payload_len());
+        }
+        if count > 0 {
+            self.pair.flush();
+        }
+        Ok(room)
+    }
+
+    /// The highest sequence number the receiver says it waits for, if it said anything.
+    fn feedback(&mut self) -> Option<u64> {
+        let mut highest = None;
+        loop {
+            let (flow, scratch) = (self.flow, &mut self.scratch);
+            match self.pair.recv(|frame| probe(frame, flow, scratch)) {
+                Some(Ok((probe, _))) => {
+                    self.stats.counters.rx_frames.add(1);
+                    highest = highest.max(Some(probe.seq));
+                }
+                Some(Err(rejected)) => self.stats.reject(rejected),
+                None => return highest,
+            }
+        }
+    }
+}
+
+/// Receives packets until `stop`: counts those lost and reordered, and records how long each was
+/// on its way.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn receive(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    options: &Options,
+    stats: &LoadStats,
+    stop: &AtomicBool,
+) -> Result<(), LoadError> {
+    announce(pair, &flow.local)?;
+    let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN)?;
+    let wants_feedback = matches!(options.rate, Rate::Window(_));
+    let mut order = Order::default();
+    let mut scratch = Vec::new();
+    while !stopped(stop) {
+        let came = receive_burst(pair, flow, stats, &mut order, &mut scratch);
+        if came > 0 && wants_feedback {
+            let (frame, offload) = answer.with(Probe {
+                seq: order.next,
+                time_ns: now_ns(),
+            });
+            // When the ring is full the answers before this one are still on their way.
+            if sent(pair.send(frame, offload))? {
+                pair.flush();
+                stats.counters.tx_frames.add(1);
+            }
+        }
+        if came < BURST {
+            pair.wait(WaitFor::Receive, STOP_POLL)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes at most one burst; how many frames that was, of whatever kind.
+fn receive_burst(
+    pair: &mut QueuePair,
+    flow: &Flow,
+    stats: &LoadStats,
+    order: &mut Order,
+    scratch: &mut Vec<u8>,
+) -> usize {
+    let mut latencies = stats.latencies();
+    for came in 0..BURST {
+        match pair.recv(|frame| probe(frame, flow, scratch)) {
+            Some(Ok((probe, payload_len))) => {
+                latencies.saturating_record(now_ns().saturating_sub(probe.time_ns));
+                stats.counters.rx_frames.add(1);
+                stats.counters.rx_bytes.add(payload_len);
+                order.take(probe.seq, stats);
+            }
+            Some(Err(rejected)) => stats.reject(rejected),
+            None => return came,
+        }
+    }
+    BURST
+}
+
+/// The order of sequence numbers.
+#[derive(Debug, Default)]
+struct Order {
+    /// One more than the highest seen.
+    next: u64,
+    /// Skipped, and not seen later.
+    missing: u64,
+}
+
+impl Order {
+    /// Takes the next number. One that was skipped before counts as lost until it comes, and as
+    /// reordered then; one that comes twice can't be told from it and counts so too.
+    fn take(&mut self, seq: u64, stats: &LoadStats) {
+        let counters = &stats.counters;
+        match seq.checked_sub(self.next) {
+            Some(skipped) => {
+                self.missing += skipped;
+                self.next = seq.saturating_add(1);
+            }
+            None => {
+                self.missing = self.missing.saturating_sub(1);
+                counters.reordered.add(1);
+            }
+        }
+        counters.lost.set(self.missing);
+    }
+}

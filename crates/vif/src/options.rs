@@ -1,0 +1,104 @@
+//! What the interface is to be like.
+
+use weir_limits::{FRAME_LEN_MAX, QUEUE_PAIRS_MAX, QUEUE_SIZE_MAX, RX_MERGE_MAX};
+use weir_wire::{Mac, VnetHdr};
+
+use crate::features::Features;
+use crate::transmit::CHAIN_DESCRIPTORS_MAX;
+
+/// Entries of each ring where [`Options`] say nothing (QEMU's default).
+const QUEUE_SIZE_DEFAULT: u16 = 256;
+/// Bytes of a receive buffer where [`Options`] say nothing.
+const RX_BUFFER_BYTES_DEFAULT: u32 = 2048;
+/// Bytes of the largest frame that comes in without receive offloads: 1500 and an Ethernet header
+/// with a tag.
+const PLAIN_FRAME_BYTES: u32 = 1500 + 14 + 4;
+/// Smallest receive buffer: [`RX_MERGE_MAX`] of them hold the largest frame.
+pub(crate) const RX_BUFFER_BYTES_MIN: u32 = 1024;
+
+const _: () =
+    assert!(RX_BUFFER_BYTES_MIN as usize * RX_MERGE_MAX > FRAME_LEN_MAX as usize + VnetHdr::LEN);
+
+/// What the interface is to be like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Its address. vhost-user has no message for it: the switch learns it from what is sent.
+    pub mac: Mac,
+    /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`].
+    pub queues: usize,
+    /// Entries of each ring: a power of two from 8 to [`QUEUE_SIZE_MAX`].
+    pub queue_size: u16,
+    /// Bytes of each receive buffer, at least 1024, the virtio header included. Raised where a
+    /// frame cannot span buffers (no `MRG_RXBUF`) to what the largest frame needs (virtio 1.2
+    /// §5.1.6.3.1).
+    pub rx_buffer_bytes: u32,
+    /// Features to use where the back end offers them.
+    pub features: Features,
+    /// Features without which there is to be no session. `VERSION_1` always is among them.
+    pub required: Features,
+    /// MTU to tell the back end (`NET_SET_MTU`), where it can be told.
+    pub mtu: Option<u16>,
+}
+
+/// Options that make no interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// Queue pairs.
+    #[error("{0} queue pairs, not 1 to {QUEUE_PAIRS_MAX}")]
+    Queues(usize),
+    /// Ring size.
+    #[error(
+        "queue size {0} is not a power of two from {CHAIN_DESCRIPTORS_MAX} to {QUEUE_SIZE_MAX}"
+    )]
+    QueueSize(u16),
+    /// Receive buffer.
+    #[error("receive buffers of {0} bytes, fewer than {RX_BUFFER_BYTES_MIN}")]
+    RxBufferBytes(u32),
+}
+
+impl Options {
+    /// One queue pair of 256 entries with every feature.
+    pub fn new(mac: Mac) -> Self {
+        Self {
+            mac,
+            queues: 1,
+            queue_size: QUEUE_SIZE_DEFAULT,
+            rx_buffer_bytes: RX_BUFFER_BYTES_DEFAULT,
+            features: Features::ALL,
+            required: Features::VERSION_1,
+            mtu: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+        let size = self.queue_size;
+        if !(1..=QUEUE_PAIRS_MAX).contains(&self.queues) {
+            return Err(OptionsError::Queues(self.queues));
+        }
+        if !size.is_power_of_two()
+            || usize::from(size) < CHAIN_DESCRIPTORS_MAX
+            || size > QUEUE_SIZE_MAX
+        {
+            return Err(OptionsError::QueueSize(size));
+        }
+        if self.rx_buffer_bytes < RX_BUFFER_BYTES_MIN {
+            return Err(OptionsError::RxBufferBytes(self.rx_buffer_bytes));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a receive buffer under the negotiated `features`.
+    pub(crate) fn rx_buffer_bytes_for(&self, features: Features) -> u32 {
+        let header = VnetHdr::LEN as u32;
+        let needed = if features.contains(Features::MRG_RXBUF) {
+            RX_BUFFER_BYTES_MIN
+        } else if features.intersects(Features::GUEST_GSO) {
+            FRAME_LEN_MAX + header
+        } else {
+            self.mtu
+                .map_or(PLAIN_FRAME_BYTES, |mtu| u32::from(mtu) + 14 + 4)
+                + header
+        };
+        self.rx_buffer_bytes.max(needed)
+    }
+}

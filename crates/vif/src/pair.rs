@@ -1,0 +1,247 @@
+//! A queue pair: what one thread of the guest works with.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use weir_wire::{Fit, Mac, Offload, OffloadCaps, VnetHdr};
+
+use crate::counters::{PairCounters, PairStats};
+use crate::error::SendError;
+use crate::features::Features;
+use crate::receive::{Frame, Receive, Received};
+use crate::transmit::{Body, Transmit};
+
+/// What to sleep for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitFor {
+    /// A received frame.
+    Receive,
+    /// A sent frame whose place can be used again.
+    Transmit,
+    /// Either.
+    Any,
+}
+
+impl WaitFor {
+    fn receive(self) -> bool {
+        self != Self::Transmit
+    }
+
+    fn transmit(self) -> bool {
+        self != Self::Receive
+    }
+}
+
+/// A receive and a transmit ring. Can move to a thread of its own.
+///
+/// Calls are suppressed except inside [`wait`](Self::wait). When the [`Vif`](crate::Vif) is
+/// dropped the pair stays usable and nothing moves any more.
+#[derive(Debug)]
+pub struct QueuePair {
+    rx: Receive,
+    tx: Transmit,
+    mac: Mac,
+    features: Features,
+    transmit_caps: OffloadCaps,
+    counters: Arc<PairCounters>,
+}
+
+impl QueuePair {
+    pub(crate) fn new(mac: Mac, features: Features, rx: Receive, tx: Transmit) -> Self {
+        Self {
+            rx,
+            tx,
+            mac,
+            features,
+            transmit_caps: features.transmit_caps(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// Fills the receive ring and kicks both: the first kick is what starts a ring, whatever the
+    /// device asks for.
+    pub(crate) fn start(&mut self) {
+        self.rx.refill(&self.counters);
+        self.rx.kick(&self.counters);
+        self.tx.kick(&self.counters);
+    }
+
+    pub(crate) fn halves(&self) -> (&Receive, &Transmit) {
+        (&self.rx, &self.tx)
+    }
+
+    /// The interface's address.
+    pub fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// What was negotiated.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// What a frame that is sent may leave to the device.
+    pub fn transmit_caps(&self) -> OffloadCaps {
+        self.transmit_caps
+    }
+
+    /// The counters, for other threads to read.
+    pub fn counters(&self) -> Arc<PairCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// The counters as they are now.
+    pub fn stats(&self) -> PairStats {
+        self.counters.snapshot()
+    }
+
+    /// Copies a frame (14 bytes to 64 KiB and headers) into transmit buffers and offers it. The
+    /// device sees it after [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`SendError::Full`], [`SendError::Length`], or [`SendError::Offload`] if `offload` asks for
+    /// something that was not negotiated.
+    pub fn send(&mut self, frame: &[u8], offload: &Offload) -> Result<(), SendError> {
+        let header = self.header(offload)?;
+        self.tx.send(&header, frame, None, &self.counters)
+    }
+
+    /// As [`send`](Self::send), for a frame that consists of `head` and the bytes `range` of
+    /// `body`, which are not copied: a load generator's large frames, whose headers differ.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), or [`SendError::Body`].
+    pub fn send_with_body(
+        &mut self,
+        head: &[u8],
+        body: Body,
+        range: Range<usize>,
+        offload: &Offload,
+    ) -> Result<(), SendError> {
+        let header = self.header(offload)?;
+        let body = Some((body, range));
+        self.tx.send(&header, head, body, &self.counters)
+    }
+
+    /// As [`send`](Self::send), with any virtio header: nothing in it is checked. For tests of a
+    /// device.
+    ///
+    /// # Errors
+    /// [`SendError::Full`], [`SendError::Length`].
+    pub fn send_raw(&mut self, frame: &[u8], header: &VnetHdr) -> Result<(), SendError> {
+        self.tx.send(header, frame, None, &self.counters)
+    }
+
+    /// Writes bytes into transmit buffers that keep them for as long as the pair lives. `None` if
+    /// the bytes are longer than a frame, or if less than half of the buffers would be left.
+    pub fn add_body(&mut self, bytes: &[u8]) -> Option<Body> {
+        self.tx.add_body(bytes)
+    }
+
+    fn header(&self, offload: &Offload) -> Result<VnetHdr, SendError> {
+        if self.transmit_caps.accepts(offload) != Fit::AsIs {
+            return Err(SendError::Offload);
+        }
+        // DATA_VALID is not a driver's to set, and num_buffers is 0 (virtio 1.2 §5.1.6.2.1).
+        Ok(offload.without_data_valid().to_vnet(0))
+    }
+
+    /// Shows the device what was sent since the last time, and kicks it if it sleeps.
+    pub fn flush(&mut self) {
+        self.tx.flush(&self.counters);
+    }
+
+    /// Takes the next received frame, if there is one, and shows it to `look` where it lies. Its
+    /// buffers go back to the device afterwards, in batches.
+    pub fn recv<R>(&mut self, look: impl FnOnce(&Frame<'_>) -> R) -> Option<R> {
+        self.rx.recv(&self.counters, look)
+    }
+
+    /// Takes the next received frame, if there is one, and copies it in place of what `out` holds.
+    pub fn recv_into(&mut self, out: &mut Vec<u8>) -> Option<Received> {
+        self.recv(|frame| {
+            frame.copy_to(out);
+            Received {
+                header: frame.header,
+                len: frame.len,
+            }
+        })
+    }
+
+    /// Asks the device for no calls, as is the case outside of [`wait`](Self::wait) already. With
+    /// `EVENT_IDX` the request wears off after 2^15 frames; a call does no harm.
+    pub fn suppress_calls(&mut self) {
+        self.rx.suppress_calls();
+        self.tx.suppress_calls();
+    }
+
+    /// Sleeps until there is something to do, at most for `timeout`, with calls enabled. Flushes
+    /// first and gives every receive buffer back. Whether there is something to do: frames to
+    /// receive, or frames that the device has sent, after [`SendError::Full`] those since then.
+    ///
+    /// No wake-up is lost: calls are asked for before the rings are looked at a last time.
+    ///
+    /// # Errors
+    /// What `poll` said.
+    pub fn wait(&mut self, what: WaitFor, timeout: Duration) -> io::Result<bool> {
+        self.rx.refill(&self.counters);
+        self.flush();
+        // `None`: beyond what a clock can tell, which is as good as no limit.
+        let deadline = Instant::now().checked_add(timeout);
+        let ready = loop {
+            if self.enable_calls(what) {
+                break true;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break false;
+            }
+            self.sleep(what, left)?;
+        };
+        self.suppress_calls();
+        Ok(ready)
+    }
+
+    /// Asks for calls; whether there is something to do without one.
+    fn enable_calls(&mut self, what: WaitFor) -> bool {
+        let received = what.receive() && self.rx.enable_calls();
+        let sent = what.transmit() && (self.tx.room_again() | self.tx.enable_calls());
+        received || sent
+    }
+
+    fn sleep(&mut self, what: WaitFor, left: Option<Duration>) -> io::Result<()> {
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        // A ring that is not waited for may have a call from before: leave its eventfd out.
+        let events = |wanted| {
+            if wanted {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            }
+        };
+        let mut fds = [
+            PollFd::new(&self.rx.call, events(what.receive())),
+            PollFd::new(&self.tx.call, events(what.transmit())),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut calls = 0;
+        if fds[0].revents().contains(PollFlags::IN) {
+            calls += self.rx.call.drain();
+        }
+        if fds[1].revents().contains(PollFlags::IN) {
+            calls += self.tx.call.drain();
+        }
+        if calls > 0 {
+            self.counters.calls.add(calls);
+            self.counters.wakeups.add(1);
+        }
+        Ok(())
+    }
+}

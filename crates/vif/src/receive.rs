@@ -1,0 +1,261 @@
+//! The receive half of a queue pair.
+//!
+//! Every entry of the ring is one buffer. A frame takes as many as its header says
+//! (`VIRTIO_NET_F_MRG_RXBUF`); they are handed to the caller where they lie, and go back to the
+//! device in batches. What the device says is checked: a used element or a header that makes no
+//! sense costs its buffers' content and counts as a device error, nothing else.
+
+use std::sync::Arc;
+
+use weir_guestmem::{GuestMemory, Slice, recycle};
+use weir_limits::{FRAME_LEN_MIN, RX_MERGE_MAX};
+use weir_ring::{Buffer, SplitDriver};
+use weir_wire::VnetHdr;
+
+use crate::counters::PairCounters;
+use crate::event::Event;
+use crate::memory::{Plan, Slots, own};
+
+/// Most buffers that are kept back before they are offered again: one index write, and perhaps one
+/// kick, for so many. Never more than a quarter of the ring.
+const REFILL_BATCH_MAX: usize = 32;
+
+/// A received frame, where the device wrote it. The device may go on writing there: read what is
+/// to be believed once.
+#[derive(Debug)]
+pub struct Frame<'f> {
+    /// The virtio header, as the device wrote it.
+    pub header: VnetHdr,
+    /// Bytes of the frame.
+    pub len: usize,
+    /// Its bytes, in order; none is empty.
+    pub pieces: &'f [Slice<'f>],
+}
+
+impl Frame<'_> {
+    /// Copies the front of the frame out; how many bytes.
+    pub fn read(&self, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        for piece in self.pieces {
+            if at == out.len() {
+                break;
+            }
+            at += piece.read(&mut out[at..]);
+        }
+        at
+    }
+
+    /// Copies the whole frame out, in place of what `out` holds.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        // What is there already need not be zeroed again.
+        out.resize(self.len, 0);
+        self.read(out);
+    }
+}
+
+/// A frame that was copied out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// The virtio header, as the device wrote it.
+    pub header: VnetHdr,
+    /// Bytes of the frame.
+    pub len: usize,
+}
+
+/// A buffer that the device used.
+#[derive(Debug, Clone, Copy)]
+struct UsedBuffer {
+    slot: u32,
+    written: u32,
+}
+
+/// The receive half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    memory: Arc<GuestMemory>,
+    ring: SplitDriver,
+    buffers: Slots,
+    mergeable: bool,
+    kick: Event,
+    pub(crate) call: Event,
+    /// The slot that was offered at a descriptor.
+    slot_of: Vec<u32>,
+    /// Slots that the device does not have.
+    idle: Vec<u32>,
+    /// How many of them are enough for a refill.
+    refill_at: usize,
+    /// The buffers of the frame that is being received.
+    used: Vec<UsedBuffer>,
+    /// Kept for its allocation.
+    pieces: Vec<Slice<'static>>,
+}
+
+impl Receive {
+    /// Reserves one buffer for each of `queue_size` entries.
+    pub(crate) fn plan(plan: &mut Plan, queue_size: u16, buffer_bytes: u32) -> Slots {
+        plan.slots(buffer_bytes, u32::from(queue_size))
+    }
+
+    pub(crate) fn new(
+        memory: Arc<GuestMemory>,
+        ring: SplitDriver,
+        mergeable: bool,
+        buffers: Slots,
+        kick: Event,
+        call: Event,
+    ) -> Self {
+        let entries = usize::from(ring.free());
+        let mut receive = Self {
+            memory,
+            ring,
+            buffers,
+            mergeable,
+            kick,
+            call,
+            slot_of: vec![0; entries],
+            idle: (0..buffers.count()).collect(),
+            refill_at: (entries / 4).min(REFILL_BATCH_MAX),
+            used: Vec::with_capacity(RX_MERGE_MAX),
+            pieces: Vec::with_capacity(RX_MERGE_MAX),
+        };
+        receive.suppress_calls();
+        receive
+    }
+
+    /// Takes the next frame, if there is one, and recycles its buffers after `look`.
+    pub(crate) fn recv<R>(
+        &mut self,
+        counters: &PairCounters,
+        look: impl FnOnce(&Frame<'_>) -> R,
+    ) -> Option<R> {
+        loop {
+            let first = self.take(counters)?;
+            let Some(header) = self.collect(first, counters) else {
+                counters.device_errors.add(1);
+                self.refill_batch(counters);
+                continue;
+            };
+            let mut pieces = recycle(std::mem::take(&mut self.pieces));
+            let written = self.used.iter().map(|used| self.written(*used));
+            pieces.extend(written.enumerate().filter_map(|(i, piece)| {
+                let piece = if i == 0 {
+                    piece.skip(VnetHdr::LEN)
+                } else {
+                    piece
+                };
+                (!piece.is_empty()).then_some(piece)
+            }));
+            let len = pieces.iter().map(Slice::len).sum();
+            counters.rx_frames.add(1);
+            counters.rx_bytes.add(len as u64);
+            let result = look(&Frame {
+                header,
+                len,
+                pieces: &pieces,
+            });
+            self.pieces = recycle(pieces);
+            self.refill_batch(counters);
+            return Some(result);
+        }
+    }
+
+    /// The next buffer that the device used.
+    fn take(&mut self, counters: &PairCounters) -> Option<UsedBuffer> {
+        let before = self.ring.in_flight();
+        let used = self.ring.take();
+        // The ring skips used elements that name nothing in flight.
+        let seen = before.wrapping_sub(self.ring.in_flight());
+        let skipped = seen.wrapping_sub(u16::from(used.is_some()));
+        if skipped > 0 {
+            counters.device_errors.add(u64::from(skipped));
+        }
+        let used = used?;
+        let slot = self.slot_of[usize::from(used.head)];
+        self.idle.push(slot);
+        Some(UsedBuffer {
+            slot,
+            written: used.written,
+        })
+    }
+
+    /// The bytes that the device wrote to a buffer, of which [`collect`](Self::collect) has seen
+    /// that there are so many.
+    fn written(&self, used: UsedBuffer) -> Slice<'_> {
+        own(&self.memory, self.buffers.address(used.slot), used.written)
+    }
+
+    /// Collects the buffers of the frame that begins in `first` in `used`. `None` if they are no
+    /// frame; those that seem to belong to it are dropped with it.
+    fn collect(&mut self, first: UsedBuffer, counters: &PairCounters) -> Option<VnetHdr> {
+        self.used.clear();
+        self.used.push(first);
+        if first.written > self.buffers.bytes() {
+            return None;
+        }
+        let mut header = [0; VnetHdr::LEN];
+        if self.written(first).read(&mut header) < VnetHdr::LEN {
+            return None;
+        }
+        let header = VnetHdr::from_bytes(&header);
+        // Without MRG_RXBUF the field is 1 and not to be looked at (virtio 1.2 §5.1.6.4.2).
+        let more = match (self.mergeable, usize::from(header.num_buffers)) {
+            (false, _) => 0,
+            (true, count) if count <= RX_MERGE_MAX => count.checked_sub(1)?,
+            (true, _) => return None,
+        };
+        for _ in 0..more {
+            // Publishing a frame in parts is the device's mistake (virtio 1.2 §5.1.6.4.1): what
+            // is there of it is dropped, as Linux does.
+            let used = self.take(counters)?;
+            self.used.push(used);
+        }
+        let fit = |used: &UsedBuffer| used.written <= self.buffers.bytes();
+        let len: usize = self.used.iter().map(|used| used.written as usize).sum();
+        let is_frame = len >= VnetHdr::LEN + FRAME_LEN_MIN as usize;
+        (is_frame && self.used.iter().all(fit)).then_some(header)
+    }
+
+    fn refill_batch(&mut self, counters: &PairCounters) {
+        if self.idle.len() >= self.refill_at {
+            self.refill(counters);
+        }
+    }
+
+    /// Offers the buffers that were used up again, and kicks if the device wants that.
+    pub(crate) fn refill(&mut self, counters: &PairCounters) {
+        while let Some(slot) = self.idle.pop() {
+            let buffer = Buffer {
+                address: self.buffers.address(slot),
+                len: self.buffers.bytes(),
+                writable: true,
+            };
+            let Some(head) = self.ring.offer(&[buffer]) else {
+                // As many buffers as entries: a full ring has them all.
+                unreachable!("a receive ring has fewer entries than buffers");
+            };
+            self.slot_of[usize::from(head)] = slot;
+        }
+        if self.ring.publish() {
+            self.kick(counters);
+        }
+    }
+
+    pub(crate) fn kick(&self, counters: &PairCounters) {
+        self.kick.signal();
+        counters.kicks.add(1);
+    }
+
+    /// Asks for a call at the next frame; whether one is there now.
+    pub(crate) fn enable_calls(&mut self) -> bool {
+        self.ring.enable_calls()
+    }
+
+    pub(crate) fn suppress_calls(&mut self) {
+        self.ring.suppress_calls();
+    }
+
+    /// The eventfd of this ring's kicks.
+    pub(crate) fn kick_event(&self) -> &Event {
+        &self.kick
+    }
+}

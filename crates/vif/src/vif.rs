@@ -1,0 +1,241 @@
+//! The interface: a session with a back end, and the queue pairs it serves.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_guestmem::GuestMemory;
+use weir_ring::{Addresses, RingConfig, SplitDriver};
+use weir_vhost_user::FrontEnd;
+use weir_wire::Mac;
+
+use crate::error::VifError;
+use crate::event::Event;
+use crate::features::Features;
+use crate::handshake::{Handshake, Vring};
+use crate::memory::{Plan, Slots};
+use crate::options::Options;
+use crate::pair::QueuePair;
+use crate::receive::Receive;
+use crate::transmit::{Transmit, TransmitPlan};
+
+/// How long a back end may take to stop one ring when the interface is dropped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How the session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// The back end is there.
+    Connected,
+    /// The back end reported an error of a ring on its error eventfd.
+    RingFailed,
+    /// The back end closed the connection, or sent what nobody asked for.
+    Disconnected,
+}
+
+/// A guest's network interface, whose device is at the other end of a vhost-user socket.
+///
+/// Dropping it stops the rings (`GET_VRING_BASE`) and closes the connection. The queue pairs live
+/// on their own; see [`queue_pairs`](Self::queue_pairs).
+#[derive(Debug)]
+pub struct Vif {
+    front: FrontEnd,
+    mac: Mac,
+    features: Features,
+    err: Event,
+    rings: u32,
+    pairs: Vec<QueuePair>,
+}
+
+/// Where things of one pair are to be.
+struct PairPlan {
+    rx_ring: Addresses,
+    tx_ring: Addresses,
+    buffers: Slots,
+    transmit: TransmitPlan,
+}
+
+impl PairPlan {
+    fn new(plan: &mut Plan, options: &Options, features: Features) -> Self {
+        let size = options.queue_size;
+        Self {
+            rx_ring: plan.ring(size),
+            tx_ring: plan.ring(size),
+            buffers: Receive::plan(plan, size, options.rx_buffer_bytes_for(features)),
+            transmit: TransmitPlan::new(plan, size),
+        }
+    }
+
+    fn build(
+        &self,
+        memory: &Arc<GuestMemory>,
+        options: &Options,
+        features: Features,
+    ) -> Result<QueuePair, VifError> {
+        let config = RingConfig {
+            size: options.queue_size,
+            event_idx: features.contains(Features::EVENT_IDX),
+            indirect: features.contains(Features::INDIRECT_DESC),
+        };
+        let rx = Receive::new(
+            Arc::clone(memory),
+            SplitDriver::new(memory, config, &self.rx_ring)?,
+            features.contains(Features::MRG_RXBUF),
+            self.buffers,
+            event()?,
+            event()?,
+        );
+        let tx = Transmit::new(
+            Arc::clone(memory),
+            SplitDriver::new(memory, config, &self.tx_ring)?,
+            config.indirect,
+            self.transmit,
+            event()?,
+            event()?,
+        );
+        Ok(QueuePair::new(options.mac, features, rx, tx))
+    }
+}
+
+fn event() -> Result<Event, VifError> {
+    Event::new().map_err(|errno| VifError::Os {
+        call: "eventfd",
+        source: errno.into(),
+    })
+}
+
+impl Vif {
+    /// Connects to a back end that listens at `path`, and sets the session up.
+    ///
+    /// # Errors
+    /// [`VifError`]; what went wrong in the handshake names the step.
+    pub fn connect(path: impl AsRef<Path>, options: &Options) -> Result<Self, VifError> {
+        let path = path.as_ref();
+        let stream = UnixStream::connect(path).map_err(|source| VifError::Connect {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::over(stream, options)
+    }
+
+    /// Waits for a back end that connects to `listener`, and sets the session up.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn accept(listener: &UnixListener, options: &Options) -> Result<Self, VifError> {
+        let (stream, _) = listener.accept().map_err(VifError::Accept)?;
+        Self::over(stream, options)
+    }
+
+    /// Sets the session up over a connected socket.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn over(stream: UnixStream, options: &Options) -> Result<Self, VifError> {
+        options.check()?;
+        let mut handshake = Handshake::negotiate(FrontEnd::new(stream), options)?;
+        let features = handshake.features;
+
+        let mut plan = Plan::default();
+        let plans: Vec<_> = (0..options.queues)
+            .map(|_| PairPlan::new(&mut plan, options, features))
+            .collect();
+        let memory = plan.build()?;
+        handshake.share(&memory)?;
+
+        let err = event()?;
+        let mut pairs = Vec::with_capacity(plans.len());
+        let mut rings = 0;
+        for plan in &plans {
+            let pair = plan.build(&memory.memory, options, features)?;
+            let (rx, tx) = pair.halves();
+            for (at, kick, call) in [
+                (plan.rx_ring, rx.kick_event(), &rx.call),
+                (plan.tx_ring, tx.kick_event(), &tx.call),
+            ] {
+                handshake.set_vring(&Vring {
+                    index: rings,
+                    size: options.queue_size,
+                    at,
+                    kick,
+                    call,
+                    err: &err,
+                })?;
+                rings += 1;
+            }
+            pairs.push(pair);
+        }
+        let front = handshake.finish(rings)?;
+        pairs.iter_mut().for_each(QueuePair::start);
+        Ok(Self {
+            front,
+            mac: options.mac,
+            features,
+            err,
+            rings,
+            pairs,
+        })
+    }
+
+    /// The queue pairs, in order, to be moved to the threads that use them. Empty the second time.
+    ///
+    /// They hold the interface's memory: it is unmapped when the last of them is dropped.
+    pub fn queue_pairs(&mut self) -> Vec<QueuePair> {
+        std::mem::take(&mut self.pairs)
+    }
+
+    /// Its address.
+    pub fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// What was negotiated.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Announces the guest's address (`SEND_RARP`): the back end sends a RARP broadcast for it, as
+    /// after a live migration.
+    ///
+    /// # Errors
+    /// What the back end said.
+    pub fn send_rarp(&mut self) -> Result<(), weir_vhost_user::FrontEndError> {
+        self.front.send_rarp(self.mac.0)
+    }
+
+    /// How the session is. Does not wait.
+    ///
+    /// # Errors
+    /// What `poll` said.
+    pub fn health(&self) -> io::Result<Health> {
+        let mut fds = [
+            PollFd::new(&self.front, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.err.as_fd(), PollFlags::IN),
+        ];
+        poll(&mut fds, Some(&Timespec::default()))?;
+        Ok(if !fds[0].revents().is_empty() {
+            // Between requests there is nothing to read but the end.
+            Health::Disconnected
+        } else if !fds[1].revents().is_empty() {
+            Health::RingFailed
+        } else {
+            Health::Connected
+        })
+    }
+}
+
+impl Drop for Vif {
+    fn drop(&mut self) {
+        self.front.set_timeout(STOP_TIMEOUT);
+        for ring in 0..self.rings {
+            // A back end that is gone has stopped its rings.
+            if self.front.get_vring_base(ring).is_err() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The driver against a back end in the same process.
+
+mod backend;
+mod handshake;
+mod load;
+mod traffic;
+
+use std::time::Duration;
+
+use weir_vif::Options;
+use weir_wire::Mac;
+
+/// Longer than anything here may take: what takes so long is stuck.
+pub const STUCK: Duration = Duration::from_secs(20);
+
+/// Addresses of two interfaces.
+pub const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
+
+/// Of one interface.
+pub fn options() -> Options {
+    Options::new(MACS[0])
+}

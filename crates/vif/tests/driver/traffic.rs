@@ -1,0 +1,395 @@
+//! Frames there and back.
+
+use std::time::{Duration, Instant};
+
+use weir_limits::FRAME_LEN_MAX;
+use weir_vif::*;
+use weir_wire::{CsumPartial, Offload};
+
+use crate::backend::{Backend, Config};
+use crate::{MACS, STUCK, options};
+
+/// A frame of `len` bytes that says which it is.
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|i| (i as u32 ^ number) as u8).collect();
+    frame[..4].copy_from_slice(&number.to_le_bytes());
+    frame
+}
+
+/// A small generator of repeatable numbers (xorshift32).
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self, below: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0 % below
+    }
+}
+
+fn echo(config: &Config, options: &Options) -> (Backend, Vif, QueuePair) {
+    let (backend, socket) = Backend::echo(config);
+    let mut vif = Vif::over(socket, options).unwrap();
+    let pair = vif.queue_pairs().remove(0);
+    (backend, vif, pair)
+}
+
+fn expect(pair: &mut QueuePair, expected: &[u8], seen: &mut Vec<u8>) {
+    loop {
+        if let Some(received) = pair.recv_into(seen) {
+            assert_eq!(received.len, expected.len());
+            assert!(seen == expected, "a frame of {} bytes", expected.len());
+            return;
+        }
+        assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
+    }
+}
+
+/// Features to go without, one combination a time.
+fn without() -> [Features; 6] {
+    [
+        Features::NONE,
+        Features::EVENT_IDX,
+        Features::INDIRECT_DESC,
+        Features::EVENT_IDX | Features::INDIRECT_DESC,
+        Features::MRG_RXBUF,
+        Features::PROTOCOL_FEATURES,
+    ]
+}
+
+#[test]
+fn frames_of_every_length_come_back_whole() {
+    let lengths = [
+        14,
+        15,
+        60,
+        1514,
+        2036,
+        2037,
+        4084,
+        16_372,
+        16_373,
+        32_757,
+        65_535,
+        FRAME_LEN_MAX as usize,
+    ];
+    for absent in without() {
+        let config = Config {
+            features: Features::ALL - absent,
+            ..Config::default()
+        };
+        let (backend, vif, mut pair) = echo(&config, &options());
+        assert!(!vif.features().intersects(absent));
+        let mut seen = Vec::new();
+        // Three times around the ring's large frames.
+        for number in 0..12 {
+            for len in lengths {
+                let sent = frame(number, len);
+                pair.send(&sent, &Offload::NONE).unwrap();
+                pair.flush();
+                expect(&mut pair, &sent, &mut seen);
+            }
+        }
+        let stats = pair.stats();
+        assert_eq!(stats.rx_frames, 12 * lengths.len() as u64);
+        assert_eq!(stats.rx_frames, stats.tx_frames);
+        assert_eq!(stats.rx_bytes, stats.tx_bytes);
+        assert_eq!(stats.device_errors, 0);
+        drop(vif);
+        backend.join();
+    }
+}
+
+#[test]
+fn lengths_that_are_no_frame_are_refused() {
+    let (backend, vif, mut pair) = echo(&Config::default(), &options());
+    for len in [0, 13, FRAME_LEN_MAX as usize + 1] {
+        let error = pair.send(&vec![0; len], &Offload::NONE).unwrap_err();
+        assert_eq!(error, SendError::Length { len });
+    }
+    assert_eq!(pair.stats().tx_frames, 0);
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn a_frame_from_a_body_is_its_head_and_the_range() {
+    for absent in [Features::NONE, Features::INDIRECT_DESC] {
+        let config = Config {
+            features: Features::ALL - absent,
+            ..Config::default()
+        };
+        let (backend, vif, mut pair) = echo(&config, &options());
+        let bytes = frame(7, 65_000);
+        let body = pair.add_body(&bytes).unwrap();
+        let mut seen = Vec::new();
+        let head = [0xab; 54];
+        for range in [
+            0..65_000,
+            0..0,
+            1..1461,
+            16_383..16_385,
+            16_384..32_768,
+            40_000..65_000,
+        ] {
+            let expected = [&head[..], &bytes[range.clone()]].concat();
+            let result = pair.send_with_body(&head, body, range, &Offload::NONE);
+            result.unwrap();
+            pair.flush();
+            expect(&mut pair, &expected, &mut seen);
+        }
+        let beyond = pair.send_with_body(&head, body, 1..65_001, &Offload::NONE);
+        let (start, end) = (1, 65_001);
+        assert_eq!(beyond, Err(SendError::Body { start, end }));
+        drop(vif);
+        backend.join();
+    }
+}
+
+#[test]
+fn bodies_leave_buffers_for_heads() {
+    let small = Options {
+        queue_size: 8,
+        rx_buffer_bytes: 16 << 10,
+        ..options()
+    };
+    let (backend, vif, mut pair) = echo(&Config::default(), &small);
+    let bytes = frame(1, 60_000);
+    let mut bodies = 0;
+    while pair.add_body(&bytes).is_some() {
+        bodies += 1;
+    }
+    assert_eq!(bodies, 2, "of 16 segments, 4 for each");
+    let mut seen = Vec::new();
+    pair.send(&bytes, &Offload::NONE).unwrap();
+    pair.flush();
+    expect(&mut pair, &bytes, &mut seen);
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn spec_5_1_6_2_1_an_offload_that_was_not_negotiated_is_refused() {
+    let csum = Offload::with_csum(CsumPartial {
+        start: 34,
+        offset: 16,
+    });
+    for (features, expected) in [
+        (Features::ALL, Ok(())),
+        (Features::ALL - Features::CSUM, Err(SendError::Offload)),
+    ] {
+        let config = Config {
+            features,
+            ..Config::default()
+        };
+        let (backend, vif, mut pair) = echo(&config, &options());
+        assert_eq!(pair.send(&frame(0, 60), &csum), expected);
+        drop(vif);
+        backend.join();
+    }
+}
+
+#[test]
+fn the_virtio_header_arrives_with_the_frame() {
+    let (backend, vif, mut pair) = echo(&Config::default(), &options());
+    let csum = Offload::with_csum(CsumPartial {
+        start: 34,
+        offset: 16,
+    });
+    pair.send(&frame(0, 3000), &csum).unwrap();
+    assert!(pair.wait(WaitFor::Receive, STUCK).unwrap());
+    let header = pair.recv(|frame| frame.header).unwrap();
+    assert_eq!(header, csum.to_vnet(2));
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn a_full_ring_says_so_and_recovers() {
+    // Nobody at the other end takes anything.
+    let (backend, sockets) = Backend::pair(&Config::default());
+    let [first, second] = sockets;
+    let mut vif = Vif::over(first, &options()).unwrap();
+    let mut pair = vif.queue_pairs().remove(0);
+    let mut sent = 0u32;
+    let full = loop {
+        match pair.send(&frame(sent, 100), &Offload::NONE) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((sent, full), (256, SendError::Full));
+    assert_eq!(pair.stats().tx_full, 1);
+    let brief = Duration::from_millis(20);
+    assert!(!pair.wait(WaitFor::Transmit, brief).unwrap());
+
+    let mut peer_vif = Vif::over(second, &options()).unwrap();
+    let mut peer = peer_vif.queue_pairs().remove(0);
+    let mut seen = Vec::new();
+    for number in 0..sent {
+        expect(&mut peer, &frame(number, 100), &mut seen);
+    }
+    assert!(pair.wait(WaitFor::Transmit, STUCK).unwrap());
+    pair.send(&frame(0, 100), &Offload::NONE).unwrap();
+    drop((vif, peer_vif));
+    backend.join();
+}
+
+#[test]
+fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
+    const FRAMES: u32 = 100_000;
+    let (backend, sockets) = Backend::pair(&Config::default());
+    let mut vifs = sockets
+        .into_iter()
+        .zip(MACS)
+        .map(|(socket, mac)| Vif::over(socket, &Options::new(mac)).unwrap())
+        .collect::<Vec<_>>();
+    let mut receiver = vifs[0].queue_pairs().remove(0);
+    let mut sender = vifs[1].queue_pairs().remove(0);
+    // Mostly small ones, some of several buffers, few large ones.
+    let len = |random: &mut Random| match random.next(100) {
+        0 => 14 + random.next(65_000) as usize,
+        1..10 => 14 + random.next(8000) as usize,
+        _ => 14 + random.next(1500) as usize,
+    };
+    let thread = std::thread::spawn(move || {
+        let mut random = Random(1);
+        let bytes = frame(0, 70_000);
+        for number in 0..FRAMES {
+            let mut frame = bytes[..len(&mut random)].to_vec();
+            frame[..4].copy_from_slice(&number.to_le_bytes());
+            while let Err(error) = sender.send(&frame, &Offload::NONE) {
+                assert_eq!(error, SendError::Full);
+                assert!(sender.wait(WaitFor::Transmit, STUCK).unwrap(), "stuck");
+            }
+            if number % 16 == 0 {
+                sender.flush();
+            }
+        }
+        sender.flush();
+        sender
+    });
+    let mut random = Random(1);
+    let mut bytes = frame(0, 70_000);
+    let mut seen = Vec::new();
+    for number in 0..FRAMES {
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        expect(&mut receiver, &bytes[..len(&mut random)], &mut seen);
+    }
+    let sent = thread.join().unwrap().stats();
+    let received = receiver.stats();
+    assert_eq!(received.rx_frames, u64::from(FRAMES));
+    assert_eq!(received.rx_bytes, sent.tx_bytes);
+    assert_eq!(received.device_errors, 0);
+    drop(vifs);
+    backend.join();
+}
+
+#[test]
+fn no_wake_up_is_lost_when_both_sides_sleep() {
+    // With and without EVENT_IDX: different ways to ask for a call.
+    for absent in [Features::NONE, Features::EVENT_IDX] {
+        let config = Config {
+            features: Features::ALL - absent,
+            ..Config::default()
+        };
+        let (backend, vif, mut pair) = echo(&config, &options());
+        let mut random = Random(7);
+        let mut seen = Vec::new();
+        for number in 0..3000 {
+            let count = 1 + random.next(4);
+            for i in 0..count {
+                pair.send(&frame(number + i, 64), &Offload::NONE).unwrap();
+            }
+            pair.flush();
+            // Sometimes the frames are there before calls are asked for, sometimes not, and
+            // sometimes just then.
+            let until = Instant::now() + Duration::from_micros(random.next(60).into());
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            for i in 0..count {
+                expect(&mut pair, &frame(number + i, 64), &mut seen);
+            }
+        }
+        let stats = pair.stats();
+        assert!(stats.calls > 0 && stats.wakeups > 0, "{stats:?}");
+        assert!(stats.calls <= stats.rx_frames, "{stats:?}");
+        drop(vif);
+        backend.join();
+    }
+}
+
+#[test]
+fn nothing_to_do_is_a_timeout_and_not_a_call() {
+    let (backend, vif, mut pair) = echo(&Config::default(), &options());
+    let start = Instant::now();
+    let timeout = Duration::from_millis(30);
+    assert!(!pair.wait(WaitFor::Any, timeout).unwrap());
+    assert!(start.elapsed() >= timeout);
+    assert_eq!(pair.stats().calls, 0);
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn a_call_that_was_not_waited_for_does_not_wake_later() {
+    let (backend, vif, mut pair) = echo(&Config::default(), &options());
+    let mut seen = Vec::new();
+    // Leaves a signal behind: calls are on while the frame is taken without sleeping.
+    let sent = frame(1, 60);
+    pair.send(&sent, &Offload::NONE).unwrap();
+    expect(&mut pair, &sent, &mut seen);
+    let timeout = Duration::from_millis(30);
+    let start = Instant::now();
+    assert!(!pair.wait(WaitFor::Any, timeout).unwrap());
+    assert!(start.elapsed() >= timeout);
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn queue_pairs_work_side_by_side() {
+    let several = Options {
+        queues: 4,
+        ..options()
+    };
+    let (backend, socket) = Backend::echo(&Config::default());
+    let mut vif = Vif::over(socket, &several).unwrap();
+    let threads: Vec<_> = vif
+        .queue_pairs()
+        .into_iter()
+        .enumerate()
+        .map(|(queue, mut pair)| {
+            std::thread::spawn(move || {
+                let mut seen = Vec::new();
+                for number in 0..500 {
+                    let sent = frame(number * 4 + queue as u32, 200);
+                    pair.send(&sent, &Offload::NONE).unwrap();
+                    pair.flush();
+                    expect(&mut pair, &sent, &mut seen);
+                }
+                pair.stats().rx_frames
+            })
+        })
+        .collect();
+    assert!(vif.queue_pairs().is_empty());
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), 500);
+    }
+    drop(vif);
+    backend.join();
+}
+
+#[test]
+fn a_pair_outlives_its_interface() {
+    let (backend, vif, mut pair) = echo(&Config::default(), &options());
+    drop(vif);
+    backend.join();
+    pair.send(&frame(0, 60), &Offload::NONE).unwrap();
+    pair.flush();
+    let brief = Duration::from_millis(5);
+    assert!(!pair.wait(WaitFor::Any, brief).unwrap());
+    assert!(pair.recv(|frame| frame.len).is_none());
+}

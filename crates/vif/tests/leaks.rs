@@ -1,0 +1,73 @@
+//! That an interface leaves nothing behind. Alone in its process, since it counts what the process
+//! has.
+
+#[allow(dead_code, reason = "shared with the other tests")]
+#[path = "driver/backend.rs"]
+mod backend;
+
+use std::path::Path;
+
+use backend::{Backend, Config};
+use weir_vhost_user::Request;
+use weir_vif::{Options, Vif};
+use weir_wire::{Mac, Offload};
+
+fn entries(path: &str) -> usize {
+    Path::new(path).read_dir().unwrap().count()
+}
+
+/// Descriptors, threads and mappings of interfaces.
+fn held() -> [usize; 3] {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mappings = maps.lines().filter(|l| l.contains("memfd:weir-vif"));
+    [
+        entries("/proc/self/fd"),
+        entries("/proc/self/task"),
+        mappings.count(),
+    ]
+}
+
+fn session(config: &Config, queues: usize) {
+    let options = Options {
+        queues,
+        ..Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]))
+    };
+    let (backend, socket) = Backend::echo(config);
+    if let Ok(mut vif) = Vif::over(socket, &options) {
+        for mut pair in vif.queue_pairs() {
+            // In flight when the interface goes.
+            pair.send(&[0; 60], &Offload::NONE).unwrap();
+            pair.flush();
+        }
+    }
+    backend.join();
+}
+
+fn refusing(request: Request) -> Config {
+    Config {
+        refuse: Some(request),
+        ..Config::default()
+    }
+}
+
+/// One test: two would see what the other holds.
+#[test]
+fn an_interface_that_ends_or_never_began_releases_everything() {
+    session(&Config::default(), 1);
+    let before = held();
+    assert_eq!(before[2], 0);
+    for queues in 1..=8 {
+        session(&Config::default(), queues);
+    }
+    assert_eq!(held(), before);
+    for request in [
+        Request::SetOwner,
+        Request::SetFeatures,
+        Request::AddMemReg,
+        Request::SetVringKick,
+        Request::SetVringEnable,
+    ] {
+        session(&refusing(request), 2);
+    }
+    assert_eq!(held(), before);
+}
