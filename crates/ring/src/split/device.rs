@@ -266,14 +266,15 @@ impl SplitDevice {
         // has passed it and comes by again after 2^16 chains, for one kick that does no harm.
     }
 
-    /// Asks for a kick at the next available chain, and says how many came in the meantime: only
-    /// when that is 0 may the caller sleep.
+    /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts,
+    /// and says how many are available now: only when that is no more may the caller sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
         self.kicks_enabled = true;
         if self.config.event_idx {
-            self.used
-                .store(avail_event(self.config.size), self.next_avail);
+            // Not `next_avail`: where some chains are left (a receive ring with too few buffers
+            // for a frame) the driver's index has passed that, and would never pass it again.
+            self.used.store(avail_event(self.config.size), self.avail_end);
         } else {
             self.used.store(FLAGS, 0);
         }
