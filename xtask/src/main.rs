@@ -1,1 +1,138 @@
-fn main() {}
+//! What `make test`, `make bench` and `make demo-vm` run.
+//!
+//! A way through: [`steps`] is `make test`, [`bench`] is `make bench`. Both bring up switches
+//! ([`weir`], [`peers`]) and clients ([`qemu`] guests, [`testpmd`]) and let them talk ([`iperf`]).
+//! Everything started here is a [`process::Process`] and ends with it.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod bench;
+mod cpio;
+mod demo_vm;
+mod error;
+mod guest_image;
+mod hugepages;
+mod iperf;
+mod lab;
+mod netns;
+mod packages;
+mod peers;
+mod process;
+mod qemu;
+mod report;
+mod steps;
+mod system_tests;
+mod testpmd;
+mod weir;
+mod weir_stats;
+mod workspace;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    error::{Result, check},
+    lab::Lab,
+    steps::Selection,
+    workspace::Workspace,
+};
+
+/// Tests and measures weir with real machines.
+#[derive(Debug, Parser)]
+#[command(name = "xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Check format, lints, unit tests and, as root, weir with real guests.
+    Test {
+        /// Only steps (`fmt`, `clippy`, `unit`) and system tests whose name contains this.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// A built weir to test instead of this workspace's.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Measure weir against its peers and write target/bench/report.json. Needs root.
+    Bench {
+        /// How often every contender is measured.
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+        /// A built weir to measure instead of this workspace's; the report is then not written.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Boot two Linux guests on weir and let them talk. Needs root.
+    DemoVm {
+        /// A built weir to show instead of this workspace's.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Install the packages that the other tasks need. Needs root.
+    Packages,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Test { only, weir } => {
+            let tally = steps::run(&workspace, &Selection { only, weir })?;
+            if tally.skipped > 0 {
+                println!("{} skipped", tally.skipped);
+            }
+            println!("{} passed, {} failed", tally.passed, tally.failed);
+            return Ok(if tally.failed > 0 {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
+            });
+        }
+        Task::Bench { rounds, weir } => {
+            need_root()?;
+            let own = weir.is_none();
+            let lab = Lab::prepare(workspace, weir)?;
+            let report = bench::run(&lab, rounds)?;
+            // The report speaks for this workspace and for nothing else.
+            if own {
+                println!("written to {}", report.write(&lab.workspace)?.display());
+            }
+        }
+        Task::DemoVm { weir } => {
+            need_root()?;
+            demo_vm::run(&Lab::prepare(workspace, weir)?)?;
+        }
+        Task::Packages => {
+            need_root()?;
+            packages::ensure(&workspace)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Namespaces, TAPs, huge pages and packages are root's.
+fn need_root() -> Result<()> {
+    check(packages::is_root(), || {
+        let missing = packages::missing();
+        let missing = if missing.is_empty() {
+            String::from("none")
+        } else {
+            missing.join(" ")
+        };
+        format!("this needs root (missing packages: {missing})")
+    })
+}

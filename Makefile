@@ -1,0 +1,30 @@
+# Everything a person types. The work is done by cargo and by xtask.
+
+CARGO ?= cargo
+XTASK = $(CARGO) run --quiet -p xtask --
+
+.PHONY: help demo demo-vm build test bench fmt clean
+
+help: ## Show these targets
+	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
+
+demo: ## See weir at work: built-in guests, no VM, no root (20 s)
+	$(CARGO) run --release -p weir -- demo
+
+demo-vm: ## The same with two real Linux guests under QEMU (needs root)
+	$(XTASK) demo-vm
+
+build: ## Build weir as it ships
+	$(CARGO) build --release -p weir
+
+test: ## Format, lints, unit tests and, as root, real guests
+	$(XTASK) test
+
+bench: ## Measure weir against TAP + bridge and OVS-DPDK (needs root)
+	$(XTASK) bench
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+clean: ## Remove everything that was built or measured
+	$(CARGO) clean

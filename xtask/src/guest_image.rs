@@ -1,0 +1,289 @@
+//! The guests' kernel and first root file system.
+//!
+//! The kernel is Debian's cloud kernel, stock, unpacked from its package and not installed. The
+//! root file system holds busybox, iperf3, the virtio modules and [`init`](INIT): a few megabytes
+//! that boot in seconds. Both are kept in `target/guest` until what they are made from changes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    cpio::Archive,
+    error::{Error, Result},
+    packages,
+    process::{run, run_in},
+    workspace::Workspace,
+};
+
+/// The guest's first and only program.
+const INIT: &str = include_str!("guest_init.sh");
+
+/// Always depends on the current cloud kernel's package.
+const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
+
+/// The shell and the small tools. The static build needs nothing else.
+const BUSYBOX_PACKAGE: &str = "busybox-static";
+
+const IPERF3: &str = "/usr/bin/iperf3";
+
+/// What a guest needs to drive a virtio-net PCI device; what these depend on is found out.
+const MODULES: &[&str] = &["virtio_pci", "virtio_net"];
+
+/// What guests boot from, and the busybox of the same package for the host's side of a test.
+#[derive(Clone, Debug)]
+pub struct GuestImage {
+    /// The kernel (bzImage).
+    pub kernel: PathBuf,
+    /// The first root file system (cpio).
+    pub initrd: PathBuf,
+    /// A busybox that runs on the host.
+    pub busybox: PathBuf,
+}
+
+impl GuestImage {
+    /// The image in `target/guest`, built first if it is missing or made from something else.
+    pub fn ensure(workspace: &Workspace) -> Result<Self> {
+        let dir = workspace.target("guest")?;
+        let image = Self {
+            kernel: dir.join("vmlinuz"),
+            initrd: dir.join("initrd.img"),
+            busybox: dir.join("busybox"),
+        };
+        let stamp = dir.join("stamp");
+        let ingredients = ingredients()?;
+        if fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == ingredients) {
+            return Ok(image);
+        }
+        println!("building the guest image");
+        image.build(&dir)?;
+        fs::write(&stamp, ingredients).map_err(Error::io("write", &stamp))?;
+        Ok(image)
+    }
+
+    fn build(&self, dir: &Path) -> Result<()> {
+        packages::ensure_lists(KERNEL_METAPACKAGE)?;
+        let unpacked = tempfile::tempdir_in(dir).map_err(Error::io("make a directory in", dir))?;
+        let root = unpacked.path();
+        unpack(&current_kernel_package()?, root).or_else(|_| {
+            packages::refresh_lists()?;
+            unpack(&current_kernel_package()?, root)
+        })?;
+        unpack(BUSYBOX_PACKAGE, root)?;
+
+        copy(&only_entry(&root.join("boot"), "vmlinuz-")?, &self.kernel)?;
+        copy(&root.join("bin/busybox"), &self.busybox)
+            .or_else(|_| copy(&root.join("usr/bin/busybox"), &self.busybox))?;
+        let modules = only_entry(&root.join("lib/modules"), "")
+            .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))?;
+        let archive = root_file_system(&self.busybox, &modules)?;
+        fs::write(&self.initrd, archive).map_err(Error::io("write", &self.initrd))
+    }
+}
+
+/// What an image is made from, as text: two images from the same ingredients are the same.
+fn ingredients() -> Result<String> {
+    let iperf3 = Path::new(IPERF3);
+    let metadata = fs::metadata(iperf3).map_err(Error::io("look at", iperf3))?;
+    Ok(format!(
+        "{INIT}\n{MODULES:?}\niperf3 {} {:?}\n",
+        metadata.len(),
+        metadata.modified().ok()
+    ))
+}
+
+fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["bin", "dev", "modules", "proc", "sys", "tmp"] {
+        archive.directory(dir);
+    }
+    archive.file("init", INIT.as_bytes());
+    archive.file("bin/busybox", &read(busybox)?);
+    archive.file("bin/iperf3", &read(Path::new(IPERF3))?);
+    add_libraries(&mut archive, IPERF3)?;
+
+    // insmod takes what it is given: numbered names keep a module behind those it depends on.
+    for (number, path) in in_load_order(MODULES, &module_files(modules)?)?
+        .iter()
+        .enumerate()
+    {
+        archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
+    }
+    Ok(archive.finish())
+}
+
+/// Adds the shared libraries of `program`, each where the dynamic loader looks for it.
+fn add_libraries(archive: &mut Archive, program: &str) -> Result<()> {
+    let mut made = Vec::new();
+    for library in run(&["ldd", program])?
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+    {
+        let path = Path::new(library);
+        let mut parents: Vec<_> = path.ancestors().skip(1).filter_map(Path::to_str).collect();
+        parents.reverse();
+        for parent in parents.iter().map(|parent| parent.trim_start_matches('/')) {
+            if !parent.is_empty() && !made.iter().any(|done| done == parent) {
+                archive.directory(parent);
+                made.push(parent.to_owned());
+            }
+        }
+        archive.file(library.trim_start_matches('/'), &read(path)?);
+    }
+    Ok(())
+}
+
+/// Every module below `dir`, by the name other modules know it by.
+fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir)
+            .map_err(Error::io("list", &dir))?
+            .flatten()
+        {
+            let path = entry.path();
+            // The kernel package's links lead to its build tree and are no part of it.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                todo.push(path);
+            } else if let Some(name) = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .and_then(|name| name.strip_suffix(".ko"))
+            {
+                found.insert(name.replace('-', "_"), path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The files of `wanted` and of all they depend on, every module behind its dependencies.
+fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut order = Vec::new();
+    let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
+    while let Some(name) = todo.pop() {
+        let path = files
+            .get(&name)
+            .ok_or_else(|| Error::parse("a kernel module", name.as_str()))?;
+        if order.contains(path) {
+            continue;
+        }
+        let missing: Vec<String> = dependencies(&read(path)?)
+            .into_iter()
+            .filter(|dependency| {
+                files
+                    .get(dependency)
+                    .is_some_and(|path| !order.contains(path))
+            })
+            .collect();
+        if missing.is_empty() {
+            order.push(path.clone());
+        } else {
+            todo.push(name);
+            todo.extend(missing);
+        }
+    }
+    Ok(order)
+}
+
+/// The names after `depends=` in a module's `.modinfo`, whose entries end with NUL bytes.
+fn dependencies(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
+    let value: Vec<u8> = module
+        .iter()
+        .skip(at + KEY.len())
+        .copied()
+        .take_while(|&byte| byte != 0)
+        .collect();
+    String::from_utf8_lossy(&value)
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| name.replace('-', "_"))
+        .collect()
+}
+
+fn current_kernel_package() -> Result<String> {
+    let depends = run(&["apt-cache", "depends", KERNEL_METAPACKAGE])?;
+    let package = depends
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: "));
+    package
+        .map(str::to_owned)
+        .ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
+}
+
+/// Downloads `package` and unpacks it below `root`, installing nothing.
+fn unpack(package: &str, root: &Path) -> Result<()> {
+    run_in(&["apt-get", "download", "-q", package], root, &[])?;
+    let archive = only_entry(root, &format!("{package}_"))?;
+    run(&[
+        "dpkg".as_ref(),
+        "-x".as_ref(),
+        archive.as_os_str(),
+        root.as_os_str(),
+    ])?;
+    fs::remove_file(&archive).map_err(Error::io("remove", &archive))
+}
+
+/// The entry of `dir` whose name starts with `prefix`.
+fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(dir).map_err(Error::io("list", dir))?;
+    let mut matching = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let entry = matching.next();
+    entry
+        .map(|entry| entry.path())
+        .ok_or_else(|| Error::parse("a file there", format!("{}/{prefix}*", dir.display())))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).map_err(Error::io("copy", from))?;
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(Error::io("read", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_loaded_behind_everything_it_depends_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let modules = [
+            ("a_net", "b_ring,c_bus"),
+            ("c_bus", "b_ring"),
+            ("b_ring", ""),
+            ("unrelated", ""),
+        ];
+        for (name, depends) in modules {
+            let file = dir.path().join(name.replace('_', "-") + ".ko");
+            fs::write(
+                file,
+                format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0"),
+            )
+            .unwrap();
+        }
+        let order = in_load_order(&["a_net"], &module_files(dir.path()).unwrap()).unwrap();
+        let names: Vec<_> = order
+            .iter()
+            .map(|p| p.file_stem().unwrap().to_str().unwrap())
+            .collect();
+        assert_eq!(names, ["b-ring", "c-bus", "a-net"]);
+    }
+
+    #[test]
+    fn a_missing_module_is_named() {
+        let error = in_load_order(&["virtio_net"], &BTreeMap::new()).unwrap_err();
+        assert!(error.to_string().contains("virtio_net"), "{error}");
+    }
+}

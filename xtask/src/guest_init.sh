@@ -1,0 +1,28 @@
+#!/bin/busybox sh
+# A test guest's only program. The kernel's messages go to the first serial port; the second takes
+# commands, one a line, as "ID COMMAND", and answers each with its output and "@@ID STATUS".
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+for module in /modules/*.ko; do insmod "$module"; done
+
+mtu=1500
+for word in $(cat /proc/cmdline); do
+  case $word in
+    weir.address=*) address=${word#*=} ;;
+    weir.mtu=*) mtu=${word#*=} ;;
+  esac
+done
+ip link set lo up
+ip link set eth0 mtu "$mtu" up
+ip address add "$address" dev eth0
+
+stty -F /dev/ttyS1 -echo -onlcr
+exec </dev/ttyS1 >/dev/ttyS1 2>&1
+echo "@@ready"
+while read -r id command; do
+  sh -c "$command" </dev/null
+  echo "@@$id $?"
+done

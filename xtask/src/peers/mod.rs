@@ -1,0 +1,23 @@
+//! The switches weir is compared with, each brought up from nothing for one measurement.
+
+pub mod ovs_dpdk;
+pub mod tap_bridge;
+
+use crate::{
+    error::{Error, Result},
+    qemu::Plug,
+    testpmd::Link,
+};
+
+/// A running switch with ports numbered from 0, stopped when dropped.
+pub trait Switch {
+    /// How the guest of port `index` is plugged in.
+    fn plug(&self, index: u8) -> Result<Plug>;
+
+    /// The vhost-user end of port `index`, for switches that have one.
+    fn link(&self, index: u8) -> Result<Link> {
+        Err(Error::Check(format!(
+            "port {index} has no vhost-user socket"
+        )))
+    }
+}

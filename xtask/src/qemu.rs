@@ -1,0 +1,320 @@
+//! Real guests: a stock Linux kernel under QEMU without KVM, and a shell in it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    path::PathBuf,
+    sync::mpsc::RecvTimeoutError,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{Error, Result},
+    guest_image::GuestImage,
+    process::{Dialogue, Placement, Process, run},
+};
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// A guest's memory.
+pub const MEMORY: &str = "256M";
+
+/// The first QEMU known to run vhost-user with MSI-X without KVM. Debian 12's 7.2 ends in the
+/// middle of it, so there guests are given legacy interrupts (`vectors=0`).
+const MSIX_WORKS_FROM: u32 = 10;
+
+/// How long a guest may take to boot: 3 s on an idle machine.
+const BOOT_PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a guest writes when it takes commands; see `guest_init.sh`.
+const READY: &str = "@@ready";
+
+/// The QEMU that is installed.
+#[derive(Clone, Copy, Debug)]
+pub struct Qemu {
+    major: u32,
+}
+
+impl Qemu {
+    /// Asks the installed QEMU for its version.
+    pub fn installed() -> Result<Self> {
+        let text = run(&[QEMU, "--version"])?;
+        Ok(Self {
+            major: major_version(&text).ok_or_else(|| Error::parse("QEMU's version", &*text))?,
+        })
+    }
+
+    /// Whether guests on a vhost-user device can have an interrupt per queue.
+    pub fn has_msix(self) -> bool {
+        self.major >= MSIX_WORKS_FROM
+    }
+}
+
+fn major_version(text: &str) -> Option<u32> {
+    text.split("version ")
+        .nth(1)?
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// How a guest is joined to a switch.
+#[derive(Clone, Debug)]
+pub struct Plug {
+    /// QEMU arguments: memory (if it must be shared), back end and device.
+    pub qemu_args: Vec<String>,
+    /// Where QEMU must run to reach the switch.
+    pub placement: Placement,
+}
+
+/// A guest to be booted.
+#[derive(Clone, Debug)]
+pub struct GuestSpec {
+    /// Its name in logs and errors.
+    pub name: String,
+    /// Address of `eth0` with prefix length.
+    pub cidr: String,
+    /// Number of virtual CPUs.
+    pub vcpus: u8,
+    /// What it is plugged into.
+    pub plug: Plug,
+}
+
+/// A running guest, killed when dropped.
+pub struct Guest {
+    name: String,
+    process: Process,
+    dialogue: Dialogue,
+    next_id: u32,
+    console: PathBuf,
+}
+
+/// A command given to a guest whose end has not been awaited.
+#[derive(Debug)]
+#[must_use]
+pub struct Started {
+    id: u32,
+    command: String,
+}
+
+impl Guest {
+    /// Boots all of `specs` at the same time and waits for their shells.
+    ///
+    /// The kernels' consoles are written to `NAME.console` in `log_dir`.
+    pub fn boot_all(
+        image: &GuestImage,
+        specs: &[GuestSpec],
+        log_dir: &std::path::Path,
+    ) -> Result<Vec<Self>> {
+        let mut guests = Vec::new();
+        for spec in specs {
+            guests.push(Self::launch(image, spec, log_dir)?);
+        }
+        for guest in &mut guests {
+            guest.await_ready()?;
+        }
+        Ok(guests)
+    }
+
+    /// Boots one guest and waits for its shell.
+    pub fn boot(image: &GuestImage, spec: &GuestSpec, log_dir: &std::path::Path) -> Result<Self> {
+        let mut guest = Self::launch(image, spec, log_dir)?;
+        guest.await_ready()?;
+        Ok(guest)
+    }
+
+    fn launch(image: &GuestImage, spec: &GuestSpec, log_dir: &std::path::Path) -> Result<Self> {
+        let console = log_dir.join(format!("{}.console", spec.name));
+        let kernel = image.kernel.to_string_lossy();
+        let initrd = image.initrd.to_string_lossy();
+        let vcpus = spec.vcpus.to_string();
+        let append = format!(
+            "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={}",
+            spec.cidr
+        );
+        let console_arg = format!("file:{}", console.display());
+        let mut argv = vec![
+            QEMU,
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "qemu64",
+            "-smp",
+            &vcpus,
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-kernel",
+            &kernel,
+            "-initrd",
+            &initrd,
+            "-append",
+            &append,
+            "-serial",
+            &console_arg,
+            "-serial",
+            "stdio",
+        ];
+        if !spec.plug.qemu_args.iter().any(|arg| arg == "-m") {
+            argv.extend(["-m", MEMORY]);
+        }
+        argv.extend(spec.plug.qemu_args.iter().map(String::as_str));
+        let (process, dialogue) = Process::start_dialogue(&argv, &spec.plug.placement)?;
+        Ok(Self {
+            name: spec.name.clone(),
+            process,
+            dialogue,
+            next_id: 0,
+            console,
+        })
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + BOOT_PATIENCE;
+        // Before the guest's shell is there, what comes is QEMU's own words.
+        let mut printed = String::new();
+        loop {
+            let line = self.next_line("to boot", deadline, &printed)?;
+            if line == READY {
+                return Ok(());
+            }
+            printed.push_str(&line);
+            printed.push('\n');
+        }
+    }
+
+    /// Runs `command` in the guest's shell and returns what it printed on both streams; an error
+    /// unless it ends with status 0 within `patience`.
+    pub fn run(&mut self, command: &str, patience: Duration) -> Result<String> {
+        let started = self.start(command)?;
+        self.finish(started, patience)
+    }
+
+    /// Gives the guest `command` without waiting for it. Commands run one after the other.
+    pub fn start(&mut self, command: &str) -> Result<Started> {
+        self.next_id += 1;
+        let id = self.next_id;
+        writeln!(self.dialogue.stdin, "{id} {command}").map_err(|source| Error::Io {
+            what: format!("write to guest {}", self.name),
+            source,
+        })?;
+        Ok(Started {
+            id,
+            command: command.to_owned(),
+        })
+    }
+
+    /// Waits for the end of a command; as [`Guest::run`].
+    pub fn finish(&mut self, started: Started, patience: Duration) -> Result<String> {
+        let deadline = Instant::now() + patience;
+        let marker = format!("@@{} ", started.id);
+        let mut output = String::new();
+        loop {
+            let line = self.next_line(&started.command, deadline, &output)?;
+            // The marker follows output that did not end its last line.
+            if let Some((rest, status)) = line.split_once(&marker) {
+                output.push_str(rest);
+                if status == "0" {
+                    return Ok(output);
+                }
+                return Err(Error::Command {
+                    command: format!("{}: {}", self.name, started.command),
+                    status: format!("status {status}"),
+                    output,
+                });
+            }
+            output.push_str(&line);
+            output.push('\n');
+        }
+    }
+
+    fn next_line(&mut self, awaited: &str, deadline: Instant, so_far: &str) -> Result<String> {
+        let patience = deadline.saturating_duration_since(Instant::now());
+        self.dialogue.lines.recv_timeout(patience).map_err(|error| {
+            let what = format!(
+                "guest {}: {awaited}\n{so_far}{}",
+                self.name,
+                self.console_tail()
+            );
+            match error {
+                RecvTimeoutError::Timeout => Error::Timeout {
+                    what,
+                    after: patience,
+                },
+                RecvTimeoutError::Disconnected => {
+                    Error::Check(format!("QEMU ended while it ran {what}"))
+                }
+            }
+        })
+    }
+
+    /// The last lines of the kernel's console, for error messages.
+    fn console_tail(&self) -> String {
+        const LINES: usize = 5;
+        let text = fs::read(&self.console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        lines
+            .iter()
+            .skip(lines.len().saturating_sub(LINES))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
+    /// Interrupts so far by the name the driver gave them (`virtio0-input.0`), over all CPUs.
+    pub fn interrupts(&mut self) -> Result<BTreeMap<String, u64>> {
+        let text = self.run("cat /proc/interrupts", Duration::from_secs(10))?;
+        Ok(parse_interrupts(&text))
+    }
+
+    /// SIGKILL to the guest's QEMU.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+}
+
+fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
+    let cpus = text
+        .lines()
+        .next()
+        .map_or(0, |header| header.split_whitespace().count());
+    let line = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let counts: Vec<u64> = words
+            .by_ref()
+            .take(cpus)
+            .map(|word| word.parse().unwrap_or(0))
+            .collect();
+        let name = words.last()?.to_owned();
+        Some((name, counts.iter().sum()))
+    };
+    text.lines().skip(1).filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_are_summed_over_cpus_and_named_by_the_driver() {
+        let text = "           CPU0       CPU1\n  0:        118          2   IO-APIC   2-edge      timer\n \
+            25:       5834         10   PCI-MSI 32769-edge      virtio0-input.0\nERR:          0\n";
+        let counts = parse_interrupts(text);
+        assert_eq!(counts.get("virtio0-input.0"), Some(&5844));
+        assert_eq!(counts.get("timer"), Some(&120));
+    }
+
+    #[test]
+    fn qemu_version_is_read_from_debians_words() {
+        let text = "QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7)\nCopyright";
+        assert_eq!(major_version(text), Some(7));
+        assert_eq!(
+            major_version("QEMU emulator version 10.0.2 (Debian)"),
+            Some(10)
+        );
+        assert_eq!(major_version("something else"), None);
+    }
+}

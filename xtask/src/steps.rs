@@ -1,0 +1,231 @@
+//! `make test`: every check there is, in the order in which they fail fastest.
+
+use std::{
+    io::{BufRead, BufReader},
+    ops::AddAssign,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use crate::{
+    error::{Error, Result},
+    lab::Lab,
+    packages,
+    system_tests::{self, SystemTest},
+    weir,
+    workspace::Workspace,
+};
+
+/// How many checks went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Held.
+    pub passed: u32,
+    /// Did not hold, or could not be carried out.
+    pub failed: u32,
+    /// Were not tried, for a reason that has been printed.
+    pub skipped: u32,
+}
+
+impl Tally {
+    fn one(passed: bool) -> Self {
+        Self {
+            passed: passed.into(),
+            failed: (!passed).into(),
+            skipped: 0,
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// What `xtask test` was asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Only steps and system tests whose name contains this.
+    pub only: Option<String>,
+    /// A built weir to test instead of this workspace's.
+    pub weir: Option<PathBuf>,
+}
+
+impl Selection {
+    fn includes(&self, name: &str) -> bool {
+        self.only
+            .as_ref()
+            .is_none_or(|only| name.contains(only.as_str()))
+    }
+}
+
+/// Runs what is selected; an error only where xtask itself could not go on.
+pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let checks: [(&str, &[&str]); 2] = [
+        ("fmt", &["fmt", "--all", "--check"]),
+        (
+            "clippy",
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+    ];
+    for (name, args) in checks {
+        if selection.includes(name) {
+            let passed = cargo(workspace, args, |_| ())?;
+            println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
+            tally += Tally::one(passed);
+        }
+    }
+    if selection.includes("unit") {
+        tally += unit_tests(workspace)?;
+    }
+    let selected: Vec<_> = system_tests::ALL
+        .iter()
+        .filter(|test| selection.includes(test.name))
+        .collect();
+    if !selected.is_empty() {
+        tally += system_tests(workspace, selection, &selected)?;
+    }
+    Ok(tally)
+}
+
+/// `cargo test` of the whole workspace: each of its tests counts.
+fn unit_tests(workspace: &Workspace) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let args = ["test", "--workspace", "--no-fail-fast"];
+    let passed = cargo(workspace, &args, |line| {
+        if let Some(more) = test_result(line) {
+            tally += more;
+        }
+    })?;
+    // A crate that does not compile has no line of its own.
+    if !passed && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+fn system_tests(
+    workspace: &Workspace,
+    selection: &Selection,
+    selected: &[&SystemTest],
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let weir = match &selection.weir {
+        Some(weir) => weir.clone(),
+        None => {
+            let built = weir::build(workspace);
+            println!(
+                "release build ... {}",
+                if built.is_ok() { "ok" } else { "FAILED" }
+            );
+            tally += Tally::one(built.is_ok());
+            match built {
+                Ok(weir) => weir,
+                Err(error) => {
+                    println!("{error}");
+                    return Ok(tally);
+                }
+            }
+        }
+    };
+    if !packages::is_root() {
+        println!(
+            "skipped: needs root: {} system tests with real guests",
+            selected.len()
+        );
+        let missing = packages::missing();
+        if !missing.is_empty() {
+            println!(
+                "skipped: these packages are missing too: {}",
+                missing.join(" ")
+            );
+        }
+        tally.skipped += u32::try_from(selected.len()).unwrap_or(u32::MAX);
+        return Ok(tally);
+    }
+    match Lab::prepare(workspace.clone(), Some(weir)) {
+        Ok(lab) => {
+            for test in selected {
+                tally += Tally::one(test.passes(&lab));
+            }
+        }
+        Err(error) => {
+            println!("system tests could not be prepared: {error}");
+            tally.failed += u32::try_from(selected.len()).unwrap_or(u32::MAX);
+        }
+    }
+    Ok(tally)
+}
+
+/// Runs cargo in the workspace, shows what it prints and gives each line of its standard output to
+/// `see`; whether it succeeded.
+fn cargo(workspace: &Workspace, args: &[&str], mut see: impl FnMut(&str)) -> Result<bool> {
+    let what = format!("cargo {}", args.join(" "));
+    println!("$ {what}");
+    let failed = |source| Error::Io {
+        what: what.clone(),
+        source,
+    };
+    let mut child = Command::new(Workspace::cargo())
+        .args(args)
+        .current_dir(&workspace.root)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    for line in child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|out| BufReader::new(out).lines())
+    {
+        let line = line.map_err(failed)?;
+        println!("{line}");
+        see(&line);
+    }
+    Ok(child.wait().map_err(failed)?.success())
+}
+
+/// The counts in `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
+fn test_result(line: &str) -> Option<Tally> {
+    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let count = |name: &str| {
+        let part = counts.split("; ").find(|part| part.ends_with(name))?;
+        part.split_whitespace().next()?.parse().ok()
+    };
+    Some(Tally {
+        passed: count(" passed")?,
+        failed: count(" failed")?,
+        skipped: count(" ignored")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargos_counts_are_read() {
+        let line = "test result: FAILED. 21 passed; 2 failed; 1 ignored; 0 measured; \
+                    0 filtered out; finished in 0.19s";
+        assert_eq!(
+            test_result(line),
+            Some(Tally {
+                passed: 21,
+                failed: 2,
+                skipped: 1
+            })
+        );
+        assert_eq!(test_result("test a::b ... ok"), None);
+    }
+}

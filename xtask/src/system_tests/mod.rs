@@ -1,0 +1,118 @@
+//! What must hold between weir and machines it does not control: real guests, the kernel, DPDK.
+
+mod guests;
+mod kill;
+mod queues;
+mod testpmd;
+mod uplink;
+mod vlan;
+
+use std::{path::Path, time::Instant};
+
+use crate::{
+    address,
+    error::Result,
+    lab::Lab,
+    peers::Switch,
+    qemu::{Guest, GuestSpec},
+    weir::{self, Weir},
+};
+
+/// A test with its name.
+pub struct SystemTest {
+    /// What holds when it passes.
+    pub name: &'static str,
+    run: fn(&Lab) -> Result<()>,
+}
+
+/// All of them, in the order they run.
+pub const ALL: &[SystemTest] = &[
+    SystemTest {
+        name: "two_guests_ping_each_other",
+        run: guests::two_guests_ping_each_other,
+    },
+    SystemTest {
+        name: "guest_sends_tcp_to_guest",
+        run: guests::guest_sends_tcp_to_guest,
+    },
+    SystemTest {
+        name: "guest_sends_udp_to_guest",
+        run: guests::guest_sends_udp_to_guest,
+    },
+    SystemTest {
+        name: "file_arrives_unchanged",
+        run: guests::file_arrives_unchanged,
+    },
+    SystemTest {
+        name: "tap_uplink_joins_guest_and_namespace",
+        run: uplink::tap_uplink_joins_guest_and_namespace,
+    },
+    SystemTest {
+        name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
+        run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
+    },
+    SystemTest {
+        name: "two_queue_guest_uses_both",
+        run: queues::two_queue_guest_uses_both,
+    },
+    SystemTest {
+        name: "vlans_are_separate",
+        run: vlan::vlans_are_separate,
+    },
+    SystemTest {
+        name: "testpmd_forwards_with_one_queue",
+        run: testpmd::forwards_with_one_queue,
+    },
+    SystemTest {
+        name: "testpmd_forwards_with_two_queues",
+        run: testpmd::forwards_with_two_queues,
+    },
+];
+
+impl SystemTest {
+    /// Runs it and prints how it went; whether it passed.
+    pub fn passes(&self, lab: &Lab) -> bool {
+        let start = Instant::now();
+        let result = (self.run)(lab);
+        let seconds = start.elapsed().as_secs_f32();
+        match result {
+            Ok(()) => {
+                println!("system test {} ... ok ({seconds:.1} s)", self.name);
+                true
+            }
+            Err(error) => {
+                println!(
+                    "system test {} ... FAILED ({seconds:.1} s)\n{error}",
+                    self.name
+                );
+                false
+            }
+        }
+    }
+}
+
+/// The guest of interface `index`: numbered address, one CPU.
+fn guest_spec(weir: &Weir, index: u8) -> Result<GuestSpec> {
+    Ok(GuestSpec {
+        name: weir::name(index),
+        cidr: address::cidr(index),
+        vcpus: 1,
+        plug: weir.plug(index)?,
+    })
+}
+
+/// Boots guests on interfaces 0 to `N - 1`.
+fn boot<const N: usize>(lab: &Lab, weir: &Weir) -> Result<[Guest; N]> {
+    let specs: Vec<_> = (0_u8..)
+        .take(N)
+        .map(|index| guest_spec(weir, index))
+        .collect::<Result<_>>()?;
+    boot_specs(lab, &specs, weir.dir())
+}
+
+fn boot_specs<const N: usize>(lab: &Lab, specs: &[GuestSpec], logs: &Path) -> Result<[Guest; N]> {
+    let guests = Guest::boot_all(&lab.image, specs, logs)?;
+    guests
+        .try_into()
+        .map_err(|_| crate::error::Error::Check(format!("{N} guests were to boot")))
+}

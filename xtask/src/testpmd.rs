@@ -1,0 +1,192 @@
+//! `dpdk-testpmd` as a client of a switch: two virtio-user devices, packets going round.
+//!
+//! A packet sent on one port comes back through the switch on the other and is sent again on the
+//! first, unchanged, so that a fixed number of packets circulates as fast as the switch can carry
+//! them.
+
+use std::{
+    io::Write,
+    path::PathBuf,
+    sync::mpsc::RecvTimeoutError,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{Error, Result},
+    process::{Placement, Process},
+};
+
+/// How long testpmd may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bursts of 32 packets that each queue sends at the start: half of a ring of 256 descriptors, so
+/// that a packet always finds room and none is lost for a reason of testpmd's own.
+const FIRST_BURSTS: u32 = 4;
+
+/// Length of each packet without its checksum: the shortest that Ethernet carries.
+const PACKET_BYTES: u32 = 64;
+
+/// One port of the switch under test.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// The switch's vhost-user socket.
+    pub socket: PathBuf,
+    /// The Ethernet address testpmd uses there.
+    pub mac: String,
+}
+
+/// A running testpmd with two ports.
+pub struct Testpmd {
+    process: Process,
+    dialogue: crate::process::Dialogue,
+    transcript: String,
+}
+
+impl Testpmd {
+    /// Starts testpmd on `links` with `queues` queue pairs on each, all its threads on CPU `cpu`.
+    pub fn start(links: [&Link; 2], queues: u8, cpu: usize) -> Result<Self> {
+        let [first, second] = links;
+        let vdev = |number: u8, link: &Link| {
+            let Link { socket, mac } = link;
+            let path = socket.display();
+            format!("--vdev=net_virtio_user{number},path={path},queues={queues},mac={mac}")
+        };
+        let length = format!("--txpkts={PACKET_BYTES}");
+        let lcores = format!("--lcores=0@{cpu},1@{cpu}");
+        let (vdev0, vdev1) = (vdev(0, first), vdev(1, second));
+        // Each port's packets are addressed to the other, as the switch has to learn them.
+        let (peer0, peer1) = (
+            format!("--eth-peer=0,{}", second.mac),
+            format!("--eth-peer=1,{}", first.mac),
+        );
+        let (rxq, txq) = (format!("--rxq={queues}"), format!("--txq={queues}"));
+        let argv = [
+            "stdbuf",
+            "-oL",
+            "dpdk-testpmd",
+            &lcores,
+            "--no-pci",
+            "--single-file-segments",
+            "--in-memory",
+            "-m",
+            "256",
+            "--no-telemetry",
+            &vdev0,
+            &vdev1,
+            "--",
+            "--interactive",
+            "--nb-cores=1",
+            "--forward-mode=io",
+            "--total-num-mbufs=16384",
+            "--txonly-multi-flow",
+            &length,
+            &rxq,
+            &txq,
+            &peer0,
+            &peer1,
+        ];
+        let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
+        let mut testpmd = Self {
+            process,
+            dialogue,
+            transcript: String::new(),
+        };
+        testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
+        Ok(testpmd)
+    }
+
+    /// Sends the first packets and forwards from then on.
+    pub fn circulate(&mut self) -> Result<()> {
+        self.command(&format!("start tx_first {FIRST_BURSTS}"))?;
+        self.await_line("forwarding to start", |line| {
+            line.contains("packet forwarding")
+        })
+    }
+
+    /// Packets received so far, on both ports together.
+    pub fn received(&mut self) -> Result<u64> {
+        self.command("show port stats all")?;
+        let mut total = 0;
+        for _ in 0..2 {
+            let mut count = None;
+            self.await_line("port statistics", |line| {
+                count = rx_packets(line);
+                count.is_some()
+            })?;
+            total += count.unwrap_or(0);
+        }
+        Ok(total)
+    }
+
+    /// Packets per second received on both ports together, over `time`.
+    pub fn packets_per_second(&mut self, time: Duration) -> Result<f64> {
+        let (start, before) = (Instant::now(), self.received()?);
+        thread::sleep(time);
+        let after = self.received()?;
+        let packets = u32::try_from(after.saturating_sub(before)).unwrap_or(u32::MAX);
+        Ok(f64::from(packets) / start.elapsed().as_secs_f64())
+    }
+
+    /// Ends testpmd the way its user would, so that the switch sees the session end.
+    pub fn quit(mut self) -> Result<()> {
+        self.command("quit")?;
+        let what = "testpmd to end after `quit`";
+        crate::process::wait_until(what, PATIENCE, || Ok(self.process.ended()?.is_some()))
+    }
+
+    fn command(&mut self, command: &str) -> Result<()> {
+        writeln!(self.dialogue.stdin, "{command}").map_err(|source| Error::Io {
+            what: format!("tell testpmd `{command}`"),
+            source,
+        })
+    }
+
+    fn await_line(&mut self, what: &str, mut found: impl FnMut(&str) -> bool) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let patience = deadline.saturating_duration_since(Instant::now());
+            let line = self
+                .dialogue
+                .lines
+                .recv_timeout(patience)
+                .map_err(|error| match error {
+                    RecvTimeoutError::Timeout => Error::Timeout {
+                        what: format!("testpmd: {what}\n{}", self.transcript),
+                        after: PATIENCE,
+                    },
+                    RecvTimeoutError::Disconnected => Error::Check(format!(
+                        "testpmd ended, awaiting {what}\n{}",
+                        self.transcript
+                    )),
+                })?;
+            self.transcript.push_str(&line);
+            self.transcript.push('\n');
+            if found(&line) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The count in a line of `show port stats`, as `RX-packets: 23663616   RX-missed: 0 ...`.
+fn rx_packets(line: &str) -> Option<u64> {
+    line.split("RX-packets:")
+        .nth(1)?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_packets_are_read_from_a_statistics_line() {
+        let line = "  RX-packets: 23663616   RX-missed: 0          RX-bytes:  1514471424";
+        assert_eq!(rx_packets(line), Some(23_663_616));
+        assert_eq!(rx_packets("  TX-packets: 23664032   TX-errors: 0"), None);
+    }
+}

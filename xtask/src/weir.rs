@@ -1,0 +1,335 @@
+//! weir as its user runs it: `weir run`, `weir qemu-args`, `weir stats`.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    address,
+    error::{Error, Result},
+    lab::Lab,
+    netns::Netns,
+    peers::Switch,
+    process::{Placement, Process, run, run_in, wait_until},
+    qemu::{MEMORY, Plug, Qemu},
+    testpmd::Link,
+    weir_stats::Stats,
+    workspace::{Workspace, socket_path},
+};
+
+/// The TAP uplink's interface.
+pub const TAP: &str = "weirtap0";
+
+/// How long weir may take to open its sockets.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Builds weir as it ships and returns the program's path.
+pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let cargo = Workspace::cargo();
+    run_in(
+        &[cargo.as_str(), "build", "--release", "-p", "weir"],
+        &workspace.root,
+        &[],
+    )?;
+    Ok(workspace.build_dir()?.join("release").join("weir"))
+}
+
+/// One interface in weir's configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Vif {
+    /// Queue pairs; one where nothing is said.
+    pub queues: Option<u8>,
+    /// The VLAN it is an access port of.
+    pub vlan: Option<u16>,
+}
+
+/// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// The interfaces, by index.
+    pub vifs: Vec<Vif>,
+    /// Whether there is a TAP uplink, [`TAP`].
+    pub tap: bool,
+    /// The CPU weir is held on; any where there is none.
+    pub cpu: Option<usize>,
+}
+
+impl Setup {
+    /// `count` interfaces with every default.
+    pub fn vifs(count: usize) -> Self {
+        Self {
+            vifs: vec![Vif::default(); count],
+            ..Self::default()
+        }
+    }
+
+    fn to_toml(&self, dir: &Path) -> Result<String> {
+        let control = socket_path(dir, "control.sock")?;
+        let mut toml = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n");
+        if self.tap {
+            let _ = write!(
+                toml,
+                "\n[uplink.lan]\nkind = \"tap\"\nname = \"{TAP}\"\nqueues = 1\n"
+            );
+        }
+        for (index, vif) in (0_u8..).zip(&self.vifs) {
+            let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
+            let mac = address::mac(index);
+            let _ = write!(
+                toml,
+                "\n[vif.{}]\nsocket = {socket:?}\nmac = \"{mac}\"\n",
+                name(index)
+            );
+            if let Some(queues) = vif.queues {
+                let _ = writeln!(toml, "queues = {queues}");
+            }
+            if let Some(vlan) = vif.vlan {
+                let _ = writeln!(toml, "vlan = {vlan}");
+            }
+        }
+        Ok(toml)
+    }
+}
+
+/// A running weir, killed when dropped.
+pub struct Weir {
+    process: Process,
+    /// Where the TAP is, if there is one.
+    netns: Option<Netns>,
+    program: String,
+    dir: PathBuf,
+    qemu: Qemu,
+}
+
+impl Weir {
+    /// Starts weir and waits until every interface's socket exists.
+    pub fn start(lab: &Lab, setup: &Setup) -> Result<Self> {
+        let dir = lab.workspace.run_dir("weir")?;
+        let config = dir.join("weir.toml");
+        fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
+
+        let netns = if setup.tap { Some(Netns::new()?) } else { None };
+        let placement = Placement {
+            netns: netns.as_ref().and_then(|netns| netns.placement().netns),
+            cpu: setup.cpu,
+        };
+        let program = lab.weir.to_string_lossy().into_owned();
+        let argv = [program.as_str(), "run", &config.to_string_lossy()];
+        let process = Process::start_logged(&argv, &placement, &dir.join("weir.log"))?;
+        let mut weir = Self {
+            process,
+            netns,
+            program,
+            dir,
+            qemu: lab.qemu,
+        };
+
+        let sockets: Vec<_> = (0_u8..)
+            .zip(&setup.vifs)
+            .map(|(index, _)| weir.socket(index))
+            .chain([socket_path(&weir.dir, "control.sock")])
+            .collect::<Result<_>>()?;
+        wait_until("weir's sockets", START_PATIENCE, || {
+            weir.process.check_alive()?;
+            Ok(sockets.iter().all(|socket| socket.exists()))
+        })
+        .map_err(|error| weir.with_log(&error))?;
+        Ok(weir)
+    }
+
+    /// The namespace of the TAP uplink.
+    pub fn netns(&self) -> Result<&Netns> {
+        self.netns
+            .as_ref()
+            .ok_or_else(|| Error::Check("this weir has no TAP uplink".into()))
+    }
+
+    /// Where its log, and those of its guests, are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Fails, with the end of weir's log, if weir has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.process
+            .check_alive()
+            .map_err(|error| self.with_log(&error))
+    }
+
+    /// What weir says it has done.
+    pub fn stats(&self) -> Result<Stats> {
+        let control = socket_path(&self.dir, "control.sock")?;
+        let json = run(&[
+            &self.program,
+            "stats",
+            "--control",
+            &control.to_string_lossy(),
+            "--json",
+        ])?;
+        Stats::parse(&json)
+    }
+
+    /// Voluntary and involuntary context switches of all of weir's threads so far.
+    pub fn context_switches(&self) -> Result<u64> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.process.pid()));
+        let mut total = 0;
+        for task in fs::read_dir(&tasks)
+            .map_err(Error::io("list", &tasks))?
+            .flatten()
+        {
+            let status = task.path().join("status");
+            let text = fs::read_to_string(&status).map_err(Error::io("read", &status))?;
+            total += switches_of(&text);
+        }
+        Ok(total)
+    }
+
+    /// SIGTERM; an error unless weir ends with success, as a service manager would want.
+    pub fn stop(self) -> Result<()> {
+        let Self { process, dir, .. } = self;
+        let status = process.terminate()?;
+        if status.success() {
+            return Ok(());
+        }
+        let log = dir.join("weir.log");
+        Err(Error::Check(format!(
+            "weir ended with {status} after SIGTERM; see {}",
+            log.display()
+        )))
+    }
+
+    fn socket(&self, index: u8) -> Result<PathBuf> {
+        socket_path(&self.dir, &format!("{}.sock", name(index)))
+    }
+
+    fn with_log(&self, error: &Error) -> Error {
+        let log = fs::read_to_string(self.dir.join("weir.log")).unwrap_or_default();
+        Error::Check(format!("{error}\nweir's log:\n{log}"))
+    }
+}
+
+impl Switch for Weir {
+    fn plug(&self, index: u8) -> Result<Plug> {
+        let config = self.dir.join("weir.toml");
+        let (name, config) = (name(index), config.to_string_lossy());
+        let mut argv = vec![
+            self.program.as_str(),
+            "qemu-args",
+            &name,
+            "--config",
+            &config,
+            "--memory",
+            MEMORY,
+        ];
+        if !self.qemu.has_msix() {
+            argv.extend(["--vectors", "0"]);
+        }
+        let qemu_args = shell_words(&run(&argv)?);
+        Ok(Plug {
+            qemu_args,
+            placement: Placement::default(),
+        })
+    }
+
+    fn link(&self, index: u8) -> Result<Link> {
+        Ok(Link {
+            socket: self.socket(index)?,
+            mac: address::mac(index),
+        })
+    }
+}
+
+/// The name of interface `index` in the configuration.
+pub fn name(index: u8) -> String {
+    format!("vif{index}")
+}
+
+/// The sum of both kinds of context switches in a `/proc/PID/status`.
+fn switches_of(status: &str) -> u64 {
+    status
+        .lines()
+        .filter_map(|line| line.split_once("voluntary_ctxt_switches:"))
+        .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
+        .sum()
+}
+
+/// The words a shell would make of `text`: quotes, backslashes and joined lines, nothing more.
+fn shell_words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => match chars.next() {
+                Some('\n') | None => {}
+                Some(escaped) => word.get_or_insert_default().push(escaped),
+            },
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, Some(open)) if c == open => quote = None,
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let text = "-object 'memory-backend-memfd,id=a b' \\\n  -netdev \"x\\\"y\" '' z\n";
+        let words = shell_words(text);
+        assert_eq!(
+            words,
+            [
+                "-object",
+                "memory-backend-memfd,id=a b",
+                "-netdev",
+                "x\"y",
+                "",
+                "z"
+            ]
+        );
+    }
+
+    #[test]
+    fn both_kinds_of_context_switches_count() {
+        let status = "Name:\tweir\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
+        assert_eq!(switches_of(status), 42);
+    }
+
+    #[test]
+    fn configuration_names_every_interface_with_its_address() {
+        let vifs = vec![
+            Vif::default(),
+            Vif {
+                queues: Some(2),
+                vlan: Some(7),
+            },
+        ];
+        let setup = Setup {
+            vifs,
+            tap: true,
+            cpu: None,
+        };
+        let toml = setup.to_toml(Path::new("/t")).unwrap();
+        assert_eq!(
+            toml,
+            "[switch]\nworkers = 1\ncontrol = \"/t/control.sock\"\n\n\
+             [uplink.lan]\nkind = \"tap\"\nname = \"weirtap0\"\nqueues = 1\n\n\
+             [vif.vif0]\nsocket = \"/t/vif0.sock\"\nmac = \"52:54:00:77:00:01\"\n\n\
+             [vif.vif1]\nsocket = \"/t/vif1.sock\"\nmac = \"52:54:00:77:00:02\"\n\
+             queues = 2\nvlan = 7\n"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! `weir stats --json`: the only place that knows its shape.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// One answer of `weir stats --json`.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    report: Value,
+}
+
+/// Which way frames go through a port, named from the port's side as virtio does.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// Out of the switch, to the guest.
+    Rx,
+    /// From the guest, into the switch.
+    Tx,
+}
+
+impl Stats {
+    /// Reads the JSON text.
+    pub fn parse(json: &str) -> Result<Self> {
+        let report = serde_json::from_str(json).map_err(|_| Error::parse("weir's stats", json))?;
+        Ok(Self { report })
+    }
+
+    /// A port's state: `waiting`, `connected`, `running` or `stopped`.
+    pub fn state(&self, port: &str) -> Result<&str> {
+        let state = self.port(port)?["state"].as_str();
+        state.ok_or_else(|| self.unreadable("a port's state"))
+    }
+
+    /// Why weir stopped a port, if it did.
+    pub fn stopped_reason(&self, port: &str) -> Result<Option<&str>> {
+        Ok(self.port(port)?["stopped_reason"].as_str())
+    }
+
+    /// Frames through each of a port's queue pairs.
+    pub fn frames_by_queue(&self, port: &str, way: Way) -> Result<Vec<u64>> {
+        let way = match way {
+            Way::Rx => "rx",
+            Way::Tx => "tx",
+        };
+        let queues = self.port(port)?["queues"].as_array();
+        let queues = queues.ok_or_else(|| self.unreadable("a port's queues"))?;
+        let frames = queues.iter().map(|queue| queue[way]["frames"].as_u64());
+        frames
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.unreadable("a queue's frames"))
+    }
+
+    fn port(&self, name: &str) -> Result<&Value> {
+        let mut ports = self.report["ports"].as_array().into_iter().flatten();
+        ports
+            .find(|port| port["name"] == name)
+            .ok_or_else(|| self.unreadable("a port's entry"))
+    }
+
+    fn unreadable(&self, what: &'static str) -> Error {
+        Error::parse(what, self.report.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = r#"{"ports":[{"name":"vif0","state":"running","stopped_reason":null,
+        "queues":[{"rx":{"frames":3},"tx":{"frames":5}},{"rx":{"frames":0},"tx":{"frames":7}}]}]}"#;
+
+    #[test]
+    fn a_port_is_found_by_name() {
+        let stats = Stats::parse(JSON).unwrap();
+        assert_eq!(stats.state("vif0").unwrap(), "running");
+        assert_eq!(stats.stopped_reason("vif0").unwrap(), None);
+        assert_eq!(stats.frames_by_queue("vif0", Way::Tx).unwrap(), [5, 7]);
+        assert_eq!(stats.frames_by_queue("vif0", Way::Rx).unwrap(), [3, 0]);
+        assert!(stats.state("vif1").is_err());
+    }
+}
