@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use weir_engine::burst::Scratch;
+use weir_engine::burst::{Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_ring::{Addresses, RingConfig, SplitDevice};
 
@@ -36,7 +36,10 @@ fuzz_target!(|input: &[u8]| {
             return;
         }
         for _ in 0..=step % 20 {
-            let first = burst.pieces.len();
+            if burst.is_full() {
+                break;
+            }
+            let first = burst.pieces.len() as u32;
             let taken = if options & 4 != 0 {
                 device.take_writable(&memory, &mut burst.pieces)
             } else {
@@ -45,8 +48,10 @@ fuzz_target!(|input: &[u8]| {
             match taken {
                 Ok(Some(chain)) => {
                     // What a transmit queue does with it: the header is read and checked.
-                    let _ = burst.add(first, 12, chain.len, chain.head, 0);
-                    device.complete(chain.head, 0);
+                    let pieces = (first, burst.pieces.len() as u32);
+                    let chain = TakenChain { token: chain.head, len: chain.len, pieces };
+                    let _ = burst.add(chain, 12, 0);
+                    device.complete(chain.token, 0);
                 }
                 Ok(None) => break,
                 Err(_) => return,

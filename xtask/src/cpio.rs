@@ -50,8 +50,7 @@ impl Archive {
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes
-                .extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);
@@ -76,11 +75,7 @@ mod tests {
         let bytes = archive.finish();
         assert_eq!(&bytes[..6], b"070701");
         assert_eq!(&bytes[54..62], b"00000005", "length of the content");
-        assert_eq!(
-            &bytes[94..102],
-            b"00000003",
-            "length of the name with its NUL"
-        );
+        assert_eq!(&bytes[94..102], b"00000003", "length of the name with its NUL");
         assert_eq!(&bytes[110..116], b"ab\0\0\0\0");
         assert_eq!(&bytes[116..121], b"hello");
         assert_eq!(&bytes[124..130], b"070701");

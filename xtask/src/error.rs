@@ -50,26 +50,16 @@ pub enum Error {
 impl Error {
     /// An I/O error with the operation and the path it concerned, for `map_err`.
     pub fn io<'a>(operation: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
-        move |source| Self::Io {
-            what: format!("{operation} {}", path.display()),
-            source,
-        }
+        move |source| Self::Io { what: format!("{operation} {}", path.display()), source }
     }
 
     /// `what` was expected; `text` is what a program printed.
     pub fn parse(what: &'static str, text: impl Into<String>) -> Self {
-        Self::Parse {
-            what,
-            text: text.into(),
-        }
+        Self::Parse { what, text: text.into() }
     }
 }
 
 /// Ends a test with [`Error::Check`] unless `holds`.
 pub fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Error::Check(otherwise()))
-    }
+    if holds { Ok(()) } else { Err(Error::Check(otherwise())) }
 }

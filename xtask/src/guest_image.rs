@@ -87,11 +87,7 @@ impl GuestImage {
 fn ingredients() -> Result<String> {
     let iperf3 = Path::new(IPERF3);
     let metadata = fs::metadata(iperf3).map_err(Error::io("look at", iperf3))?;
-    Ok(format!(
-        "{INIT}\n{MODULES:?}\niperf3 {} {:?}\n",
-        metadata.len(),
-        metadata.modified().ok()
-    ))
+    Ok(format!("{INIT}\n{MODULES:?}\niperf3 {} {:?}\n", metadata.len(), metadata.modified().ok()))
 }
 
 fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
@@ -105,10 +101,7 @@ fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
     add_libraries(&mut archive, IPERF3)?;
 
     // insmod takes what it is given: numbered names keep a module behind those it depends on.
-    for (number, path) in in_load_order(MODULES, &module_files(modules)?)?
-        .iter()
-        .enumerate()
-    {
+    for (number, path) in in_load_order(MODULES, &module_files(modules)?)?.iter().enumerate() {
         archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
     }
     Ok(archive.finish())
@@ -117,10 +110,7 @@ fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
 /// Adds the shared libraries of `program`, each where the dynamic loader looks for it.
 fn add_libraries(archive: &mut Archive, program: &str) -> Result<()> {
     let mut made = Vec::new();
-    for library in run(&["ldd", program])?
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-    {
+    for library in run(&["ldd", program])?.split_whitespace().filter(|word| word.starts_with('/')) {
         let path = Path::new(library);
         let mut parents: Vec<_> = path.ancestors().skip(1).filter_map(Path::to_str).collect();
         parents.reverse();
@@ -140,10 +130,7 @@ fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_path_buf()];
     while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(&dir)
-            .map_err(Error::io("list", &dir))?
-            .flatten()
-        {
+        for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))?.flatten() {
             let path = entry.path();
             // The kernel package's links lead to its build tree and are no part of it.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -165,19 +152,14 @@ fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<V
     let mut order = Vec::new();
     let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
     while let Some(name) = todo.pop() {
-        let path = files
-            .get(&name)
-            .ok_or_else(|| Error::parse("a kernel module", name.as_str()))?;
+        let path =
+            files.get(&name).ok_or_else(|| Error::parse("a kernel module", name.as_str()))?;
         if order.contains(path) {
             continue;
         }
         let missing: Vec<String> = dependencies(&read(path)?)
             .into_iter()
-            .filter(|dependency| {
-                files
-                    .get(dependency)
-                    .is_some_and(|path| !order.contains(path))
-            })
+            .filter(|dependency| files.get(dependency).is_some_and(|path| !order.contains(path)))
             .collect();
         if missing.is_empty() {
             order.push(path.clone());
@@ -195,12 +177,8 @@ fn dependencies(module: &[u8]) -> Vec<String> {
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
         return Vec::new();
     };
-    let value: Vec<u8> = module
-        .iter()
-        .skip(at + KEY.len())
-        .copied()
-        .take_while(|&byte| byte != 0)
-        .collect();
+    let value: Vec<u8> =
+        module.iter().skip(at + KEY.len()).copied().take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&value)
         .split(',')
         .filter(|name| !name.is_empty())
@@ -210,33 +188,23 @@ fn dependencies(module: &[u8]) -> Vec<String> {
 
 fn current_kernel_package() -> Result<String> {
     let depends = run(&["apt-cache", "depends", KERNEL_METAPACKAGE])?;
-    let package = depends
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: "));
-    package
-        .map(str::to_owned)
-        .ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
+    let package = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    package.map(str::to_owned).ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
 }
 
 /// Downloads `package` and unpacks it below `root`, installing nothing.
 fn unpack(package: &str, root: &Path) -> Result<()> {
     run_in(&["apt-get", "download", "-q", package], root, &[])?;
     let archive = only_entry(root, &format!("{package}_"))?;
-    run(&[
-        "dpkg".as_ref(),
-        "-x".as_ref(),
-        archive.as_os_str(),
-        root.as_os_str(),
-    ])?;
+    run(&["dpkg".as_ref(), "-x".as_ref(), archive.as_os_str(), root.as_os_str()])?;
     fs::remove_file(&archive).map_err(Error::io("remove", &archive))
 }
 
 /// The entry of `dir` whose name starts with `prefix`.
 fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(dir).map_err(Error::io("list", dir))?;
-    let mut matching = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let mut matching =
+        entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     let entry = matching.next();
     entry
         .map(|entry| entry.path())
@@ -259,25 +227,15 @@ mod tests {
     #[test]
     fn a_module_is_loaded_behind_everything_it_depends_on() {
         let dir = tempfile::tempdir().unwrap();
-        let modules = [
-            ("a_net", "b_ring,c_bus"),
-            ("c_bus", "b_ring"),
-            ("b_ring", ""),
-            ("unrelated", ""),
-        ];
+        let modules =
+            [("a_net", "b_ring,c_bus"), ("c_bus", "b_ring"), ("b_ring", ""), ("unrelated", "")];
         for (name, depends) in modules {
             let file = dir.path().join(name.replace('_', "-") + ".ko");
-            fs::write(
-                file,
-                format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0"),
-            )
-            .unwrap();
+            fs::write(file, format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0")).unwrap();
         }
         let order = in_load_order(&["a_net"], &module_files(dir.path()).unwrap()).unwrap();
-        let names: Vec<_> = order
-            .iter()
-            .map(|p| p.file_stem().unwrap().to_str().unwrap())
-            .collect();
+        let names: Vec<_> =
+            order.iter().map(|p| p.file_stem().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["b-ring", "c-bus", "a-net"]);
     }
 

@@ -25,10 +25,7 @@ impl HugePages {
         }
         let now = reserved()?;
         if now < NEEDED {
-            return Err(Error::parse(
-                "512 huge pages of 2 MiB",
-                format!("the kernel gave {now}"),
-            ));
+            return Err(Error::parse("512 huge pages of 2 MiB", format!("the kernel gave {now}")));
         }
         Ok(pages)
     }
@@ -43,9 +40,7 @@ impl Drop for HugePages {
 fn reserved() -> Result<u64> {
     let path = Path::new(RESERVED);
     let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
-    text.trim()
-        .parse()
-        .map_err(|_| Error::parse("a number of huge pages", text))
+    text.trim().parse().map_err(|_| Error::parse("a number of huge pages", text))
 }
 
 fn set(pages: u64) -> Result<()> {

@@ -45,35 +45,18 @@ impl Tcp {
     /// One connection to `server`, sending to it for `seconds`.
     pub fn to(server: String, seconds: u64) -> Self {
         let direction = Direction::ToServer;
-        Self {
-            server,
-            port: PORT,
-            seconds,
-            omit_seconds: 0,
-            streams: 1,
-            direction,
-        }
+        Self { server, port: PORT, seconds, omit_seconds: 0, streams: 1, direction }
     }
 
     /// The client's arguments.
     pub fn argv(&self) -> Vec<String> {
-        let Self {
-            server,
-            port,
-            seconds,
-            omit_seconds,
-            streams,
-            ..
-        } = self;
+        let Self { server, port, seconds, omit_seconds, streams, .. } = self;
         let text = format!(
             "iperf3 -J -c {server} -p {port} -t {seconds} -O {omit_seconds} -P {streams} \
              --connect-timeout 5000"
         );
         let reverse = (self.direction == Direction::ToClient).then(|| String::from("-R"));
-        text.split_whitespace()
-            .map(str::to_owned)
-            .chain(reverse)
-            .collect()
+        text.split_whitespace().map(str::to_owned).chain(reverse).collect()
     }
 
     /// How long the client may take.
@@ -104,18 +87,10 @@ impl Transfer {
     pub fn parse(json: &str) -> Result<Self> {
         let report = report(json)?;
         let bits_per_second = number(&report, "/end/sum_received/bits_per_second", json)?;
-        let intervals = report["intervals"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let interval_bytes = intervals
-            .iter()
-            .filter_map(|interval| interval["sum"]["bytes"].as_f64())
-            .collect();
-        Ok(Self {
-            bits_per_second,
-            interval_bytes,
-        })
+        let intervals = report["intervals"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let interval_bytes =
+            intervals.iter().filter_map(|interval| interval["sum"]["bytes"].as_f64()).collect();
+        Ok(Self { bits_per_second, interval_bytes })
     }
 
     /// In units a person reads.
@@ -159,18 +134,12 @@ impl Datagrams {
 
 /// The report in what a client printed; warnings stand in front of it.
 fn report(printed: &str) -> Result<Value> {
-    let json = printed
-        .find('{')
-        .and_then(|start| printed.get(start..))
-        .unwrap_or_default();
+    let json = printed.find('{').and_then(|start| printed.get(start..)).unwrap_or_default();
     serde_json::from_str(json).map_err(|_| Error::parse("iperf3's report", printed))
 }
 
 fn number(report: &Value, pointer: &'static str, json: &str) -> Result<f64> {
-    report
-        .pointer(pointer)
-        .and_then(Value::as_f64)
-        .ok_or_else(|| Error::parse(pointer, json))
+    report.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| Error::parse(pointer, json))
 }
 
 /// Starts an iperf3 server in `guest` and returns once it listens on `port`.
@@ -183,9 +152,7 @@ pub fn serve(guest: &mut Guest, port: u16) -> Result<()> {
 pub fn serve_with(guest: &mut Guest, command: &str, port: u16) -> Result<()> {
     let listens = format!("netstat -ltn | grep -q ':{port} '");
     let wait = format!("for i in $(seq 100); do {listens} && exit 0; sleep 0.1; done; exit 1");
-    guest
-        .run(&format!("{{ {command} }}; {wait}"), SERVER_PATIENCE)
-        .map(drop)
+    guest.run(&format!("{{ {command} }}; {wait}"), SERVER_PATIENCE).map(drop)
 }
 
 #[cfg(test)]
@@ -211,12 +178,6 @@ mod tests {
     fn warnings_may_stand_in_front_of_a_report() {
         let printed = "warning: UDP block size 8000 exceeds TCP MSS 1448\n\
             {\"end\":{\"sum\":{\"packets\":10,\"lost_packets\":1}}}";
-        assert_eq!(
-            Datagrams::parse(printed).unwrap(),
-            Datagrams {
-                sent: 10.0,
-                lost: 1.0
-            }
-        );
+        assert_eq!(Datagrams::parse(printed).unwrap(), Datagrams { sent: 10.0, lost: 1.0 });
     }
 }

@@ -30,11 +30,6 @@ impl Lab {
             Some(weir) => weir,
             None => weir::build(&workspace)?,
         };
-        Ok(Self {
-            qemu: Qemu::installed()?,
-            workspace,
-            image,
-            weir,
-        })
+        Ok(Self { qemu: Qemu::installed()?, workspace, image, weir })
     }
 }

@@ -96,11 +96,7 @@ fn run(task: Task) -> Result<ExitCode> {
                 println!("{} skipped", tally.skipped);
             }
             println!("{} passed, {} failed", tally.passed, tally.failed);
-            return Ok(if tally.failed > 0 {
-                ExitCode::FAILURE
-            } else {
-                ExitCode::SUCCESS
-            });
+            return Ok(if tally.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
         Task::Bench { rounds, weir } => {
             need_root()?;
@@ -128,11 +124,7 @@ fn run(task: Task) -> Result<ExitCode> {
 fn need_root() -> Result<()> {
     check(packages::is_root(), || {
         let missing = packages::missing();
-        let missing = if missing.is_empty() {
-            String::from("none")
-        } else {
-            missing.join(" ")
-        };
+        let missing = if missing.is_empty() { String::from("none") } else { missing.join(" ") };
         format!("this needs root (missing packages: {missing})")
     })
 }

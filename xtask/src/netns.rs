@@ -43,21 +43,14 @@ impl Netns {
         let netns = Self { name };
         // No router solicitations and no neighbour discovery: nothing talks unless a test does.
         // A kernel without IPv6 has no such switch, and needs none.
-        let _ = netns.exec(&[
-            "sh",
-            "-c",
-            "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6",
-        ]);
+        let _ = netns.exec(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"]);
         netns.ip(&["link", "set", "lo", "up"])?;
         Ok(netns)
     }
 
     /// For processes that are to run in this namespace, on any CPU.
     pub fn placement(&self) -> Placement {
-        Placement {
-            netns: Some(self.name.clone()),
-            cpu: None,
-        }
+        Placement { netns: Some(self.name.clone()), cpu: None }
     }
 
     /// Runs `argv` in this namespace to its end.

@@ -24,26 +24,11 @@ struct Tool {
 /// Everything that guests, peers and traffic need on the host. What runs inside the guests is
 /// unpacked, not installed; see [`crate::guest_image`].
 const TOOLS: &[Tool] = &[
-    Tool {
-        program: "/usr/bin/qemu-system-x86_64",
-        package: QEMU_PACKAGE,
-    },
-    Tool {
-        program: "/usr/bin/iperf3",
-        package: "iperf3",
-    },
-    Tool {
-        program: "/usr/sbin/ip",
-        package: "iproute2",
-    },
-    Tool {
-        program: crate::peers::ovs_dpdk::VSWITCHD,
-        package: "openvswitch-switch-dpdk",
-    },
-    Tool {
-        program: "/usr/bin/dpdk-testpmd",
-        package: "dpdk-dev",
-    },
+    Tool { program: "/usr/bin/qemu-system-x86_64", package: QEMU_PACKAGE },
+    Tool { program: "/usr/bin/iperf3", package: "iperf3" },
+    Tool { program: "/usr/sbin/ip", package: "iproute2" },
+    Tool { program: crate::peers::ovs_dpdk::VSWITCHD, package: "openvswitch-switch-dpdk" },
+    Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
 ];
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";
@@ -59,11 +44,7 @@ const SOURCES_LIST: &str = "/etc/apt/sources.list";
 
 /// The packages that are missing here, in the order they would be installed.
 pub fn missing() -> Vec<&'static str> {
-    TOOLS
-        .iter()
-        .filter(|tool| !Path::new(tool.program).exists())
-        .map(|tool| tool.package)
-        .collect()
+    TOOLS.iter().filter(|tool| !Path::new(tool.program).exists()).map(|tool| tool.package).collect()
 }
 
 /// Whether packages can be installed and namespaces made.
@@ -134,10 +115,7 @@ fn backports(workspace: &Workspace) -> Result<(String, Vec<String>)> {
     fs::write(&file, sources).map_err(Error::io("write", &file))?;
     let option =
         |key: &str, path: &PathBuf| [String::from("-o"), format!("{key}={}", path.display())];
-    let options = [
-        option("Dir::Etc::SourceParts", &parts),
-        option("Dir::State::lists", &lists),
-    ];
+    let options = [option("Dir::Etc::SourceParts", &parts), option("Dir::State::lists", &lists)];
     Ok((suite, options.concat()))
 }
 
@@ -159,21 +137,12 @@ fn with_backports(codename: &str) -> Result<(&'static str, String)> {
 /// The line that serves `codename` itself, with its suite replaced by the backports suite.
 fn backports_line(sources: &str, codename: &str) -> Option<String> {
     let suite = |word: &str| {
-        if word == codename {
-            format!("{codename}-backports")
-        } else {
-            word.to_owned()
-        }
+        if word == codename { format!("{codename}-backports") } else { word.to_owned() }
     };
     let serves_release =
         |line: &&str| line.starts_with("deb ") && line.split_whitespace().any(|w| w == codename);
     let line = sources.lines().find(serves_release)?;
-    Some(
-        line.split_whitespace()
-            .map(suite)
-            .collect::<Vec<_>>()
-            .join(" "),
-    )
+    Some(line.split_whitespace().map(suite).collect::<Vec<_>>().join(" "))
 }
 
 /// The stanza that serves `codename` itself, with its suites replaced by the backports suite.
@@ -198,12 +167,8 @@ fn backports_stanza(sources: &str, codename: &str) -> Option<String> {
 fn codename() -> Result<String> {
     let path = Path::new("/etc/os-release");
     let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
-    let codename = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    codename
-        .map(str::to_owned)
-        .ok_or_else(|| Error::parse("VERSION_CODENAME", text.as_str()))
+    let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    codename.map(str::to_owned).ok_or_else(|| Error::parse("VERSION_CODENAME", text.as_str()))
 }
 
 fn install(options: &[&str], packages: &[&str]) -> Result<()> {
@@ -219,11 +184,7 @@ fn install(options: &[&str], packages: &[&str]) -> Result<()> {
 fn apt(args: &[&str]) -> Result<()> {
     let mut argv = vec!["apt-get"];
     argv.extend(args);
-    run_in(
-        &argv,
-        Path::new("/"),
-        &[("DEBIAN_FRONTEND", OsStr::new("noninteractive"))],
-    )?;
+    run_in(&argv, Path::new("/"), &[("DEBIAN_FRONTEND", OsStr::new("noninteractive"))])?;
     Ok(())
 }
 

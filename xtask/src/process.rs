@@ -40,11 +40,8 @@ pub struct Process {
 impl Process {
     /// Starts `argv` at `placement`, its input empty and both its outputs appended to the file `log`.
     pub fn start_logged(argv: &[&str], placement: &Placement, log: &Path) -> Result<Self> {
-        let out = File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .map_err(Error::io("open", log))?;
+        let out =
+            File::options().create(true).append(true).open(log).map_err(Error::io("open", log))?;
         let err = out.try_clone().map_err(Error::io("open", log))?;
         let mut command = tied(argv, placement);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
@@ -53,42 +50,23 @@ impl Process {
 
     /// Starts `argv` at `placement` for a conversation: lines in, lines out (errors among them).
     pub fn start_dialogue(argv: &[&str], placement: &Placement) -> Result<(Self, Dialogue)> {
-        let pipe_error = |source| Error::Io {
-            what: "make a pipe".into(),
-            source,
-        };
+        let pipe_error = |source| Error::Io { what: "make a pipe".into(), source };
         let (reader, writer) = std::io::pipe().map_err(pipe_error)?;
         let stderr = writer.try_clone().map_err(pipe_error)?;
         let mut command = tied(argv, placement);
-        command
-            .stdin(Stdio::piped())
-            .stdout(OwnedFd::from(writer))
-            .stderr(OwnedFd::from(stderr));
+        command.stdin(Stdio::piped()).stdout(OwnedFd::from(writer)).stderr(OwnedFd::from(stderr));
         let mut process = Self::spawn(command)?;
-        let stdin = process
-            .child
-            .stdin
-            .take()
-            .ok_or_else(|| Error::parse("a standard input", ""))?;
-        Ok((
-            process,
-            Dialogue {
-                stdin,
-                lines: lines_of(reader),
-            },
-        ))
+        let stdin =
+            process.child.stdin.take().ok_or_else(|| Error::parse("a standard input", ""))?;
+        Ok((process, Dialogue { stdin, lines: lines_of(reader) }))
     }
 
     fn spawn(mut command: Command) -> Result<Self> {
         let text = text_of(&command);
-        let child = command.spawn().map_err(|source| Error::Io {
-            what: format!("start `{text}`"),
-            source,
-        })?;
-        Ok(Self {
-            child,
-            command: text,
-        })
+        let child = command
+            .spawn()
+            .map_err(|source| Error::Io { what: format!("start `{text}`"), source })?;
+        Ok(Self { child, command: text })
     }
 
     /// The process id. It stays the program's own: every wrapper in front of it uses `exec`.
@@ -99,10 +77,9 @@ impl Process {
     /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let what = &self.command;
-        self.child.try_wait().map_err(|source| Error::Io {
-            what: format!("wait for `{what}`"),
-            source,
-        })
+        self.child
+            .try_wait()
+            .map_err(|source| Error::Io { what: format!("wait for `{what}`"), source })
     }
 
     /// Fails if the process has ended.
@@ -124,8 +101,7 @@ impl Process {
         }
         let what = format!("the end of `{}` after SIGTERM", self.command);
         wait_until(&what, TERM_PATIENCE, || Ok(self.ended()?.is_some()))?;
-        self.ended()?
-            .ok_or_else(|| Error::parse("an exit status", ""))
+        self.ended()?.ok_or_else(|| Error::parse("an exit status", ""))
     }
 
     /// SIGKILL, as a host that loses a VM would see it.
@@ -190,20 +166,13 @@ pub fn run<S: AsRef<OsStr>>(argv: &[S]) -> Result<String> {
 
 /// Runs `argv` in the directory `dir` with `env` added to its environment.
 pub fn run_in<S: AsRef<OsStr>>(argv: &[S], dir: &Path, env: &[(&str, &OsStr)]) -> Result<String> {
-    let (program, rest) = argv
-        .split_first()
-        .ok_or_else(|| Error::parse("a command", String::new()))?;
+    let (program, rest) =
+        argv.split_first().ok_or_else(|| Error::parse("a command", String::new()))?;
     let mut command = Command::new(program);
-    command
-        .args(rest)
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .envs(env.iter().copied());
+    command.args(rest).current_dir(dir).stdin(Stdio::null()).envs(env.iter().copied());
     let text = text_of(&command);
-    let output = command.output().map_err(|source| Error::Io {
-        what: format!("run `{text}`"),
-        source,
-    })?;
+    let output =
+        command.output().map_err(|source| Error::Io { what: format!("run `{text}`"), source })?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(stdout);
@@ -233,10 +202,7 @@ pub fn wait_until(
     let start = Instant::now();
     while !done()? {
         if start.elapsed() > patience {
-            return Err(Error::Timeout {
-                what: what.to_owned(),
-                after: patience,
-            });
+            return Err(Error::Timeout { what: what.to_owned(), after: patience });
         }
         thread::sleep(POLL_INTERVAL);
     }

@@ -52,12 +52,7 @@ impl Qemu {
 }
 
 fn major_version(text: &str) -> Option<u32> {
-    text.split("version ")
-        .nth(1)?
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
+    text.split("version ").nth(1)?.split('.').next()?.parse().ok()
 }
 
 /// How a guest is joined to a switch.
@@ -130,10 +125,8 @@ impl Guest {
         let kernel = image.kernel.to_string_lossy();
         let initrd = image.initrd.to_string_lossy();
         let vcpus = spec.vcpus.to_string();
-        let append = format!(
-            "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={}",
-            spec.cidr
-        );
+        let append =
+            format!("console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={}", spec.cidr);
         let console_arg = format!("file:{}", console.display());
         let mut argv = vec![
             QEMU,
@@ -163,13 +156,7 @@ impl Guest {
         }
         argv.extend(spec.plug.qemu_args.iter().map(String::as_str));
         let (process, dialogue) = Process::start_dialogue(&argv, &spec.plug.placement)?;
-        Ok(Self {
-            name: spec.name.clone(),
-            process,
-            dialogue,
-            next_id: 0,
-            console,
-        })
+        Ok(Self { name: spec.name.clone(), process, dialogue, next_id: 0, console })
     }
 
     fn await_ready(&mut self) -> Result<()> {
@@ -201,10 +188,7 @@ impl Guest {
             what: format!("write to guest {}", self.name),
             source,
         })?;
-        Ok(Started {
-            id,
-            command: command.to_owned(),
-        })
+        Ok(Started { id, command: command.to_owned() })
     }
 
     /// Waits for the end of a command; as [`Guest::run`].
@@ -234,16 +218,9 @@ impl Guest {
     fn next_line(&mut self, awaited: &str, deadline: Instant, so_far: &str) -> Result<String> {
         let patience = deadline.saturating_duration_since(Instant::now());
         self.dialogue.lines.recv_timeout(patience).map_err(|error| {
-            let what = format!(
-                "guest {}: {awaited}\n{so_far}{}",
-                self.name,
-                self.console_tail()
-            );
+            let what = format!("guest {}: {awaited}\n{so_far}{}", self.name, self.console_tail());
             match error {
-                RecvTimeoutError::Timeout => Error::Timeout {
-                    what,
-                    after: patience,
-                },
+                RecvTimeoutError::Timeout => Error::Timeout { what, after: patience },
                 RecvTimeoutError::Disconnected => {
                     Error::Check(format!("QEMU ended while it ran {what}"))
                 }
@@ -277,17 +254,11 @@ impl Guest {
 }
 
 fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
-    let cpus = text
-        .lines()
-        .next()
-        .map_or(0, |header| header.split_whitespace().count());
+    let cpus = text.lines().next().map_or(0, |header| header.split_whitespace().count());
     let line = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
-        let counts: Vec<u64> = words
-            .by_ref()
-            .take(cpus)
-            .map(|word| word.parse().unwrap_or(0))
-            .collect();
+        let counts: Vec<u64> =
+            words.by_ref().take(cpus).map(|word| word.parse().unwrap_or(0)).collect();
         let name = words.last()?.to_owned();
         Some((name, counts.iter().sum()))
     };
@@ -311,10 +282,7 @@ mod tests {
     fn qemu_version_is_read_from_debians_words() {
         let text = "QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7)\nCopyright";
         assert_eq!(major_version(text), Some(7));
-        assert_eq!(
-            major_version("QEMU emulator version 10.0.2 (Debian)"),
-            Some(10)
-        );
+        assert_eq!(major_version("QEMU emulator version 10.0.2 (Debian)"), Some(10));
         assert_eq!(major_version("something else"), None);
     }
 }

@@ -27,14 +27,8 @@ impl Samples {
     /// Round by round, these over `others`: what changes from one round to the next for both, as a
     /// machine's other load does, cancels out.
     pub fn ratio_to(&self, others: &Self) -> Self {
-        let values = self
-            .values
-            .iter()
-            .zip(&others.values)
-            .map(|(this, other)| this / other);
-        Self {
-            values: values.collect(),
-        }
+        let values = self.values.iter().zip(&others.values).map(|(this, other)| this / other);
+        Self { values: values.collect() }
     }
 
     /// The middle value; the mean of the two middle ones of an even number; 0 of none.
@@ -45,20 +39,14 @@ impl Samples {
         if sorted.len() % 2 == 1 {
             return upper;
         }
-        let lower = (sorted.len() / 2)
-            .checked_sub(1)
-            .and_then(|at| sorted.get(at));
+        let lower = (sorted.len() / 2).checked_sub(1).and_then(|at| sorted.get(at));
         f64::midpoint(lower.copied().unwrap_or(upper), upper)
     }
 
     /// The smallest and the largest value.
     pub fn spread(&self) -> (f64, f64) {
         let min = self.values.iter().copied().fold(f64::INFINITY, f64::min);
-        let max = self
-            .values
-            .iter()
-            .copied()
-            .fold(f64::NEG_INFINITY, f64::max);
+        let max = self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         (min, max)
     }
 }
@@ -105,35 +93,18 @@ impl Report {
         samples: Samples,
         goal: Option<Goal>,
     ) {
-        self.figures.push(Figure {
-            name,
-            unit,
-            samples,
-            goal,
-        });
+        self.figures.push(Figure { name, unit, samples, goal });
     }
 
     /// The table: median, spread over the rounds, and the goal where there is one.
     pub fn table(&self) -> String {
-        let mut text = format!(
-            "{:<28}{:>14}{:>14}{:>14}  {}\n",
-            "figure", "median", "min", "max", "unit"
-        );
-        for Figure {
-            name,
-            unit,
-            samples,
-            goal,
-        } in &self.figures
-        {
+        let mut text =
+            format!("{:<28}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
+        for Figure { name, unit, samples, goal } in &self.figures {
             let (median, (min, max)) = (samples.median(), samples.spread());
             let [median_text, min, max] = [median, min, max].map(significant);
             let goal = goal.map_or(String::new(), |goal| {
-                let verdict = if goal.reached_by(median) {
-                    "reached"
-                } else {
-                    "MISSED"
-                };
+                let verdict = if goal.reached_by(median) { "reached" } else { "MISSED" };
                 match goal {
                     Goal::AtLeast(bound) => format!("  (goal >= {bound}: {verdict})"),
                     Goal::AtMost(bound) => format!("  (goal <= {bound}: {verdict})"),
@@ -166,11 +137,7 @@ impl Report {
 
 /// Three or more significant digits, without a fraction where it says nothing.
 fn significant(value: f64) -> String {
-    if value.abs() >= 1000.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.3}")
-    }
+    if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
 #[cfg(test)]
@@ -178,9 +145,7 @@ mod tests {
     use super::*;
 
     fn samples(values: &[f64]) -> Samples {
-        Samples {
-            values: values.to_vec(),
-        }
+        Samples { values: values.to_vec() }
     }
 
     #[test]

@@ -29,11 +29,7 @@ pub struct Tally {
 
 impl Tally {
     fn one(passed: bool) -> Self {
-        Self {
-            passed: passed.into(),
-            failed: (!passed).into(),
-            skipped: 0,
-        }
+        Self { passed: passed.into(), failed: (!passed).into(), skipped: 0 }
     }
 }
 
@@ -56,9 +52,7 @@ pub struct Selection {
 
 impl Selection {
     fn includes(&self, name: &str) -> bool {
-        self.only
-            .as_ref()
-            .is_none_or(|only| name.contains(only.as_str()))
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 }
 
@@ -67,17 +61,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let mut tally = Tally::default();
     let checks: [(&str, &[&str]); 2] = [
         ("fmt", &["fmt", "--all", "--check"]),
-        (
-            "clippy",
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        ),
+        ("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     ];
     for (name, args) in checks {
         if selection.includes(name) {
@@ -89,10 +73,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if selection.includes("unit") {
         tally += unit_tests(workspace)?;
     }
-    let selected: Vec<_> = system_tests::ALL
-        .iter()
-        .filter(|test| selection.includes(test.name))
-        .collect();
+    let selected: Vec<_> =
+        system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
     if !selected.is_empty() {
         tally += system_tests(workspace, selection, &selected)?;
     }
@@ -125,10 +107,7 @@ fn system_tests(
         Some(weir) => weir.clone(),
         None => {
             let built = weir::build(workspace);
-            println!(
-                "release build ... {}",
-                if built.is_ok() { "ok" } else { "FAILED" }
-            );
+            println!("release build ... {}", if built.is_ok() { "ok" } else { "FAILED" });
             tally += Tally::one(built.is_ok());
             match built {
                 Ok(weir) => weir,
@@ -140,16 +119,10 @@ fn system_tests(
         }
     };
     if !packages::is_root() {
-        println!(
-            "skipped: needs root: {} system tests with real guests",
-            selected.len()
-        );
+        println!("skipped: needs root: {} system tests with real guests", selected.len());
         let missing = packages::missing();
         if !missing.is_empty() {
-            println!(
-                "skipped: these packages are missing too: {}",
-                missing.join(" ")
-            );
+            println!("skipped: these packages are missing too: {}", missing.join(" "));
         }
         tally.skipped += u32::try_from(selected.len()).unwrap_or(u32::MAX);
         return Ok(tally);
@@ -173,22 +146,14 @@ fn system_tests(
 fn cargo(workspace: &Workspace, args: &[&str], mut see: impl FnMut(&str)) -> Result<bool> {
     let what = format!("cargo {}", args.join(" "));
     println!("$ {what}");
-    let failed = |source| Error::Io {
-        what: what.clone(),
-        source,
-    };
+    let failed = |source| Error::Io { what: what.clone(), source };
     let mut child = Command::new(Workspace::cargo())
         .args(args)
         .current_dir(&workspace.root)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    for line in child
-        .stdout
-        .take()
-        .into_iter()
-        .flat_map(|out| BufReader::new(out).lines())
-    {
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line.map_err(failed)?;
         println!("{line}");
         see(&line);
@@ -218,14 +183,7 @@ mod tests {
     fn cargos_counts_are_read() {
         let line = "test result: FAILED. 21 passed; 2 failed; 1 ignored; 0 measured; \
                     0 filtered out; finished in 0.19s";
-        assert_eq!(
-            test_result(line),
-            Some(Tally {
-                passed: 21,
-                failed: 2,
-                skipped: 1
-            })
-        );
+        assert_eq!(test_result(line), Some(Tally { passed: 21, failed: 2, skipped: 1 }));
         assert_eq!(test_result("test a::b ... ok"), None);
     }
 }

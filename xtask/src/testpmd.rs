@@ -56,10 +56,8 @@ impl Testpmd {
         let lcores = format!("--lcores=0@{cpu},1@{cpu}");
         let (vdev0, vdev1) = (vdev(0, first), vdev(1, second));
         // Each port's packets are addressed to the other, as the switch has to learn them.
-        let (peer0, peer1) = (
-            format!("--eth-peer=0,{}", second.mac),
-            format!("--eth-peer=1,{}", first.mac),
-        );
+        let (peer0, peer1) =
+            (format!("--eth-peer=0,{}", second.mac), format!("--eth-peer=1,{}", first.mac));
         let (rxq, txq) = (format!("--rxq={queues}"), format!("--txq={queues}"));
         let argv = [
             "stdbuf",
@@ -87,11 +85,7 @@ impl Testpmd {
             &peer1,
         ];
         let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
-        let mut testpmd = Self {
-            process,
-            dialogue,
-            transcript: String::new(),
-        };
+        let mut testpmd = Self { process, dialogue, transcript: String::new() };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
         Ok(testpmd)
     }
@@ -99,9 +93,7 @@ impl Testpmd {
     /// Sends the first packets and forwards from then on.
     pub fn circulate(&mut self) -> Result<()> {
         self.command(&format!("start tx_first {FIRST_BURSTS}"))?;
-        self.await_line("forwarding to start", |line| {
-            line.contains("packet forwarding")
-        })
+        self.await_line("forwarding to start", |line| line.contains("packet forwarding"))
     }
 
     /// Packets received so far, on both ports together.
@@ -136,30 +128,23 @@ impl Testpmd {
     }
 
     fn command(&mut self, command: &str) -> Result<()> {
-        writeln!(self.dialogue.stdin, "{command}").map_err(|source| Error::Io {
-            what: format!("tell testpmd `{command}`"),
-            source,
-        })
+        writeln!(self.dialogue.stdin, "{command}")
+            .map_err(|source| Error::Io { what: format!("tell testpmd `{command}`"), source })
     }
 
     fn await_line(&mut self, what: &str, mut found: impl FnMut(&str) -> bool) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let patience = deadline.saturating_duration_since(Instant::now());
-            let line = self
-                .dialogue
-                .lines
-                .recv_timeout(patience)
-                .map_err(|error| match error {
-                    RecvTimeoutError::Timeout => Error::Timeout {
-                        what: format!("testpmd: {what}\n{}", self.transcript),
-                        after: PATIENCE,
-                    },
-                    RecvTimeoutError::Disconnected => Error::Check(format!(
-                        "testpmd ended, awaiting {what}\n{}",
-                        self.transcript
-                    )),
-                })?;
+            let line = self.dialogue.lines.recv_timeout(patience).map_err(|error| match error {
+                RecvTimeoutError::Timeout => Error::Timeout {
+                    what: format!("testpmd: {what}\n{}", self.transcript),
+                    after: PATIENCE,
+                },
+                RecvTimeoutError::Disconnected => {
+                    Error::Check(format!("testpmd ended, awaiting {what}\n{}", self.transcript))
+                }
+            })?;
             self.transcript.push_str(&line);
             self.transcript.push('\n');
             if found(&line) {
@@ -171,12 +156,7 @@ impl Testpmd {
 
 /// The count in a line of `show port stats`, as `RX-packets: 23663616   RX-missed: 0 ...`.
 fn rx_packets(line: &str) -> Option<u64> {
-    line.split("RX-packets:")
-        .nth(1)?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
+    line.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

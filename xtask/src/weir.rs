@@ -29,11 +29,7 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Builds weir as it ships and returns the program's path.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let cargo = Workspace::cargo();
-    run_in(
-        &[cargo.as_str(), "build", "--release", "-p", "weir"],
-        &workspace.root,
-        &[],
-    )?;
+    run_in(&[cargo.as_str(), "build", "--release", "-p", "weir"], &workspace.root, &[])?;
     Ok(workspace.build_dir()?.join("release").join("weir"))
 }
 
@@ -60,29 +56,19 @@ pub struct Setup {
 impl Setup {
     /// `count` interfaces with every default.
     pub fn vifs(count: usize) -> Self {
-        Self {
-            vifs: vec![Vif::default(); count],
-            ..Self::default()
-        }
+        Self { vifs: vec![Vif::default(); count], ..Self::default() }
     }
 
     fn to_toml(&self, dir: &Path) -> Result<String> {
         let control = socket_path(dir, "control.sock")?;
         let mut toml = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n");
         if self.tap {
-            let _ = write!(
-                toml,
-                "\n[uplink.lan]\nkind = \"tap\"\nname = \"{TAP}\"\nqueues = 1\n"
-            );
+            let _ = write!(toml, "\n[uplink.lan]\nkind = \"tap\"\nname = \"{TAP}\"\nqueues = 1\n");
         }
         for (index, vif) in (0_u8..).zip(&self.vifs) {
             let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
             let mac = address::mac(index);
-            let _ = write!(
-                toml,
-                "\n[vif.{}]\nsocket = {socket:?}\nmac = \"{mac}\"\n",
-                name(index)
-            );
+            let _ = write!(toml, "\n[vif.{}]\nsocket = {socket:?}\nmac = \"{mac}\"\n", name(index));
             if let Some(queues) = vif.queues {
                 let _ = writeln!(toml, "queues = {queues}");
             }
@@ -119,13 +105,7 @@ impl Weir {
         let program = lab.weir.to_string_lossy().into_owned();
         let argv = [program.as_str(), "run", &config.to_string_lossy()];
         let process = Process::start_logged(&argv, &placement, &dir.join("weir.log"))?;
-        let mut weir = Self {
-            process,
-            netns,
-            program,
-            dir,
-            qemu: lab.qemu,
-        };
+        let mut weir = Self { process, netns, program, dir, qemu: lab.qemu };
 
         let sockets: Vec<_> = (0_u8..)
             .zip(&setup.vifs)
@@ -142,9 +122,7 @@ impl Weir {
 
     /// The namespace of the TAP uplink.
     pub fn netns(&self) -> Result<&Netns> {
-        self.netns
-            .as_ref()
-            .ok_or_else(|| Error::Check("this weir has no TAP uplink".into()))
+        self.netns.as_ref().ok_or_else(|| Error::Check("this weir has no TAP uplink".into()))
     }
 
     /// Where its log, and those of its guests, are.
@@ -154,21 +132,14 @@ impl Weir {
 
     /// Fails, with the end of weir's log, if weir has ended.
     pub fn check_alive(&mut self) -> Result<()> {
-        self.process
-            .check_alive()
-            .map_err(|error| self.with_log(&error))
+        self.process.check_alive().map_err(|error| self.with_log(&error))
     }
 
     /// What weir says it has done.
     pub fn stats(&self) -> Result<Stats> {
         let control = socket_path(&self.dir, "control.sock")?;
-        let json = run(&[
-            &self.program,
-            "stats",
-            "--control",
-            &control.to_string_lossy(),
-            "--json",
-        ])?;
+        let json =
+            run(&[&self.program, "stats", "--control", &control.to_string_lossy(), "--json"])?;
         Stats::parse(&json)
     }
 
@@ -176,10 +147,7 @@ impl Weir {
     pub fn context_switches(&self) -> Result<u64> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.process.pid()));
         let mut total = 0;
-        for task in fs::read_dir(&tasks)
-            .map_err(Error::io("list", &tasks))?
-            .flatten()
-        {
+        for task in fs::read_dir(&tasks).map_err(Error::io("list", &tasks))?.flatten() {
             let status = task.path().join("status");
             let text = fs::read_to_string(&status).map_err(Error::io("read", &status))?;
             total += switches_of(&text);
@@ -195,10 +163,7 @@ impl Weir {
             return Ok(());
         }
         let log = dir.join("weir.log");
-        Err(Error::Check(format!(
-            "weir ended with {status} after SIGTERM; see {}",
-            log.display()
-        )))
+        Err(Error::Check(format!("weir ended with {status} after SIGTERM; see {}", log.display())))
     }
 
     fn socket(&self, index: u8) -> Result<PathBuf> {
@@ -228,17 +193,11 @@ impl Switch for Weir {
             argv.extend(["--vectors", "0"]);
         }
         let qemu_args = shell_words(&run(&argv)?);
-        Ok(Plug {
-            qemu_args,
-            placement: Placement::default(),
-        })
+        Ok(Plug { qemu_args, placement: Placement::default() })
     }
 
     fn link(&self, index: u8) -> Result<Link> {
-        Ok(Link {
-            socket: self.socket(index)?,
-            mac: address::mac(index),
-        })
+        Ok(Link { socket: self.socket(index)?, mac: address::mac(index) })
     }
 }
 
@@ -289,17 +248,7 @@ mod tests {
     fn words_are_split_as_a_shell_does() {
         let text = "-object 'memory-backend-memfd,id=a b' \\\n  -netdev \"x\\\"y\" '' z\n";
         let words = shell_words(text);
-        assert_eq!(
-            words,
-            [
-                "-object",
-                "memory-backend-memfd,id=a b",
-                "-netdev",
-                "x\"y",
-                "",
-                "z"
-            ]
-        );
+        assert_eq!(words, ["-object", "memory-backend-memfd,id=a b", "-netdev", "x\"y", "", "z"]);
     }
 
     #[test]
@@ -310,18 +259,8 @@ mod tests {
 
     #[test]
     fn configuration_names_every_interface_with_its_address() {
-        let vifs = vec![
-            Vif::default(),
-            Vif {
-                queues: Some(2),
-                vlan: Some(7),
-            },
-        ];
-        let setup = Setup {
-            vifs,
-            tap: true,
-            cpu: None,
-        };
+        let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7) }];
+        let setup = Setup { vifs, tap: true, cpu: None };
         let toml = setup.to_toml(Path::new("/t")).unwrap();
         assert_eq!(
             toml,

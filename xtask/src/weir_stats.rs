@@ -46,16 +46,12 @@ impl Stats {
         let queues = self.port(port)?["queues"].as_array();
         let queues = queues.ok_or_else(|| self.unreadable("a port's queues"))?;
         let frames = queues.iter().map(|queue| queue[way]["frames"].as_u64());
-        frames
-            .collect::<Option<_>>()
-            .ok_or_else(|| self.unreadable("a queue's frames"))
+        frames.collect::<Option<_>>().ok_or_else(|| self.unreadable("a queue's frames"))
     }
 
     fn port(&self, name: &str) -> Result<&Value> {
         let mut ports = self.report["ports"].as_array().into_iter().flatten();
-        ports
-            .find(|port| port["name"] == name)
-            .ok_or_else(|| self.unreadable("a port's entry"))
+        ports.find(|port| port["name"] == name).ok_or_else(|| self.unreadable("a port's entry"))
     }
 
     fn unreadable(&self, what: &'static str) -> Error {

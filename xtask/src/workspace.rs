@@ -27,9 +27,7 @@ impl Workspace {
     pub fn find() -> Result<Self> {
         let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest_dir.parent().unwrap_or(manifest_dir);
-        Ok(Self {
-            root: root.canonicalize().map_err(Error::io("find", root))?,
-        })
+        Ok(Self { root: root.canonicalize().map_err(Error::io("find", root))? })
     }
 
     /// The cargo that runs xtask, or the one in `PATH`.
@@ -40,19 +38,12 @@ impl Workspace {
     /// Where `cargo build` puts what it builds, as cargo itself says.
     pub fn build_dir(&self) -> Result<PathBuf> {
         let cargo = Self::cargo();
-        let argv = [
-            cargo.as_str(),
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-        ];
+        let argv = [cargo.as_str(), "metadata", "--no-deps", "--format-version", "1"];
         let text = run_in(&argv, &self.root, &[])?;
         let metadata: serde_json::Value =
             serde_json::from_str(&text).map_err(|_| Error::parse("cargo's metadata", &*text))?;
         let dir = metadata["target_directory"].as_str();
-        dir.map(PathBuf::from)
-            .ok_or_else(|| Error::parse("target_directory", text.as_str()))
+        dir.map(PathBuf::from).ok_or_else(|| Error::parse("target_directory", text.as_str()))
     }
 
     /// `target/NAME`, made if it is not there.
@@ -68,9 +59,7 @@ impl Workspace {
     pub fn run_dir(&self, label: &str) -> Result<PathBuf> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = self
-            .target("run")?
-            .join(format!("{}-{number}-{label}", id()));
+        let dir = self.target("run")?.join(format!("{}-{number}-{label}", id()));
         fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
         Ok(dir)
     }
@@ -78,10 +67,7 @@ impl Workspace {
     /// Removes the run directories of xtask processes that are gone.
     pub fn clear_runs(&self) -> Result<()> {
         let runs = self.target("run")?;
-        for entry in fs::read_dir(&runs)
-            .map_err(Error::io("list", &runs))?
-            .flatten()
-        {
+        for entry in fs::read_dir(&runs).map_err(Error::io("list", &runs))?.flatten() {
             let name = entry.file_name();
             let owner = name.to_string_lossy().split('-').next().map(str::to_owned);
             if owner.is_none_or(|pid| !Path::new("/proc").join(pid).exists()) {

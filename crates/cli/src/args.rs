@@ -9,12 +9,7 @@ use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
 /// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
 #[derive(Debug, Parser)]
-#[command(
-    name = "weir",
-    version,
-    subcommand_required = true,
-    arg_required_else_help = true
-)]
+#[command(name = "weir", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES)]
 pub struct Cli {
     /// Control socket of the running weir
@@ -205,9 +200,7 @@ impl Cli {
         for (purpose, names) in GROUPS {
             list.push_str(&format!("{purpose}:\n"));
             for name in *names {
-                let about = command
-                    .find_subcommand(name)
-                    .and_then(clap::Command::get_about);
+                let about = command.find_subcommand(name).and_then(clap::Command::get_about);
                 let about = about.map(ToString::to_string).unwrap_or_default();
                 list.push_str(&format!("  {name:<11}{about}\n"));
             }
@@ -241,15 +234,8 @@ mod tests {
     #[test]
     fn every_command_stands_in_exactly_one_group() {
         let command = Cli::command();
-        let mut defined: Vec<_> = command
-            .get_subcommands()
-            .map(clap::Command::get_name)
-            .collect();
-        let mut grouped: Vec<_> = GROUPS
-            .iter()
-            .flat_map(|(_, names)| *names)
-            .copied()
-            .collect();
+        let mut defined: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         defined.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(defined, grouped);
@@ -257,10 +243,7 @@ mod tests {
 
     #[test]
     fn help_for_people() {
-        let help = Cli::grouped_command()
-            .term_width(100)
-            .render_help()
-            .to_string();
+        let help = Cli::grouped_command().term_width(100).render_help().to_string();
         insta::assert_snapshot!(help, @r#"
         A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
 

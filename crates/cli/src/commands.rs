@@ -86,10 +86,7 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
 /// [`CommandError::ControlPath`]
 pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     match control {
-        Some(control) => Ok(Defaults {
-            control,
-            control_named: true,
-        }),
+        Some(control) => Ok(Defaults { control, control_named: true }),
         None => Defaults::of_this_user().map_err(CommandError::ControlPath),
     }
 }
@@ -135,11 +132,8 @@ pub fn qemu_args(
         .iter()
         .map(|name| find_vif(name, &known, &source_name))
         .collect::<Result<_, _>>()?;
-    let options = VmOptions {
-        memory: args.memory,
-        vectors: args.vectors,
-        qemu_version: args.qemu_version,
-    };
+    let options =
+        VmOptions { memory: args.memory, vectors: args.vectors, qemu_version: args.qemu_version };
     let vm_args = args.monitor.args(&vifs, &options)?;
     // A person copies several lines; `$(weir qemu-args ...)` would take the backslashes for words.
     let separator = match (args.monitor.is_command_line(), multi_line) {
@@ -161,10 +155,7 @@ fn known_vifs(
     defaults: &Defaults,
 ) -> Result<(String, Vec<VifConfig>), CommandError> {
     let from_file = |path: &std::path::Path| -> Result<_, CommandError> {
-        Ok((
-            path.display().to_string(),
-            Config::load(path, defaults)?.vifs,
-        ))
+        Ok((path.display().to_string(), Config::load(path, defaults)?.vifs))
     };
     if let Some(file) = &args.config {
         return from_file(file);
@@ -176,11 +167,7 @@ fn known_vifs(
         }
         Err(not_running @ ClientError::NotRunning { .. }) => {
             let system_file = std::path::Path::new(Config::DEFAULT_PATH);
-            if system_file.exists() {
-                from_file(system_file)
-            } else {
-                Err(not_running.into())
-            }
+            if system_file.exists() { from_file(system_file) } else { Err(not_running.into()) }
         }
         Err(error) => Err(error.into()),
     }
@@ -191,22 +178,14 @@ fn find_vif(
     known: &[VifConfig],
     source_name: &str,
 ) -> Result<VifConfig, CommandError> {
-    known
-        .iter()
-        .find(|vif| vif.name == *name)
-        .cloned()
-        .ok_or_else(|| {
-            let names: Vec<_> = known.iter().map(|vif| vif.name.as_str()).collect();
-            let help = match names.as_slice() {
-                [] => "it has no interfaces; add one to the file, or with `weir vif add`".into(),
-                names => format!("it has: {}", names.join(", ")),
-            };
-            CommandError::UnknownVif {
-                name: name.clone(),
-                source_name: source_name.into(),
-                help,
-            }
-        })
+    known.iter().find(|vif| vif.name == *name).cloned().ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|vif| vif.name.as_str()).collect();
+        let help = match names.as_slice() {
+            [] => "it has no interfaces; add one to the file, or with `weir vif add`".into(),
+            names => format!("it has: {}", names.join(", ")),
+        };
+        CommandError::UnknownVif { name: name.clone(), source_name: source_name.into(), help }
+    })
 }
 
 /// `weir vif`
@@ -223,17 +202,12 @@ pub fn vif(
         VifCommand::Add { name, settings } => {
             let config = VifConfig::from_settings(name, settings, &defaults.control)?;
             let socket = config.socket.clone();
-            connect()?.request_ok(&Request::VifAdd {
-                config: Box::new(config),
-            })?;
+            connect()?.request_ok(&Request::VifAdd { config: Box::new(config) })?;
             writeln!(out, "{name}: added, socket {socket}")?;
         }
         VifCommand::Set { name, settings } => {
             let changes = VifChanges::from_settings(name, settings)?;
-            connect()?.request_ok(&Request::VifSet {
-                name: name.clone(),
-                changes,
-            })?;
+            connect()?.request_ok(&Request::VifSet { name: name.clone(), changes })?;
             writeln!(out, "{name}: changed")?;
         }
         VifCommand::Del { name } => {
@@ -253,17 +227,14 @@ pub fn vif(
 }
 
 fn vif_table(vifs: &[VifStatus]) -> Table {
-    let mut table = Table::new(&[
-        "<NAME", "<STATE", "QUEUES", "BUDGET", "<MAC", "<VLAN", "<SOCKET",
-    ]);
+    let mut table =
+        Table::new(&["<NAME", "<STATE", "QUEUES", "BUDGET", "<MAC", "<VLAN", "<SOCKET"]);
     for VifStatus { config, state, .. } in vifs {
         table.row(vec![
             config.name.to_string(),
             state.to_string(),
             config.queues.to_string(),
-            config
-                .latency_budget
-                .map_or("default".into(), |budget| time(budget.ns())),
+            config.latency_budget.map_or("default".into(), |budget| time(budget.ns())),
             config.mac.map_or("-".into(), |mac| mac.to_string()),
             config.vlan.to_string(),
             config.socket.to_string(),

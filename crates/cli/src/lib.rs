@@ -4,6 +4,7 @@
 //! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
+//! * [`demo`]: `weir demo`.
 //! * [`stats`]: the counters' data model, as JSON and as a table.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
@@ -15,6 +16,7 @@ pub mod args;
 pub mod commands;
 pub mod config;
 pub mod control;
+pub mod demo;
 pub mod run;
 pub mod stats;
 pub mod switch;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use miette::Report;
 use weir::args::{Cli, Command};
 use weir::commands;
+use weir::demo::DemoError;
 
 fn main() -> ExitCode {
     commands::exit_code(run(Cli::parse_grouped()))
@@ -15,10 +16,13 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Report> {
     let defaults = commands::defaults(cli.control)?;
-    let mut out = io::stdout().lock();
+    // Not locked: the demo's display writes to it as well, and gives the terminal back from any thread.
+    let mut out = io::stdout();
     let terminal = commands::stdout_is_terminal();
     match cli.command {
-        Command::Demo(_) => return Err(miette::miette!("this build has no data path yet")),
+        Command::Demo(args) => {
+            weir::demo::run(&args, &mut out, terminal).map_err(DemoError::into_report)?;
+        }
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,

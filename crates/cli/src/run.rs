@@ -51,9 +51,7 @@ pub enum RunError {
 /// Logs to standard error; `WEIR_LOG` chooses what (`WEIR_LOG=debug`, `WEIR_LOG=weir_port_vhost=debug`).
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // It fails only if a log was installed before, which then serves as well.
     let _ = log.with_target(false).try_init();
 }
@@ -91,18 +89,12 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     let signals = catch_signals()?;
     let socket = args.open_socket()?;
     // Nobody asks this switch for an interface by name or path: it has one of each kind.
-    let name = |text: &str| {
-        text.parse::<PortName>()
-            .expect("a constant that is a valid name")
-    };
+    let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
     let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
     let switch = Switch::empty(1, LatencyBudget::DEFAULT, nowhere.clone())?;
     switch.add_uplink(&UplinkConfig {
         name: name("host"),
-        kind: UplinkKind::Tap {
-            interface: args.tap.clone(),
-            queues: args.queues,
-        },
+        kind: UplinkKind::Tap { interface: args.tap.clone(), queues: args.queues },
         vlan: VlanMode::Unset,
         mtu: None,
     })?;

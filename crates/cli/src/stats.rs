@@ -302,14 +302,8 @@ impl Table {
     /// A table with these headers; a `<` in front aligns the column left instead of right.
     pub fn new(headers: &[&'static str]) -> Self {
         Self {
-            headers: headers
-                .iter()
-                .map(|header| header.trim_start_matches('<'))
-                .collect(),
-            left: headers
-                .iter()
-                .map(|header| header.starts_with('<'))
-                .collect(),
+            headers: headers.iter().map(|header| header.trim_start_matches('<')).collect(),
+            left: headers.iter().map(|header| header.starts_with('<')).collect(),
             rows: Vec::new(),
         }
     }
@@ -394,17 +388,11 @@ fn scaled(number: u64, units: &[&str]) -> String {
 }
 
 fn ratio(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        "-".into()
-    } else {
-        format!("{:.3}", part as f64 / whole as f64)
-    }
+    if whole == 0 { "-".into() } else { format!("{:.3}", part as f64 / whole as f64) }
 }
 
 fn uptime(seconds: f64) -> String {
-    let seconds = Duration::try_from_secs_f64(seconds)
-        .unwrap_or_default()
-        .as_secs();
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
     let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
     match (days, hours, minutes) {
@@ -430,19 +418,10 @@ mod tests {
             calls_suppressed: 0,
             kicks: 3,
         };
-        let tx = QueueStats {
-            frames: 2_048,
-            bytes: 131_072,
-            calls: 0,
-            calls_suppressed: 0,
-            kicks: 40,
-        };
+        let tx =
+            QueueStats { frames: 2_048, bytes: 131_072, calls: 0, calls_suppressed: 0, kicks: 40 };
         web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);
-        web0.hold_ns = HoldTimes {
-            p50: 0,
-            p99: 812,
-            max: 240_300,
-        };
+        web0.hold_ns = HoldTimes { p50: 0, p99: 812, max: 240_300 };
         web0.latency_budget_ns = 250_000;
         web0.drops = BTreeMap::from([("rx_full".into(), 7), ("source_mac".into(), 0)]);
         let mut bad = PortStats::new("bad".parse().unwrap(), PortKind::Vif);
@@ -454,12 +433,7 @@ mod tests {
         SwitchStats {
             version: "0.1.0".into(),
             uptime_s: 3_725.0,
-            workers: vec![WorkerStats {
-                id: 0,
-                wakeups: 1_234,
-                bursts: 9,
-                cpu_ns: 1_500_000_000,
-            }],
+            workers: vec![WorkerStats { id: 0, wakeups: 1_234, bursts: 9, cpu_ns: 1_500_000_000 }],
             ports: vec![web0, bad, lan],
         }
     }
@@ -481,10 +455,7 @@ mod tests {
     #[test]
     fn stats_survive_json() {
         let json = serde_json::to_string(&sample()).unwrap();
-        assert_eq!(
-            serde_json::from_str::<SwitchStats>(&json).unwrap(),
-            sample()
-        );
+        assert_eq!(serde_json::from_str::<SwitchStats>(&json).unwrap(), sample());
         assert!(
             json.contains(r#""state":"stopped","stopped_reason":"TX queue 0: descriptor loop""#)
         );
@@ -492,17 +463,7 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_size_and_unit() {
-        let times = [
-            0,
-            1,
-            999,
-            1_000,
-            250_000,
-            999_499,
-            999_950,
-            12_340_000_000,
-            u64::MAX,
-        ];
+        let times = [0, 1, 999, 1_000, 250_000, 999_499, 999_950, 12_340_000_000, u64::MAX];
         assert_eq!(
             times.map(time),
             [
@@ -517,18 +478,9 @@ mod tests {
                 "18,446,744,073 s"
             ]
         );
-        assert_eq!(
-            [0, 999, 1_500, u64::MAX].map(bytes),
-            ["0 B", "999 B", "1.5 kB", "18.4 EB"]
-        );
-        assert_eq!(
-            [0, 999, 1_000, 1_234_567].map(decimal),
-            ["0", "999", "1,000", "1,234,567"]
-        );
-        assert_eq!(
-            [5.0, 65.0, 3_725.0, 90_000.0].map(uptime),
-            ["5s", "1m05s", "1h02m", "1d01h"]
-        );
+        assert_eq!([0, 999, 1_500, u64::MAX].map(bytes), ["0 B", "999 B", "1.5 kB", "18.4 EB"]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(decimal), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([5.0, 65.0, 3_725.0, 90_000.0].map(uptime), ["5s", "1m05s", "1h02m", "1d01h"]);
         assert_eq!(uptime(f64::NAN), "0s");
     }
 }

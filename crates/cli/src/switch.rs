@@ -150,14 +150,7 @@ impl Switch {
         let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let started = Instant::now();
         let ports = Mutex::default();
-        Ok(Arc::new(Self {
-            sessions,
-            ports,
-            engine,
-            latency_budget,
-            control,
-            started,
-        }))
+        Ok(Arc::new(Self { sessions, ports, engine, latency_budget, control, started }))
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -170,10 +163,8 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
         let name = config.name.clone();
-        let (endpoint, socket) = meet(&config, meeting).map_err(|source| SwitchError::Socket {
-            name: name.clone(),
-            source,
-        })?;
+        let (endpoint, socket) = meet(&config, meeting)
+            .map_err(|source| SwitchError::Socket { name: name.clone(), source })?;
         let options = VhostOptions {
             queue_pairs: config.queues.get().into(),
             moderation: config.moderation.into(),
@@ -184,20 +175,13 @@ impl Switch {
             .add_port(config.port_config(), |id, counters| {
                 Arc::new(VhostPort::new(id, counters, &options))
             })
-            .map_err(|source| SwitchError::Port {
-                name: name.clone(),
-                source,
-            })?;
+            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
         }
         tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
-        self.ports().vifs.push(Vif {
-            config,
-            port,
-            _socket: socket,
-        });
+        self.ports().vifs.push(Vif { config, port, _socket: socket });
         Ok(())
     }
 
@@ -225,22 +209,14 @@ impl Switch {
                 made = Some(Arc::clone(&counters));
                 Arc::new(TapPort::new(tap, counters))
             })
-            .map_err(|source| SwitchError::Port {
-                name: name.clone(),
-                source,
-            })?;
+            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
-        self.ports().uplinks.push(Uplink {
-            config: config.clone(),
-            id,
-            port,
-            counters,
-        });
+        self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters });
         Ok(())
     }
 
@@ -255,20 +231,14 @@ impl Switch {
             if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
                 return Response::error(format!("the switch has {PORTS_MAX} ports already"));
             }
-            if ports
-                .uplinks
-                .iter()
-                .any(|uplink| uplink.config.name == config.name)
-            {
+            if ports.uplinks.iter().any(|uplink| uplink.config.name == config.name) {
                 return Response::error(format!("there already is a port called {}", config.name));
             }
             if config.socket == self.control {
                 return Response::error(format!("{} is the control socket", config.socket));
             }
-            if let Some(conflict) = ports
-                .vifs
-                .iter()
-                .find_map(|vif| config.conflict_with(&vif.config))
+            if let Some(conflict) =
+                ports.vifs.iter().find_map(|vif| config.conflict_with(&vif.config))
             {
                 return Response::error(conflict.to_string());
             }
@@ -295,15 +265,11 @@ impl Switch {
             return Response::error(conflict.to_string());
         }
         let vif = &mut ports.vifs[index];
-        let updated = self
-            .engine
-            .fabric()
-            .update_port(vif.port.id(), config.port_config());
+        let updated = self.engine.fabric().update_port(vif.port.id(), config.port_config());
         if let Err(error) = updated {
             return Response::error(error.to_string());
         }
-        vif.port
-            .set_moderation(config.moderation.into(), self.budget(&config).ns());
+        vif.port.set_moderation(config.moderation.into(), self.budget(&config).ns());
         vif.config = config;
         Response::Ok
     }
@@ -330,9 +296,7 @@ impl Switch {
                 stopped_reason: info.stop_reason,
             }
         };
-        Response::Vifs {
-            vifs: self.ports().vifs.iter().map(status).collect(),
-        }
+        Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
     }
 
     /// The counters of everything.
@@ -369,15 +333,9 @@ impl Switch {
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
-        let VhostInfo {
-            hold, stop_reason, ..
-        } = info;
+        let VhostInfo { hold, stop_reason, .. } = info;
         stats.stopped_reason = stop_reason;
-        stats.hold_ns = HoldTimes {
-            p50: hold.p50,
-            p99: hold.p99,
-            max: hold.max,
-        };
+        stats.hold_ns = HoldTimes { p50: hold.p50, p99: hold.p99, max: hold.max };
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
     }
@@ -405,18 +363,10 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     };
     let pairs = counters.rx.iter().zip(&counters.tx).take(queues);
     stats.set_queues(
-        pairs
-            .map(|(rx, tx)| QueuePairStats {
-                rx: queue(rx),
-                tx: queue(tx),
-            })
-            .collect(),
+        pairs.map(|(rx, tx)| QueuePairStats { rx: queue(rx), tx: queue(tx) }).collect(),
     );
     stats.parked = counters.parked.get();
-    stats.drops = counters
-        .drops()
-        .map(|(reason, n)| (reason.to_owned(), n))
-        .collect();
+    stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }
 
 fn meet(
@@ -426,23 +376,17 @@ fn meet(
     Ok(match (meeting, config.mode) {
         (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
         (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
-        (Meeting::Configured, SocketRole::Client) => (
-            Endpoint::Connect {
-                path: config.socket.as_path().into(),
-            },
-            None,
-        ),
+        (Meeting::Configured, SocketRole::Client) => {
+            (Endpoint::Connect { path: config.socket.as_path().into() }, None)
+        }
         (Meeting::Configured, SocketRole::Server) => {
             let path = config.socket.as_path();
             let bound = BoundListener::bind(path, config.socket_mode.unwrap_or(SocketMode::OWNER))?;
-            let listener = bound
-                .listener()
-                .try_clone()
-                .map_err(|source| ListenError::Io {
-                    step: "duplicate",
-                    path: path.into(),
-                    source,
-                })?;
+            let listener = bound.listener().try_clone().map_err(|source| ListenError::Io {
+                step: "duplicate",
+                path: path.into(),
+                source,
+            })?;
             (Endpoint::Listener(listener), Some(bound))
         }
     })
@@ -495,10 +439,7 @@ fn failed(error: &SwitchError) -> Response {
         }
         cause = next.source();
     }
-    Response::Error {
-        message,
-        help: error.help().map(|help| help.to_string()),
-    }
+    Response::Error { message, help: error.help().map(|help| help.to_string()) }
 }
 
 impl ControlHandler for Switch {
@@ -509,9 +450,7 @@ impl ControlHandler for Switch {
             Request::VifSet { name, changes } => self.vif_set(&name, changes),
             Request::VifDel { name } => self.vif_del(&name),
             Request::VifList => self.vif_list(),
-            Request::Stats => Response::Stats {
-                stats: Box::new(self.stats()),
-            },
+            Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
         }
     }
 }

@@ -78,11 +78,7 @@ impl BoundListener {
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
-        Ok(Self {
-            listener,
-            path: path.into(),
-            file,
-        })
+        Ok(Self { listener, path: path.into(), file })
     }
 
     /// The socket, for `accept`.
@@ -110,13 +106,7 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let io_error = |step| {
-        move |source| ListenError::Io {
-            step,
-            path: path.to_owned(),
-            source,
-        }
-    };
+    let io_error = |step| move |source| ListenError::Io { step, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return Err(ListenError::NotASocket { path: path.into() }),
@@ -164,10 +154,7 @@ mod tests {
         assert!(path.exists());
 
         let _bound = BoundListener::bind(&path, mode("0660")).unwrap();
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o660
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         UnixStream::connect(&path).unwrap();
     }
 
@@ -223,10 +210,7 @@ mod tests {
                 let starts: Vec<_> = (0..4)
                     .map(|_| scope.spawn(|| BoundListener::bind(&path, SocketMode::OWNER)))
                     .collect();
-                starts
-                    .into_iter()
-                    .map(|start| start.join().unwrap())
-                    .collect()
+                starts.into_iter().map(|start| start.join().unwrap()).collect()
             });
             assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
             UnixStream::connect(&path).unwrap();

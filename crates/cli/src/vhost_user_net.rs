@@ -62,16 +62,12 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Those of this program.
-    pub const THIS: Self = Self {
-        device: "net",
-        features: &["tap", "queues"],
-    };
+    pub const THIS: Self = Self { device: "net", features: &["tap", "queues"] };
 
     /// Whether `args` ask for the capabilities. Then "other options and arguments should be ignored"
     /// (the specification), so this comes before any other parsing.
     pub fn wanted<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> bool {
-        args.into_iter()
-            .any(|arg| arg.as_ref() == "--print-capabilities")
+        args.into_iter().any(|arg| arg.as_ref() == "--print-capabilities")
     }
 
     /// As JSON.
@@ -144,10 +140,7 @@ impl BackendArgs {
 }
 
 fn passed_socket(fd: RawFd) -> Result<BackendSocket, BackendSocketError> {
-    let unusable = |errno: rustix::io::Errno| BackendSocketError::Fd {
-        fd,
-        source: errno.into(),
-    };
+    let unusable = |errno: rustix::io::Errno| BackendSocketError::Fd { fd, source: errno.into() };
     let socket = duplicate(fd).map_err(unusable)?;
     let is_unix_stream = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
         && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
@@ -191,10 +184,7 @@ mod tests {
 
     #[test]
     fn spec_backend_conventions_print_capabilities_ignores_other_arguments() {
-        assert!(Capabilities::wanted([
-            "--no-such-option",
-            "--print-capabilities"
-        ]));
+        assert!(Capabilities::wanted(["--no-such-option", "--print-capabilities"]));
         assert!(!Capabilities::wanted(["--fd=3"]));
         insta::assert_snapshot!(Capabilities::THIS.to_json().unwrap(), @r#"
         {
@@ -212,9 +202,7 @@ mod tests {
         let command = <BackendArgs as clap::CommandFactory>::command();
         for feature in Capabilities::THIS.features {
             assert!(
-                command
-                    .get_arguments()
-                    .any(|arg| arg.get_long() == Some(feature)),
+                command.get_arguments().any(|arg| arg.get_long() == Some(feature)),
                 "--{feature}"
             );
         }
@@ -233,37 +221,22 @@ mod tests {
     #[test]
     fn passed_socket_is_taken_for_what_it_is() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        assert!(matches!(
-            passed_socket(ours.as_raw_fd()),
-            Ok(BackendSocket::Connected(_))
-        ));
+        assert!(matches!(passed_socket(ours.as_raw_fd()), Ok(BackendSocket::Connected(_))));
         drop(theirs);
 
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s.sock")).unwrap();
-        assert!(matches!(
-            passed_socket(listener.as_raw_fd()),
-            Ok(BackendSocket::ListeningFd(_))
-        ));
+        assert!(matches!(passed_socket(listener.as_raw_fd()), Ok(BackendSocket::ListeningFd(_))));
     }
 
     #[test]
     fn passed_descriptor_that_is_no_stream_socket_is_refused() {
         let file = tempfile::tempfile().unwrap();
         let refused = passed_socket(file.as_raw_fd());
-        assert!(matches!(
-            refused,
-            Err(BackendSocketError::NotAStreamSocket { .. })
-        ));
+        assert!(matches!(refused, Err(BackendSocketError::NotAStreamSocket { .. })));
         let (datagram, _peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let refused = passed_socket(datagram.as_raw_fd());
-        assert!(matches!(
-            refused,
-            Err(BackendSocketError::NotAStreamSocket { .. })
-        ));
-        assert!(matches!(
-            passed_socket(999_999),
-            Err(BackendSocketError::Fd { .. })
-        ));
+        assert!(matches!(refused, Err(BackendSocketError::NotAStreamSocket { .. })));
+        assert!(matches!(passed_socket(999_999), Err(BackendSocketError::Fd { .. })));
     }
 }

@@ -119,24 +119,17 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         let mq = if pairs > 1 { ",mq=on" } else { "" };
         // One vector for each virtqueue, one for the control queue, one for configuration changes.
         let vectors = options.vectors.unwrap_or(2 * pairs + 2);
-        let mtu = vif
-            .mtu
-            .map(|mtu| format!(",host_mtu={mtu}"))
-            .unwrap_or_default();
+        let mtu = vif.mtu.map(|mtu| format!(",host_mtu={mtu}")).unwrap_or_default();
         lines.push(format!("-chardev socket,id=weir-{name},path={path},{link}"));
-        lines.push(format!(
-            "-netdev vhost-user,id=weir-{name},chardev=weir-{name},queues={queues}"
-        ));
+        lines
+            .push(format!("-netdev vhost-user,id=weir-{name},chardev=weir-{name},queues={queues}"));
         lines.push(format!(
             "-device virtio-net-pci,netdev=weir-{name},mac={}{mq},vectors={vectors}\
              ,rx_queue_size={QUEUE_SIZE},tx_queue_size={QUEUE_SIZE}{mtu}",
             vif.mac_or_derived(),
         ));
     }
-    VmArgs {
-        lines,
-        notes: Vec::new(),
-    }
+    VmArgs { lines, notes: Vec::new() }
 }
 
 fn libvirt(vifs: &[VifConfig]) -> VmArgs {
@@ -155,18 +148,12 @@ fn libvirt(vifs: &[VifConfig]) -> VmArgs {
         // libvirt names the VM's side of the socket, weir its own.
         match vif.mode {
             SocketRole::Server => {
-                xml.push(format!(
-                    "  <source type='unix' path='{path}' mode='client'>"
-                ));
-                xml.push(format!(
-                    "    <reconnect enabled='yes' timeout='{RECONNECT_SECS}'/>"
-                ));
+                xml.push(format!("  <source type='unix' path='{path}' mode='client'>"));
+                xml.push(format!("    <reconnect enabled='yes' timeout='{RECONNECT_SECS}'/>"));
                 xml.push("  </source>".into());
             }
             SocketRole::Client => {
-                xml.push(format!(
-                    "  <source type='unix' path='{path}' mode='server'/>"
-                ));
+                xml.push(format!("  <source type='unix' path='{path}' mode='server'/>"));
             }
         }
         xml.push("  <model type='virtio'/>".into());
@@ -179,16 +166,12 @@ fn libvirt(vifs: &[VifConfig]) -> VmArgs {
         }
         xml.push("</interface>".into());
     }
-    VmArgs {
-        lines: xml,
-        notes: Vec::new(),
-    }
+    VmArgs { lines: xml, notes: Vec::new() }
 }
 
 fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
     let mut args = VmArgs::default();
-    args.lines
-        .push(format!("--memory size={},shared=on", options.memory));
+    args.lines.push(format!("--memory size={},shared=on", options.memory));
     for vif in vifs {
         let path = plain_path("cloud-hypervisor", vif)?;
         // Its num_queues counts RX and TX queues, and its vhost_mode is its own side of the socket.
@@ -204,15 +187,11 @@ fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, V
             vif.mac_or_derived(),
         ));
         if vif.mode == SocketRole::Server {
-            args.notes.push(format!(
-                "start weir before the VM, so that {} is there",
-                vif.socket
-            ));
+            args.notes.push(format!("start weir before the VM, so that {} is there", vif.socket));
         }
     }
     if vifs.iter().any(|vif| vif.queues.get() > 1) {
-        args.notes
-            .push("give the VM as many vCPUs (--cpus boot=N) as it has queue pairs".into());
+        args.notes.push("give the VM as many vCPUs (--cpus boot=N) as it has queue pairs".into());
     }
     Ok(args)
 }
@@ -221,23 +200,15 @@ fn crosvm(vifs: &[VifConfig]) -> Result<VmArgs, VmArgsError> {
     let mut args = VmArgs::default();
     for vif in vifs {
         if vif.mode == SocketRole::Client {
-            return Err(VmArgsError::CannotListen {
-                name: vif.name.clone(),
-            });
+            return Err(VmArgsError::CannotListen { name: vif.name.clone() });
         }
-        args.lines.push(format!(
-            "--vhost-user net,socket={}",
-            plain_path("crosvm", vif)?
-        ));
+        args.lines.push(format!("--vhost-user net,socket={}", plain_path("crosvm", vif)?));
         if let Some(mac) = vif.mac {
             args.notes.push(format!(
                 "crosvm has no option for the MAC address: set {mac} inside the guest"
             ));
         }
-        args.notes.push(format!(
-            "start weir before the VM, so that {} is there",
-            vif.socket
-        ));
+        args.notes.push(format!("start weir before the VM, so that {} is there", vif.socket));
     }
     Ok(args)
 }
@@ -246,10 +217,7 @@ fn crosvm(vifs: &[VifConfig]) -> Result<VmArgs, VmArgsError> {
 fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsError> {
     let path = vif.socket.as_str();
     if path.contains([',', '[', ']']) {
-        return Err(VmArgsError::PathSyntax {
-            monitor,
-            path: path.into(),
-        });
+        return Err(VmArgsError::PathSyntax { monitor, path: path.into() });
     }
     Ok(shell_word(path))
 }
@@ -257,17 +225,11 @@ fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsEr
 /// `text` as a part of one word of a shell's command line. [`crate::config::SocketPath`] has no quotes.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
-    if text.chars().all(plain) {
-        text.into()
-    } else {
-        format!("'{text}'")
-    }
+    if text.chars().all(plain) { text.into() } else { format!("'{text}'") }
 }
 
 fn xml_text(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// An amount of memory in whole MiB: `512M`, `1G`.
@@ -340,11 +302,7 @@ mod tests {
     }
 
     fn options() -> VmOptions {
-        VmOptions {
-            memory: "1G".parse().unwrap(),
-            vectors: None,
-            qemu_version: None,
-        }
+        VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None }
     }
 
     fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
@@ -388,10 +346,7 @@ mod tests {
         let mut vif = vif("web0");
         vif.mode = SocketRole::Client;
         let text = lines(Monitor::Qemu, &[vif]);
-        assert!(
-            text.contains("path=/run/weir/web0.sock,server=on,wait=off\n"),
-            "{text}"
-        );
+        assert!(text.contains("path=/run/weir/web0.sock,server=on,wait=off\n"), "{text}");
         assert!(!text.contains("reconnect"), "{text}");
     }
 
@@ -405,15 +360,8 @@ mod tests {
     #[test]
     fn qemu_reconnect_option_follows_its_version() {
         let with = |version: &str| {
-            let options = VmOptions {
-                qemu_version: Some(version.parse().unwrap()),
-                ..options()
-            };
-            Monitor::Qemu
-                .args(&[vif("a")], &options)
-                .unwrap()
-                .lines
-                .join("\n")
+            let options = VmOptions { qemu_version: Some(version.parse().unwrap()), ..options() };
+            Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n")
         };
         assert!(with("7.2").contains(",reconnect=1\n"));
         assert!(with("9.1.3").contains(",reconnect=1\n"));
@@ -427,9 +375,7 @@ mod tests {
         vif.socket = "/run/my vms/a,b.sock".parse().unwrap();
         let text = lines(Monitor::Qemu, std::slice::from_ref(&vif));
         assert!(text.contains("path='/run/my vms/a,,b.sock',"), "{text}");
-        let error = Monitor::CloudHypervisor
-            .args(&[vif], &options())
-            .unwrap_err();
+        let error = Monitor::CloudHypervisor.args(&[vif], &options()).unwrap_err();
         assert!(matches!(error, VmArgsError::PathSyntax { .. }));
     }
 
@@ -460,10 +406,7 @@ mod tests {
         vif.mode = SocketRole::Client;
         vif.socket = "/run/a&b.sock".parse().unwrap();
         let text = lines(Monitor::Libvirt, &[vif]);
-        assert!(
-            text.contains("path='/run/a&amp;b.sock' mode='server'/>"),
-            "{text}"
-        );
+        assert!(text.contains("path='/run/a&amp;b.sock' mode='server'/>"), "{text}");
     }
 
     #[test]
@@ -477,10 +420,7 @@ mod tests {
 
     #[test]
     fn crosvm_connects_and_never_listens() {
-        assert_eq!(
-            lines(Monitor::Crosvm, &[vif("a")]),
-            "--vhost-user net,socket=/run/weir/a.sock"
-        );
+        assert_eq!(lines(Monitor::Crosvm, &[vif("a")]), "--vhost-user net,socket=/run/weir/a.sock");
         let mut client = vif("a");
         client.mode = SocketRole::Client;
         assert!(matches!(
@@ -495,16 +435,7 @@ mod tests {
         assert_eq!(show("1G").unwrap(), "1G");
         assert_eq!(show("2048M").unwrap(), "2G");
         assert_eq!(show("1536M").unwrap(), "1536M");
-        for bad in [
-            "",
-            "G",
-            "0M",
-            "1",
-            "1T",
-            "-1G",
-            "1.5G",
-            "99999999999999999999G",
-        ] {
+        for bad in ["", "G", "0M", "1", "1T", "-1G", "1.5G", "99999999999999999999G"] {
             assert!(show(bad).is_err(), "{bad}");
         }
     }

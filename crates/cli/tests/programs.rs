@@ -7,10 +7,7 @@ use std::sync::Arc;
 use weir::control::{ControlHandler, ControlServer, Request, Response};
 
 fn weir(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(args)
-        .output()
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -45,10 +42,7 @@ fn check_shows_the_line_and_exits_with_3() {
     let file = file_with(dir.path(), "[vif.a]\nqueue = 2\n");
     let output = weir(&["check", &file]);
     let text = stderr(&output);
-    assert!(
-        text.contains("weir.toml:2:1") && text.contains("did you mean `queues`?"),
-        "{text}"
-    );
+    assert!(text.contains("weir.toml:2:1") && text.contains("did you mean `queues`?"), "{text}");
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(stdout(&output), "");
 }
@@ -103,20 +97,13 @@ fn commands_talk_to_the_weir_of_the_control_option() {
     let _server = ControlServer::start(&path, Arc::new(RefusesAll)).unwrap();
     let control = path.to_str().unwrap();
     let output = weir(&["vif", "list", "--json", "--control", control]);
-    assert_eq!(
-        (stdout(&output).as_str(), output.status.code()),
-        ("[]\n", Some(0))
-    );
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("[]\n", Some(0)));
     let output = weir(&["vif", "add", "a", "--control", control]);
     assert!(stderr(&output).contains("not today"));
     assert_eq!(output.status.code(), Some(1));
     // Bad settings are found before weir is asked.
     let output = weir(&["vif", "add", "a", "queues=99", "--control", control]);
-    assert!(
-        stderr(&output).contains("must be 1 to 8, not 99"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("must be 1 to 8, not 99"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(3));
 }
 

@@ -3,8 +3,9 @@
 
 use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle};
-use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN, HEAD_LEN};
-use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr};
+use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
+use weir_wire::vlan::TAG_LEN;
+use weir_wire::{Ethernet, Head, Mac, Offload, OffloadError, Tci, VnetHdr};
 
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,26 @@ pub struct Frame {
     pub arrived_ns: u64,
     first_piece: u32,
     end_piece: u32,
+}
+
+impl Frame {
+    const EMPTY: Self = Self {
+        head: Head::EMPTY,
+        ethernet: Ethernet {
+            dst: Mac([0; 6]),
+            src: Mac([0; 6]),
+            tag: None,
+            ethertype: 0,
+            header_len: 0,
+        },
+        tag: None,
+        offload: Offload::NONE,
+        len: 0,
+        token: 0,
+        arrived_ns: 0,
+        first_piece: 0,
+        end_piece: 0,
+    };
 }
 
 /// Why a frame was refused. The first two are dropped with a counter; a header that contradicts
@@ -55,9 +76,14 @@ pub struct Parked {
 /// Frames of one queue on their way through the switch.
 #[derive(Debug)]
 pub struct Burst<'m> {
-    /// The frames, in the sender's order.
-    pub frames: Vec<Frame>,
-    /// Payload of all frames, and while a frame is being added its whole chain.
+    /// Room for frames; the first `count` are the burst. Never shrinks: a frame is 200 bytes, too
+    /// many to build somewhere else and move in.
+    slots: Vec<Frame>,
+    count: usize,
+    /// Chains that the port has taken, all before the first is looked at: by then the processor
+    /// has fetched them.
+    pub chains: Vec<TakenChain>,
+    /// Payload of all frames, and while frames are being added their whole chains.
     pub pieces: Vec<Slice<'m>>,
     /// Receivers that older frames of this queue wait for: newer ones must not overtake them.
     pub blocked: Vec<PortId>,
@@ -73,7 +99,8 @@ pub struct Burst<'m> {
 /// The vectors of a burst between two bursts: the loop allocates once.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    frames: Vec<Frame>,
+    slots: Vec<Frame>,
+    chains: Vec<TakenChain>,
     pieces: Vec<Slice<'static>>,
     blocked: Vec<PortId>,
     parked: Vec<Parked>,
@@ -83,8 +110,13 @@ impl Scratch {
     /// An empty burst with this scratch's room.
     #[inline]
     pub fn lend<'m>(&mut self) -> Burst<'m> {
+        if self.slots.is_empty() {
+            self.slots = vec![Frame::EMPTY; BURST_MAX];
+        }
         Burst {
-            frames: std::mem::take(&mut self.frames),
+            slots: std::mem::take(&mut self.slots),
+            count: 0,
+            chains: std::mem::take(&mut self.chains),
             pieces: recycle(std::mem::take(&mut self.pieces)),
             blocked: std::mem::take(&mut self.blocked),
             parked: std::mem::take(&mut self.parked),
@@ -96,21 +128,39 @@ impl Scratch {
     /// Takes the room back.
     #[inline]
     pub fn give_back(&mut self, mut burst: Burst<'_>) {
-        burst.frames.clear();
+        burst.chains.clear();
         burst.blocked.clear();
         burst.parked.clear();
-        self.frames = burst.frames;
+        self.slots = burst.slots;
+        self.chains = burst.chains;
         self.pieces = recycle(burst.pieces);
         self.blocked = burst.blocked;
         self.parked = burst.parked;
     }
 }
 
+/// A chain that a port took from a queue, as pieces of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenChain {
+    /// The port's name for it.
+    pub token: u16,
+    /// Bytes, the virtio-net header included.
+    pub len: u32,
+    /// Its first piece, and the one after its last.
+    pub pieces: (u32, u32),
+}
+
 impl<'m> Burst<'m> {
     /// No room for another frame.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.frames.len() >= BURST_MAX
+        self.count >= BURST_MAX
+    }
+
+    /// The frames, in the sender's order.
+    #[inline]
+    pub fn frames(&self) -> &[Frame] {
+        &self.slots[..self.count]
     }
 
     /// Payload of `frame`: what follows its head.
@@ -119,112 +169,65 @@ impl<'m> Burst<'m> {
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]
     }
 
-    /// Adds the frame whose chain was just appended to `pieces`, from index `first` on: a virtio-net
-    /// header of `vnet_len` (10 or 12) bytes and the frame, `chain_len` bytes in all.
-    ///
-    /// After an error the chain's pieces are gone and the burst is as it was.
+    /// Adds the frame of a chain whose pieces are in `pieces`: a virtio-net header of `vnet_len` (10
+    /// or 12) bytes, and the frame. After an error the burst has the frames it had.
+    #[inline]
     pub fn add(
         &mut self,
-        first: usize,
+        chain: TakenChain,
         vnet_len: usize,
-        chain_len: u32,
-        token: u16,
         arrived_ns: u64,
     ) -> Result<(), FrameError> {
-        let frame = self.build(first, vnet_len, chain_len, token, arrived_ns);
-        match frame {
-            Ok(frame) => {
-                self.frames.push(frame);
-                Ok(())
-            }
-            Err(error) => {
-                self.pieces.truncate(first);
-                Err(error)
-            }
-        }
-    }
-
-    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`] bytes, that no ring knows of. The
-    /// port that adds it leaves it out when it completes its chains.
-    pub fn add_own(&mut self, frame: &[u8], now_ns: u64) {
-        let head = Head::copy_of(frame);
-        let Ok(ethernet) = Ethernet::parse(head.as_slice()) else {
-            return;
-        };
-        let end = self.pieces.len() as u32;
-        self.frames.push(Frame {
-            head,
-            ethernet,
-            tag: None,
-            offload: Offload::NONE,
-            len: head.len() as u32,
-            token: 0,
-            arrived_ns: now_ns,
-            first_piece: end,
-            end_piece: end,
-        });
-    }
-
-    fn build(
-        &mut self,
-        first: usize,
-        vnet_len: usize,
-        chain_len: u32,
-        token: u16,
-        arrived_ns: u64,
-    ) -> Result<Frame, FrameError> {
-        let len = chain_len.saturating_sub(vnet_len as u32);
+        let len = chain.len.saturating_sub(vnet_len as u32);
         if len < FRAME_LEN_MIN {
             return Err(FrameError::TooShort(len));
         }
         if len > FRAME_LEN_MAX {
             return Err(FrameError::TooLong(len));
         }
-        let mut vnet = [0; VnetHdr::LEN];
-        let mut head = Head::zeroed(HEAD_LEN.min(len as usize));
-        let mut cursor = first;
-        self.consume(&mut cursor, &mut vnet[..vnet_len]);
-        self.consume(&mut cursor, head.as_mut_slice());
-        let vnet = VnetHdr::from_bytes(&vnet);
-        let mut offload = Offload::from_vnet(&vnet, head.as_slice(), len)?;
-        if !self.from_device {
-            offload = offload.without_data_valid();
+        let Some(frame) = self.slots.get_mut(self.count) else {
+            unreachable!("the caller asks `is_full` first")
+        };
+        let (first, end) = (chain.pieces.0 as usize, chain.pieces.1 as usize);
+        let pieces = &mut self.pieces[first..end];
+        let mut cursor = 0;
+        let vnet = take_vnet(pieces, &mut cursor, vnet_len);
+        consume(pieces, &mut cursor, frame.head.refill(len as usize));
+        frame.first_piece = (first + cursor) as u32;
+        frame.end_piece = end as u32;
+        frame.len = len;
+        frame.token = chain.token;
+        frame.arrived_ns = arrived_ns;
+        frame.tag = None;
+        frame.offload = Offload::NONE;
+        if vnet.flags | vnet.gso_type != 0 {
+            frame.offload = Offload::from_vnet(&vnet, frame.head.as_slice(), len)?;
+            if !self.from_device {
+                frame.offload = frame.offload.without_data_valid();
+            }
         }
-        let mut frame_len = len;
-        let tag = head.strip_vlan();
-        if tag.is_some() {
-            offload = offload.tag_stripped();
-            frame_len -= 4;
+        let short = |_| FrameError::TooShort(len);
+        frame.ethernet = Ethernet::parse(frame.head.as_slice()).map_err(short)?;
+        if frame.ethernet.tag.is_some() {
+            frame.tag = frame.head.strip_vlan();
+            frame.offload = frame.offload.tag_stripped();
+            frame.len -= TAG_LEN as u32;
+            frame.ethernet = Ethernet::parse(frame.head.as_slice()).map_err(short)?;
         }
-        let ethernet =
-            Ethernet::parse(head.as_slice()).map_err(|_| FrameError::TooShort(frame_len))?;
-        Ok(Frame {
-            head,
-            ethernet,
-            tag,
-            offload,
-            len: frame_len,
-            token,
-            arrived_ns,
-            first_piece: cursor as u32,
-            end_piece: self.pieces.len() as u32,
-        })
+        self.count += 1;
+        Ok(())
     }
 
-    /// Copies bytes out of the pieces from `cursor` on and shortens those by what was copied.
-    #[inline]
-    fn consume(&mut self, cursor: &mut usize, mut out: &mut [u8]) {
-        while !out.is_empty() {
-            let Some(piece) = self.pieces.get_mut(*cursor) else {
-                return;
-            };
-            let copied = piece.read(out);
-            *piece = piece.skip(copied);
-            if piece.is_empty() {
-                *cursor += 1;
-            }
-            out = &mut out[copied..];
-        }
+    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`](weir_limits::HEAD_LEN) bytes, that no ring knows of; `false`
+    /// when there is no room. The port that adds it leaves it out when it completes its chains.
+    pub fn add_own(&mut self, bytes: &[u8], now_ns: u64) -> bool {
+        let head = Head::copy_of(bytes);
+        let Ok(ethernet) = Ethernet::parse(head.as_slice()) else { return false };
+        let len = head.len() as u32;
+        let Some(frame) = self.slots.get_mut(self.count) else { return false };
+        *frame = Frame { head, ethernet, len, arrived_ns: now_ns, ..Frame::EMPTY };
+        self.count += 1;
+        true
     }
 
     /// Leaves a frame with its sender until `port` has buffers again; `false` when no more may wait.
@@ -235,5 +238,32 @@ impl<'m> Burst<'m> {
         self.park_room -= 1;
         self.parked.push(Parked { frame, port });
         true
+    }
+}
+
+/// The virtio-net header at the front of a chain.
+#[inline]
+fn take_vnet(pieces: &mut [Slice<'_>], cursor: &mut usize, vnet_len: usize) -> VnetHdr {
+    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len)
+        && let Some(bytes) = first.read_array()
+    {
+        *first = first.skip(VnetHdr::LEN);
+        *cursor += usize::from(first.is_empty());
+        return VnetHdr::from_bytes(&bytes);
+    }
+    let mut bytes = [0; VnetHdr::LEN];
+    consume(pieces, cursor, &mut bytes[..vnet_len]);
+    VnetHdr::from_bytes(&bytes)
+}
+
+/// Copies bytes out of the pieces from `cursor` on and shortens those by what was copied.
+#[inline]
+fn consume(pieces: &mut [Slice<'_>], cursor: &mut usize, mut out: &mut [u8]) {
+    while !out.is_empty() {
+        let Some(piece) = pieces.get_mut(*cursor) else { return };
+        let copied = piece.read(out);
+        *piece = piece.skip(copied);
+        *cursor += usize::from(piece.is_empty());
+        out = &mut out[copied..];
     }
 }

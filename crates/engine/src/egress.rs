@@ -16,7 +16,7 @@ pub struct Packet<'p, 'm> {
     /// Its front, from weir's checked copy.
     pub head: &'p Head,
     /// What is left for the receiver to do; fits its capabilities.
-    pub offload: Offload,
+    pub offload: &'p Offload,
     body: &'p [Slice<'m>],
     body_skip: usize,
     body_len: usize,
@@ -82,31 +82,20 @@ pub fn emit<'m>(
     let body_len = frame.len as usize - frame.head.len();
     match caps.accepts(&frame.offload) {
         Fit::AsIs => {
-            let offload = caps.trim(frame.offload);
-            let packet = Packet {
-                head: &frame.head,
-                offload,
-                body,
-                body_skip: 0,
-                body_len,
-            };
+            let trimmed;
+            let mut offload = &frame.offload;
+            if offload.data_valid() {
+                trimmed = caps.trim(*offload);
+                offload = &trimmed;
+            }
+            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
             Ok(whole(put_tagged(packet, tag, &mut put)?))
         }
         Fit::NeedsChecksum => {
-            let mut head = frame.head;
-            let packet = Packet {
-                head: &frame.head,
-                offload: frame.offload,
-                body,
-                body_skip: 0,
-                body_len,
-            };
-            fill(&mut head, &packet)?;
-            let packet = Packet {
-                head: &head,
-                offload: Offload::NONE,
-                ..packet
-            };
+            let offload = &frame.offload;
+            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
+            let head = filled(&packet)?;
+            let packet = Packet { head: &head, offload: &Offload::NONE, ..packet };
             Ok(whole(put_tagged(packet, tag, &mut put)?))
         }
         Fit::NeedsSegments => emit_segments(frame, body, tag, caps, &mut put),
@@ -132,41 +121,31 @@ fn emit_segments<'m>(
     // The head may reach beyond the headers into the payload; a segment's payload then begins in
     // the head. Small payloads are read into the segment's own head so that only what lies behind
     // the original head is taken from the sender's memory.
-    let hdr_len = frame
-        .offload
-        .gso()
-        .map_or(0, |gso| usize::from(gso.hdr_len));
+    let hdr_len = frame.offload.gso().map_or(0, |gso| usize::from(gso.hdr_len));
     let in_head = frame.head.as_slice().get(hdr_len..).unwrap_or(&[]);
     let mut first = true;
     while let Some(segment) = segmenter.next() {
         let from = segment.payload_offset as usize;
         let len = segment.payload_len as usize;
         // The part of this segment's payload that lies in the original head.
-        let near = in_head
-            .get(from..in_head.len().min(from + len))
-            .unwrap_or(&[]);
+        let near = in_head.get(from..in_head.len().min(from + len)).unwrap_or(&[]);
         let mut head = segment.head;
         if !near.is_empty() && !head.append(near) {
             return Err(DropReason::OffloadUnsupported);
         }
+        let offload = segment.offload();
         let packet = Packet {
             head: &head,
-            offload: segment.offload(),
+            offload: &offload,
             body,
             body_skip: (from + near.len()).saturating_sub(in_head.len()),
             body_len: len - near.len(),
         };
-        let result = if caps.accepts(&packet.offload) == Fit::AsIs {
+        let result = if caps.accepts(&offload) == Fit::AsIs {
             put_tagged(packet, tag, put)?
         } else {
-            let mut filled = head;
-            fill(&mut filled, &packet)?;
-            let packet = Packet {
-                head: &filled,
-                offload: Offload::NONE,
-                ..packet
-            };
-            put_tagged(packet, tag, put)?
+            let head = filled(&packet)?;
+            put_tagged(Packet { head: &head, offload: &Offload::NONE, ..packet }, tag, put)?
         };
         match result {
             Put::Done | Put::Refused => first = false,
@@ -190,24 +169,18 @@ fn put_tagged<'m>(
         EgressTag::Untagged => Ok(put(packet)),
         EgressTag::Tagged(tci) => {
             let mut head = *packet.head;
-            head.insert_vlan(tci)
-                .map_err(|_| DropReason::NoRoomForTag)?;
+            head.insert_vlan(tci).map_err(|_| DropReason::NoRoomForTag)?;
             let offload = packet.offload.tag_inserted();
-            Ok(put(Packet {
-                head: &head,
-                offload,
-                ..packet
-            }))
+            Ok(put(Packet { head: &head, offload: &offload, ..packet }))
         }
     }
 }
 
-/// Completes the checksum of `packet` in `head`. The sender may change its memory between this sum
-/// and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
-fn fill(head: &mut Head, packet: &Packet<'_, '_>) -> Result<(), DropReason> {
-    let Some(csum) = packet.offload.csum() else {
-        return Ok(());
-    };
+/// The head of `packet` with its checksum completed. The sender may change its memory between this
+/// sum and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
+fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
+    let mut head = *packet.head;
+    let Some(csum) = packet.offload.csum() else { return Ok(head) };
     let mut sum = Sum::new();
     let mut chunk = [0; 4096];
     for mut slice in packet.body() {
@@ -217,5 +190,6 @@ fn fill(head: &mut Head, packet: &Packet<'_, '_>) -> Result<(), DropReason> {
             slice = slice.skip(read);
         }
     }
-    fill_checksum(head, csum, sum).map_err(|_| DropReason::OffloadUnsupported)
+    fill_checksum(&mut head, csum, sum).map_err(|_| DropReason::OffloadUnsupported)?;
+    Ok(head)
 }

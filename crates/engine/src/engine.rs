@@ -50,20 +50,14 @@ impl Engine {
             workers: handles.collect::<io::Result<_>>()?,
             stopping: AtomicBool::new(false),
         });
-        let engine = Arc::new(Self {
-            shared: Arc::clone(&shared),
-            threads: Mutex::new(Vec::new()),
-        });
+        let engine =
+            Arc::new(Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) });
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name(format!("weir-worker-{index}"))
                 .spawn(move || Worker::new(shared, index).run())?;
-            engine
-                .threads
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .push(thread);
+            engine.threads.lock().unwrap_or_else(|e| e.into_inner()).push(thread);
         }
         Ok(engine)
     }
@@ -82,10 +76,7 @@ impl Engine {
         let id = self.shared.fabric.add_port(config)?;
         let counters = Arc::new(PortCounters::default());
         let port = make(id, Arc::clone(&counters));
-        let slot = Slot {
-            port: Arc::clone(&port) as Arc<dyn Port>,
-            counters,
-        };
+        let slot = Slot { port: Arc::clone(&port) as Arc<dyn Port>, counters };
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if ports.len() <= id.index() {

@@ -53,10 +53,6 @@ mod tests {
             .collect();
         low_bits.sort_unstable();
         low_bits.dedup();
-        assert!(
-            low_bits.len() > 32,
-            "64 flows on {} of 128 entries",
-            low_bits.len()
-        );
+        assert!(low_bits.len() > 32, "64 flows on {} of 128 entries", low_bits.len());
     }
 }

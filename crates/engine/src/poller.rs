@@ -39,11 +39,7 @@ impl QueueRef {
     fn decode(data: u64) -> Option<Self> {
         let port = PortId::new(u16::try_from(data >> 32).ok()?)?;
         let side = if data & 1 == 0 { Side::Tx } else { Side::Rx };
-        Some(Self {
-            port,
-            queue: (data >> 1 & 0xffff) as usize,
-            side,
-        })
+        Some(Self { port, queue: (data >> 1 & 0xffff) as usize, side })
     }
 }
 
@@ -76,26 +72,14 @@ impl Poller {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags)?;
-        Ok(Self {
-            epoll,
-            wake,
-            inbox: Mutex::new(Vec::new()),
-        })
+        Ok(Self { epoll, wake, inbox: Mutex::new(Vec::new()) })
     }
 
     /// Watches `fd` as the kick of `queue`. If it is readable already, an event comes at once.
     pub(crate) fn watch(self: &Arc<Self>, fd: OwnedFd, queue: QueueRef) -> io::Result<Watch> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(
-            &self.epoll,
-            fd.as_fd(),
-            epoll::EventData::new_u64(queue.encode()),
-            flags,
-        )?;
-        Ok(Watch {
-            fd,
-            poller: Arc::clone(self),
-        })
+        epoll::add(&self.epoll, fd.as_fd(), epoll::EventData::new_u64(queue.encode()), flags)?;
+        Ok(Watch { fd, poller: Arc::clone(self) })
     }
 
     /// Makes the worker look at `queue` as if a kick had come.
@@ -121,10 +105,8 @@ impl Poller {
         queues: &mut Vec<QueueRef>,
     ) -> bool {
         events.clear();
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: t.as_secs() as i64,
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
+        let timeout = timeout
+            .map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let spare = rustix::buffer::spare_capacity(events);
         if epoll::wait(&self.epoll, spare, timeout.as_ref()).is_err() {
             // EINTR: the caller looks at its clock and comes back.
@@ -154,22 +136,14 @@ mod tests {
 
     fn wait(poller: &Poller) -> Vec<QueueRef> {
         let mut queues = Vec::new();
-        poller.wait(
-            &mut Vec::with_capacity(8),
-            Some(Duration::ZERO),
-            &mut queues,
-        );
+        poller.wait(&mut Vec::with_capacity(8), Some(Duration::ZERO), &mut queues);
         queues
     }
 
     #[test]
     fn every_kick_is_one_event_without_reading_the_eventfd() {
         let poller = Arc::new(Poller::new().unwrap());
-        let queue = QueueRef {
-            port: PortId::new(1023).unwrap(),
-            queue: 7,
-            side: Side::Rx,
-        };
+        let queue = QueueRef { port: PortId::new(1023).unwrap(), queue: 7, side: Side::Rx };
         let (ours, theirs) = eventfd_pair();
         let watch = poller.watch(ours, queue).unwrap();
         for _ in 0..3 {
@@ -179,21 +153,13 @@ mod tests {
         }
         drop(watch);
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
-        assert_eq!(
-            wait(&poller),
-            [],
-            "forgotten although the front end's copy is open"
-        );
+        assert_eq!(wait(&poller), [], "forgotten although the front end's copy is open");
     }
 
     #[test]
     fn a_kick_from_before_the_watch_is_seen() {
         let poller = Arc::new(Poller::new().unwrap());
-        let queue = QueueRef {
-            port: PortId::new(0).unwrap(),
-            queue: 0,
-            side: Side::Tx,
-        };
+        let queue = QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx };
         let (ours, theirs) = eventfd_pair();
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
         let _watch = poller.watch(ours, queue).unwrap();
@@ -203,11 +169,7 @@ mod tests {
     #[test]
     fn a_nudge_wakes() {
         let poller = Poller::new().unwrap();
-        let queue = QueueRef {
-            port: PortId::new(5).unwrap(),
-            queue: 1,
-            side: Side::Tx,
-        };
+        let queue = QueueRef { port: PortId::new(5).unwrap(), queue: 1, side: Side::Tx };
         poller.nudge(queue);
         assert_eq!(wait(&poller), [queue]);
         assert_eq!(wait(&poller), []);

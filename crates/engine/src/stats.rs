@@ -54,10 +54,7 @@ impl DropReason {
 
     /// Every reason.
     pub fn all() -> impl Iterator<Item = Self> {
-        weir_fabric::DropReason::ALL
-            .into_iter()
-            .map(Self::Fabric)
-            .chain(Self::OWN)
+        weir_fabric::DropReason::ALL.into_iter().map(Self::Fabric).chain(Self::OWN)
     }
 
     fn index(self) -> usize {
@@ -210,14 +207,12 @@ impl Times {
 
     /// Median, 99th percentile and maximum.
     pub fn summary(&self) -> TimesSummary {
-        self.0
-            .as_deref()
-            .map_or_else(TimesSummary::default, |histogram| TimesSummary {
-                count: histogram.len(),
-                p50: histogram.value_at_quantile(0.5),
-                p99: histogram.value_at_quantile(0.99),
-                max: histogram.max(),
-            })
+        self.0.as_deref().map_or_else(TimesSummary::default, |histogram| TimesSummary {
+            count: histogram.len(),
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            max: histogram.max(),
+        })
     }
 }
 
@@ -233,10 +228,7 @@ mod tests {
         }
         let named: Vec<_> = counters.drops().collect();
         assert_eq!(named.len(), DropReason::COUNT);
-        assert!(
-            named.iter().all(|(_, count)| *count == 1),
-            "two reasons share a counter"
-        );
+        assert!(named.iter().all(|(_, count)| *count == 1), "two reasons share a counter");
         let names: std::collections::HashSet<_> = named.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), DropReason::COUNT);
     }

@@ -97,7 +97,7 @@ impl Forwarder {
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        for index in 0..burst.frames.len() {
+        for index in 0..burst.frames().len() {
             self.classify(&ingress, burst, index as u16);
         }
         for list in 0..self.used {
@@ -108,12 +108,8 @@ impl Forwarder {
 
     #[inline]
     fn classify(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: u16) {
-        let frame = &burst.frames[usize::from(index)];
-        let key = FrameKey {
-            src: frame.ethernet.src,
-            dst: frame.ethernet.dst,
-            tag: frame.tag,
-        };
+        let frame = &burst.frames()[usize::from(index)];
+        let key = FrameKey { src: frame.ethernet.src, dst: frame.ethernet.dst, tag: frame.tag };
         let now_secs = crate::clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
             Err(reason) => ingress.counters.dropped(reason, 1),
@@ -158,7 +154,7 @@ impl Forwarder {
             }
             1 => 0,
             _ => {
-                let head = &burst.frames[usize::from(outgoing.frame)].head;
+                let head = &burst.frames()[usize::from(outgoing.frame)].head;
                 slot.port.rx_queue_for(symmetric_hash(head.as_slice()))
             }
         };
@@ -166,12 +162,7 @@ impl Forwarder {
         if *entry == NO_LIST {
             *entry = self.used as u16;
             if self.used == self.lists.len() {
-                self.lists.push(List {
-                    port,
-                    queue,
-                    frames: Vec::new(),
-                    unicast: 0,
-                });
+                self.lists.push(List { port, queue, frames: Vec::new(), unicast: 0 });
             }
             let list = &mut self.lists[self.used];
             (list.port, list.queue, list.unicast) = (port, queue, 0);
@@ -189,15 +180,9 @@ impl Forwarder {
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };
-        let done = slot
-            .port
-            .deliver(list.queue, burst, &list.frames, ingress.now_ns);
+        let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
-            self.holds.push(Hold {
-                until_ns,
-                port: list.port,
-                queue: list.queue,
-            });
+            self.holds.push(Hold { until_ns, port: list.port, queue: list.queue });
         }
         let mut waits = false;
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
@@ -224,9 +209,6 @@ fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {
 impl Outgoing {
     /// The frame as it is, without a tag.
     pub fn untagged(frame: u16) -> Self {
-        Self {
-            frame,
-            tag: EgressTag::Untagged,
-        }
+        Self { frame, tag: EgressTag::Untagged }
     }
 }

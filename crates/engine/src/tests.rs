@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir_fabric::{MacCheck, PortConfig, PortId};
 use weir_guestmem::HostBuffer;
 
-use crate::burst::{Burst, Scratch};
+use crate::burst::{Burst, Scratch, TakenChain};
 use crate::*;
 
 /// A port whose other side is the test.
@@ -69,20 +69,14 @@ impl Port for FakePort {
             slice.write(&[0; 12]);
             slice.skip(12).write(frame);
             at += slice.len();
-            let first = burst.pieces.len();
+            let first = burst.pieces.len() as u32;
             burst.pieces.push(slice);
-            burst
-                .add(first, 12, slice.len() as u32, token as u16, now_ns)
-                .unwrap();
+            let (token, len) = (token as u16, slice.len() as u32);
+            burst.add(TakenChain { token, len, pieces: (first, first + 1) }, 12, now_ns).unwrap();
         }
         burst.park_room = 100;
         forward(&mut burst);
-        waiting.extend(
-            burst
-                .parked
-                .iter()
-                .map(|p| frames[usize::from(p.frame)].clone()),
-        );
+        waiting.extend(burst.parked.iter().map(|p| frames[usize::from(p.frame)].clone()));
         let taken = Taken {
             frames: frames.len(),
             more: false,
@@ -106,7 +100,7 @@ impl Port for FakePort {
                 break;
             }
             self.room.fetch_sub(1, Ordering::SeqCst);
-            let frame = &burst.frames[usize::from(outgoing.frame)];
+            let frame = &burst.frames()[usize::from(outgoing.frame)];
             let mut bytes = frame.head.as_slice().to_vec();
             for slice in burst.payload(frame) {
                 let mut rest = vec![0; slice.len()];
@@ -117,11 +111,7 @@ impl Port for FakePort {
             done += 1;
         }
         let hold_until = self.hold.map(|hold| now_ns + hold.as_nanos() as u64);
-        Delivered {
-            frames: done,
-            worth_waiting: true,
-            hold_until,
-        }
+        Delivered { frames: done, worth_waiting: true, hold_until }
     }
 
     fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
@@ -161,10 +151,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn add(engine: &Engine, change: impl FnOnce(&mut FakePort)) -> Arc<FakePort> {
-    let config = PortConfig {
-        mac_check: MacCheck::Off,
-        ..PortConfig::vif()
-    };
+    let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
     let make = |id, _| {
         let mut port = FakePort::new(id);
         change(&mut port);
@@ -187,20 +174,11 @@ fn frame(from: u8, to: u8, number: u8) -> Vec<u8> {
 
 fn send(engine: &Engine, port: &FakePort, frames: impl IntoIterator<Item = Vec<u8>>) {
     port.to_send.lock().unwrap().extend(frames);
-    engine.nudge(QueueRef {
-        port: port.id,
-        queue: 0,
-        side: Side::Tx,
-    });
+    engine.nudge(QueueRef { port: port.id, queue: 0, side: Side::Tx });
 }
 
 fn numbers(port: &FakePort) -> Vec<u8> {
-    port.got
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|(_, frame)| frame[14])
-        .collect()
+    port.got.lock().unwrap().iter().map(|(_, frame)| frame[14]).collect()
 }
 
 #[test]
@@ -220,14 +198,8 @@ fn a_panic_while_a_port_is_served_stops_that_port_only() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     let broken = add(&engine, |port| port.panics = true);
-    engine.nudge(QueueRef {
-        port: broken.id,
-        queue: 0,
-        side: Side::Tx,
-    });
-    eventually("it is told to stop", || {
-        broken.failed.load(Ordering::SeqCst)
-    });
+    engine.nudge(QueueRef { port: broken.id, queue: 0, side: Side::Tx });
+    eventually("it is told to stop", || broken.failed.load(Ordering::SeqCst));
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("the others go on", || numbers(&b) == [7]);
 }
@@ -236,10 +208,7 @@ fn a_panic_while_a_port_is_served_stops_that_port_only() {
 fn a_held_call_is_asked_about_at_its_deadline_and_not_before() {
     let engine = Engine::start(1).unwrap();
     let hold = Duration::from_millis(30);
-    let (a, b) = (
-        add(&engine, |_| {}),
-        add(&engine, |port| port.hold = Some(hold)),
-    );
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |port| port.hold = Some(hold)));
     let before = Instant::now();
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("the deadline", || b.expired.lock().unwrap().is_some());
@@ -261,11 +230,7 @@ fn frames_for_a_full_receiver_are_tried_again_when_it_kicks() {
         eventually("it waits too", || a.waiting.lock().unwrap().len() == 8);
         assert_eq!(numbers(&b), [1, 2, 3]);
         b.room.store(100, Ordering::SeqCst);
-        engine.nudge(QueueRef {
-            port: b.id,
-            queue: 0,
-            side: Side::Rx,
-        });
+        engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Rx });
         eventually("all arrive", || numbers(&b).len() == 11);
         assert_eq!(numbers(&b), (1..=11).collect::<Vec<_>>());
     }
@@ -288,10 +253,7 @@ fn flows_are_spread_over_the_receivers_queues_and_each_stays_on_one() {
     eventually("all arrive", || b.got.lock().unwrap().len() == 64);
     let got = b.got.lock().unwrap();
     let queue_of = |frame: &[u8]| -> Vec<usize> {
-        got.iter()
-            .filter(|(_, other)| other == frame)
-            .map(|(queue, _)| *queue)
-            .collect()
+        got.iter().filter(|(_, other)| other == frame).map(|(queue, _)| *queue).collect()
     };
     let mut used = [false; 4];
     for n in 0..32 {
@@ -310,13 +272,7 @@ fn an_idle_engine_sleeps() {
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("it arrives", || numbers(&b) == [7]);
     std::thread::sleep(Duration::from_millis(50));
-    let wakeups = || {
-        engine
-            .workers()
-            .iter()
-            .map(|worker| worker.wakeups)
-            .sum::<u64>()
-    };
+    let wakeups = || engine.workers().iter().map(|worker| worker.wakeups).sum::<u64>();
     let before = wakeups();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(wakeups(), before, "nobody sent anything");

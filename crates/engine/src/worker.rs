@@ -99,9 +99,7 @@ impl Worker {
 
     pub(crate) fn run(mut self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        self.handle()
-            .thread_id
-            .store(tid.unsigned_abs(), Ordering::Relaxed);
+        self.handle().thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let timeout = self.sleep_for();
             self.poll(timeout);
@@ -138,9 +136,7 @@ impl Worker {
 
     fn poll(&mut self, timeout: Option<Duration>) {
         let handle = &self.shared.workers[self.index];
-        handle
-            .poller
-            .wait(&mut self.events, timeout, &mut self.kicked);
+        handle.poller.wait(&mut self.events, timeout, &mut self.kicked);
         if timeout != Some(Duration::ZERO) {
             handle.wakeups.add(1);
         }
@@ -195,15 +191,13 @@ impl Worker {
         };
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port
-                .take(queue.queue, what, now_ns, scratch, &mut |burst| {
-                    forwarder.forward(ingress, burst);
-                })
+            slot.port.take(queue.queue, what, now_ns, scratch, &mut |burst| {
+                forwarder.forward(ingress, burst);
+            })
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
-            slot.port
-                .fail("internal error (a panic in the data path; please report it)");
+            slot.port.fail("internal error (a panic in the data path; please report it)");
             self.scratch = Scratch::default();
             self.forwarder = Forwarder::default();
             Taken::default()
@@ -216,9 +210,7 @@ impl Worker {
         for (port, queue) in self.forwarder.full.drain(..) {
             let full = switch::slot(&ports, port);
             if full.is_some_and(|full| full.port.arm_rx(queue)) {
-                self.shared.workers[self.index]
-                    .retry
-                    .store(true, Ordering::SeqCst);
+                self.shared.workers[self.index].retry.store(true, Ordering::SeqCst);
             }
         }
         Some(taken)
@@ -226,10 +218,7 @@ impl Worker {
 
     /// Keeps the list of queues that wait.
     fn note_stalled(&mut self, queue: TxQueue, taken: &Taken) {
-        let position = self
-            .stalled
-            .iter()
-            .position(|(stalled, _)| *stalled == queue);
+        let position = self.stalled.iter().position(|(stalled, _)| *stalled == queue);
         match (taken.parked_until, position) {
             (None, None) => {}
             (None, Some(position)) => {
@@ -239,9 +228,7 @@ impl Worker {
             (Some(until), None) => self.stalled.push((queue, until)),
         }
         // Before receivers' kicks are turned on below: whoever gets one must see the count.
-        self.handle()
-            .stalled
-            .store(self.stalled.len(), Ordering::SeqCst);
+        self.handle().stalled.store(self.stalled.len(), Ordering::SeqCst);
     }
 
     fn retry_stalled(&mut self) {
@@ -282,10 +269,7 @@ impl Worker {
             let next =
                 slot(&ports, hold.port).and_then(|slot| slot.port.expired(hold.queue, now_ns));
             if let Some(until_ns) = next {
-                self.holds.push(Reverse(Hold {
-                    until_ns: until_ns.max(now_ns + 1),
-                    ..hold
-                }));
+                self.holds.push(Reverse(Hold { until_ns: until_ns.max(now_ns + 1), ..hold }));
             }
         }
     }

@@ -99,10 +99,6 @@ mod tests {
     fn names_are_distinct_snake_case() {
         let names: HashSet<_> = DropReason::ALL.map(DropReason::as_str).into();
         assert_eq!(names.len(), DropReason::COUNT);
-        assert!(
-            names
-                .iter()
-                .all(|n| n.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
-        );
+        assert!(names.iter().all(|n| n.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
     }
 }

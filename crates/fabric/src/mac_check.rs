@@ -49,8 +49,7 @@ impl FirstMac {
         match self.0.load(Ordering::Relaxed) {
             NONE => {
                 let exchanged =
-                    self.0
-                        .compare_exchange(NONE, src, Ordering::Relaxed, Ordering::Relaxed);
+                    self.0.compare_exchange(NONE, src, Ordering::Relaxed, Ordering::Relaxed);
                 exchanged.map_or_else(|first| first == src, |_| true)
             }
             first => first == src,
@@ -91,19 +90,9 @@ mod tests {
     #[test]
     fn group_and_zero_sources_are_refused_under_every_setting() {
         let first = FirstMac::new();
-        for setting in [
-            MacCheck::Off,
-            MacCheck::First,
-            MacCheck::Pinned(Mac::BROADCAST),
-        ] {
-            assert_eq!(
-                check(setting, &first, Mac::BROADCAST),
-                Err(DropReason::SrcMacMulticast)
-            );
-            assert_eq!(
-                check(setting, &first, Mac([0; 6])),
-                Err(DropReason::SrcMacZero)
-            );
+        for setting in [MacCheck::Off, MacCheck::First, MacCheck::Pinned(Mac::BROADCAST)] {
+            assert_eq!(check(setting, &first, Mac::BROADCAST), Err(DropReason::SrcMacMulticast));
+            assert_eq!(check(setting, &first, Mac([0; 6])), Err(DropReason::SrcMacZero));
         }
         assert_eq!(first.get(), None, "a refused address must not be pinned");
     }
@@ -119,20 +108,14 @@ mod tests {
     fn pinned_accepts_its_address_only() {
         let first = FirstMac::new();
         assert_eq!(check(MacCheck::Pinned(A), &first, A), Ok(Claim::Pinned));
-        assert_eq!(
-            check(MacCheck::Pinned(A), &first, B),
-            Err(DropReason::SrcMacSpoofed)
-        );
+        assert_eq!(check(MacCheck::Pinned(A), &first, B), Err(DropReason::SrcMacSpoofed));
     }
 
     #[test]
     fn first_pins_the_first_address_until_reset() {
         let first = FirstMac::new();
         assert_eq!(check(MacCheck::First, &first, A), Ok(Claim::First));
-        assert_eq!(
-            check(MacCheck::First, &first, B),
-            Err(DropReason::SrcMacSpoofed)
-        );
+        assert_eq!(check(MacCheck::First, &first, B), Err(DropReason::SrcMacSpoofed));
         assert_eq!(check(MacCheck::First, &first, A), Ok(Claim::First));
         assert_eq!(first.get(), Some(A));
         first.reset();

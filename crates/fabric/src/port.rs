@@ -14,11 +14,7 @@ pub struct PortId(u16);
 impl PortId {
     /// The port with this number; `None` from `weir_limits::PORTS_MAX` up.
     pub const fn new(number: u16) -> Option<Self> {
-        if (number as usize) < PORTS_MAX {
-            Some(Self(number))
-        } else {
-            None
-        }
+        if (number as usize) < PORTS_MAX { Some(Self(number)) } else { None }
     }
 
     /// The number.
@@ -70,10 +66,7 @@ impl PortConfig {
     /// put into VLAN 20 reaches VLAN 20 outside. Any number of stations lie behind an uplink.
     pub const fn uplink() -> Self {
         Self {
-            vlan: VlanMode::Trunk {
-                native: Some(Vid::DEFAULT),
-                allowed: VlanSet::All,
-            },
+            vlan: VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All },
             mac_check: MacCheck::Off,
             learn_max: FDB_PER_PORT_MAX,
         }

@@ -74,11 +74,7 @@ impl<'a> View<'a> {
         if is_reserved_group(frame.dst) {
             return Err(DropReason::ReservedGroupAddress);
         }
-        let learner = Learner {
-            port: ingress,
-            claim,
-            learn_max: config.learn_max,
-        };
+        let learner = Learner { port: ingress, claim, learn_max: config.learn_max };
         self.learn(vid, frame.src, learner, now_secs)?;
         if frame.dst.is_multicast() {
             return Ok(Forward::Flood { vid });
@@ -103,9 +99,7 @@ impl<'a> View<'a> {
     }
 
     fn is_member(&self, port: PortId, vid: Vid) -> bool {
-        self.ports
-            .active_port(port)
-            .is_some_and(|port| port.config.vlan.is_member(vid))
+        self.ports.active_port(port).is_some_and(|port| port.config.vlan.is_member(vid))
     }
 
     fn learn(&self, vid: Vid, src: Mac, learner: Learner, now_secs: u32) -> Result<(), DropReason> {

@@ -199,17 +199,11 @@ mod tests {
 
     fn trunk(native: Option<u16>, allowed: &[u16]) -> VlanMode {
         let allowed = VlanSet::Only(allowed.iter().copied().map(vid).collect());
-        VlanMode::Trunk {
-            native: native.map(vid),
-            allowed,
-        }
+        VlanMode::Trunk { native: native.map(vid), allowed }
     }
 
     fn trunk_all(native: Option<u16>) -> VlanMode {
-        VlanMode::Trunk {
-            native: native.map(vid),
-            allowed: VlanSet::All,
-        }
+        VlanMode::Trunk { native: native.map(vid), allowed: VlanSet::All }
     }
 
     #[test]
@@ -236,11 +230,7 @@ mod tests {
             (&trunk_all(None), tag(4094), Ok(vid(4094))),
             (&trunk_all(None), tag(4095), Err(VlanReservedVid)),
         ] {
-            assert_eq!(
-                mode.ingress(ingress_tag),
-                expected,
-                "{mode:?} {ingress_tag:?}"
-            );
+            assert_eq!(mode.ingress(ingress_tag), expected, "{mode:?} {ingress_tag:?}");
         }
     }
 
@@ -259,11 +249,7 @@ mod tests {
             (&trunk_all(Some(1)), 4094, tagged(4094)),
             (&trunk_all(None), 1, tagged(1)),
         ] {
-            assert_eq!(
-                mode.egress(vid(egress_vid), None),
-                expected,
-                "{mode:?} {egress_vid}"
-            );
+            assert_eq!(mode.egress(vid(egress_vid), None), expected, "{mode:?} {egress_vid}");
         }
     }
 
@@ -276,11 +262,7 @@ mod tests {
 
     #[test]
     fn frame_accepted_by_a_port_may_leave_by_it() {
-        for mode in [
-            VlanMode::Access(vid(5)),
-            trunk(Some(7), &[10]),
-            trunk_all(None),
-        ] {
+        for mode in [VlanMode::Access(vid(5)), trunk(Some(7), &[10]), trunk_all(None)] {
             for ingress_tag in (0..4096).map(tag).chain([None]) {
                 if let Ok(vid) = mode.ingress(ingress_tag) {
                     assert!(mode.is_member(vid), "{mode:?} {ingress_tag:?}");

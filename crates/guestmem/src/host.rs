@@ -17,9 +17,7 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     /// A zeroed buffer of `len` bytes.
     pub fn new(len: usize) -> Self {
-        Self {
-            bytes: (0..len).map(|_| UnsafeCell::new(0)).collect(),
-        }
+        Self { bytes: (0..len).map(|_| UnsafeCell::new(0)).collect() }
     }
 
     /// `len` bytes at `at`, if they are in the buffer.

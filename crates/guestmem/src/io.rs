@@ -26,11 +26,7 @@ pub fn writev(fd: BorrowedFd<'_>, head: &[&[u8]], body: &[Slice<'_>]) -> io::Res
     // SAFETY: the first `count` iovecs are filled in, and each names memory that is readable
     // during the call: borrowed bytes or a checked slice.
     let written = unsafe {
-        libc::writev(
-            fd.as_raw_fd(),
-            iovecs.entries.as_ptr().cast(),
-            iovecs.count as i32,
-        )
+        libc::writev(fd.as_raw_fd(), iovecs.entries.as_ptr().cast(), iovecs.count as i32)
     };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
@@ -44,13 +40,8 @@ pub fn readv(fd: BorrowedFd<'_>, head: &mut [u8], body: &[Slice<'_>]) -> io::Res
     }
     // SAFETY: the first `count` iovecs are filled in, and each names memory that is writable
     // during the call: `head` is borrowed mutably, a slice is writable foreign memory.
-    let read = unsafe {
-        libc::readv(
-            fd.as_raw_fd(),
-            iovecs.entries.as_ptr().cast(),
-            iovecs.count as i32,
-        )
-    };
+    let read =
+        unsafe { libc::readv(fd.as_raw_fd(), iovecs.entries.as_ptr().cast(), iovecs.count as i32) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
@@ -62,20 +53,14 @@ struct Iovecs {
 
 impl Iovecs {
     fn new() -> Self {
-        Self {
-            entries: [const { MaybeUninit::uninit() }; IOVECS_MAX],
-            count: 0,
-        }
+        Self { entries: [const { MaybeUninit::uninit() }; IOVECS_MAX], count: 0 }
     }
 
     fn push(&mut self, start: *mut u8, len: usize) -> io::Result<()> {
         let Some(entry) = self.entries.get_mut(self.count) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        entry.write(libc::iovec {
-            iov_base: start.cast(),
-            iov_len: len,
-        });
+        entry.write(libc::iovec { iov_base: start.cast(), iov_len: len });
         self.count += 1;
         Ok(())
     }

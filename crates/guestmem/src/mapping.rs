@@ -87,19 +87,11 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(spec: RegionSpec, file: &File) -> Result<Self, MapError> {
-        let RegionSpec {
-            guest_address,
-            size,
-            user_address,
-            mmap_offset,
-        } = spec;
+        let RegionSpec { guest_address, size, user_address, mmap_offset } = spec;
         if size == 0 {
             return Err(MapError::Empty { guest_address });
         }
-        let wraps = || MapError::Wraps {
-            guest_address,
-            size,
-        };
+        let wraps = || MapError::Wraps { guest_address, size };
         guest_address.checked_add(size).ok_or_else(wraps)?;
         user_address.checked_add(size).ok_or_else(wraps)?;
         let needed = mmap_offset.checked_add(size).ok_or_else(wraps)?;
@@ -115,11 +107,7 @@ impl Mapping {
         }
         let file_len = u64::try_from(stat.st_size).unwrap_or(0);
         if file_len < needed {
-            return Err(MapError::FileTooShort {
-                guest_address,
-                needed,
-                file: file_len,
-            });
+            return Err(MapError::FileTooShort { guest_address, needed, file: file_len });
         }
 
         // mmap wants offset and length in units of the file's page size; for hugetlbfs that is
@@ -151,13 +139,7 @@ impl Mapping {
             unreachable!("mmap without MAP_FIXED never returns null")
         };
         let registration = Registration::new(map_base as usize, map_len);
-        Ok(Self {
-            spec,
-            start,
-            map_base,
-            map_len,
-            registration,
-        })
+        Ok(Self { spec, start, map_base, map_len, registration })
     }
 
     /// Address of the byte `offset` bytes into the region, if `len` bytes from there are in it.

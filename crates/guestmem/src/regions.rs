@@ -61,17 +61,8 @@ impl GuestMemory {
         }
         let mapping = Mapping::new(spec, file)?;
         let overlap = self.regions.iter().find(|other| {
-            overlaps(
-                spec.guest_address,
-                spec.size,
-                other.spec.guest_address,
-                other.spec.size,
-            ) || overlaps(
-                spec.user_address,
-                spec.size,
-                other.spec.user_address,
-                other.spec.size,
-            )
+            overlaps(spec.guest_address, spec.size, other.spec.guest_address, other.spec.size)
+                || overlaps(spec.user_address, spec.size, other.spec.user_address, other.spec.size)
         });
         if let Some(other) = overlap {
             return Err(MemoryError::Overlap {
@@ -79,9 +70,7 @@ impl GuestMemory {
                 second: spec.guest_address,
             });
         }
-        let position = self
-            .regions
-            .partition_point(|r| r.spec.guest_address < spec.guest_address);
+        let position = self.regions.partition_point(|r| r.spec.guest_address < spec.guest_address);
         self.regions.insert(position, Arc::new(mapping));
         Ok(())
     }
@@ -128,9 +117,7 @@ impl GuestMemory {
 
     #[inline]
     fn region_at(&self, guest_address: u64) -> Option<&Mapping> {
-        let after = self
-            .regions
-            .partition_point(|r| r.spec.guest_address <= guest_address);
+        let after = self.regions.partition_point(|r| r.spec.guest_address <= guest_address);
         let region = self.regions.get(after.checked_sub(1)?)?;
         (guest_address - region.spec.guest_address < region.spec.size).then_some(&**region)
     }
@@ -188,9 +175,7 @@ impl GuestMemory {
 
 impl std::fmt::Debug for GuestMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list()
-            .entries(self.regions.iter().map(|r| r.spec))
-            .finish()
+        f.debug_list().entries(self.regions.iter().map(|r| r.spec)).finish()
     }
 }
 

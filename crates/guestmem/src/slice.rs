@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
 
 use crate::regions::GuestMemory;
 
@@ -26,11 +26,7 @@ impl<'m> Slice<'m> {
     /// `len` bytes from `start` are mapped for reading and writing during `'m`.
     #[inline]
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self {
-            start,
-            len,
-            memory: PhantomData,
-        }
+        Self { start, len, memory: PhantomData }
     }
 
     /// Bytes.
@@ -56,10 +52,7 @@ impl<'m> Slice<'m> {
     /// The first `len` bytes, or all if there are fewer.
     #[inline]
     pub fn first(&self, len: usize) -> Self {
-        Self {
-            len: len.min(self.len),
-            ..*self
-        }
+        Self { len: len.min(self.len), ..*self }
     }
 
     /// Copies the first bytes out, as many as fit in both; says how many.
@@ -69,6 +62,7 @@ impl<'m> Slice<'m> {
         // SAFETY: `len` bytes are readable at `start` and writable at `out`. `ptr::copy` permits
         // overlap, so no contract depends on what else maps this memory.
         unsafe { std::ptr::copy(self.start.as_ptr(), out.as_mut_ptr(), len) };
+        read_once();
         len
     }
 
@@ -79,6 +73,46 @@ impl<'m> Slice<'m> {
         // SAFETY: as in `read`, the other way.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr(), len) };
         len
+    }
+
+    /// Reads the first `N` bytes, if there are as many: with a length that the compiler knows, a
+    /// header goes through registers.
+    #[inline]
+    pub fn read_array<const N: usize>(&self) -> Option<[u8; N]> {
+        if N > self.len {
+            return None;
+        }
+        let mut bytes = [0; N];
+        // SAFETY: `N` bytes are readable at `start` (just checked) and writable at `bytes`.
+        unsafe { std::ptr::copy(self.start.as_ptr(), bytes.as_mut_ptr(), N) };
+        read_once();
+        Some(bytes)
+    }
+
+    /// Writes `N` bytes at the front; `false` and no change when there is no room for them.
+    #[inline]
+    pub fn write_array<const N: usize>(&self, bytes: [u8; N]) -> bool {
+        let fits = N <= self.len;
+        if fits {
+            // SAFETY: `N` bytes are writable at `start` (just checked).
+            unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr(), N) };
+        }
+        fits
+    }
+
+    /// Asks the processor to fetch the first bytes (two cache lines) before they are read.
+    #[inline]
+    pub fn prefetch(&self) {
+        // Wrapping: an address is all that is needed, and the second line may lie beyond the end.
+        prefetch_line(self.start.as_ptr());
+        prefetch_line(self.start.as_ptr().wrapping_add(64));
+    }
+
+    /// As [`prefetch`](Self::prefetch), for bytes that are about to be written.
+    #[inline]
+    pub fn prefetch_write(&self) {
+        prefetch_line_to_write(self.start.as_ptr());
+        prefetch_line_to_write(self.start.as_ptr().wrapping_add(64));
     }
 
     /// Copies this slice to the front of `to`, as many bytes as fit in both; says how many.
@@ -99,6 +133,38 @@ impl<'m> Slice<'m> {
     }
 }
 
+/// What was copied out before this stays what it was: the compiler may not go back to the guest's
+/// memory for it, nor turn two copies (in, and on to the receiver) into one that skips the checks.
+/// It costs no instruction. (`read_volatile` of an array would, too many: one load per byte.)
+#[inline]
+fn read_once() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A hint: no access, so that it cannot fault whatever the address is.
+#[inline]
+fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: PREFETCHT0 accesses nothing architecturally; SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// As [`prefetch_line`], and takes the line from other cores.
+#[inline]
+fn prefetch_line_to_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: PREFETCHW accesses nothing architecturally; processors without it take it for a no-op.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 impl std::fmt::Debug for Slice<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Slice({} bytes)", self.len)
@@ -111,9 +177,7 @@ impl std::fmt::Debug for Slice<'_> {
 pub fn recycle<'b>(mut used: Vec<Slice<'_>>) -> Vec<Slice<'b>> {
     used.clear();
     // Source and target have one layout: collecting in place keeps the allocation (asserted by a test).
-    used.into_iter()
-        .map(|_| -> Slice<'b> { unreachable!("the vector was cleared") })
-        .collect()
+    used.into_iter().map(|_| -> Slice<'b> { unreachable!("the vector was cleared") }).collect()
 }
 
 /// A ring structure in foreign memory, kept mapped for as long as this lives.
@@ -133,11 +197,7 @@ impl Window {
     /// # Safety
     /// `len` bytes from `start` are mapped for as long as `memory` lives.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, memory: Arc<GuestMemory>) -> Self {
-        Self {
-            start,
-            len,
-            _memory: memory,
-        }
+        Self { start, len, _memory: memory }
     }
 
     /// Bytes.
@@ -194,38 +254,20 @@ impl Window {
     /// Reads `N` bytes at `at`, each once. A position beyond the end is a programming error.
     #[inline]
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!(
-            at <= self.len && N <= self.len - at,
-            "ring offset {at} of {}",
-            self.len
-        );
-        // SAFETY: in bounds (just checked), mapped while self lives; a byte array has no alignment
-        // and no invalid value. Volatile: the guest may write it, so it is read exactly once.
-        unsafe {
-            self.start
-                .as_ptr()
-                .add(at)
-                .cast::<[u8; N]>()
-                .read_volatile()
-        }
+        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
+        let mut bytes = [0; N];
+        // SAFETY: in bounds (just checked), mapped while self lives.
+        unsafe { std::ptr::copy(self.start.as_ptr().add(at), bytes.as_mut_ptr(), N) };
+        read_once();
+        bytes
     }
 
     /// Writes `N` bytes at `at`. A position beyond the end is a programming error.
     #[inline]
     pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
-        assert!(
-            at <= self.len && N <= self.len - at,
-            "ring offset {at} of {}",
-            self.len
-        );
+        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
         // SAFETY: as in `read`.
-        unsafe {
-            self.start
-                .as_ptr()
-                .add(at)
-                .cast::<[u8; N]>()
-                .write_volatile(bytes)
-        }
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };
     }
 
     /// The window starts at a multiple of `align`.

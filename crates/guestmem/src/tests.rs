@@ -32,14 +32,8 @@ fn slices_read_back_what_was_written_and_stay_in_their_region() {
     let mut back = [0; 16];
     assert_eq!(slice.skip(4).first(8).read(&mut back), 8);
     assert_eq!(&back[..8], b"456789ab");
-    assert!(
-        memory.slice(0x2ff0, 17).is_none(),
-        "one byte beyond the region"
-    );
-    assert!(
-        memory.slice(0xfff, 1).is_none(),
-        "one byte before the region"
-    );
+    assert!(memory.slice(0x2ff0, 17).is_none(), "one byte beyond the region");
+    assert!(memory.slice(0xfff, 1).is_none(), "one byte before the region");
     assert!(memory.slice(u64::MAX, 2).is_none());
     assert!(memory.slice(0x2fff, u32::MAX).is_none());
     assert!(slice.skip(100).is_empty());
@@ -55,14 +49,8 @@ fn a_buffer_across_touching_regions_comes_in_pieces_and_across_a_gap_not_at_all(
     .unwrap();
     let mut pieces = Vec::new();
     assert!(memory.pieces(0x1ff0, 0x20, &mut pieces));
-    assert_eq!(
-        pieces.iter().map(Slice::len).collect::<Vec<_>>(),
-        [0x10, 0x10]
-    );
-    assert!(
-        !memory.pieces(0x2ff0, 0x20, &mut pieces),
-        "0x3000 is in no region"
-    );
+    assert_eq!(pieces.iter().map(Slice::len).collect::<Vec<_>>(), [0x10, 0x10]);
+    assert!(!memory.pieces(0x2ff0, 0x20, &mut pieces), "0x3000 is in no region");
     assert_eq!(pieces.len(), 2, "a refused buffer leaves nothing behind");
 }
 
@@ -70,10 +58,7 @@ fn a_buffer_across_touching_regions_comes_in_pieces_and_across_a_gap_not_at_all(
 fn regions_that_overlap_are_refused() {
     let first = || (spec(0x1000, 0x2000), memfd(0x2000));
     let guest = (spec(0x2fff, 0x1000), memfd(0x1000));
-    assert!(matches!(
-        GuestMemory::map(&[first(), guest]),
-        Err(MemoryError::Overlap { .. })
-    ));
+    assert!(matches!(GuestMemory::map(&[first(), guest]), Err(MemoryError::Overlap { .. })));
     let mut user = spec(0x10_0000, 0x1000);
     user.user_address = spec(0x1000, 0).user_address + 0x1fff;
     assert!(matches!(
@@ -85,17 +70,11 @@ fn regions_that_overlap_are_refused() {
 #[test]
 fn a_region_longer_than_its_file_is_refused() {
     let error = GuestMemory::map(&[(spec(0, 0x2001), memfd(0x2000))]).unwrap_err();
-    assert!(matches!(
-        error,
-        MemoryError::Map(MapError::FileTooShort { needed: 0x2001, .. })
-    ));
+    assert!(matches!(error, MemoryError::Map(MapError::FileTooShort { needed: 0x2001, .. })));
     let mut offset = spec(0, 0x1000);
     offset.mmap_offset = 0x1001;
     let error = GuestMemory::map(&[(offset, memfd(0x2000))]).unwrap_err();
-    assert!(matches!(
-        error,
-        MemoryError::Map(MapError::FileTooShort { .. })
-    ));
+    assert!(matches!(error, MemoryError::Map(MapError::FileTooShort { .. })));
 }
 
 #[test]
@@ -104,10 +83,7 @@ fn empty_wrapping_and_unmappable_regions_are_refused() {
         MemoryError::Map(error) => error,
         other => panic!("{other}"),
     };
-    assert!(matches!(
-        map(spec(0, 0), memfd(0x1000)),
-        MapError::Empty { .. }
-    ));
+    assert!(matches!(map(spec(0, 0), memfd(0x1000)), MapError::Empty { .. }));
     let end = RegionSpec {
         guest_address: u64::MAX - 0xfff,
         size: 0x2000,
@@ -115,25 +91,12 @@ fn empty_wrapping_and_unmappable_regions_are_refused() {
         mmap_offset: 0,
     };
     assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
-    let end = RegionSpec {
-        guest_address: 0,
-        size: 0x2000,
-        user_address: u64::MAX,
-        mmap_offset: 0,
-    };
+    let end = RegionSpec { guest_address: 0, size: 0x2000, user_address: u64::MAX, mmap_offset: 0 };
     assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
-    let end = RegionSpec {
-        guest_address: 0,
-        size: 2,
-        user_address: 0,
-        mmap_offset: u64::MAX,
-    };
+    let end = RegionSpec { guest_address: 0, size: 2, user_address: 0, mmap_offset: u64::MAX };
     assert!(matches!(map(end, memfd(0x2000)), MapError::Wraps { .. }));
     let null = File::open("/dev/null").unwrap();
-    assert!(matches!(
-        map(spec(0, 0x1000), null),
-        MapError::NotAFile { .. }
-    ));
+    assert!(matches!(map(spec(0, 0x1000), null), MapError::NotAFile { .. }));
 }
 
 #[test]
@@ -141,12 +104,7 @@ fn an_offset_inside_a_page_finds_the_right_bytes() {
     use std::os::unix::fs::FileExt;
     let file = memfd(0x3000);
     file.write_all_at(b"here", 0x1234).unwrap();
-    let region = RegionSpec {
-        guest_address: 0,
-        size: 0x100,
-        user_address: 0,
-        mmap_offset: 0x1234,
-    };
+    let region = RegionSpec { guest_address: 0, size: 0x100, user_address: 0, mmap_offset: 0x1234 };
     let memory = GuestMemory::map(&[(region, file)]).unwrap();
     let mut back = [0; 4];
     memory.slice(0, 4).unwrap().read(&mut back);
@@ -161,17 +119,11 @@ fn removing_a_region_unmaps_only_that_one() {
     ])
     .unwrap();
     let old = memory.clone();
-    assert!(matches!(
-        memory.remove(&spec(0, 0x800)),
-        Err(MemoryError::NoSuchRegion { .. })
-    ));
+    assert!(matches!(memory.remove(&spec(0, 0x800)), Err(MemoryError::NoSuchRegion { .. })));
     memory.remove(&spec(0, 0x1000)).unwrap();
     assert!(memory.slice(0, 1).is_none());
     assert!(memory.slice(0x1000, 1).is_some());
-    assert!(
-        old.slice(0, 1).is_some(),
-        "a burst in flight keeps what it started with"
-    );
+    assert!(old.slice(0, 1).is_some(), "a burst in flight keeps what it started with");
 }
 
 #[test]
@@ -201,11 +153,7 @@ fn a_window_keeps_its_memory_mapped() {
     drop(memory);
     window.store_release(2, 0xbeef);
     assert_eq!(window.load_acquire(2), 0xbeef);
-    assert_eq!(
-        window.read::<2>(2),
-        [0xef, 0xbe],
-        "virtio 1.2 §1.4: fields are little-endian"
-    );
+    assert_eq!(window.read::<2>(2), [0xef, 0xbe], "virtio 1.2 §1.4: fields are little-endian");
 }
 
 #[test]
@@ -228,10 +176,7 @@ fn scatter_gather_io_moves_the_bytes_in_order() {
     assert_eq!(writev(writer.as_fd(), &[b"he", b"ad"], &body).unwrap(), 12);
     let target = HostBuffer::new(8);
     let mut head = [0; 4];
-    assert_eq!(
-        readv(reader.as_fd(), &mut head, &[target.slice(0, 8).unwrap()]).unwrap(),
-        12
-    );
+    assert_eq!(readv(reader.as_fd(), &mut head, &[target.slice(0, 8).unwrap()]).unwrap(), 12);
     let mut back = [0; 8];
     target.slice(0, 8).unwrap().read(&mut back);
     assert_eq!((&head, &back), (b"head", b"partbody"));

@@ -52,10 +52,8 @@ pub struct Tap {
 /// How every queue is attached; `IFF_MULTI_QUEUE` comes on top for a device that has several.
 const QUEUE_FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
-const TSO: OffloadCaps = OffloadCaps::CSUM
-    .union(OffloadCaps::TSO4)
-    .union(OffloadCaps::TSO6)
-    .union(OffloadCaps::TSO_ECN);
+const TSO: OffloadCaps =
+    OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
 const TSO_FLAGS: libc::c_uint =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 /// The kernel takes both or none.
@@ -105,11 +103,7 @@ impl Tap {
             offloads,
             name: options.name.clone(),
         };
-        Ok(Self {
-            info,
-            queues,
-            steering,
-        })
+        Ok(Self { info, queues, steering })
     }
 
     /// What it is.
@@ -148,11 +142,7 @@ fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapErr
         Some(libc::EPERM) => TapError::NotPermitted { name },
         Some(libc::EBUSY) => TapError::Busy { name },
         Some(libc::EINVAL) => TapError::WrongKind { name, queues },
-        _ => TapError::Setup {
-            name,
-            step: "attach a queue",
-            source: error,
-        },
+        _ => TapError::Setup { name, step: "attach a queue", source: error },
     }
 }
 
@@ -163,9 +153,7 @@ fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapEr
     let flags = sys::tun_flags(queue, name).map_err(setup("read its flags"))?;
     if flags & libc::IFF_VNET_HDR == 0 {
         // The first to attach decides; it was another process.
-        return Err(TapError::Busy {
-            name: name.0.clone(),
-        });
+        return Err(TapError::Busy { name: name.0.clone() });
     }
     sys::set_vnet_hdr_len(queue, VnetHdr::LEN as c_int)
         .map_err(setup("set the length of its virtio_net_hdr"))?;
@@ -181,11 +169,7 @@ fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapEr
 
 /// Only where it differs: a TAP made beforehand may be usable without the privilege to change it.
 fn set_mtu(socket: &OwnedFd, name: &InterfaceName, mtu: u16) -> Result<(), TapError> {
-    let failed = |source| TapError::Mtu {
-        name: name.0.clone(),
-        mtu,
-        source,
-    };
+    let failed = |source| TapError::Mtu { name: name.0.clone(), mtu, source };
     if sys::mtu(socket.as_fd(), name).map_err(failed)? == c_int::from(mtu) {
         return Ok(());
     }
@@ -195,10 +179,7 @@ fn set_mtu(socket: &OwnedFd, name: &InterfaceName, mtu: u16) -> Result<(), TapEr
 /// Only where it is down, for the same reason.
 fn bring_up(socket: &OwnedFd, name: &InterfaceName) -> Result<(), TapError> {
     const UP: libc::c_short = libc::IFF_UP as libc::c_short;
-    let failed = |source| TapError::LinkUp {
-        name: name.0.clone(),
-        source,
-    };
+    let failed = |source| TapError::LinkUp { name: name.0.clone(), source };
     let flags = sys::link_flags(socket.as_fd(), name).map_err(failed)?;
     if flags & UP != 0 {
         return Ok(());
@@ -226,10 +207,7 @@ impl InterfaceName {
         } else {
             return Ok(Self(name.to_owned()));
         };
-        Err(TapError::Name {
-            name: name.to_owned(),
-            problem,
-        })
+        Err(TapError::Name { name: name.to_owned(), problem })
     }
 
     /// At most [`IFNAME_LEN_MAX`] bytes, none of them NUL.

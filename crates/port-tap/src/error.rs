@@ -109,9 +109,9 @@ impl TapError {
                 "give weir CAP_NET_ADMIN, or make the TAP for its user beforehand: `ip tuntap add dev \
                  {name} mode tap multi_queue vnet_hdr user USER`"
             )),
-            Self::Busy { name } => Some(format!(
-                "end the process that has `{name}` open, or choose another name"
-            )),
+            Self::Busy { name } => {
+                Some(format!("end the process that has `{name}` open, or choose another name"))
+            }
             Self::WrongKind { name, .. } => Some(format!(
                 "make it anew: `ip link del {name}`, then `ip tuntap add dev {name} mode tap \
                  multi_queue vnet_hdr`; or remove it and let weir make it"

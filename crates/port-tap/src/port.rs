@@ -44,10 +44,7 @@ thread_local! {
 impl TapPort {
     /// A port on `tap`, which counts into `counters`.
     pub fn new(tap: Tap, counters: Arc<PortCounters>) -> Self {
-        let queue = |fd| Queue {
-            fd,
-            tx: Mutex::new(TxQueue::new()),
-        };
+        let queue = |fd| Queue { fd, tx: Mutex::new(TxQueue::new()) };
         Self {
             info: tap.info,
             queues: tap.queues.into_iter().map(queue).collect(),
@@ -66,20 +63,10 @@ impl TapPort {
     /// queue is served then.
     pub fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
         let watch = |(queue, it): (usize, &Queue)| {
-            engine.watch(
-                QueueRef {
-                    port: id,
-                    queue,
-                    side: Side::Tx,
-                },
-                it.fd.try_clone()?,
-            )
+            engine.watch(QueueRef { port: id, queue, side: Side::Tx }, it.fd.try_clone()?)
         };
         // First: what a descriptor says as soon as it is watched must find the port active.
-        engine
-            .fabric()
-            .set_active(id, true)
-            .map_err(io::Error::other)?;
+        engine.fabric().set_active(id, true).map_err(io::Error::other)?;
         let watches: io::Result<Vec<_>> = self.queues.iter().enumerate().map(watch).collect();
         match watches {
             Ok(watches) => *lock(&self.watches) = watches,
@@ -117,7 +104,7 @@ impl TapPort {
     /// Frames of this burst find their replies on this queue.
     fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
         if self.queues.len() > 1 {
-            for frame in &burst.frames {
+            for frame in burst.frames() {
                 let hash = symmetric_hash(frame.head.as_slice());
                 self.steering.record(hash, queue, clock::secs(now_ns));
             }
@@ -126,9 +113,8 @@ impl TapPort {
 
     fn count_taken(&self, queue: usize, burst: &Burst<'_>) {
         if let Some(tx) = self.counters.tx.get(queue) {
-            tx.frames.add(burst.frames.len() as u64);
-            tx.bytes
-                .add(burst.frames.iter().map(|frame| u64::from(frame.len)).sum());
+            tx.frames.add(burst.frames().len() as u64);
+            tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
         }
     }
 
@@ -201,10 +187,7 @@ impl Port for TapPort {
                     Err(error) => {
                         self.gone(&error);
                         tx.abandon_waiting(&self.counters);
-                        Taken {
-                            frames: taken.frames,
-                            ..Taken::default()
-                        }
+                        Taken { frames: taken.frames, ..Taken::default() }
                     }
                 }
             }
@@ -220,25 +203,20 @@ impl Port for TapPort {
         _now_ns: u64,
     ) -> Delivered {
         let Some(it) = self.queues.get(queue) else {
-            self.counters
-                .dropped(DropReason::RxNotReady, frames.len() as u64);
-            return Delivered {
-                frames: frames.len(),
-                ..Delivered::default()
-            };
+            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            return Delivered { frames: frames.len(), ..Delivered::default() };
         };
         let mut pieces = recycle(PIECES.take());
         let mut dealt_with = 0;
         for outgoing in frames {
-            if let Some(frame) = burst.frames.get(usize::from(outgoing.frame)) {
+            if let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) {
                 let emitted = emit(burst, frame, outgoing.tag, self.info.offloads, |packet| {
                     self.put(queue, it.fd.as_fd(), &packet, &mut pieces)
                 });
                 match emitted {
                     Ok(Emitted::Full) => break,
                     Ok(Emitted::Done { lost }) => {
-                        self.counters
-                            .dropped(DropReason::RxRingFull, u64::from(lost));
+                        self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
                     }
                     Err(reason) => self.counters.dropped(reason, 1),
                 }
@@ -248,11 +226,7 @@ impl Port for TapPort {
         PIECES.set(recycle(pieces));
         // A TAP's receive side is the host's backlog, which is never full for long and says nothing
         // when it has room again: there is nothing to wait for.
-        Delivered {
-            frames: dealt_with,
-            worth_waiting: false,
-            hold_until: None,
-        }
+        Delivered { frames: dealt_with, worth_waiting: false, hold_until: None }
     }
 
     fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
@@ -263,10 +237,7 @@ impl Port for TapPort {
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
         self.failure.get().is_none()
-            && self
-                .queues
-                .get(queue)
-                .is_some_and(|it| !lock(&it.tx).drained())
+            && self.queues.get(queue).is_some_and(|it| !lock(&it.tx).drained())
     }
 
     fn arm_rx(&self, _queue: usize) -> bool {
@@ -281,11 +252,7 @@ impl Port for TapPort {
     }
 
     fn rx_queues(&self) -> usize {
-        if self.failure.get().is_some() {
-            0
-        } else {
-            self.queues.len()
-        }
+        if self.failure.get().is_some() { 0 } else { self.queues.len() }
     }
 
     fn rx_queue_for(&self, hash: u32) -> usize {
@@ -301,16 +268,11 @@ impl Port for TapPort {
 
 impl std::fmt::Debug for TapPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TapPort")
-            .field("info", &self.info)
-            .field("failure", &self.failure)
-            .finish()
+        f.debug_struct("TapPort").field("info", &self.info).field("failure", &self.failure).finish()
     }
 }
 
 /// A panic while a lock was held has failed the port; what it guards is not used any more.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

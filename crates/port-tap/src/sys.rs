@@ -28,11 +28,7 @@ fn with_request(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut ifreq) -> i
 }
 
 fn check(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// `TUNSETIFF`: attaches `fd` as a queue of the interface, which is made if there is none.
@@ -49,9 +45,7 @@ pub(crate) fn tun_flags(fd: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<
     let mut request = request(name);
     with_request(fd, libc::TUNGETIFF, &mut request)?;
     // SAFETY: the kernel has written the flags; every bit pattern is an integer.
-    Ok(c_int::from(
-        unsafe { request.ifr_ifru.ifru_flags }.cast_unsigned(),
-    ))
+    Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }.cast_unsigned()))
 }
 
 fn set_int(fd: BorrowedFd<'_>, code: libc::Ioctl, value: c_int) -> io::Result<()> {

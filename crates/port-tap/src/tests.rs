@@ -44,21 +44,8 @@ fn fake_tap(queues: usize, offloads: OffloadCaps) -> (Tap, Vec<OwnedFd>) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     };
     let (ours, theirs) = (0..queues).map(|_| pair()).unzip();
-    let info = TapInfo {
-        name: "fake0".into(),
-        mac: HOST,
-        mtu: 1500,
-        queues,
-        offloads,
-    };
-    (
-        Tap {
-            info,
-            queues: ours,
-            steering: Steering::new(queues).unwrap(),
-        },
-        theirs,
-    )
+    let info = TapInfo { name: "fake0".into(), mac: HOST, mtu: 1500, queues, offloads };
+    (Tap { info, queues: ours, steering: Steering::new(queues).unwrap() }, theirs)
 }
 
 /// A port that a test drives by hand.
@@ -74,12 +61,7 @@ impl Rig {
         let counters = Arc::new(PortCounters::default());
         let (tap, host) = fake_tap(queues, ALL);
         let port = TapPort::new(tap, Arc::clone(&counters));
-        Self {
-            port,
-            host,
-            counters,
-            scratch: Scratch::default(),
-        }
+        Self { port, host, counters, scratch: Scratch::default() }
     }
 
     /// The host sends `frame` on queue 0.
@@ -89,10 +71,7 @@ impl Rig {
 
     /// Takes from queue 0 and passes the burst to `forward`.
     fn take(&mut self, what: Take, now_ns: u64, mut forward: impl FnMut(&mut Burst<'_>)) -> Taken {
-        self.port
-            .take(0, what, now_ns, &mut self.scratch, &mut |burst| {
-                forward(burst)
-            })
+        self.port.take(0, what, now_ns, &mut self.scratch, &mut |burst| forward(burst))
     }
 
     /// Takes from queue 0 and says what the frames held.
@@ -148,7 +127,7 @@ fn contents(burst: &Burst<'_>) -> Vec<Vec<u8>> {
         }
         bytes
     };
-    burst.frames.iter().map(content).collect()
+    burst.frames().iter().map(content).collect()
 }
 
 /// A frame of an experimental ethertype with a number in it.
@@ -164,7 +143,7 @@ fn number(frame: &[u8]) -> u16 {
 
 fn park_all(port: PortId) -> impl FnMut(&mut Burst<'_>) {
     move |burst| {
-        for frame in 0..burst.frames.len() as u16 {
+        for frame in 0..burst.frames().len() as u16 {
             assert!(burst.park(frame, port), "frame {frame} may wait");
         }
     }
@@ -177,13 +156,7 @@ fn frames_arrive_whole_and_the_empty_queue_is_armed() {
     sent.iter().for_each(|frame| rig.send(frame));
     let (taken, got) = rig.take_all(Take::New, 7);
     assert_eq!(got, sent);
-    assert_eq!(
-        taken,
-        Taken {
-            frames: 3,
-            ..Taken::default()
-        }
-    );
+    assert_eq!(taken, Taken { frames: 3, ..Taken::default() });
     assert!(!rig.port.arm_tx(0), "the next frame gives a kick");
     assert_eq!(rig.counters.tx[0].frames.get(), 3);
     assert_eq!(rig.counters.tx[0].bytes.get(), 60 + 1514 + 60_000);
@@ -195,14 +168,8 @@ fn a_burst_is_bounded_and_says_that_there_is_more() {
     let sent = TAP_BURST_MAX + 8;
     (0..sent).for_each(|n| rig.send(&frame(n as u16, 60)));
     let (taken, got) = rig.take_all(Take::New, 0);
-    assert_eq!(
-        (taken.frames, got.len(), taken.more),
-        (TAP_BURST_MAX, TAP_BURST_MAX, true)
-    );
-    assert!(
-        rig.port.arm_tx(0),
-        "no kick would come for those that are left"
-    );
+    assert_eq!((taken.frames, got.len(), taken.more), (TAP_BURST_MAX, TAP_BURST_MAX, true));
+    assert!(rig.port.arm_tx(0), "no kick would come for those that are left");
     let (taken, got) = rig.take_all(Take::New, 0);
     assert_eq!((taken.frames, got.len(), taken.more), (8, 8, false));
 }
@@ -216,10 +183,7 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
         // Parked per receive queue: not in the order in which they came.
         assert!(burst.park(2, full) && burst.park(0, full));
     });
-    assert_eq!(
-        (taken.parked, taken.parked_until),
-        (2, Some(1000 + PARKED_NS_MAX))
-    );
+    assert_eq!((taken.parked, taken.parked_until), (2, Some(1000 + PARKED_NS_MAX)));
     assert_eq!(rig.counters.parked.get(), 2);
 
     // Others pass meanwhile, through more buffers than there are.
@@ -245,10 +209,7 @@ fn frames_parked_again_keep_the_time_of_their_arrival() {
     rig.send(&frame(1, 60));
     rig.take(Take::New, 50, park_all(port_id(1)));
     let taken = rig.take(Take::Parked, 1000, park_all(port_id(1)));
-    assert_eq!(
-        (taken.parked, taken.parked_until),
-        (1, Some(50 + PARKED_NS_MAX))
-    );
+    assert_eq!((taken.parked, taken.parked_until), (1, Some(50 + PARKED_NS_MAX)));
 }
 
 #[test]
@@ -278,12 +239,9 @@ fn receivers_that_take_nothing_do_not_stop_the_others() {
     let mut got = 0;
     let taken = rig.take(Take::New, 0, |burst| {
         assert!(!burst.park(0, port_id(1)), "no room to wait");
-        got = burst.frames.len();
+        got = burst.frames().len();
     });
-    assert_eq!(
-        (got, taken.frames, taken.parked),
-        (TAP_BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX)
-    );
+    assert_eq!((got, taken.frames, taken.parked), (TAP_BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX));
     // All of them come in one burst when the receiver has room.
     assert_eq!(rig.take_all(Take::Parked, 1).1.len(), TAP_PARKED_MAX);
 }
@@ -291,50 +249,21 @@ fn receivers_that_take_nothing_do_not_stop_the_others() {
 #[test]
 fn frames_that_weir_does_not_move_are_counted_and_cost_no_buffer() {
     let mut rig = Rig::new(1);
-    let gso = VnetHdr {
-        gso_type: vnet::GSO_TCPV4,
-        gso_size: 1000,
-        flags: 1,
-        ..VnetHdr::default()
-    };
-    let csum = VnetHdr {
-        flags: vnet::F_NEEDS_CSUM,
-        csum_start: 14,
-        csum_offset: 99,
-        ..gso
-    };
-    let csum = VnetHdr {
-        gso_type: vnet::GSO_NONE,
-        ..csum
-    };
+    let gso = VnetHdr { gso_type: vnet::GSO_TCPV4, gso_size: 1000, flags: 1, ..VnetHdr::default() };
+    let csum = VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 14, csum_offset: 99, ..gso };
+    let csum = VnetHdr { gso_type: vnet::GSO_NONE, ..csum };
     for _ in 0..TAP_SLOTS {
         rig.send(&frame(0, 13)[..13]);
         rig.send(&frame(0, FRAME_LEN_MAX as usize + 1));
-        send(
-            &rig.host[0],
-            &VnetHdr {
-                csum_start: 14,
-                ..gso
-            },
-            &frame(0, 500),
-        );
+        send(&rig.host[0], &VnetHdr { csum_start: 14, ..gso }, &frame(0, 500));
         send(&rig.host[0], &csum, &frame(0, 60));
         rig.send(&frame(9, FRAME_LEN_MAX as usize));
         let (taken, got) = rig.take_all(Take::New, 0);
         assert_eq!((taken.frames, taken.more), (5, false));
-        assert_eq!(
-            got,
-            [frame(9, FRAME_LEN_MAX as usize)],
-            "the longest frame there is"
-        );
+        assert_eq!(got, [frame(9, FRAME_LEN_MAX as usize)], "the longest frame there is");
     }
     let each = TAP_SLOTS as u64;
-    let expected = [
-        "frame_too_short",
-        "frame_too_long",
-        "gso_headers",
-        "device_error",
-    ];
+    let expected = ["frame_too_short", "frame_too_long", "gso_headers", "device_error"];
     assert_eq!(rig.drops(), expected.map(|reason| (reason, each)));
 }
 
@@ -343,12 +272,9 @@ fn flows_return_on_the_queue_they_came_from() {
     let mut rig = Rig::new(2);
     let flow = |port| udp((GUEST, GUEST_IP), (HOST, HOST_IP), port, &[0; 20]);
     let hash = |port| weir_engine::symmetric_hash(&flow(port));
-    let port = (1000..)
-        .find(|port| rig.port.rx_queue_for(hash(*port)) == 0)
-        .unwrap();
+    let port = (1000..).find(|port| rig.port.rx_queue_for(hash(*port)) == 0).unwrap();
     send(&rig.host[1], &VnetHdr::default(), &flow(port));
-    rig.port
-        .take(1, Take::New, 0, &mut rig.scratch, &mut |_| {});
+    rig.port.take(1, Take::New, 0, &mut rig.scratch, &mut |_| {});
     assert_eq!(rig.port.rx_queue_for(hash(port)), 1);
     assert_eq!(rig.counters.tx[1].frames.get(), 1);
 }
@@ -401,10 +327,7 @@ fn a_full_device_is_told_from_one_that_refuses() {
         let result = other.port.deliver(0, burst, &[Outgoing::untagged(0)], 0);
         assert_eq!(result.frames, 1, "dealt with");
     });
-    assert_eq!(
-        other.counters.drops().collect::<Vec<_>>(),
-        [("device_error", 1)]
-    );
+    assert_eq!(other.counters.drops().collect::<Vec<_>>(), [("device_error", 1)]);
 }
 
 #[test]
@@ -524,11 +447,7 @@ fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8
     frame[34 + 16..34 + 18].copy_from_slice(&partial.to_be_bytes());
     let header = VnetHdr {
         flags: vnet::F_NEEDS_CSUM,
-        gso_type: if mss > 0 {
-            vnet::GSO_TCPV4
-        } else {
-            vnet::GSO_NONE
-        },
+        gso_type: if mss > 0 { vnet::GSO_TCPV4 } else { vnet::GSO_NONE },
         hdr_len: 54,
         gso_size: mss,
         csum_start: 34,
@@ -541,16 +460,12 @@ fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8
 /// Checks IPv4's and TCP's or UDP's checksums, and gives the payload.
 fn checked_payload(frame: &[u8]) -> Vec<u8> {
     let packet = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
-    let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else {
-        panic!("not IPv4")
-    };
+    let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else { panic!("not IPv4") };
     let header = ip.header().to_header();
     assert_eq!(header.header_checksum, header.calc_header_checksum());
     match packet.transport.unwrap() {
         etherparse::TransportSlice::Tcp(tcp) => {
-            let sum = tcp
-                .calc_checksum_ipv4(header.source, header.destination)
-                .unwrap();
+            let sum = tcp.calc_checksum_ipv4(header.source, header.destination).unwrap();
             assert_eq!(tcp.checksum(), sum);
             tcp.payload().to_vec()
         }
@@ -574,9 +489,7 @@ fn switch(offloads: [OffloadCaps; 2]) -> (Arc<Engine>, [Arc<TapPort>; 2], [Vec<O
     for offloads in offloads {
         let (tap, host) = fake_tap(1, offloads);
         let (id, port) = engine
-            .add_port(PortConfig::uplink(), |_, counters| {
-                Arc::new(TapPort::new(tap, counters))
-            })
+            .add_port(PortConfig::uplink(), |_, counters| Arc::new(TapPort::new(tap, counters)))
             .unwrap();
         port.start(&engine, id).unwrap();
         ports.push(port);
@@ -619,10 +532,7 @@ fn a_stopped_port_neither_sends_nor_receives() {
     assert_eq!((receive(&a[0]), receive(&b[0])), (None, None));
     // What came meanwhile is not forgotten: a new watch reports it.
     port.start(&engine, port_id(0)).unwrap();
-    assert_eq!(
-        receive_soon(&b[0]),
-        Some((VnetHdr::default(), frame(1, 60)))
-    );
+    assert_eq!(receive_soon(&b[0]), Some((VnetHdr::default(), frame(1, 60))));
 }
 
 #[test]
@@ -637,24 +547,14 @@ fn names_that_linux_refuses_are_refused_with_a_reason() {
     assert_eq!(problem("sixteen-bytes-00"), Some(NameProblem::TooLong(16)));
     assert_eq!(problem(""), Some(NameProblem::Empty));
     assert_eq!(problem(".."), Some(NameProblem::Dots));
-    for (name, c) in [
-        ("a b", ' '),
-        ("a/b", '/'),
-        ("a:b", ':'),
-        ("tap%d", '%'),
-        ("a\0", '\0'),
-    ] {
+    for (name, c) in [("a b", ' '), ("a/b", '/'), ("a:b", ':'), ("tap%d", '%'), ("a\0", '\0')] {
         assert_eq!(problem(name), Some(NameProblem::Character(c)));
     }
 }
 
 #[test]
 fn no_device_is_opened_for_options_that_cannot_be() {
-    let options = |name: &str, queues| TapOptions {
-        name: name.into(),
-        queues,
-        mtu: None,
-    };
+    let options = |name: &str, queues| TapOptions { name: name.into(), queues, mtu: None };
     let error = Tap::open(&options("a-name-of-too-many-bytes", 1)).unwrap_err();
     assert_eq!(
         error.to_string(),

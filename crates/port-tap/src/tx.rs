@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use weir_engine::burst::{Burst, FrameError, Scratch};
+use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
 use weir_engine::{DropReason, PortCounters, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::{HostBuffer, readv};
@@ -109,7 +109,7 @@ impl TxQueue {
                 }
             }
         }
-        if !burst.frames.is_empty() {
+        if !burst.frames().is_empty() {
             forward(&mut burst);
         }
         counters.parked.add(burst.parked.len() as u64);
@@ -141,7 +141,7 @@ impl TxQueue {
                 self.free.push(slot);
             }
         }
-        if !burst.frames.is_empty() {
+        if !burst.frames().is_empty() {
             forward(&mut burst);
         }
         settle(&burst, &mut self.free, &mut self.waiting);
@@ -152,8 +152,7 @@ impl TxQueue {
     /// Drops what waits: the port has stopped.
     pub(crate) fn abandon_waiting(&mut self, counters: &PortCounters) {
         counters.dropped(DropReason::TxDisabled, self.waiting.len() as u64);
-        self.free
-            .extend(self.waiting.drain(..).map(|waiting| waiting.slot));
+        self.free.extend(self.waiting.drain(..).map(|waiting| waiting.slot));
         self.drained = true;
     }
 
@@ -198,9 +197,11 @@ fn add<'m>(
     arrived_ns: u64,
     counters: &PortCounters,
 ) -> bool {
-    let first = burst.pieces.len();
+    let first = burst.pieces.len() as u32;
     burst.pieces.extend(buffer.slice(0, len));
-    let Err(error) = burst.add(first, VnetHdr::LEN, len as u32, slot, arrived_ns) else {
+    let pieces = (first, burst.pieces.len() as u32);
+    let chain = TakenChain { token: slot, len: len as u32, pieces };
+    let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) else {
         return true;
     };
     let reason = match error {
@@ -223,14 +224,9 @@ fn settle(burst: &Burst<'_>, free: &mut Vec<u16>, waiting: &mut VecDeque<Waiting
     for parked in &burst.parked {
         waits |= 1 << parked.frame;
     }
-    for (index, frame) in burst.frames.iter().enumerate() {
+    for (index, frame) in burst.frames().iter().enumerate() {
         let parked = (waits & 1 << index != 0)
-            .then(|| {
-                burst
-                    .parked
-                    .iter()
-                    .find(|parked| usize::from(parked.frame) == index)
-            })
+            .then(|| burst.parked.iter().find(|parked| usize::from(parked.frame) == index))
             .flatten();
         match parked {
             Some(parked) => waiting.push_back(Waiting {

@@ -133,10 +133,7 @@ mod tests {
 
     #[test]
     fn the_inband_notification_bit_is_never_offered() {
-        assert_eq!(
-            PROTOCOL_OFFERED & 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS,
-            0
-        );
+        assert_eq!(PROTOCOL_OFFERED & 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS, 0);
     }
 
     #[test]

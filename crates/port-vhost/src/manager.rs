@@ -61,30 +61,19 @@ impl Manager {
         let (sender, receiver) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &*wake,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let wake_side = Arc::clone(&wake);
-        let thread = std::thread::Builder::new()
-            .name("weir-sessions".into())
-            .spawn(move || {
-                Sessions {
-                    engine,
-                    epoll,
-                    wake: wake_side,
-                    commands: receiver,
-                    entries: HashMap::new(),
-                }
-                .run();
-            })?;
-        Ok(Self {
-            commands: Mutex::new(sender),
-            wake,
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("weir-sessions".into()).spawn(move || {
+            Sessions {
+                engine,
+                epoll,
+                wake: wake_side,
+                commands: receiver,
+                entries: HashMap::new(),
+            }
+            .run();
+        })?;
+        Ok(Self { commands: Mutex::new(sender), wake, thread: Some(thread) })
     }
 
     /// Puts an interface into service.
@@ -102,9 +91,7 @@ impl Manager {
     }
 
     fn send(&self, command: Command) -> Result<(), ManagerGone> {
-        lock(&self.commands)
-            .send(command)
-            .map_err(|_| ManagerGone)?;
+        lock(&self.commands).send(command).map_err(|_| ManagerGone)?;
         // A full counter means that the thread will wake anyway.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         Ok(())
@@ -123,11 +110,7 @@ impl Drop for Manager {
 /// Where sessions of one interface come from.
 enum Source {
     Listener(UnixListener),
-    Connect {
-        path: PathBuf,
-        retry_at: Option<Instant>,
-        delay: Duration,
-    },
+    Connect { path: PathBuf, retry_at: Option<Instant>, delay: Duration },
     Once(Option<UnixStream>),
 }
 
@@ -135,11 +118,9 @@ impl From<Endpoint> for Source {
     fn from(endpoint: Endpoint) -> Self {
         match endpoint {
             Endpoint::Listener(listener) => Self::Listener(listener),
-            Endpoint::Connect { path } => Self::Connect {
-                path,
-                retry_at: Some(Instant::now()),
-                delay: RETRY_MIN,
-            },
+            Endpoint::Connect { path } => {
+                Self::Connect { path, retry_at: Some(Instant::now()), delay: RETRY_MIN }
+            }
             Endpoint::Connected(stream) => Self::Once(Some(stream)),
         }
     }
@@ -205,12 +186,7 @@ impl Sessions {
             Source::Listener(listener) => {
                 let flags = epoll::EventFlags::IN;
                 let watched = listener.set_nonblocking(true).and_then(|()| {
-                    Ok(epoll::add(
-                        &self.epoll,
-                        &*listener,
-                        token(id, false),
-                        flags,
-                    )?)
+                    Ok(epoll::add(&self.epoll, &*listener, token(id, false), flags)?)
                 });
                 if let Err(error) = watched {
                     tracing::error!(port = %id, %error, "cannot watch the socket");
@@ -219,14 +195,7 @@ impl Sessions {
             Source::Connect { .. } => {}
             Source::Once(stream) => start = stream.take(),
         }
-        self.entries.insert(
-            id,
-            Entry {
-                port,
-                source,
-                session: None,
-            },
-        );
+        self.entries.insert(id, Entry { port, source, session: None });
         if let Some(stream) = start {
             self.open(id, stream);
         }
@@ -244,11 +213,7 @@ impl Sessions {
     }
 
     fn accept(&mut self, id: PortId) {
-        let Some(Entry {
-            source: Source::Listener(listener),
-            session,
-            ..
-        }) = self.entries.get(&id)
+        let Some(Entry { source: Source::Listener(listener), session, .. }) = self.entries.get(&id)
         else {
             return;
         };
@@ -303,10 +268,7 @@ impl Sessions {
                     entry.port.session_ended(Some(&reason));
                 }
                 entry.session = None;
-                if let Source::Connect {
-                    retry_at, delay, ..
-                } = &mut entry.source
-                {
+                if let Source::Connect { retry_at, delay, .. } = &mut entry.source {
                     *delay = RETRY_MIN;
                     *retry_at = Some(Instant::now() + *delay);
                 }
@@ -315,30 +277,19 @@ impl Sessions {
     }
 
     fn next_retry(&self) -> Option<Timespec> {
-        let due = self
-            .entries
-            .values()
-            .filter_map(|entry| match entry.source {
-                Source::Connect { retry_at, .. } => retry_at,
-                _ => None,
-            });
+        let due = self.entries.values().filter_map(|entry| match entry.source {
+            Source::Connect { retry_at, .. } => retry_at,
+            _ => None,
+        });
         let left = due.min()?.saturating_duration_since(Instant::now());
-        Some(Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        })
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn connect_due(&mut self) {
         let now = Instant::now();
         let mut opened = Vec::new();
         for (id, entry) in &mut self.entries {
-            let Source::Connect {
-                path,
-                retry_at,
-                delay,
-            } = &mut entry.source
-            else {
+            let Source::Connect { path, retry_at, delay } = &mut entry.source else {
                 continue;
             };
             if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {

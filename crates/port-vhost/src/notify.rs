@@ -15,10 +15,7 @@ impl Notifier {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
         if !info.contains("eventfd-count:") {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not an eventfd",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an eventfd"));
         }
         let flags = fcntl_getfl(&fd)?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
@@ -43,10 +40,7 @@ mod tests {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         assert!(Notifier::new(writer).is_err());
         assert!(Notifier::new(reader).is_err());
-        let null = std::fs::OpenOptions::new()
-            .write(true)
-            .open("/dev/null")
-            .unwrap();
+        let null = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
         assert!(Notifier::new(null.into()).is_err());
         assert!(Notifier::new(eventfd(0, EventfdFlags::empty()).unwrap()).is_ok());
     }

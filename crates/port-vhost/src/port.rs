@@ -123,9 +123,7 @@ impl VhostPort {
         let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         let pair = |_| Pair {
             tx: Mutex::default(),
-            rx: Mutex::new(RxQueue::new(
-                options.moderation.build(options.latency_budget_ns),
-            )),
+            rx: Mutex::new(RxQueue::new(options.moderation.build(options.latency_budget_ns))),
         };
         Self {
             id,
@@ -265,10 +263,7 @@ impl VhostPort {
         let ready = if self.has_failed() {
             0
         } else {
-            self.pairs
-                .iter()
-                .take_while(|pair| lock(&pair.rx).is_ready())
-                .count()
+            self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
         };
         self.rx_ready.store(ready, Ordering::Relaxed);
         // 0 queues is not a spread; the engine asks `rx_queues` first.
@@ -310,13 +305,9 @@ impl Port for VhostPort {
         frames: &[Outgoing],
         now_ns: u64,
     ) -> Delivered {
-        let all = Delivered {
-            frames: frames.len(),
-            ..Delivered::default()
-        };
+        let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
-            self.counters
-                .dropped(weir_engine::DropReason::RxNotReady, frames.len() as u64);
+            self.counters.dropped(weir_engine::DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
         let mut rx = lock(&pair.rx);
@@ -344,10 +335,7 @@ impl Port for VhostPort {
             Ok(available) => available > 0,
             Err(error) => {
                 tx.queue.signal_error();
-                self.stop(&StopReason::Ring {
-                    ring: 2 * queue + 1,
-                    error,
-                });
+                self.stop(&StopReason::Ring { ring: 2 * queue + 1, error });
                 false
             }
         }
@@ -366,10 +354,7 @@ impl Port for VhostPort {
             Ok(available) => available > seen,
             Err(error) => {
                 rx.queue.signal_error();
-                self.stop(&StopReason::Ring {
-                    ring: 2 * queue,
-                    error,
-                });
+                self.stop(&StopReason::Ring { ring: 2 * queue, error });
                 false
             }
         }
@@ -418,7 +403,7 @@ impl Port for VhostPort {
 impl VhostPort {
     /// A flow's replies go to the queue on which the guest sent it.
     fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
-        for frame in &burst.frames {
+        for frame in burst.frames() {
             let hash = weir_engine::symmetric_hash(frame.head.as_slice());
             self.steering.record(hash, queue, now_secs);
         }

@@ -29,13 +29,7 @@ impl Ring {
         started: bool,
     ) -> Self {
         // 0 makes the first look a real one: the file may be gone already.
-        Self {
-            device,
-            memory,
-            features,
-            started,
-            faults: 0,
-        }
+        Self { device, memory, features, started, faults: 0 }
     }
 
     /// The memory was truncated under us: what was read is not what the guest wrote.

@@ -10,10 +10,11 @@ use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
 use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
 use weir_ring::{Chain, RingError, SplitDevice};
+use weir_wire::{Offload, VnetHdr};
 
 use crate::error::StopReason;
 use crate::features::Features;
-use crate::queue::{Queue, Ring};
+use crate::queue::Queue;
 
 /// A receive queue.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ pub(crate) struct RxQueue {
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
     /// Room of the ring in use; kept between bursts.
-    pieces: Vec<Slice<'static>>,
-    chains: Vec<Chain>,
+    buffers: Vec<Slice<'static>>,
+    chains: Vec<Reserved>,
 }
 
 impl RxQueue {
@@ -42,7 +43,7 @@ impl RxQueue {
             hold_until: None,
             hold: Times::default(),
             full_since: None,
-            pieces: Vec::new(),
+            buffers: Vec::new(),
             chains: Vec::new(),
         }
     }
@@ -63,34 +64,31 @@ impl RxQueue {
     ) -> Result<Delivered, StopReason> {
         if !self.is_ready() {
             counters.dropped(DropReason::RxNotReady, frames.len() as u64);
-            return Ok(Delivered {
-                frames: frames.len(),
-                ..Delivered::default()
-            });
+            return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         }
-        let Some(ring) = self.queue.ring.as_mut() else {
-            return Ok(Delivered::default());
-        };
+        let Some(ring) = self.queue.ring.as_mut() else { return Ok(Delivered::default()) };
         let caps = ring.features.receive_caps();
         let mut writer = Writer {
-            ring,
-            pieces: take(&mut self.pieces),
+            device: &mut ring.device,
+            memory: &ring.memory,
+            features: ring.features,
+            buffers: recycle(take(&mut self.buffers)),
             chains: take(&mut self.chains),
+            next: 0,
             counters,
             broken: None,
             packets: 0,
             bytes: 0,
         };
-        writer.ring.device.suppress_kicks();
+        writer.device.suppress_kicks();
+        writer.reserve(frames.len());
         let mut done = 0;
         let mut delivered_frames = 0;
         let mut arrived_ns = u64::MAX;
         for outgoing in frames {
-            let frame = &burst.frames[usize::from(outgoing.frame)];
+            let frame = &burst.frames()[usize::from(outgoing.frame)];
             let before = writer.packets;
-            let emitted = emit(burst, frame, outgoing.tag, caps, |packet| {
-                writer.put(&packet)
-            });
+            let emitted = emit(burst, frame, outgoing.tag, caps, |packet| writer.put(&packet));
             match emitted {
                 Ok(Emitted::Done { lost }) => {
                     counters.dropped(DropReason::RxRingFull, lost.into());
@@ -104,21 +102,11 @@ impl RxQueue {
                 arrived_ns = arrived_ns.min(frame.arrived_ns);
             }
         }
-        let Writer {
-            pieces,
-            chains,
-            broken,
-            bytes,
-            ring,
-            ..
-        } = writer;
+        let Finished { buffers, chains, broken, bytes } = writer.finish();
         let gone = ring.memory_gone();
-        (self.pieces, self.chains) = (pieces, chains);
+        (self.buffers, self.chains) = (buffers, chains);
         if let Some(error) = broken {
-            return Err(StopReason::Ring {
-                ring: 2 * index,
-                error,
-            });
+            return Err(StopReason::Ring { ring: 2 * index, error });
         }
         if gone {
             return Err(StopReason::MemoryTruncated);
@@ -127,17 +115,9 @@ impl RxQueue {
         let worth_waiting = self.note_full(done < frames.len(), delivered_frames > 0, now_ns);
         counters.rx[index].frames.add(delivered_frames.into());
         counters.rx[index].bytes.add(bytes);
-        let batch = Batch {
-            frames: delivered_frames,
-            bytes,
-            arrived_ns,
-        };
+        let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
         let hold_until = self.publish(index, batch, counters);
-        Ok(Delivered {
-            frames: done,
-            worth_waiting,
-            hold_until,
-        })
+        Ok(Delivered { frames: done, worth_waiting, hold_until })
     }
 
     /// Whether frames may wait for this receiver: not when it has taken nothing for so long that
@@ -239,36 +219,69 @@ impl RxQueue {
     }
 }
 
+/// A chain that is taken and not written to yet.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    chain: Chain,
+    /// Its pieces in the writer's buffers: the first, and the one after the last.
+    pieces: (usize, usize),
+}
+
 /// Writes packets into a ring, one after the other.
 struct Writer<'r> {
-    ring: &'r mut Ring,
-    pieces: Vec<Slice<'static>>,
-    chains: Vec<Chain>,
+    device: &'r mut SplitDevice,
+    memory: &'r GuestMemory,
+    features: Features,
+    buffers: Vec<Slice<'r>>,
+    /// Chains taken ahead; those from `next` on are free.
+    chains: Vec<Reserved>,
+    next: usize,
     counters: &'r PortCounters,
     broken: Option<RingError>,
     packets: u32,
     bytes: u64,
 }
 
-impl Writer<'_> {
+/// What is left of a [`Writer`].
+struct Finished {
+    buffers: Vec<Slice<'static>>,
+    chains: Vec<Reserved>,
+    broken: Option<RingError>,
+    bytes: u64,
+}
+
+impl<'r> Writer<'r> {
+    /// Takes chains ahead, one per packet to come, so that the processor fetches all of them while
+    /// the first are written. What goes wrong shows when a packet needs the chain.
+    fn reserve(&mut self, packets: usize) {
+        if usize::from(self.device.available()) < packets && self.device.refill().is_err() {
+            return;
+        }
+        for _ in 0..packets {
+            if !matches!(self.reserve_one(), Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Takes one chain more; `false` when there is none.
+    #[inline]
+    fn reserve_one(&mut self) -> Result<bool, RingError> {
+        let first = self.buffers.len();
+        let Some(chain) = self.device.take_writable(self.memory, &mut self.buffers)? else {
+            return Ok(false);
+        };
+        self.buffers[first].prefetch_write();
+        self.chains.push(Reserved { chain, pieces: (first, self.buffers.len()) });
+        Ok(true)
+    }
+
     fn put(&mut self, packet: &Packet<'_, '_>) -> Put {
-        let Ring {
-            device,
-            memory,
-            features,
-            ..
-        } = &mut *self.ring;
-        let mut buffers = recycle(take(&mut self.pieces));
-        let put = place(
-            device,
-            memory,
-            *features,
-            &mut self.chains,
-            &mut buffers,
-            packet,
-        );
-        self.pieces = recycle(buffers);
-        self.chains.clear();
+        let first = self.next;
+        let put = self.place(packet);
+        if !matches!(put, Ok(Put::Done)) {
+            self.next = first;
+        }
         match put {
             Ok(Put::Done) => {
                 self.packets += 1;
@@ -286,58 +299,57 @@ impl Writer<'_> {
             }
         }
     }
-}
 
-/// Takes as many chains as the packet needs, fills them and completes them. Nothing is taken
-/// unless the whole packet fits.
-fn place<'m>(
-    device: &mut SplitDevice,
-    memory: &'m GuestMemory,
-    features: Features,
-    chains: &mut Vec<Chain>,
-    buffers: &mut Vec<Slice<'m>>,
-    packet: &Packet<'_, '_>,
-) -> Result<Put, RingError> {
-    let vnet_len = features.vnet_len();
-    let need = vnet_len + packet.len();
-    let chains_max = if features.mergeable() {
-        RX_MERGE_MAX.min(device.config().size.into())
-    } else {
-        1
-    };
-    let mut room = 0u64;
-    while room < need as u64 {
-        if chains.len() == chains_max {
-            device.give_back(chains.len() as u16);
-            return Ok(Put::Refused);
+    /// Writes the packet into as many chains as it needs and completes them. Nothing is written
+    /// unless the whole packet fits.
+    #[inline]
+    fn place(&mut self, packet: &Packet<'_, '_>) -> Result<Put, RingError> {
+        let vnet_len = self.features.vnet_len();
+        let need = vnet_len + packet.len();
+        let mergeable = self.features.mergeable();
+        let ring_size = usize::from(self.device.config().size);
+        let chains_max = if mergeable { RX_MERGE_MAX.min(ring_size) } else { 1 };
+        let first = self.next;
+        let mut room = 0u64;
+        while room < need as u64 {
+            if self.next - first == chains_max {
+                return Ok(Put::Refused);
+            }
+            if self.next == self.chains.len() {
+                let found = self.reserve_one()?;
+                if !found && (self.device.refill()? == 0 || !self.reserve_one()?) {
+                    return Ok(Put::Full);
+                }
+            }
+            room += u64::from(self.chains[self.next].chain.len);
+            self.next += 1;
         }
-        if let Some(chain) = device.take_writable(memory, buffers)? {
-            room += u64::from(chain.len);
-            chains.push(chain);
-        } else if device.refill()? == 0 {
-            device.give_back(chains.len() as u16);
-            return Ok(Put::Full);
+
+        let chains = &self.chains[first..self.next];
+        let (from, to) = (self.chains[first].pieces.0, self.chains[self.next - 1].pieces.1);
+        let mut cursor = Cursor { pieces: &self.buffers[from..to], skip: 0 };
+        // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
+        cursor.write_vnet(packet.offload, chains.len() as u16, vnet_len);
+        cursor.write(packet.head.as_slice());
+        for slice in packet.body() {
+            cursor.copy(slice);
         }
+        let mut left = need as u32; // a packet is shorter than 2^17
+        for Reserved { chain, .. } in chains {
+            let written = chain.len.min(left);
+            self.device.complete(chain.head, written);
+            left -= written;
+        }
+        Ok(Put::Done)
     }
 
-    // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
-    let vnet = packet.offload.to_vnet(chains.len() as u16).to_bytes();
-    let mut cursor = Cursor {
-        pieces: buffers,
-        skip: 0,
-    };
-    cursor.write(&vnet[..vnet_len]);
-    cursor.write(packet.head.as_slice());
-    for slice in packet.body() {
-        cursor.copy(slice);
+    /// Gives back what was taken ahead and not used.
+    fn finish(mut self) -> Finished {
+        self.device.give_back((self.chains.len() - self.next) as u16);
+        self.chains.clear();
+        let Self { buffers, chains, broken, bytes, .. } = self;
+        Finished { buffers: recycle(buffers), chains, broken, bytes }
     }
-    let mut left = need as u32; // a packet is shorter than 2^17
-    for chain in chains {
-        let written = chain.len.min(left);
-        device.complete(chain.head, written);
-        left -= written;
-    }
-    Ok(Put::Done)
 }
 
 /// A position in a list of slices.
@@ -350,14 +362,27 @@ impl Cursor<'_, '_> {
     #[inline]
     fn advance(&mut self, by: usize) {
         self.skip += by;
-        if self
-            .pieces
-            .first()
-            .is_some_and(|piece| piece.len() == self.skip)
-        {
+        if self.pieces.first().is_some_and(|piece| piece.len() == self.skip) {
             self.pieces = &self.pieces[1..];
             self.skip = 0;
         }
+    }
+
+    /// The virtio-net header: all but always of nothing, and always at the front of a buffer. Its
+    /// bytes go there in whole words that were never in memory before: a load that spans several
+    /// smaller stores would wait until every store before it, to lines that the guest's core
+    /// holds, is done.
+    #[inline]
+    fn write_vnet(&mut self, offload: &Offload, num_buffers: u16, vnet_len: usize) {
+        if let (true, Some(first), VnetHdr::LEN) =
+            (offload.is_none(), self.pieces.first(), vnet_len)
+        {
+            let [low, high] = num_buffers.to_le_bytes();
+            if first.write_array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, low, high]) {
+                return self.advance(VnetHdr::LEN);
+            }
+        }
+        self.write(&offload.to_vnet(num_buffers).to_bytes()[..vnet_len]);
     }
 
     #[inline]

@@ -66,9 +66,7 @@ impl Session {
         shown.opened += 1;
         shown.features = 0;
         drop(shown);
-        let vrings = (0..2 * port.queue_pairs())
-            .map(|_| Vring::default())
-            .collect();
+        let vrings = (0..2 * port.queue_pairs()).map(|_| Vring::default()).collect();
         Self {
             connection,
             port,
@@ -95,11 +93,7 @@ impl Session {
     }
 
     fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {
-        let Incoming {
-            request,
-            need_reply,
-            message,
-        } = incoming;
+        let Incoming { request, need_reply, message } = incoming;
         let reply_ack = self.protocol_features & 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         let ack = need_reply && reply_ack && !own_reply;
@@ -179,23 +173,19 @@ impl Session {
             FrontMessage::SetVringCall { index, fd } => {
                 self.vring(index)?;
                 let call = notifier("call", fd)?;
-                self.port
-                    .with_queue(index as usize, |queue| queue.call = call);
+                self.port.with_queue(index as usize, |queue| queue.call = call);
             }
             FrontMessage::SetVringErr { index, fd } => {
                 self.vring(index)?;
                 let err = notifier("err", fd)?;
-                self.port
-                    .with_queue(index as usize, |queue| queue.err = err);
+                self.port.with_queue(index as usize, |queue| queue.err = err);
             }
             FrontMessage::SetVringEnable { index, enable } => {
                 self.vring(index)?;
                 self.enable(index as usize, enable);
             }
             FrontMessage::NetSetMtu(mtu) => {
-                let valid = u16::try_from(mtu)
-                    .ok()
-                    .filter(|mtu| (MTU_MIN..=MTU_MAX).contains(mtu));
+                let valid = u16::try_from(mtu).ok().filter(|mtu| (MTU_MIN..=MTU_MAX).contains(mtu));
                 lock(&self.port.shown).mtu = Some(valid.ok_or(Refusal::Mtu(mtu))?);
             }
             FrontMessage::SendRarp(mac) => self.send_rarp(mac),
@@ -215,9 +205,7 @@ impl Session {
 
     fn vring(&mut self, index: u32) -> Result<&mut Vring, Refusal> {
         let rings = self.vrings.len();
-        self.vrings
-            .get_mut(index as usize)
-            .ok_or(Refusal::NoSuchRing { index, rings })
+        self.vrings.get_mut(index as usize).ok_or(Refusal::NoSuchRing { index, rings })
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
@@ -253,10 +241,8 @@ impl Session {
     }
 
     fn set_mem_table(&mut self, regions: Vec<(MemoryRegion, OwnedFd)>) -> Result<(), Refusal> {
-        let regions: Vec<_> = regions
-            .into_iter()
-            .map(|(region, fd)| (spec(&region), File::from(fd)))
-            .collect();
+        let regions: Vec<_> =
+            regions.into_iter().map(|(region, fd)| (spec(&region), File::from(fd))).collect();
         self.use_memory(GuestMemory::map(&regions)?)
     }
 
@@ -291,18 +277,9 @@ impl Session {
         started: bool,
     ) -> Result<Ring, SetupError> {
         let (event_idx, indirect) = (self.features.event_idx(), self.features.indirect());
-        let config = RingConfig {
-            size,
-            event_idx,
-            indirect,
-        };
+        let config = RingConfig { size, event_idx, indirect };
         let device = SplitDevice::new(&self.memory, config, addresses, base)?;
-        Ok(Ring::new(
-            device,
-            Arc::clone(&self.memory),
-            self.features,
-            started,
-        ))
+        Ok(Ring::new(device, Arc::clone(&self.memory), self.features, started))
     }
 
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
@@ -317,17 +294,13 @@ impl Session {
         // nothing to kick about, and may even have been asked for no kicks by a switch that is gone.
         let resumed = vring.base != 0;
         let ring = self.build(size, &addresses, vring.base, resumed)?;
-        self.port
-            .with_queue(ring_index, |queue| queue.ring = Some(ring));
+        self.port.with_queue(ring_index, |queue| queue.ring = Some(ring));
         // Before the kick is watched: the first frame may come with it.
         let _ = self.engine.fabric().set_active(self.port.id(), true);
         let watch = self
             .engine
             .watch(self.queue_ref(ring_index), kick)
-            .map_err(|error| Refusal::Descriptor {
-                what: "kick",
-                error,
-            })?;
+            .map_err(|error| Refusal::Descriptor { what: "kick", error })?;
         self.vrings[ring_index].watch = Some(watch);
         if resumed {
             self.nudge(ring_index);
@@ -336,23 +309,13 @@ impl Session {
     }
 
     fn queue_ref(&self, ring: usize) -> QueueRef {
-        let side = if ring.is_multiple_of(2) {
-            Side::Rx
-        } else {
-            Side::Tx
-        };
-        QueueRef {
-            port: self.port.id(),
-            queue: ring / 2,
-            side,
-        }
+        let side = if ring.is_multiple_of(2) { Side::Rx } else { Side::Tx };
+        QueueRef { port: self.port.id(), queue: ring / 2, side }
     }
 
     /// Makes a worker look at a ring that is started.
     fn nudge(&self, ring: usize) {
-        let started = self
-            .port
-            .with_queue(ring, |q| q.ring.as_ref().is_some_and(|r| r.started));
+        let started = self.port.with_queue(ring, |q| q.ring.as_ref().is_some_and(|r| r.started));
         if started == Some(true) {
             self.engine.nudge(self.queue_ref(ring));
         }
@@ -432,9 +395,7 @@ fn spec(region: &MemoryRegion) -> RegionSpec {
 }
 
 fn notifier(what: &'static str, fd: Option<OwnedFd>) -> Result<Option<Notifier>, Refusal> {
-    fd.map(Notifier::new)
-        .transpose()
-        .map_err(|error| Refusal::Descriptor { what, error })
+    fd.map(Notifier::new).transpose().map_err(|error| Refusal::Descriptor { what, error })
 }
 
 /// A RARP "who am I" for `mac`, broadcast (RFC 903): what switches learn a moved guest from.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, FrameError, Scratch};
+use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
@@ -11,6 +11,7 @@ use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
 use weir_wire::OffloadError;
 
 use crate::error::StopReason;
+use crate::features::Features;
 use crate::queue::{Queue, Ring};
 
 /// A frame that waits in the guest's own memory for a receiver that was full.
@@ -52,17 +53,12 @@ impl TxQueue {
         let mut burst = scratch.lend();
         let filled = match what {
             Take::New => fill_new(ring, &memory, &mut burst, now_ns, counters),
-            Take::Parked => fill_waiting(
-                ring,
-                &memory,
-                &mut self.waiting,
-                &mut burst,
-                now_ns,
-                counters,
-            ),
+            Take::Parked => {
+                fill_waiting(ring, &memory, &mut self.waiting, &mut burst, now_ns, counters)
+            }
         };
         let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
-        let from_ring = burst.frames.len();
+        let from_ring = burst.frames().len();
         if what == Take::New {
             for frame in self.injected.drain(..) {
                 burst.add_own(&frame, now_ns);
@@ -76,21 +72,20 @@ impl TxQueue {
                 burst.blocked.dedup();
             }
             burst.park_room = bound.saturating_sub(self.waiting.len());
-            if !burst.frames.is_empty() {
+            if !burst.frames().is_empty() {
                 count(counters, index, &burst, what);
                 forward(&mut burst);
             }
         } else {
             // A disabled ring is still drained: "must process and discard any TX packets".
-            counters.dropped(DropReason::TxDisabled, burst.frames.len() as u64);
+            counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
         self.settle(index, what, from_ring, &burst, counters);
         scratch.give_back(burst);
 
         let ring = self.queue.ring.as_mut();
-        let (more, gone) = ring.map_or((false, false), |ring| {
-            (ring.device.available() > 0, ring.memory_gone())
-        });
+        let (more, gone) =
+            ring.map_or((false, false), |ring| (ring.device.available() > 0, ring.memory_gone()));
         if gone {
             return Err(StopReason::MemoryTruncated);
         }
@@ -98,10 +93,7 @@ impl TxQueue {
             frames: consumed,
             more,
             parked: self.waiting.len(),
-            parked_until: self
-                .waiting
-                .front()
-                .map(|first| first.since_ns + PARKED_NS_MAX),
+            parked_until: self.waiting.front().map(|first| first.since_ns + PARKED_NS_MAX),
         })
     }
 
@@ -122,25 +114,18 @@ impl TxQueue {
             parked |= 1 << waiting.frame;
         }
         // Parked again: before those that were not looked at.
-        let rest = if what == Take::Parked {
-            std::mem::take(&mut self.waiting)
-        } else {
-            VecDeque::new()
-        };
+        let rest =
+            if what == Take::Parked { std::mem::take(&mut self.waiting) } else { VecDeque::new() };
         let mut order: [u16; BURST_MAX] = [0; BURST_MAX];
         for waiting in &burst.parked {
             order[usize::from(waiting.frame)] = waiting.port.get();
         }
-        for (i, frame) in burst.frames[..from_ring].iter().enumerate() {
+        for (i, frame) in burst.frames()[..from_ring].iter().enumerate() {
             if parked & 1 << i == 0 {
                 ring.device.complete(frame.token, 0);
             } else if let Some(port) = PortId::new(order[i]) {
                 let since_ns = frame.arrived_ns;
-                self.waiting.push_back(Waiting {
-                    head: frame.token,
-                    port,
-                    since_ns,
-                });
+                self.waiting.push_back(Waiting { head: frame.token, port, since_ns });
                 if what == Take::New {
                     counters.parked.add(1);
                 }
@@ -197,23 +182,21 @@ fn fill_new<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring {
-        device, features, ..
-    } = ring;
+    let Ring { device, features, .. } = ring;
     device.suppress_kicks();
     device.refill()?;
-    let mut consumed = 0;
-    while !burst.is_full() && consumed < 2 * BURST_MAX {
+    while burst.chains.len() < BURST_MAX {
         let first = burst.pieces.len();
-        let Some(chain) = device.take_readable(memory, &mut burst.pieces)? else {
-            break;
-        };
-        consumed += 1;
-        if !add(burst, first, features.vnet_len(), chain, now_ns, counters)? {
-            device.complete(chain.head, 0);
+        let Some(chain) = device.take_readable(memory, &mut burst.pieces)? else { break };
+        note(burst, first, chain);
+    }
+    for i in 0..burst.chains.len() {
+        let chain = burst.chains[i];
+        if !add(burst, chain, *features, now_ns, counters)? {
+            device.complete(chain.token, 0);
         }
     }
-    Ok(consumed)
+    Ok(burst.chains.len())
 }
 
 /// Frames that waited, oldest first; those that waited too long are dropped.
@@ -225,15 +208,9 @@ fn fill_waiting<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring {
-        device, features, ..
-    } = ring;
-    let mut consumed = 0;
-    while !burst.is_full() {
-        let Some(frame) = waiting.pop_front() else {
-            break;
-        };
-        consumed += 1;
+    let Ring { device, features, .. } = ring;
+    while burst.chains.len() < BURST_MAX {
+        let Some(frame) = waiting.pop_front() else { break };
         if frame.since_ns + PARKED_NS_MAX <= now_ns {
             counters.dropped(DropReason::RxWaitedTooLong, 1);
             device.complete(frame.head, 0);
@@ -241,32 +218,36 @@ fn fill_waiting<'m>(
         }
         let first = burst.pieces.len();
         let chain = device.retake_readable(frame.head, memory, &mut burst.pieces)?;
-        if !add(
-            burst,
-            first,
-            features.vnet_len(),
-            chain,
-            frame.since_ns,
-            counters,
-        )? {
-            device.complete(chain.head, 0);
+        let chain = note(burst, first, chain);
+        if !add(burst, chain, *features, frame.since_ns, counters)? {
+            device.complete(chain.token, 0);
         }
     }
-    Ok(consumed)
+    Ok(burst.chains.len())
+}
+
+/// Remembers a chain whose pieces were appended from `first` on, and has its front fetched.
+#[inline]
+fn note(burst: &mut Burst<'_>, first: usize, chain: weir_ring::Chain) -> TakenChain {
+    if let Some(piece) = burst.pieces.get(first) {
+        piece.prefetch();
+    }
+    let pieces = (first as u32, burst.pieces.len() as u32);
+    let chain = TakenChain { token: chain.head, len: chain.len, pieces };
+    burst.chains.push(chain);
+    chain
 }
 
 /// Adds a chain's frame to the burst. `false`: it was dropped, with a counter.
+#[inline]
 fn add(
     burst: &mut Burst<'_>,
-    first: usize,
-    vnet_len: usize,
-    chain: weir_ring::Chain,
+    chain: TakenChain,
+    features: Features,
     arrived_ns: u64,
     counters: &PortCounters,
 ) -> Result<bool, Broken> {
-    let Err(error) = burst.add(first, vnet_len, chain.len, chain.head, arrived_ns) else {
-        return Ok(true);
-    };
+    let Err(error) = burst.add(chain, features.vnet_len(), arrived_ns) else { return Ok(true) };
     let reason = match error {
         FrameError::TooShort(_) => DropReason::FrameTooShort,
         FrameError::TooLong(_) => DropReason::FrameTooLong,
@@ -283,9 +264,7 @@ fn add(
 /// Counts frames once, when they are new.
 fn count(counters: &PortCounters, index: usize, burst: &Burst<'_>, what: Take) {
     if what == Take::New {
-        counters.tx[index].frames.add(burst.frames.len() as u64);
-        counters.tx[index]
-            .bytes
-            .add(burst.frames.iter().map(|f| u64::from(f.len)).sum());
+        counters.tx[index].frames.add(burst.frames().len() as u64);
+        counters.tx[index].bytes.add(burst.frames().iter().map(|f| u64::from(f.len)).sum());
     }
 }

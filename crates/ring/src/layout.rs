@@ -49,11 +49,7 @@ pub(crate) fn avail_event(size: u16) -> usize {
 /// Bytes of the descriptor, driver (available) and device (used) areas of a ring with `size`
 /// entries, the event fields included.
 pub fn area_sizes(size: u16) -> [usize; 3] {
-    [
-        DESC_BYTES * usize::from(size),
-        used_event(size) + 2,
-        avail_event(size) + 2,
-    ]
+    [DESC_BYTES * usize::from(size), used_event(size) + 2, avail_event(size) + 2]
 }
 
 /// What was negotiated about a ring.

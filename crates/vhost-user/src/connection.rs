@@ -134,11 +134,7 @@ impl Connection {
             return Err(ConnectionError::OutboundFull { queued });
         }
         self.outbound_bytes += bytes.len();
-        self.outbound.push_back(Outbound {
-            bytes,
-            sent: 0,
-            fds,
-        });
+        self.outbound.push_back(Outbound { bytes, sent: 0, fds });
         self.flush()
     }
 

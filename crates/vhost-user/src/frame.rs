@@ -37,12 +37,7 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     pub(crate) fn new() -> Self {
-        Self {
-            buffer: vec![0; HEADER_LEN],
-            filled: 0,
-            header: None,
-            fds: Vec::new(),
-        }
+        Self { buffer: vec![0; HEADER_LEN], filled: 0, header: None, fds: Vec::new() }
     }
 
     /// Takes what the socket has, without waiting. `None`: the message is not complete yet.

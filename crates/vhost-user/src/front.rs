@@ -133,11 +133,7 @@ impl FrontEnd {
 
     /// Sets a ring's size in entries.
     pub fn set_vring_num(&mut self, index: u32, num: u32) -> Result<(), FrontEndError> {
-        self.command(
-            Request::SetVringNum,
-            &VringState { index, num }.encode(),
-            &[],
-        )
+        self.command(Request::SetVringNum, &VringState { index, num }.encode(), &[])
     }
 
     /// Sets where a ring's parts are.
@@ -188,11 +184,7 @@ impl FrontEnd {
     /// Enables or disables a ring.
     pub fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<(), FrontEndError> {
         let num = u32::from(enable);
-        self.command(
-            Request::SetVringEnable,
-            &VringState { index, num }.encode(),
-            &[],
-        )
+        self.command(Request::SetVringEnable, &VringState { index, num }.encode(), &[])
     }
 
     /// Sets the virtio device status.
@@ -263,11 +255,7 @@ impl FrontEnd {
 
     /// Reads `len` bytes of the configuration space from `offset` on. None: the back end refused.
     pub fn get_config(&mut self, offset: u32, len: usize) -> Result<Vec<u8>, FrontEndError> {
-        let wanted = ConfigSpace {
-            offset,
-            flags: 0,
-            bytes: vec![0; len],
-        };
+        let wanted = ConfigSpace { offset, flags: 0, bytes: vec![0; len] };
         let reply: ConfigSpace = self.query(Request::GetConfig, &wanted.encode())?;
         Ok(reply.bytes)
     }
@@ -399,10 +387,7 @@ impl FrontEnd {
                 found: frame.header.request(),
             });
         }
-        Ok(Reply {
-            body: frame.body,
-            fds: frame.fds,
-        })
+        Ok(Reply { body: frame.body, fds: frame.fds })
     }
 
     /// Waits until the socket is ready, or fails with a timeout.
@@ -440,19 +425,11 @@ fn plain_reply<P: Payload>(request: RequestCode, reply: &Reply) -> Result<P, Pro
     let payload = P::decode(request, &reply.body)?;
     match reply.fds.len() {
         0 => Ok(payload),
-        actual => Err(ProtocolError::FdCount {
-            request,
-            expected: Expected::Exactly(0),
-            actual,
-        }),
+        actual => Err(ProtocolError::FdCount { request, expected: Expected::Exactly(0), actual }),
     }
 }
 
 /// What a back end would take for the request number, to name it in errors.
 fn first_word(bytes: &[u8]) -> RequestCode {
-    RequestCode(
-        bytes
-            .first_chunk()
-            .map_or(0, |word| u32::from_ne_bytes(*word)),
-    )
+    RequestCode(bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word)))
 }

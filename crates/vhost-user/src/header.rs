@@ -37,15 +37,10 @@ impl Header {
     ) -> Result<Self, ProtocolError> {
         let request = request.into();
         match u32::try_from(body_len) {
-            Ok(size) if body_len <= VHOST_USER_BODY_MAX => Ok(Self {
-                request,
-                flags: VERSION | flags,
-                size,
-            }),
-            _ => Err(ProtocolError::BodyTooLarge {
-                request,
-                size: body_len,
-            }),
+            Ok(size) if body_len <= VHOST_USER_BODY_MAX => {
+                Ok(Self { request, flags: VERSION | flags, size })
+            }
+            _ => Err(ProtocolError::BodyTooLarge { request, size: body_len }),
         }
     }
 
@@ -60,10 +55,7 @@ impl Header {
         let flags = u32::from_ne_bytes([f0, f1, f2, f3]);
         let size = u32::from_ne_bytes([s0, s1, s2, s3]);
         if flags & VERSION_MASK != VERSION {
-            return Err(ProtocolError::Version {
-                request,
-                found: flags & VERSION_MASK,
-            });
+            return Err(ProtocolError::Version { request, found: flags & VERSION_MASK });
         }
         if flags & !(VERSION_MASK | REPLY_FLAG | NEED_REPLY_FLAG) != 0 {
             return Err(ProtocolError::UndefinedFlags { request, flags });

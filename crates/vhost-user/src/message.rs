@@ -192,9 +192,7 @@ impl FrontMessage {
         }
         let parts = Parts { request, body, fds };
         // A caller's header and body that don't belong together.
-        parts.body_is(Expected::Exactly(header.body_len()), |len| {
-            len == header.body_len()
-        })?;
+        parts.body_is(Expected::Exactly(header.body_len()), |len| len == header.body_len())?;
 
         let Some(known) = request.known() else {
             return Ok(parts.unknown());
@@ -235,11 +233,7 @@ impl FrontMessage {
                     0 => false,
                     1 => true,
                     _ => {
-                        return Err(ProtocolError::EnableValue {
-                            request,
-                            index,
-                            num,
-                        });
+                        return Err(ProtocolError::EnableValue { request, index, num });
                     }
                 };
                 Self::SetVringEnable { index, enable }
@@ -306,19 +300,11 @@ impl Parts<'_> {
             return Ok(());
         }
         let request = self.request;
-        Err(ProtocolError::BodySize {
-            request,
-            expected,
-            actual,
-        })
+        Err(ProtocolError::BodySize { request, expected, actual })
     }
 
     fn wrong_fds(&self, expected: Expected) -> ProtocolError {
-        ProtocolError::FdCount {
-            request: self.request,
-            expected,
-            actual: self.fds.len(),
-        }
+        ProtocolError::FdCount { request: self.request, expected, actual: self.fds.len() }
     }
 
     fn no_fds(&self) -> Result<(), ProtocolError> {
@@ -400,17 +386,10 @@ impl Parts<'_> {
         if self.fds.len() > 1 {
             return Err(self.wrong_fds(Expected::AtMost(1)));
         }
-        Ok(LogBase::Shared {
-            log,
-            fd: self.fds.pop(),
-        })
+        Ok(LogBase::Shared { log, fd: self.fds.pop() })
     }
 
     fn unknown(self) -> FrontMessage {
-        FrontMessage::Unknown {
-            request: self.request,
-            body: self.body.to_vec(),
-            fds: self.fds,
-        }
+        FrontMessage::Unknown { request: self.request, body: self.body.to_vec(), fds: self.fds }
     }
 }

@@ -19,19 +19,12 @@ pub trait Payload: Sized {
 }
 
 fn wrong_size(request: RequestCode, expected: Expected, body: &[u8]) -> ProtocolError {
-    ProtocolError::BodySize {
-        request,
-        expected,
-        actual: body.len(),
-    }
+    ProtocolError::BodySize { request, expected, actual: body.len() }
 }
 
 /// The two 32-bit numbers in eight bytes.
 fn u32_pair([a0, a1, a2, a3, b0, b1, b2, b3]: [u8; 8]) -> (u32, u32) {
-    (
-        u32::from_ne_bytes([a0, a1, a2, a3]),
-        u32::from_ne_bytes([b0, b1, b2, b3]),
-    )
+    (u32::from_ne_bytes([a0, a1, a2, a3]), u32::from_ne_bytes([b0, b1, b2, b3]))
 }
 
 impl Payload for u64 {
@@ -143,12 +136,7 @@ impl MemoryRegion {
         // Chunks of 32 bytes by 8: always four of them.
         let (words, _) = bytes.as_chunks::<8>();
         let word = |n: usize| words.get(n).map_or(0, |word| u64::from_ne_bytes(*word));
-        Self {
-            guest_address: word(0),
-            size: word(1),
-            user_address: word(2),
-            mmap_offset: word(3),
-        }
+        Self { guest_address: word(0), size: word(1), user_address: word(2), mmap_offset: word(3) }
     }
 }
 
@@ -248,10 +236,9 @@ pub struct DirtyLog {
 impl Payload for DirtyLog {
     fn decode(request: RequestCode, body: &[u8]) -> Result<Self, ProtocolError> {
         match body.as_chunks::<8>() {
-            ([size, offset], []) => Ok(Self {
-                size: u64::from_ne_bytes(*size),
-                offset: u64::from_ne_bytes(*offset),
-            }),
+            ([size, offset], []) => {
+                Ok(Self { size: u64::from_ne_bytes(*size), offset: u64::from_ne_bytes(*offset) })
+            }
             _ => Err(wrong_size(request, Expected::Exactly(16), body)),
         }
     }
@@ -281,11 +268,7 @@ impl Payload for ConfigSpace {
         let Some((&[o0, o1, o2, o3, s0, s1, s2, s3, f0, f1, f2, f3], bytes)) =
             body.split_first_chunk::<CONFIG_HEADER_LEN>()
         else {
-            return Err(wrong_size(
-                request,
-                Expected::AtLeast(CONFIG_HEADER_LEN),
-                body,
-            ));
+            return Err(wrong_size(request, Expected::AtLeast(CONFIG_HEADER_LEN), body));
         };
         let size = usize::try_from(u32::from_ne_bytes([s0, s1, s2, s3])).unwrap_or(usize::MAX);
         if bytes.len() != size {
@@ -302,12 +285,8 @@ impl Payload for ConfigSpace {
     fn encode(&self) -> Vec<u8> {
         // More bytes than 32 bits can count don't fit a body either, which the header refuses.
         let size = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
-        let mut body = [
-            self.offset.to_ne_bytes(),
-            size.to_ne_bytes(),
-            self.flags.to_ne_bytes(),
-        ]
-        .concat();
+        let mut body =
+            [self.offset.to_ne_bytes(), size.to_ne_bytes(), self.flags.to_ne_bytes()].concat();
         body.extend_from_slice(&self.bytes);
         body
     }

@@ -48,27 +48,18 @@ fn almost_message() -> impl Strategy<Value = Vec<u8>> {
 fn piece() -> impl Strategy<Value = Vec<Piece>> {
     let bytes = prop_oneof![8 => almost_message(), 1 => prop::collection::vec(any::<u8>(), 1..60)];
     let fds = prop_oneof![4 => Just(0usize), 4 => Just(1), 2 => 2usize..=8, 1 => 9usize..=30];
-    (
-        bytes,
-        fds,
-        prop::option::weighted(0.3, any::<prop::sample::Index>()),
-    )
-        .prop_map(|(bytes, fds, cut)| match cut {
+    (bytes, fds, prop::option::weighted(0.3, any::<prop::sample::Index>())).prop_map(
+        |(bytes, fds, cut)| match cut {
             Some(cut) if bytes.len() > 1 => {
                 let (head, tail) = bytes.split_at(1 + cut.index(bytes.len() - 1));
                 vec![
-                    Piece {
-                        bytes: head.to_vec(),
-                        fds,
-                    },
-                    Piece {
-                        bytes: tail.to_vec(),
-                        fds: fds / 2,
-                    },
+                    Piece { bytes: head.to_vec(), fds },
+                    Piece { bytes: tail.to_vec(), fds: fds / 2 },
                 ]
             }
             _ => vec![Piece { bytes, fds }],
-        })
+        },
+    )
 }
 
 proptest! {

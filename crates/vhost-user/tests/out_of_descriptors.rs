@@ -14,16 +14,11 @@ fn descriptors_the_kernel_could_not_deliver_are_an_error() {
     let sent = std::fs::File::open("/dev/null").unwrap();
     // A request that takes any number of descriptors.
     let header = Header::new(RequestCode(1000), 0, 0).unwrap();
-    front
-        .raw_send(&header.encode(), &[sent.as_fd(); 3])
-        .unwrap();
+    front.raw_send(&header.encode(), &[sent.as_fd(); 3]).unwrap();
 
     let lowest_free = sent.try_clone().unwrap().as_raw_fd();
     let limit = getrlimit(Resource::Nofile);
-    let room_for_one = Rlimit {
-        current: Some(lowest_free as u64 + 1),
-        ..limit
-    };
+    let room_for_one = Rlimit { current: Some(lowest_free as u64 + 1), ..limit };
     setrlimit(Resource::Nofile, room_for_one).unwrap();
     let received = back.receive();
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -31,8 +26,5 @@ fn descriptors_the_kernel_could_not_deliver_are_an_error() {
     let lost = ProtocolError::FdsLost { received: 1 };
     assert_eq!(received.expect_err("accepted"), ConnectionError::from(lost));
     let now_free = sent.try_clone().unwrap().as_raw_fd();
-    assert_eq!(
-        now_free, lowest_free,
-        "the delivered descriptor is still open"
-    );
+    assert_eq!(now_free, lowest_free, "the delivered descriptor is still open");
 }

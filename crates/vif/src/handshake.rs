@@ -51,25 +51,14 @@ fn at<T>(
     ring: Option<u32>,
     result: Result<T, FrontEndError>,
 ) -> Result<T, VifError> {
-    result.map_err(|source| VifError::Handshake {
-        step: Step { request, ring },
-        source,
-    })
+    result.map_err(|source| VifError::Handshake { step: Step { request, ring }, source })
 }
 
 impl Handshake {
     /// Negotiates features and takes ownership.
     pub(crate) fn negotiate(front: FrontEnd, options: &Options) -> Result<Self, VifError> {
-        let mut handshake = Self {
-            front,
-            features: Features::NONE,
-            protocol: 0,
-        };
-        let offered = Features(at(
-            Request::GetFeatures,
-            None,
-            handshake.front.get_features(),
-        )?);
+        let mut handshake = Self { front, features: Features::NONE, protocol: 0 };
+        let offered = Features(at(Request::GetFeatures, None, handshake.front.get_features())?);
         if offered.contains(Features::PROTOCOL_FEATURES) {
             handshake.negotiate_protocol()?;
         }
@@ -78,11 +67,7 @@ impl Handshake {
         at(Request::SetOwner, None, handshake.front.set_owner())?;
         handshake.set_status(STATUS_DRIVER)?;
         let features = handshake.features;
-        at(
-            Request::SetFeatures,
-            None,
-            handshake.front.set_features(features.0),
-        )?;
+        at(Request::SetFeatures, None, handshake.front.set_features(features.0))?;
         handshake.confirm_features()?;
         handshake.set_mtu(options)?;
         Ok(handshake)
@@ -93,17 +78,9 @@ impl Handshake {
     }
 
     fn negotiate_protocol(&mut self) -> Result<(), VifError> {
-        let offered = at(
-            Request::GetProtocolFeatures,
-            None,
-            self.front.get_protocol_features(),
-        )?;
+        let offered = at(Request::GetProtocolFeatures, None, self.front.get_protocol_features())?;
         self.protocol = offered & PROTOCOL_WANTED;
-        at(
-            Request::SetProtocolFeatures,
-            None,
-            self.front.set_protocol_features(self.protocol),
-        )
+        at(Request::SetProtocolFeatures, None, self.front.set_protocol_features(self.protocol))
     }
 
     /// A back end without `MQ` has one pair.
@@ -158,11 +135,7 @@ impl Handshake {
     pub(crate) fn share(&mut self, memory: &SharedMemory) -> Result<(), VifError> {
         let (region, fd) = (memory.region(), memory.fd());
         if self.negotiated(VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS) {
-            let slots = at(
-                Request::GetMaxMemSlots,
-                None,
-                self.front.get_max_mem_slots(),
-            )?;
+            let slots = at(Request::GetMaxMemSlots, None, self.front.get_max_mem_slots())?;
             if slots > 0 {
                 let result = self.front.add_mem_reg(region, fd);
                 return at(Request::AddMemReg, None, result);

@@ -70,11 +70,7 @@ impl Plan {
     pub(crate) fn ring(&mut self, size: u16) -> Addresses {
         let [descriptor, driver, device] =
             area_sizes(size).map(|bytes| USER_BASE + self.reserve(bytes as u64, PAGE));
-        Addresses {
-            descriptor,
-            driver,
-            device,
-        }
+        Addresses { descriptor, driver, device }
     }
 
     /// `count` slots of `bytes`.
@@ -83,23 +79,13 @@ impl Plan {
         // share few sets of the cache, and small frames use only the beginning of theirs.
         let stride = (u64::from(bytes).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         let base = GUEST_BASE + self.reserve(stride * u64::from(count), PAGE);
-        Slots {
-            base,
-            stride,
-            bytes,
-            count,
-        }
+        Slots { base, stride, bytes, count }
     }
 
     /// Makes the memory: zeroed, and touched nowhere.
     pub(crate) fn build(self) -> Result<SharedMemory, VifError> {
         let size = self.len.next_multiple_of(PAGE);
-        let os = |call| {
-            move |errno: rustix::io::Errno| VifError::Os {
-                call,
-                source: errno.into(),
-            }
-        };
+        let os = |call| move |errno: rustix::io::Errno| VifError::Os { call, source: errno.into() };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("weir-vif", flags).map_err(os("memfd_create"))?;
         ftruncate(&fd, size).map_err(os("ftruncate"))?;
@@ -107,19 +93,11 @@ impl Plan {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals).map_err(os("fcntl(F_ADD_SEALS)"))?;
         let file = File::from(fd);
-        let spec = RegionSpec {
-            guest_address: GUEST_BASE,
-            size,
-            user_address: USER_BASE,
-            mmap_offset: 0,
-        };
+        let spec =
+            RegionSpec { guest_address: GUEST_BASE, size, user_address: USER_BASE, mmap_offset: 0 };
         let mut memory = GuestMemory::default();
         memory.add(spec, &file)?;
-        Ok(SharedMemory {
-            file,
-            size,
-            memory: Arc::new(memory),
-        })
+        Ok(SharedMemory { file, size, memory: Arc::new(memory) })
     }
 }
 

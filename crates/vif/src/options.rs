@@ -95,9 +95,7 @@ impl Options {
         } else if features.intersects(Features::GUEST_GSO) {
             FRAME_LEN_MAX + header
         } else {
-            self.mtu
-                .map_or(PLAIN_FRAME_BYTES, |mtu| u32::from(mtu) + 14 + 4)
-                + header
+            self.mtu.map_or(PLAIN_FRAME_BYTES, |mtu| u32::from(mtu) + 14 + 4) + header
         };
         self.rx_buffer_bytes.max(needed)
     }

@@ -165,10 +165,7 @@ impl QueuePair {
     pub fn recv_into(&mut self, out: &mut Vec<u8>) -> Option<Received> {
         self.recv(|frame| {
             frame.copy_to(out);
-            Received {
-                header: frame.header,
-                len: frame.len,
-            }
+            Received { header: frame.header, len: frame.len }
         })
     }
 
@@ -217,11 +214,7 @@ impl QueuePair {
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         // A ring that is not waited for may have a call from before: leave its eventfd out.
         let events = |wanted| {
-            if wanted {
-                PollFlags::IN
-            } else {
-                PollFlags::empty()
-            }
+            if wanted { PollFlags::IN } else { PollFlags::empty() }
         };
         let mut fds = [
             PollFd::new(&self.rx.call, events(what.receive())),

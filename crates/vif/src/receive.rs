@@ -138,21 +138,13 @@ impl Receive {
             let mut pieces = recycle(std::mem::take(&mut self.pieces));
             let written = self.used.iter().map(|used| self.written(*used));
             pieces.extend(written.enumerate().filter_map(|(i, piece)| {
-                let piece = if i == 0 {
-                    piece.skip(VnetHdr::LEN)
-                } else {
-                    piece
-                };
+                let piece = if i == 0 { piece.skip(VnetHdr::LEN) } else { piece };
                 (!piece.is_empty()).then_some(piece)
             }));
             let len = pieces.iter().map(Slice::len).sum();
             counters.rx_frames.add(1);
             counters.rx_bytes.add(len as u64);
-            let result = look(&Frame {
-                header,
-                len,
-                pieces: &pieces,
-            });
+            let result = look(&Frame { header, len, pieces: &pieces });
             self.pieces = recycle(pieces);
             self.refill_batch(counters);
             return Some(result);
@@ -172,10 +164,7 @@ impl Receive {
         let used = used?;
         let slot = self.slot_of[usize::from(used.head)];
         self.idle.push(slot);
-        Some(UsedBuffer {
-            slot,
-            written: used.written,
-        })
+        Some(UsedBuffer { slot, written: used.written })
     }
 
     /// The bytes that the device wrote to a buffer, of which [`collect`](Self::collect) has seen

@@ -35,26 +35,16 @@ struct Fill {
 }
 
 fn first(num_buffers: u16, written: u32) -> Fill {
-    Fill {
-        num_buffers: Some(num_buffers),
-        written,
-    }
+    Fill { num_buffers: Some(num_buffers), written }
 }
 
 fn next(written: u32) -> Fill {
-    Fill {
-        num_buffers: None,
-        written,
-    }
+    Fill { num_buffers: None, written }
 }
 
 impl Bench {
     fn new(features: Features) -> Self {
-        let config = RingConfig {
-            size: SIZE,
-            event_idx: true,
-            indirect: true,
-        };
+        let config = RingConfig { size: SIZE, event_idx: true, indirect: true };
         let mut plan = Plan::default();
         let (rx_at, tx_at) = (plan.ring(SIZE), plan.ring(SIZE));
         let buffers = Receive::plan(&mut plan, SIZE, BUFFER_BYTES);
@@ -82,12 +72,7 @@ impl Bench {
         pair.start();
         let device = |at| SplitDevice::new(&memory.memory, config, at, 0).unwrap();
         let (rx, tx) = (device(&rx_at), device(&tx_at));
-        Self {
-            memory,
-            pair,
-            rx,
-            tx,
-        }
+        Self { memory, pair, rx, tx }
     }
 
     /// Uses one receive buffer for each of `fills`.
@@ -98,10 +83,7 @@ impl Bench {
             let mut pieces = Vec::new();
             let chain = self.rx.take_writable(memory, &mut pieces).unwrap();
             if let Some(num_buffers) = fill.num_buffers {
-                let header = VnetHdr {
-                    num_buffers,
-                    ..VnetHdr::default()
-                };
+                let header = VnetHdr { num_buffers, ..VnetHdr::default() };
                 pieces[0].write(&header.to_bytes());
             }
             self.rx.complete(chain.unwrap().head, fill.written);
@@ -125,9 +107,7 @@ impl Bench {
     /// That every buffer can be used again: a whole ring of good frames goes through.
     fn still_works(&mut self) {
         let (_, errors) = self.seen();
-        self.pair
-            .wait(crate::WaitFor::Receive, std::time::Duration::ZERO)
-            .unwrap();
+        self.pair.wait(crate::WaitFor::Receive, std::time::Duration::ZERO).unwrap();
         for _ in 0..3 {
             self.receive(&[first(1, 12 + 60); SIZE as usize]);
             assert_eq!(self.seen(), (vec![60; SIZE.into()], errors));
@@ -279,10 +259,7 @@ fn frames_in_flight_keep_their_segments_while_others_are_reclaimed() {
 #[test]
 fn features_have_names_and_needs() {
     let features = Features::VERSION_1 | Features::MRG_RXBUF | Features(1 << 60);
-    assert_eq!(
-        features.to_string(),
-        "VERSION_1|MRG_RXBUF|0x1000000000000000"
-    );
+    assert_eq!(features.to_string(), "VERSION_1|MRG_RXBUF|0x1000000000000000");
     assert_eq!(Features::NONE.to_string(), "none");
     assert!(Features::ALL.contains(Features::HOST_USO | Features::PROTOCOL_FEATURES));
     let alone = Features::HOST_TSO4 | Features::GUEST_TSO4 | Features::CSUM;

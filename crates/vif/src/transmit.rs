@@ -144,9 +144,7 @@ impl Transmit {
             own(&self.memory, address, SEGMENT_BYTES).write(bytes);
         }
         self.bodies.push((segments, bytes.len()));
-        Some(Body {
-            index: self.bodies.len() - 1,
-        })
+        Some(Body { index: self.bodies.len() - 1 })
     }
 
     /// Offers a frame: `head` is copied, the `range` of `body` is not.
@@ -234,11 +232,7 @@ impl Transmit {
 
     /// Whether the ring has room for the chain.
     fn has_descriptors(&self) -> bool {
-        let needed = if self.is_indirect() {
-            1
-        } else {
-            self.chain.len()
-        };
+        let needed = if self.is_indirect() { 1 } else { self.chain.len() };
         usize::from(self.ring.free()) >= needed
     }
 
@@ -270,10 +264,7 @@ impl Transmit {
         let Some(head) = head else {
             unreachable!("a ring with room for the chain refused it");
         };
-        let mut owned = Owned {
-            count: owned_count,
-            ..Owned::default()
-        };
+        let mut owned = Owned { count: owned_count, ..Owned::default() };
         owned.segments[..owned_count].copy_from_slice(&segments);
         self.owned[usize::from(head)] = owned;
     }
@@ -282,10 +273,8 @@ impl Transmit {
     fn write_table(&self, slot: u32) -> (u64, u32) {
         let mut table = [0; CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES];
         let count = self.chain.len();
-        for (i, (entry, buffer)) in table
-            .chunks_exact_mut(DESCRIPTOR_BYTES)
-            .zip(&self.chain)
-            .enumerate()
+        for (i, (entry, buffer)) in
+            table.chunks_exact_mut(DESCRIPTOR_BYTES).zip(&self.chain).enumerate()
         {
             let next = i + 1;
             let flags = if next < count { DESC_F_NEXT } else { 0 };

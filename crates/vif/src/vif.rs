@@ -102,10 +102,7 @@ impl PairPlan {
 }
 
 fn event() -> Result<Event, VifError> {
-    Event::new().map_err(|errno| VifError::Os {
-        call: "eventfd",
-        source: errno.into(),
-    })
+    Event::new().map_err(|errno| VifError::Os { call: "eventfd", source: errno.into() })
 }
 
 impl Vif {
@@ -115,10 +112,8 @@ impl Vif {
     /// [`VifError`]; what went wrong in the handshake names the step.
     pub fn connect(path: impl AsRef<Path>, options: &Options) -> Result<Self, VifError> {
         let path = path.as_ref();
-        let stream = UnixStream::connect(path).map_err(|source| VifError::Connect {
-            path: path.to_owned(),
-            source,
-        })?;
+        let stream = UnixStream::connect(path)
+            .map_err(|source| VifError::Connect { path: path.to_owned(), source })?;
         Self::over(stream, options)
     }
 
@@ -141,9 +136,8 @@ impl Vif {
         let features = handshake.features;
 
         let mut plan = Plan::default();
-        let plans: Vec<_> = (0..options.queues)
-            .map(|_| PairPlan::new(&mut plan, options, features))
-            .collect();
+        let plans: Vec<_> =
+            (0..options.queues).map(|_| PairPlan::new(&mut plan, options, features)).collect();
         let memory = plan.build()?;
         handshake.share(&memory)?;
 
@@ -171,14 +165,7 @@ impl Vif {
         }
         let front = handshake.finish(rings)?;
         pairs.iter_mut().for_each(QueuePair::start);
-        Ok(Self {
-            front,
-            mac: options.mac,
-            features,
-            err,
-            rings,
-            pairs,
-        })
+        Ok(Self { front, mac: options.mac, features, err, rings, pairs })
     }
 
     /// The queue pairs, in order, to be moved to the threads that use them. Empty the second time.

@@ -20,18 +20,11 @@ fn entries(path: &str) -> usize {
 fn held() -> [usize; 3] {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mappings = maps.lines().filter(|l| l.contains("memfd:weir-vif"));
-    [
-        entries("/proc/self/fd"),
-        entries("/proc/self/task"),
-        mappings.count(),
-    ]
+    [entries("/proc/self/fd"), entries("/proc/self/task"), mappings.count()]
 }
 
 fn session(config: &Config, queues: usize) {
-    let options = Options {
-        queues,
-        ..Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]))
-    };
+    let options = Options { queues, ..Options::new(Mac([0x52, 0x54, 0, 0, 0, 1])) };
     let (backend, socket) = Backend::echo(config);
     if let Ok(mut vif) = Vif::over(socket, &options) {
         for mut pair in vif.queue_pairs() {
@@ -44,10 +37,7 @@ fn session(config: &Config, queues: usize) {
 }
 
 fn refusing(request: Request) -> Config {
-    Config {
-        refuse: Some(request),
-        ..Config::default()
-    }
+    Config { refuse: Some(request), ..Config::default() }
 }
 
 /// One test: two would see what the other holds.

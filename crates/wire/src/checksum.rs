@@ -22,10 +22,7 @@ pub struct Sum {
 impl Sum {
     /// The sum of nothing.
     pub const fn new() -> Sum {
-        Sum {
-            words: 0,
-            odd: false,
-        }
+        Sum { words: 0, odd: false }
     }
 
     /// Adds the next bytes.
@@ -36,11 +33,7 @@ impl Sum {
     /// Adds the next `len` bytes, whose [`partial`] sum is `folded`; for memory this crate cannot read.
     pub fn add_partial(&mut self, folded: u16, len: usize) {
         // After an odd number of bytes the piece's high bytes are the packet's low bytes.
-        let word = if self.odd {
-            folded.swap_bytes()
-        } else {
-            folded
-        };
+        let word = if self.odd { folded.swap_bytes() } else { folded };
         self.words += u64::from(word);
         self.odd ^= !len.is_multiple_of(2);
     }
@@ -75,10 +68,7 @@ pub fn partial(piece: &[u8]) -> u16 {
     // (RFC 1071 §2 B), and 32-bit words fold to the same 16 bits (§2 C). 32-bit words in 64-bit
     // lanes need no carry, so that the compiler can use vectors.
     let (words, rest) = piece.as_chunks::<4>();
-    let mut sum: u64 = words
-        .iter()
-        .map(|word| u64::from(u32::from_ne_bytes(*word)))
-        .sum();
+    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let mut last = [0; 4];
     for (padded, byte) in last.iter_mut().zip(rest) {
         *padded = *byte;
@@ -159,14 +149,8 @@ pub enum FillError {
 /// [`FillError::OutsideHead`], with no change, when the checksum field is not in the head.
 pub fn fill_checksum(head: &mut Head, csum: CsumPartial, rest: Sum) -> Result<(), FillError> {
     let at = csum.field();
-    let error = FillError::OutsideHead {
-        at,
-        head_len: head.len(),
-    };
-    let covered = head
-        .as_slice()
-        .get(usize::from(csum.start)..)
-        .ok_or(error)?;
+    let error = FillError::OutsideHead { at, head_len: head.len() };
+    let covered = head.as_slice().get(usize::from(csum.start)..).ok_or(error)?;
     array_at::<2>(head.as_slice(), at).ok_or(error)?;
     // The field itself is summed too: it holds the pseudo-header's sum.
     let mut sum = Sum::new();

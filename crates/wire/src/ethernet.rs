@@ -63,10 +63,7 @@ impl Ethernet {
         let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
             head.first_chunk::<HEADER_LEN>()
         else {
-            return Err(ParseError::Short {
-                len: head.len(),
-                need: HEADER_LEN,
-            });
+            return Err(ParseError::Short { len: head.len(), need: HEADER_LEN });
         };
         let untagged = Ethernet {
             dst: Mac([d0, d1, d2, d3, d4, d5]),
@@ -86,10 +83,7 @@ impl Ethernet {
                 header_len: (HEADER_LEN + TAG_LEN) as u16,
                 ..untagged
             }),
-            _ => Err(ParseError::Short {
-                len: head.len(),
-                need: HEADER_LEN + TAG_LEN,
-            }),
+            _ => Err(ParseError::Short { len: head.len(), need: HEADER_LEN + TAG_LEN }),
         }
     }
 }
@@ -98,9 +92,8 @@ impl Ethernet {
 mod tests {
     use super::*;
 
-    const FRAME: [u8; 18] = [
-        1, 2, 3, 4, 5, 6, 0x52, 0x54, 0, 0, 0, 9, 0x81, 0x00, 0x20, 0x0a, 0x08, 0x06,
-    ];
+    const FRAME: [u8; 18] =
+        [1, 2, 3, 4, 5, 6, 0x52, 0x54, 0, 0, 0, 9, 0x81, 0x00, 0x20, 0x0a, 0x08, 0x06];
 
     #[test]
     fn tagged_header_gives_the_ethertype_behind_the_tag() {
@@ -108,10 +101,7 @@ mod tests {
         assert_eq!(ethernet.dst, Mac([1, 2, 3, 4, 5, 6]));
         assert_eq!(ethernet.src, Mac([0x52, 0x54, 0, 0, 0, 9]));
         assert_eq!(ethernet.tag, Tci::new(10, 1, false));
-        assert_eq!(
-            (ethernet.ethertype, ethernet.header_len),
-            (ethertype::ARP, 18)
-        );
+        assert_eq!((ethernet.ethertype, ethernet.header_len), (ethertype::ARP, 18));
     }
 
     #[test]
@@ -129,10 +119,7 @@ mod tests {
     fn header_cut_anywhere_is_an_error() {
         for len in 0..FRAME.len() {
             let need = if len < 14 { 14 } else { 18 };
-            assert_eq!(
-                Ethernet::parse(&FRAME[..len]),
-                Err(ParseError::Short { len, need })
-            );
+            assert_eq!(Ethernet::parse(&FRAME[..len]), Err(ParseError::Short { len, need }));
         }
     }
 }

@@ -82,12 +82,9 @@ impl Toeplitz {
 
     /// The hash of `input`, of which at most [`INPUT_LEN_MAX`] bytes count.
     pub fn hash(&self, input: &[u8]) -> u32 {
-        input
-            .iter()
-            .zip(&self.table)
-            .fold(0, |hash, (byte, [high, low])| {
-                hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 0xf)]
-            })
+        input.iter().zip(&self.table).fold(0, |hash, (byte, [high, low])| {
+            hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 0xf)]
+        })
     }
 
     /// The hash of a frame's flow: addresses and ports for TCP and UDP, addresses for other IP and

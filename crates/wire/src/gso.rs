@@ -107,14 +107,8 @@ pub struct Segmenter {
 /// The network header's fields that differ between segments. `offset` is the header's own.
 #[derive(Clone, Copy, Debug)]
 enum L3 {
-    Ipv4 {
-        offset: usize,
-        header_len: usize,
-        id: u16,
-    },
-    Ipv6 {
-        offset: usize,
-    },
+    Ipv4 { offset: usize, header_len: usize, id: u16 },
+    Ipv6 { offset: usize },
 }
 
 /// The transport header's. `offset` is the header's own.
@@ -144,10 +138,7 @@ impl Segmenter {
             return Err(GsoError::OtherHeaders);
         }
         if usize::from(hdr_len) > head.len() {
-            return Err(GsoError::HeadersExceedHead {
-                hdr_len,
-                head_len: head.len(),
-            });
+            return Err(GsoError::HeadersExceedHead { hdr_len, head_len: head.len() });
         }
         let payload_len = frame_len
             .checked_sub(u32::from(hdr_len))
@@ -201,11 +192,7 @@ impl Segmenter {
 
         let l3_len = self.network.len_field(hdr_len, len).ok()?;
         match self.network {
-            L3::Ipv4 {
-                offset,
-                header_len,
-                id,
-            } => {
+            L3::Ipv4 { offset, header_len, id } => {
                 put(bytes, offset + IPV4_TOTAL_LEN_OFFSET, l3_len.to_be_bytes())?;
                 let id = id.wrapping_add(self.index);
                 put(bytes, offset + IPV4_ID_OFFSET, id.to_be_bytes())?;
@@ -213,11 +200,7 @@ impl Segmenter {
                 put(bytes, offset + IPV4_CSUM_OFFSET, checksum.to_be_bytes())?;
             }
             L3::Ipv6 { offset } => {
-                put(
-                    bytes,
-                    offset + IPV6_PAYLOAD_LEN_OFFSET,
-                    l3_len.to_be_bytes(),
-                )?;
+                put(bytes, offset + IPV6_PAYLOAD_LEN_OFFSET, l3_len.to_be_bytes())?;
             }
         }
         match self.transport {
@@ -226,11 +209,7 @@ impl Segmenter {
                 put(bytes, offset + TCP_SEQ_OFFSET, seq.to_be_bytes())?;
                 let not_first = if first { 0 } else { TCP_CWR };
                 let not_last = if last { 0 } else { TCP_FIN | TCP_PSH };
-                put(
-                    bytes,
-                    offset + TCP_FLAGS_OFFSET,
-                    [flags & !not_first & !not_last],
-                )?;
+                put(bytes, offset + TCP_FLAGS_OFFSET, [flags & !not_first & !not_last])?;
             }
             L4::Udp { offset } => {
                 let udp_len = u16::try_from(l4_len).ok()?;
@@ -316,9 +295,7 @@ impl L4 {
                     flags: u8_at(head, offset + TCP_FLAGS_OFFSET)?,
                 })
             }
-            Transport::Udp { offset, .. } => Some(L4::Udp {
-                offset: usize::from(offset),
-            }),
+            Transport::Udp { offset, .. } => Some(L4::Udp { offset: usize::from(offset) }),
             Transport::Other => None,
         }
     }

@@ -40,6 +40,9 @@ pub enum TagError {
 }
 
 impl Head {
+    /// No bytes.
+    pub const EMPTY: Head = Head { bytes: [0; HEAD_CAPACITY], len: 0 };
+
     /// A copy of the first [`HEAD_LEN`] bytes of `front`, or of all of it when it is shorter. What
     /// follows in the frame starts at [`Head::len`].
     pub fn copy_of(front: &[u8]) -> Head {
@@ -53,13 +56,20 @@ impl Head {
     /// [`Head::as_mut_slice`] from memory it cannot borrow.
     pub fn zeroed(len: usize) -> Head {
         // HEAD_LEN is below 256, as asserted above.
-        Head {
-            bytes: [0; HEAD_CAPACITY],
-            len: len.min(HEAD_LEN) as u8,
-        }
+        Head { bytes: [0; HEAD_CAPACITY], len: len.min(HEAD_LEN) as u8 }
+    }
+
+    /// Makes room for `len` bytes, or [`HEAD_LEN`] when `len` is more, that the caller fills in now;
+    /// until then they are what was there before. Cheaper than a new head.
+    #[inline]
+    pub fn refill(&mut self, len: usize) -> &mut [u8] {
+        let len = len.min(HEAD_LEN);
+        self.len = len as u8; // HEAD_LEN is below 256, as asserted above
+        &mut self.bytes[..len]
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len()]
     }
@@ -71,6 +81,7 @@ impl Head {
     }
 
     /// How many bytes there are.
+    #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
@@ -102,8 +113,7 @@ impl Head {
     pub fn strip_vlan(&mut self) -> Option<Tci> {
         let tag = Ethernet::parse(self.as_slice()).ok()?.tag?;
         let len = self.len();
-        self.bytes
-            .copy_within(ETHERTYPE_OFFSET + TAG_LEN..len, ETHERTYPE_OFFSET);
+        self.bytes.copy_within(ETHERTYPE_OFFSET + TAG_LEN..len, ETHERTYPE_OFFSET);
         self.len -= TAG_LEN as u8;
         Some(tag)
     }
@@ -121,8 +131,7 @@ impl Head {
         if len + TAG_LEN > HEAD_CAPACITY {
             return Err(TagError::Full { len });
         }
-        self.bytes
-            .copy_within(ETHERTYPE_OFFSET..len, ETHERTYPE_OFFSET + TAG_LEN);
+        self.bytes.copy_within(ETHERTYPE_OFFSET..len, ETHERTYPE_OFFSET + TAG_LEN);
         self.bytes[ETHERTYPE_OFFSET..TCI_OFFSET].copy_from_slice(&ethertype::VLAN.to_be_bytes());
         self.bytes[TCI_OFFSET..TCI_OFFSET + 2].copy_from_slice(&tag.bits().to_be_bytes());
         self.len += TAG_LEN as u8;
@@ -183,10 +192,7 @@ mod tests {
         assert_eq!(short.insert_vlan(tag), Err(TagError::Short { len: 13 }));
         let mut full = Head::copy_of(&untagged(HEAD_LEN));
         full.insert_vlan(tag).unwrap();
-        assert_eq!(
-            full.insert_vlan(tag),
-            Err(TagError::Full { len: HEAD_CAPACITY })
-        );
+        assert_eq!(full.insert_vlan(tag), Err(TagError::Full { len: HEAD_CAPACITY }));
         assert_eq!(Head::copy_of(&untagged(60)).strip_vlan(), None);
     }
 
@@ -206,6 +212,14 @@ mod tests {
         assert_eq!(head.as_slice()[19..22], [19, 7, 7]);
         assert!(!head.append(&[8]));
         assert_eq!(head.len(), HEAD_LEN);
+    }
+
+    #[test]
+    fn refilling_keeps_nothing_but_room() {
+        let mut head = Head::copy_of(&untagged(60));
+        head.refill(20).fill(9);
+        assert_eq!(head.as_slice(), [9; 20]);
+        assert_eq!(head.refill(1000).len(), HEAD_LEN);
     }
 
     #[test]

@@ -147,11 +147,7 @@ impl Layers {
             }
             _ => Transport::Other,
         };
-        Ok(Layers {
-            ethernet,
-            network,
-            transport,
-        })
+        Ok(Layers { ethernet, network, transport })
     }
 
     /// Where the network header starts.
@@ -163,9 +159,7 @@ impl Layers {
     /// May exceed the head.
     pub fn headers_len(&self) -> Option<u16> {
         match self.transport {
-            Transport::Tcp {
-                offset, header_len, ..
-            } => Some(offset + header_len),
+            Transport::Tcp { offset, header_len, .. } => Some(offset + header_len),
             Transport::Udp { offset, .. } => Some(offset + UDP_HEADER_LEN),
             Transport::Other => None,
         }
@@ -175,21 +169,8 @@ impl Layers {
 impl Ipv4 {
     fn parse(head: &[u8], l3: u16) -> Option<Ipv4> {
         let header: [u8; IPV4_HEADER_LEN_MIN as usize] = array_at(head, usize::from(l3))?;
-        let [
-            ver_ihl,
-            _,
-            len0,
-            len1,
-            _,
-            _,
-            frag0,
-            frag1,
-            _,
-            protocol,
-            _,
-            _,
-            addresses @ ..,
-        ] = header;
+        let [ver_ihl, _, len0, len1, _, _, frag0, frag1, _, protocol, _, _, addresses @ ..] =
+            header;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
         let header_len = u16::from(ver_ihl & 0xf) * 4;
         if ver_ihl >> 4 != 4 || header_len < IPV4_HEADER_LEN_MIN {
@@ -275,19 +256,13 @@ impl Transport {
     fn udp(head: &[u8], offset: u16) -> Option<Transport> {
         let [s0, s1, d0, d1, ..]: [u8; UDP_HEADER_LEN as usize] =
             array_at(head, usize::from(offset))?;
-        Some(Transport::Udp {
-            offset,
-            ports: Ports::from_bytes([s0, s1, d0, d1]),
-        })
+        Some(Transport::Udp { offset, ports: Ports::from_bytes([s0, s1, d0, d1]) })
     }
 }
 
 impl Ports {
     fn from_bytes([s0, s1, d0, d1]: [u8; 4]) -> Ports {
-        Ports {
-            src: u16::from_be_bytes([s0, s1]),
-            dst: u16::from_be_bytes([d0, d1]),
-        }
+        Ports { src: u16::from_be_bytes([s0, s1]), dst: u16::from_be_bytes([d0, d1]) }
     }
 }
 

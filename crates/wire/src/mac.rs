@@ -80,22 +80,19 @@ impl FromStr for Mac {
     fn from_str(text: &str) -> Result<Mac, MacParseError> {
         let groups = text.split(':').count();
         if groups != 6 {
-            return Err(MacParseError::Groups {
-                text: text.to_owned(),
-                groups,
-            });
+            return Err(MacParseError::Groups { text: text.to_owned(), groups });
         }
         let mut mac = Mac::default();
         for (index, (byte, group)) in mac.0.iter_mut().zip(text.split(':')).enumerate() {
             // from_str_radix alone would take "+f".
             let digits = group.len() == 2 && group.bytes().all(|b| b.is_ascii_hexdigit());
-            *byte = digits
-                .then(|| u8::from_str_radix(group, 16).ok())
-                .flatten()
-                .ok_or_else(|| MacParseError::Group {
-                    text: text.to_owned(),
-                    position: index + 1,
-                    group: group.to_owned(),
+            *byte =
+                digits.then(|| u8::from_str_radix(group, 16).ok()).flatten().ok_or_else(|| {
+                    MacParseError::Group {
+                        text: text.to_owned(),
+                        position: index + 1,
+                        group: group.to_owned(),
+                    }
                 })?;
         }
         Ok(mac)
@@ -118,19 +115,12 @@ mod tests {
     #[test]
     fn errors_say_what_is_wrong_and_where() {
         let short = "52:54:00:12:34".parse::<Mac>().unwrap_err();
-        assert!(
-            short.to_string().ends_with("\"52:54:00:12:34\" has 5"),
-            "{short}"
-        );
+        assert!(short.to_string().ends_with("\"52:54:00:12:34\" has 5"), "{short}");
         let sign = "52:54:00:+1:34:56".parse::<Mac>().unwrap_err();
         assert!(sign.to_string().starts_with("group 4"), "{sign}");
-        for bad in [
-            "",
-            "52:54:00:12:34:5",
-            "52:54:00:12:34:5g",
-            "52-54-00-12-34-56",
-            "é2:54:00:12:34:56",
-        ] {
+        for bad in
+            ["", "52:54:00:12:34:5", "52:54:00:12:34:5g", "52-54-00-12-34-56", "é2:54:00:12:34:56"]
+        {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
     }

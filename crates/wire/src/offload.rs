@@ -144,10 +144,7 @@ pub enum OffloadError {
 
 impl CsumPartial {
     fn checked(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<CsumPartial, OffloadError> {
-        let csum = CsumPartial {
-            start: hdr.csum_start,
-            offset: hdr.csum_offset,
-        };
+        let csum = CsumPartial { start: hdr.csum_start, offset: hdr.csum_offset };
         let end = u32::from(csum.start) + u32::from(csum.offset) + 2;
         if end > frame_len || csum.start > u16::MAX - TAG {
             return Err(OffloadError::CsumBeyondFrame {
@@ -164,10 +161,7 @@ impl CsumPartial {
                 _ => 0,
             };
         if csum.start < headers_len {
-            return Err(OffloadError::CsumInHeaders {
-                start: csum.start,
-                headers_len,
-            });
+            return Err(OffloadError::CsumInHeaders { start: csum.start, headers_len });
         }
         Ok(csum)
     }
@@ -180,11 +174,7 @@ impl GsoKind {
             (self, layers.network, layers.transport),
             (GsoKind::Tcp4, Network::Ipv4(_), Transport::Tcp { .. })
                 | (GsoKind::Tcp6, Network::Ipv6(_), Transport::Tcp { .. })
-                | (
-                    GsoKind::Udp,
-                    Network::Ipv4(_) | Network::Ipv6(_),
-                    Transport::Udp { .. }
-                )
+                | (GsoKind::Udp, Network::Ipv4(_) | Network::Ipv6(_), Transport::Udp { .. })
         )
     }
 
@@ -232,37 +222,26 @@ impl Gso {
         if u32::from(hdr_len) >= frame_len {
             return Err(OffloadError::GsoWithoutPayload { hdr_len, frame_len });
         }
-        Ok(Gso {
-            kind,
-            ecn,
-            size: hdr.gso_size,
-            hdr_len,
-        })
+        Ok(Gso { kind, ecn, size: hdr.gso_size, hdr_len })
     }
 }
 
 /// Where TCP or UDP has its checksum in a frame with these headers.
 pub(crate) fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
     match layers.transport {
-        Transport::Tcp { offset, .. } => Some(CsumPartial {
-            start: offset,
-            offset: TCP_CSUM_OFFSET,
-        }),
-        Transport::Udp { offset, .. } => Some(CsumPartial {
-            start: offset,
-            offset: UDP_CSUM_OFFSET,
-        }),
+        Transport::Tcp { offset, .. } => {
+            Some(CsumPartial { start: offset, offset: TCP_CSUM_OFFSET })
+        }
+        Transport::Udp { offset, .. } => {
+            Some(CsumPartial { start: offset, offset: UDP_CSUM_OFFSET })
+        }
         Transport::Other => None,
     }
 }
 
 impl Offload {
     /// Nothing asked: every header field and checksum is as it should arrive.
-    pub const NONE: Offload = Offload {
-        csum: None,
-        gso: None,
-        data_valid: false,
-    };
+    pub const NONE: Offload = Offload { csum: None, gso: None, data_valid: false };
 
     /// Checks the header in front of a frame of `frame_len` bytes that starts with `head`. A frame
     /// that asks for nothing costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
@@ -283,20 +262,19 @@ impl Offload {
             _ => Some(Gso::checked(hdr, csum, head, frame_len)?),
         };
         let data_valid = csum.is_none() && hdr.flags & vnet::F_DATA_VALID != 0;
-        Ok(Offload {
-            csum,
-            gso,
-            data_valid,
-        })
+        Ok(Offload { csum, gso, data_valid })
     }
 
     /// A frame, not GSO, whose checksum is left to the receiver.
     pub const fn with_csum(csum: CsumPartial) -> Offload {
-        Offload {
-            csum: Some(csum),
-            gso: None,
-            data_valid: false,
-        }
+        Offload { csum: Some(csum), gso: None, data_valid: false }
+    }
+
+    /// Whether nothing is asked, [`Offload::NONE`]: the header in front is all zero but for
+    /// `num_buffers`.
+    #[inline]
+    pub const fn is_none(&self) -> bool {
+        self.csum.is_none() && self.gso.is_none() && !self.data_valid
     }
 
     /// The checksum that is left to the receiver.
@@ -316,19 +294,13 @@ impl Offload {
 
     /// Without `DATA_VALID`, which only a device may set (§5.1.6.2.1).
     pub const fn without_data_valid(self) -> Offload {
-        Offload {
-            data_valid: false,
-            ..self
-        }
+        Offload { data_valid: false, ..self }
     }
 
     /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several
     /// chains (`VIRTIO_NET_F_MRG_RXBUF`), and 0 toward a device.
     pub fn to_vnet(&self, num_buffers: u16) -> VnetHdr {
-        let mut hdr = VnetHdr {
-            num_buffers,
-            ..VnetHdr::default()
-        };
+        let mut hdr = VnetHdr { num_buffers, ..VnetHdr::default() };
         if let Some(csum) = self.csum {
             hdr.flags = vnet::F_NEEDS_CSUM;
             hdr.csum_start = csum.start;
@@ -356,14 +328,8 @@ impl Offload {
 
     fn moved(self, shift: impl Fn(u16) -> u16) -> Offload {
         Offload {
-            csum: self.csum.map(|csum| CsumPartial {
-                start: shift(csum.start),
-                ..csum
-            }),
-            gso: self.gso.map(|gso| Gso {
-                hdr_len: shift(gso.hdr_len),
-                ..gso
-            }),
+            csum: self.csum.map(|csum| CsumPartial { start: shift(csum.start), ..csum }),
+            gso: self.gso.map(|gso| Gso { hdr_len: shift(gso.hdr_len), ..gso }),
             data_valid: self.data_valid,
         }
     }
@@ -420,11 +386,7 @@ impl OffloadCaps {
     /// The offload without the hint this receiver must not see: `DATA_VALID` is only for those with
     /// `CSUM` (§5.1.6.4.1).
     pub fn trim(self, offload: Offload) -> Offload {
-        if self.contains(OffloadCaps::CSUM) {
-            offload
-        } else {
-            offload.without_data_valid()
-        }
+        if self.contains(OffloadCaps::CSUM) { offload } else { offload.without_data_valid() }
     }
 
     fn needed_for(gso: Gso) -> OffloadCaps {
@@ -433,11 +395,7 @@ impl OffloadCaps {
             GsoKind::Tcp6 => OffloadCaps::TSO6,
             GsoKind::Udp => OffloadCaps::USO,
         };
-        let ecn = if gso.ecn {
-            OffloadCaps::TSO_ECN
-        } else {
-            OffloadCaps::NONE
-        };
+        let ecn = if gso.ecn { OffloadCaps::TSO_ECN } else { OffloadCaps::NONE };
         kind | ecn | OffloadCaps::CSUM
     }
 }
@@ -460,11 +418,7 @@ impl fmt::Display for OffloadCaps {
                 separator = "+";
             }
         }
-        if separator.is_empty() {
-            out.write_str("none")
-        } else {
-            Ok(())
-        }
+        if separator.is_empty() { out.write_str("none") } else { Ok(()) }
     }
 }
 

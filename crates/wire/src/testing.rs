@@ -43,19 +43,12 @@ impl Default for Spec {
     fn default() -> Spec {
         Spec {
             tag: None,
-            network: Net::V4 {
-                id: 0x1234,
-                options: 0,
-            },
+            network: Net::V4 { id: 0x1234, options: 0 },
             addresses: [
                 [10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
                 [10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
             ],
-            transport: L4::Tcp {
-                seq: 1000,
-                flags: 0x10,
-                options: 0,
-            },
+            transport: L4::Tcp { seq: 1000, flags: 0x10, options: 0 },
             ports: [40000, 443],
             payload: (0..5000).map(|n| (n * 7) as u8).collect(),
         }
@@ -72,10 +65,7 @@ impl Spec {
             + match &self.network {
                 Net::V4 { options, .. } => 20 + usize::from(*options) * 4,
                 Net::V6 { extensions } => {
-                    40 + extensions
-                        .iter()
-                        .map(|(_, words)| usize::from(*words) * 8)
-                        .sum::<usize>()
+                    40 + extensions.iter().map(|(_, words)| usize::from(*words) * 8).sum::<usize>()
                 }
             }
     }
@@ -145,11 +135,7 @@ impl Spec {
         let partial = naive_sum(&pseudo).to_be_bytes();
         frame.extend(self.ports.iter().flat_map(|port| port.to_be_bytes()));
         match self.transport {
-            L4::Tcp {
-                seq,
-                flags,
-                options,
-            } => {
+            L4::Tcp { seq, flags, options } => {
                 frame.extend(seq.to_be_bytes());
                 frame.extend([0, 0, 0, 1, (5 + options) << 4, flags, 0xff, 0xff]);
                 frame.extend(partial);
@@ -178,11 +164,7 @@ impl Spec {
             hdr_len: self.hdr_len() as u16,
             gso_size,
             csum_start: self.l4() as u16,
-            csum_offset: if self.protocol() == protocol::TCP {
-                16
-            } else {
-                6
-            },
+            csum_offset: if self.protocol() == protocol::TCP { 16 } else { 6 },
             num_buffers: 0,
         }
     }
@@ -206,10 +188,7 @@ pub(crate) fn specs(payload_max: usize) -> impl Strategy<Value = Spec> {
         Just(vec![]),
         (1u8..3).prop_map(|words| vec![(protocol::HOP_BY_HOP, words)]),
         (1u8..3).prop_map(|words| vec![(protocol::DESTINATION_OPTIONS, words)]),
-        Just(vec![
-            (protocol::HOP_BY_HOP, 1),
-            (protocol::DESTINATION_OPTIONS, 2)
-        ]),
+        Just(vec![(protocol::HOP_BY_HOP, 1), (protocol::DESTINATION_OPTIONS, 2)]),
     ];
     let network = prop_oneof![
         (any::<u16>(), 0u8..=10).prop_map(|(id, options)| Net::V4 { id, options }),
@@ -232,25 +211,19 @@ pub(crate) fn specs(payload_max: usize) -> impl Strategy<Value = Spec> {
         any::<[u16; 2]>(),
         vec(any::<u8>(), 1..=payload_max),
     )
-        .prop_map(
-            |(tag, network, addresses, transport, ports, payload)| Spec {
-                tag,
-                network,
-                addresses,
-                transport,
-                ports,
-                payload,
-            },
-        )
+        .prop_map(|(tag, network, addresses, transport, ports, payload)| Spec {
+            tag,
+            network,
+            addresses,
+            transport,
+            ports,
+            payload,
+        })
 }
 
 /// Values that are right, nearly right or anything.
 fn near(honest: u16) -> impl Strategy<Value = u16> {
-    prop_oneof![
-        Just(honest),
-        honest.saturating_sub(3)..honest.saturating_add(3),
-        any::<u16>()
-    ]
+    prop_oneof![Just(honest), honest.saturating_sub(3)..honest.saturating_add(3), any::<u16>()]
 }
 
 /// A frame, damaged perhaps, with a header that lies perhaps.

@@ -51,13 +51,7 @@ impl Tci {
 
 impl fmt::Debug for Tci {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "Tci(vid {}, pcp {}, dei {})",
-            self.vid(),
-            self.pcp(),
-            self.dei()
-        )
+        write!(out, "Tci(vid {}, pcp {}, dei {})", self.vid(), self.pcp(), self.dei())
     }
 }
 

@@ -65,20 +65,7 @@ impl VnetHdr {
         let [s0, s1] = self.csum_start.to_le_bytes();
         let [o0, o1] = self.csum_offset.to_le_bytes();
         let [n0, n1] = self.num_buffers.to_le_bytes();
-        [
-            self.flags,
-            self.gso_type,
-            h0,
-            h1,
-            g0,
-            g1,
-            s0,
-            s1,
-            o0,
-            o1,
-            n0,
-            n1,
-        ]
+        [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1, n0, n1]
     }
 }
 
@@ -89,9 +76,7 @@ mod tests {
 
     #[test]
     fn spec_5_1_6_fields_are_little_endian_and_in_order() {
-        let bytes = [
-            1, 0x81, 0x36, 0x01, 0xb4, 0x05, 0x22, 0x02, 0x10, 0x03, 0x02, 0x04,
-        ];
+        let bytes = [1, 0x81, 0x36, 0x01, 0xb4, 0x05, 0x22, 0x02, 0x10, 0x03, 0x02, 0x04];
         let hdr = VnetHdr::from_bytes(&bytes);
         assert_eq!(
             hdr,

@@ -23,12 +23,7 @@ pub(super) fn wakeups_per_second(lab: &Lab) -> Result<f64> {
     let weir = Weir::start(lab, &Setup::vifs(2))?;
     let specs = [0, 1].map(|index| {
         let plug = weir.plug(index)?;
-        Ok(GuestSpec {
-            name: weir::name(index),
-            cidr: address::cidr(index),
-            vcpus: 1,
-            plug,
-        })
+        Ok(GuestSpec { name: weir::name(index), cidr: address::cidr(index), vcpus: 1, plug })
     });
     let specs: Vec<_> = specs.into_iter().collect::<Result<_>>()?;
     let _guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;

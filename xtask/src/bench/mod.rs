@@ -48,13 +48,7 @@ impl Contender {
     /// Starts it with two ports; `cpu` is where weir is held, if anywhere.
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
-            Self::Weir => Box::new(Weir::start(
-                lab,
-                &Setup {
-                    cpu,
-                    ..Setup::vifs(2)
-                },
-            )?),
+            Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
         })
@@ -73,18 +67,8 @@ pub fn run(lab: &Lab, rounds: u32) -> Result<Report> {
         |contender| vm_tcp::gbit_per_second(lab, contender),
     )?;
     let at_least = |bound| Some(Goal::AtLeast(bound));
-    report.add(
-        "vm_tcp_vs_tap_bridge",
-        "x",
-        weir.ratio_to(&bridge),
-        at_least(1.0),
-    );
-    report.add(
-        "vm_tcp_vs_ovs_dpdk",
-        "x",
-        weir.ratio_to(&ovs),
-        at_least(3.0),
-    );
+    report.add("vm_tcp_vs_tap_bridge", "x", weir.ratio_to(&bridge), at_least(1.0));
+    report.add("vm_tcp_vs_ovs_dpdk", "x", weir.ratio_to(&ovs), at_least(3.0));
     report.add("vm_tcp_gbit_weir", "Gbit/s", weir, None);
     report.add("vm_tcp_gbit_tap_bridge", "Gbit/s", bridge, None);
     report.add("vm_tcp_gbit_ovs_dpdk", "Gbit/s", ovs, None);
@@ -93,12 +77,10 @@ pub fn run(lab: &Lab, rounds: u32) -> Result<Report> {
     wakeups.push(idle::wakeups_per_second(lab)?);
     report.add("idle_wakeups_per_s", "/s", wakeups, Some(Goal::AtMost(1.0)));
 
-    let [weir, ovs] = interleaved(
-        rounds,
-        "packets/s",
-        [Contender::Weir, Contender::OvsDpdk],
-        |contender| packet_rate::packets_per_second(lab, contender),
-    )?;
+    let [weir, ovs] =
+        interleaved(rounds, "packets/s", [Contender::Weir, Contender::OvsDpdk], |contender| {
+            packet_rate::packets_per_second(lab, contender)
+        })?;
     report.add("pps64_vs_ovs_dpdk", "x", weir.ratio_to(&ovs), None);
     report.add("pps64_weir", "packets/s", weir, None);
     report.add("pps64_ovs_dpdk", "packets/s", ovs, None);

@@ -21,23 +21,13 @@ pub(super) fn gbit_per_second(lab: &Lab, contender: Contender) -> Result<f64> {
     let specs = [0, 1].map(|index| {
         let plug = switch.plug(index)?;
         let name = format!("{}-{index}", contender.name());
-        Ok(GuestSpec {
-            name,
-            cidr: address::cidr(index),
-            vcpus: 1,
-            plug,
-        })
+        Ok(GuestSpec { name, cidr: address::cidr(index), vcpus: 1, plug })
     });
     let specs: Vec<_> = specs.into_iter().collect::<Result<_>>()?;
     let logs = lab.workspace.run_dir("guests")?;
     let mut guests = Guest::boot_all(&lab.image, &specs, &logs)?;
-    let [client, server] = guests.as_mut_slice() else {
-        unreachable!("two specs, two guests")
-    };
+    let [client, server] = guests.as_mut_slice() else { unreachable!("two specs, two guests") };
     iperf::serve(server, iperf::PORT)?;
-    let tcp = Tcp {
-        omit_seconds: OMIT_SECONDS,
-        ..Tcp::to(address::ip(1), SECONDS)
-    };
+    let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), SECONDS) };
     Ok(tcp.run(client)?.gbit_per_second())
 }

@@ -16,8 +16,6 @@ pub trait Switch {
 
     /// The vhost-user end of port `index`, for switches that have one.
     fn link(&self, index: u8) -> Result<Link> {
-        Err(Error::Check(format!(
-            "port {index} has no vhost-user socket"
-        )))
+        Err(Error::Check(format!("port {index} has no vhost-user socket")))
     }
 }

@@ -68,22 +68,11 @@ impl OvsDpdk {
         let server = format!("unix:{}", db_socket.display());
         run_in(&["ovsdb-tool", "create", &conf, SCHEMA], &dir, &env)?;
         let control = |name: &str| format!("--unixctl={}", dir.join(name).display());
-        let database = with_dirs(&[
-            "ovsdb-server",
-            &conf,
-            "--remote",
-            &remote,
-            &control("ovsdb.ctl"),
-        ])?;
-        wait_until("Open vSwitch's database", PATIENCE, || {
-            Ok(db_socket.exists())
-        })?;
+        let database =
+            with_dirs(&["ovsdb-server", &conf, "--remote", &remote, &control("ovsdb.ctl")])?;
+        wait_until("Open vSwitch's database", PATIENCE, || Ok(db_socket.exists()))?;
 
-        let vsctl = Vsctl {
-            server: &server,
-            dir: &dir,
-            env: &env,
-        };
+        let vsctl = Vsctl { server: &server, dir: &dir, env: &env };
         vsctl.run(&["--no-wait", "init"])?;
         let polling_mask = format!("other_config:pmd-cpu-mask={:#x}", 1 << POLLING_CPU);
         vsctl.run(&[
@@ -98,15 +87,7 @@ impl OvsDpdk {
             &polling_mask,
         ])?;
         let vswitchd = with_dirs(&[VSWITCHD, &server, &control("vswitchd.ctl")])?;
-        vsctl.run(&[
-            "add-br",
-            "br0",
-            "--",
-            "set",
-            "bridge",
-            "br0",
-            "datapath_type=netdev",
-        ])?;
+        vsctl.run(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
         for index in 0..ports {
             let port = port(index);
             vsctl.run(&[
@@ -120,9 +101,7 @@ impl OvsDpdk {
                 "type=dpdkvhostuser",
             ])?;
             let socket = socket_path(&dir, &port)?;
-            wait_until("Open vSwitch's vhost-user socket", PATIENCE, || {
-                Ok(socket.exists())
-            })?;
+            wait_until("Open vSwitch's vhost-user socket", PATIENCE, || Ok(socket.exists()))?;
         }
         Ok(Self {
             _vswitchd: vswitchd,
@@ -158,17 +137,11 @@ impl Switch for OvsDpdk {
             &device,
         ];
         let qemu_args = qemu_args.map(str::to_owned).to_vec();
-        Ok(Plug {
-            qemu_args,
-            placement: Placement::default(),
-        })
+        Ok(Plug { qemu_args, placement: Placement::default() })
     }
 
     fn link(&self, index: u8) -> Result<Link> {
-        Ok(Link {
-            socket: socket_path(&self.dir, &port(index))?,
-            mac: address::mac(index),
-        })
+        Ok(Link { socket: socket_path(&self.dir, &port(index))?, mac: address::mac(index) })
     }
 }
 

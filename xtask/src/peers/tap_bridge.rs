@@ -31,16 +31,8 @@ impl Switch for TapBridge {
         // As large as weir's, but for TX: 256 is the most that QEMU gives a TAP.
         let mac = address::mac(index);
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024");
-        let qemu_args = vec![
-            String::from("-netdev"),
-            netdev,
-            String::from("-device"),
-            device,
-        ];
-        Ok(Plug {
-            qemu_args,
-            placement: self.netns.placement(),
-        })
+        let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];
+        Ok(Plug { qemu_args, placement: self.netns.placement() })
     }
 }
 

@@ -32,22 +32,15 @@ pub(super) fn two_guests_ping_each_other(lab: &Lab) -> Result<()> {
     ping(&mut second, &address::ip(0))?;
     // The largest payload of a frame of 1500 bytes, and one that needs two frames.
     for payload in [1472, 2000] {
-        first.run(
-            &format!("ping -c 2 -W 5 -s {payload} {}", address::ip(1)),
-            PING_PATIENCE,
-        )?;
+        first.run(&format!("ping -c 2 -W 5 -s {payload} {}", address::ip(1)), PING_PATIENCE)?;
     }
 
     let stats = weir.stats()?;
     for port in ["vif0", "vif1"] {
-        check(stats.state(port)? == "running", || {
-            format!("{port} is not running: {stats:?}")
-        })?;
+        check(stats.state(port)? == "running", || format!("{port} is not running: {stats:?}"))?;
         for way in [Way::Rx, Way::Tx] {
             let frames: u64 = stats.frames_by_queue(port, way)?.iter().sum();
-            check(frames >= 6, || {
-                format!("{port} {way:?}: only {frames} frames counted")
-            })?;
+            check(frames >= 6, || format!("{port} {way:?}: only {frames} frames counted"))?;
         }
     }
     weir.stop()
@@ -58,16 +51,9 @@ pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
     let [mut client, mut server] = boot(lab, &weir)?;
     iperf::serve(&mut server, iperf::PORT)?;
     for streams in [1, 4] {
-        let transfer = Tcp {
-            streams,
-            ..Tcp::to(address::ip(1), 3)
-        }
-        .run(&mut client)?;
+        let transfer = Tcp { streams, ..Tcp::to(address::ip(1), 3) }.run(&mut client)?;
         check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
-            format!(
-                "{streams} stream(s): only {:.3} Gbit/s",
-                transfer.gbit_per_second()
-            )
+            format!("{streams} stream(s): only {:.3} Gbit/s", transfer.gbit_per_second())
         })?;
     }
     no_checksum_errors(&mut server)?;
@@ -110,15 +96,10 @@ pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
     // nc hangs up when its input ends; a pipe open for writing too never ends.
     let receive = format!("mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
     iperf::serve_with(&mut receiver, &receive, PORT)?;
-    sender.run(
-        &format!("nc {} {PORT} </tmp/file", address::ip(1)),
-        PATIENCE,
-    )?;
+    sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(1)), PATIENCE)?;
     receiver.run("while pidof nc >/dev/null; do sleep 0.1; done", PATIENCE)?;
     let received = receiver.run("md5sum </tmp/file", PATIENCE)?;
-    check(sent == received, || {
-        format!("sent {sent}, received {received}")
-    })?;
+    check(sent == received, || format!("sent {sent}, received {received}"))?;
     no_checksum_errors(&mut receiver)
 }
 
@@ -135,18 +116,14 @@ pub(super) fn no_checksum_errors(guest: &mut Guest) -> Result<()> {
     for protocol in ["Tcp", "Udp"] {
         let errors = snmp_counter(&snmp, protocol, "InCsumErrors");
         let errors = errors.ok_or_else(|| Error::parse("InCsumErrors", snmp.as_str()))?;
-        check(errors == 0, || {
-            format!("{errors} {protocol} checksums were wrong")
-        })?;
+        check(errors == 0, || format!("{errors} {protocol} checksums were wrong"))?;
     }
     Ok(())
 }
 
 /// A counter of `/proc/net/snmp`: a line of names, then a line of values, for each protocol.
 fn snmp_counter(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
-    let mut lines = snmp
-        .lines()
-        .filter(|line| line.split(':').next() == Some(protocol));
+    let mut lines = snmp.lines().filter(|line| line.split(':').next() == Some(protocol));
     let (names, values) = (lines.next()?, lines.next()?);
     let column = names.split_whitespace().position(|word| word == name)?;
     values.split_whitespace().nth(column)?.parse().ok()

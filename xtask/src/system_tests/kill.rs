@@ -27,27 +27,17 @@ pub(super) fn killed_guest_disturbs_nobody_and_its_socket_serves_again(lab: &Lab
 
     let tcp = Tcp::to(address::ip(1), TRANSFER_SECONDS);
     let transfer = client.start(&tcp.argv().join(" "))?;
-    let doomed = Tcp {
-        port: OTHER_PORT,
-        ..Tcp::to(address::ip(1), 10 * TRANSFER_SECONDS)
-    };
+    let doomed = Tcp { port: OTHER_PORT, ..Tcp::to(address::ip(1), 10 * TRANSFER_SECONDS) };
     let _never_finished = victim.start(&doomed.argv().join(" "))?;
     thread::sleep(KILL_AFTER);
-    let sent_by_victim: u64 = weir
-        .stats()?
-        .frames_by_queue("vif2", crate::weir_stats::Way::Tx)?
-        .iter()
-        .sum();
-    check(sent_by_victim > 100, || {
-        format!("the victim had sent only {sent_by_victim} frames")
-    })?;
+    let sent_by_victim: u64 =
+        weir.stats()?.frames_by_queue("vif2", crate::weir_stats::Way::Tx)?.iter().sum();
+    check(sent_by_victim > 100, || format!("the victim had sent only {sent_by_victim} frames"))?;
     victim.kill();
 
     let transfer = Transfer::parse(&client.finish(transfer, tcp.patience())?)?;
     let intervals = &transfer.interval_bytes;
-    check(intervals.len() as u64 >= TRANSFER_SECONDS, || {
-        format!("intervals: {intervals:?}")
-    })?;
+    check(intervals.len() as u64 >= TRANSFER_SECONDS, || format!("intervals: {intervals:?}"))?;
     check(intervals.iter().all(|&bytes| bytes > 0.0), || {
         format!("the transfer between the others was interrupted: {intervals:?}")
     })?;
@@ -55,9 +45,7 @@ pub(super) fn killed_guest_disturbs_nobody_and_its_socket_serves_again(lab: &Lab
     let stats = weir.stats()?;
     for port in ["vif0", "vif1"] {
         let reason = stats.stopped_reason(port)?;
-        check(reason.is_none(), || {
-            format!("{port} was stopped: {reason:?}")
-        })?;
+        check(reason.is_none(), || format!("{port} was stopped: {reason:?}"))?;
     }
     ping(&mut client, &address::ip(1))?;
 

@@ -27,22 +27,10 @@ pub struct SystemTest {
 
 /// All of them, in the order they run.
 pub const ALL: &[SystemTest] = &[
-    SystemTest {
-        name: "two_guests_ping_each_other",
-        run: guests::two_guests_ping_each_other,
-    },
-    SystemTest {
-        name: "guest_sends_tcp_to_guest",
-        run: guests::guest_sends_tcp_to_guest,
-    },
-    SystemTest {
-        name: "guest_sends_udp_to_guest",
-        run: guests::guest_sends_udp_to_guest,
-    },
-    SystemTest {
-        name: "file_arrives_unchanged",
-        run: guests::file_arrives_unchanged,
-    },
+    SystemTest { name: "two_guests_ping_each_other", run: guests::two_guests_ping_each_other },
+    SystemTest { name: "guest_sends_tcp_to_guest", run: guests::guest_sends_tcp_to_guest },
+    SystemTest { name: "guest_sends_udp_to_guest", run: guests::guest_sends_udp_to_guest },
+    SystemTest { name: "file_arrives_unchanged", run: guests::file_arrives_unchanged },
     SystemTest {
         name: "tap_uplink_joins_guest_and_namespace",
         run: uplink::tap_uplink_joins_guest_and_namespace,
@@ -51,22 +39,10 @@ pub const ALL: &[SystemTest] = &[
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
         run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
     },
-    SystemTest {
-        name: "two_queue_guest_uses_both",
-        run: queues::two_queue_guest_uses_both,
-    },
-    SystemTest {
-        name: "vlans_are_separate",
-        run: vlan::vlans_are_separate,
-    },
-    SystemTest {
-        name: "testpmd_forwards_with_one_queue",
-        run: testpmd::forwards_with_one_queue,
-    },
-    SystemTest {
-        name: "testpmd_forwards_with_two_queues",
-        run: testpmd::forwards_with_two_queues,
-    },
+    SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
+    SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
+    SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
+    SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
 ];
 
 impl SystemTest {
@@ -81,10 +57,7 @@ impl SystemTest {
                 true
             }
             Err(error) => {
-                println!(
-                    "system test {} ... FAILED ({seconds:.1} s)\n{error}",
-                    self.name
-                );
+                println!("system test {} ... FAILED ({seconds:.1} s)\n{error}", self.name);
                 false
             }
         }
@@ -103,16 +76,12 @@ fn guest_spec(weir: &Weir, index: u8) -> Result<GuestSpec> {
 
 /// Boots guests on interfaces 0 to `N - 1`.
 fn boot<const N: usize>(lab: &Lab, weir: &Weir) -> Result<[Guest; N]> {
-    let specs: Vec<_> = (0_u8..)
-        .take(N)
-        .map(|index| guest_spec(weir, index))
-        .collect::<Result<_>>()?;
+    let specs: Vec<_> =
+        (0_u8..).take(N).map(|index| guest_spec(weir, index)).collect::<Result<_>>()?;
     boot_specs(lab, &specs, weir.dir())
 }
 
 fn boot_specs<const N: usize>(lab: &Lab, specs: &[GuestSpec], logs: &Path) -> Result<[Guest; N]> {
     let guests = Guest::boot_all(&lab.image, specs, logs)?;
-    guests
-        .try_into()
-        .map_err(|_| crate::error::Error::Check(format!("{N} guests were to boot")))
+    guests.try_into().map_err(|_| crate::error::Error::Check(format!("{N} guests were to boot")))
 }

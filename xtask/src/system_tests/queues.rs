@@ -15,20 +15,8 @@ use crate::{
 pub(super) fn two_queue_guest_uses_both(lab: &Lab) -> Result<()> {
     /// So many that they do not all fall on one queue by chance (1 in 2^15).
     const STREAMS: u8 = 16;
-    let vifs = vec![
-        Vif {
-            queues: Some(2),
-            ..Vif::default()
-        };
-        2
-    ];
-    let weir = Weir::start(
-        lab,
-        &Setup {
-            vifs,
-            ..Setup::default()
-        },
-    )?;
+    let vifs = vec![Vif { queues: Some(2), ..Vif::default() }; 2];
+    let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
     // A virtio-net driver uses a queue pair for each CPU.
     let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
     for spec in &mut specs {
@@ -38,25 +26,18 @@ pub(super) fn two_queue_guest_uses_both(lab: &Lab) -> Result<()> {
     for guest in [&mut client, &mut server] {
         let queues = guest.run("ls /sys/class/net/eth0/queues", Duration::from_secs(10))?;
         let queues: Vec<_> = queues.split_whitespace().collect();
-        check(queues == ["rx-0", "rx-1", "tx-0", "tx-1"], || {
-            format!("queues: {queues:?}")
-        })?;
+        check(queues == ["rx-0", "rx-1", "tx-0", "tx-1"], || format!("queues: {queues:?}"))?;
     }
 
     let before = server.interrupts()?;
     iperf::serve(&mut server, iperf::PORT)?;
-    Tcp {
-        streams: STREAMS,
-        ..Tcp::to(address::ip(1), 4)
-    }
-    .run(&mut client)?;
+    Tcp { streams: STREAMS, ..Tcp::to(address::ip(1), 4) }.run(&mut client)?;
     let stats = weir.stats()?;
     for (port, way) in [("vif0", Way::Tx), ("vif1", Way::Rx)] {
         let frames = stats.frames_by_queue(port, way)?;
-        check(
-            frames.len() == 2 && frames.iter().all(|&frames| frames > 10),
-            || format!("{port} {way:?} frames by queue: {frames:?}"),
-        )?;
+        check(frames.len() == 2 && frames.iter().all(|&frames| frames > 10), || {
+            format!("{port} {way:?} frames by queue: {frames:?}")
+        })?;
     }
     if lab.qemu.has_msix() {
         let after = server.interrupts()?;

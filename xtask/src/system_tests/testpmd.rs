@@ -24,26 +24,12 @@ pub(super) fn forwards_with_two_queues(lab: &Lab) -> Result<()> {
 
 fn forwards(lab: &Lab, queues: u8) -> Result<()> {
     let _pages = crate::hugepages::HugePages::reserve()?;
-    let vifs = vec![
-        Vif {
-            queues: Some(queues),
-            ..Vif::default()
-        };
-        2
-    ];
-    let weir = Weir::start(
-        lab,
-        &Setup {
-            vifs,
-            ..Setup::default()
-        },
-    )?;
+    let vifs = vec![Vif { queues: Some(queues), ..Vif::default() }; 2];
+    let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
     let mut client = Testpmd::start([&weir.link(0)?, &weir.link(1)?], queues, 0)?;
     client.circulate()?;
     let rate = client.packets_per_second(Duration::from_secs(3))?;
-    check(rate > PACKETS_PER_SECOND_MIN, || {
-        format!("only {rate:.0} packets per second")
-    })?;
+    check(rate > PACKETS_PER_SECOND_MIN, || format!("only {rate:.0} packets per second"))?;
 
     let stats = weir.stats()?;
     for port in ["vif0", "vif1"] {

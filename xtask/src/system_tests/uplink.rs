@@ -20,13 +20,7 @@ const HOST: u8 = 100;
 const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
 
 pub(super) fn tap_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
-    let weir = Weir::start(
-        lab,
-        &Setup {
-            tap: true,
-            ..Setup::vifs(1)
-        },
-    )?;
+    let weir = Weir::start(lab, &Setup { tap: true, ..Setup::vifs(1) })?;
     let netns = weir.netns()?;
     netns.configure(TAP, &address::cidr(HOST))?;
     let [mut guest] = boot(lab, &weir)?;
@@ -44,27 +38,17 @@ pub(super) fn tap_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
             .contains("LISTEN"))
     })?;
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let tcp = Tcp {
-            direction,
-            ..Tcp::to(address::ip(HOST), 3)
-        };
+        let tcp = Tcp { direction, ..Tcp::to(address::ip(HOST), 3) };
         flows(&tcp, "guest as client", tcp.run(&mut guest)?)?;
     }
     server.kill();
 
     iperf::serve(&mut guest, iperf::PORT)?;
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let tcp = Tcp {
-            direction,
-            ..Tcp::to(address::ip(0), 3)
-        };
+        let tcp = Tcp { direction, ..Tcp::to(address::ip(0), 3) };
         let argv = tcp.argv();
         let argv: Vec<_> = argv.iter().map(String::as_str).collect();
-        flows(
-            &tcp,
-            "namespace as client",
-            Transfer::parse(&netns.exec(&argv)?)?,
-        )?;
+        flows(&tcp, "namespace as client", Transfer::parse(&netns.exec(&argv)?)?)?;
     }
     no_checksum_errors(&mut guest)
 }
@@ -75,10 +59,6 @@ fn iperf_patience() -> std::time::Duration {
 
 fn flows(tcp: &Tcp, who: &str, transfer: Transfer) -> Result<()> {
     check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
-        format!(
-            "{who}, {:?}: only {:.3} Gbit/s",
-            tcp.direction,
-            transfer.gbit_per_second()
-        )
+        format!("{who}, {:?}: only {:.3} Gbit/s", tcp.direction, transfer.gbit_per_second())
     })
 }

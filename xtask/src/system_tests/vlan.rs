@@ -11,18 +11,9 @@ use crate::{
 };
 
 pub(super) fn vlans_are_separate(lab: &Lab) -> Result<()> {
-    let vif = |vlan| Vif {
-        vlan: Some(vlan),
-        ..Vif::default()
-    };
+    let vif = |vlan| Vif { vlan: Some(vlan), ..Vif::default() };
     let vifs = vec![vif(10), vif(20), vif(10)];
-    let weir = Weir::start(
-        lab,
-        &Setup {
-            vifs,
-            ..Setup::default()
-        },
-    )?;
+    let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
     let [mut first, mut other, mut same] = boot(lab, &weir)?;
     ping(&mut first, &address::ip(2))?;
     ping(&mut same, &address::ip(0))?;
@@ -32,8 +23,6 @@ pub(super) fn vlans_are_separate(lab: &Lab) -> Result<()> {
     }
     // Not even a broadcast of the other VLAN's has reached it.
     let neighbours = other.run("cat /proc/net/arp", Duration::from_secs(10))?;
-    check(neighbours.lines().count() == 1, || {
-        format!("it has seen neighbours: {neighbours}")
-    })?;
+    check(neighbours.lines().count() == 1, || format!("it has seen neighbours: {neighbours}"))?;
     weir.stop()
 }

@@ -85,11 +85,7 @@ impl ConfigError {
 
 impl Problem {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            labels: Vec::new(),
-            help: None,
-        }
+        Self { message: message.into(), labels: Vec::new(), help: None }
     }
 
     /// A value of `key` in the table called `title` is bad.
@@ -99,22 +95,14 @@ impl Problem {
         span: Range<usize>,
         error: &ValueError,
     ) -> Self {
-        let key = if title.is_empty() {
-            key.into()
-        } else {
-            format!("{title}.{key}")
-        };
-        Self {
-            help: error.help(),
-            ..Self::new(format!("bad value for `{key}`"))
-        }
-        .label(span, error.to_string())
+        let key = if title.is_empty() { key.into() } else { format!("{title}.{key}") };
+        Self { help: error.help(), ..Self::new(format!("bad value for `{key}`")) }
+            .label(span, error.to_string())
     }
 
     /// Adds a place in the text, in bytes, with words beside it.
     pub(super) fn label(mut self, span: Range<usize>, words: impl Into<String>) -> Self {
-        self.labels
-            .push(LabeledSpan::new_with_span(Some(words.into()), span));
+        self.labels.push(LabeledSpan::new_with_span(Some(words.into()), span));
         self
     }
 
@@ -124,10 +112,6 @@ impl Problem {
     }
 
     fn offset(&self) -> usize {
-        self.labels
-            .iter()
-            .map(LabeledSpan::offset)
-            .min()
-            .unwrap_or(0)
+        self.labels.iter().map(LabeledSpan::offset).min().unwrap_or(0)
     }
 }

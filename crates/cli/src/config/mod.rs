@@ -159,8 +159,7 @@ impl VifConfig {
 
     /// The configured MAC address, or else the one derived from the name.
     pub fn mac_or_derived(&self) -> MacAddress {
-        self.mac
-            .unwrap_or_else(|| MacAddress::derived_from(&self.name))
+        self.mac.unwrap_or_else(|| MacAddress::derived_from(&self.name))
     }
 
     /// What keeps this interface and `other` from being on one switch together, if anything does.
@@ -227,10 +226,7 @@ impl Defaults {
             _ => PathBuf::from(Self::SYSTEM_DIR),
         };
         let control = SocketPath::try_from(dir.join(Self::CONTROL_NAME).as_path())?;
-        Ok(Self {
-            control,
-            control_named: false,
-        })
+        Ok(Self { control, control_named: false })
     }
 
     /// The socket of the interface `name` where none is configured: `NAME.sock` beside the control
@@ -254,16 +250,11 @@ impl Config {
     /// [`ConfigError::Read`] and [`ConfigError::TooLarge`] for the file, [`ConfigError::Invalid`]
     /// with every problem in it.
     pub fn load(path: &Path, defaults: &Defaults) -> Result<Self, ConfigError> {
-        let read = |error| ConfigError::Read {
-            path: path.into(),
-            source: error,
-        };
+        let read = |error| ConfigError::Read { path: path.into(), source: error };
         let file = std::fs::File::open(path).map_err(read)?;
         let mut text = String::new();
         // One byte more than allowed tells "too large" from "just fits".
-        file.take(limits::CONFIG_BYTES_MAX + 1)
-            .read_to_string(&mut text)
-            .map_err(read)?;
+        file.take(limits::CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(read)?;
         if text.len() as u64 > limits::CONFIG_BYTES_MAX {
             return Err(ConfigError::TooLarge { path: path.into() });
         }

@@ -36,11 +36,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let document = document(text)?;
     let mut root = Section::new(String::new(), 0..0, document.get_ref());
 
-    let switch = switch(
-        root.subtable("switch", &mut problems),
-        defaults,
-        &mut problems,
-    );
+    let switch = switch(root.subtable("switch", &mut problems), defaults, &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -94,12 +90,7 @@ pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Pro
         return Ok(document);
     }
     let problem = |error: &toml::de::Error| {
-        let words = error
-            .message()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let words = error.message().lines().next().unwrap_or_default().to_owned();
         Problem::new("not valid TOML").label(error.span().unwrap_or(0..0), words)
     };
     Err(errors.iter().map(problem).collect())
@@ -134,11 +125,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     }
     section.take::<TapKind>("kind", problems);
     if !section.has("name") {
-        problems.push(missing(
-            &section,
-            "name",
-            "name the interface, such as `name = \"weir0\"`",
-        ));
+        problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
     let interface = section.take("name", problems);
     let queues = section.take_or("queues", QueuePairs::default(), problems);
@@ -147,18 +134,10 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     let header = section.span.clone();
     section.finish(problems);
 
-    let Located {
-        value: interface,
-        span,
-    } = interface?;
+    let Located { value: interface, span } = interface?;
     let kind = UplinkKind::Tap { interface, queues };
     Some(Placed {
-        port: UplinkConfig {
-            name: name?,
-            kind,
-            vlan,
-            mtu,
-        },
+        port: UplinkConfig { name: name?, kind, vlan, mtu },
         header,
         resource: span,
         mac: None,
@@ -173,13 +152,9 @@ fn vif(
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
     let mode = section.take_or("mode", SocketRole::default(), problems);
-    let socket_mode = section
-        .take("socket_mode", problems)
-        .map(Located::into_value);
+    let socket_mode = section.take("socket_mode", problems).map(Located::into_value);
     let queues = section.take_or("queues", QueuePairs::default(), problems);
-    let latency_budget = section
-        .take("latency_budget", problems)
-        .map(Located::into_value);
+    let latency_budget = section.take("latency_budget", problems).map(Located::into_value);
     let moderation = section.take_or("moderation", Moderation::default(), problems);
     let mac = section.take("mac", problems);
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
@@ -188,10 +163,7 @@ fn vif(
     let header = section.span.clone();
     section.finish(problems);
 
-    let Located {
-        value: socket,
-        span: resource,
-    } = socket?;
+    let Located { value: socket, span: resource } = socket?;
     let mac_span = mac.as_ref().map(|mac| mac.span.clone());
     let port = VifConfig {
         name: name?,
@@ -206,12 +178,7 @@ fn vif(
         vlan,
         mtu,
     };
-    Some(Placed {
-        port,
-        header,
-        resource,
-        mac: mac_span,
-    })
+    Some(Placed { port, header, resource, mac: mac_span })
 }
 
 /// The configured socket, or `NAME.sock` beside the control socket.
@@ -227,10 +194,7 @@ fn vif_socket(
     }
     let header = section.span.clone();
     match Defaults::vif_socket(control, name?) {
-        Ok(socket) => Some(Located {
-            value: socket,
-            span: header,
-        }),
+        Ok(socket) => Some(Located { value: socket, span: header }),
         Err(error) => {
             problems.push(
                 Problem::new(format!("`{}` has no socket", section.title))
@@ -266,10 +230,9 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
     }
     match (access, trunk) {
         (Some(access), _) => VlanMode::Access(access.value),
-        (None, Some(trunk)) => VlanMode::Trunk {
-            allowed: trunk.value,
-            native: native.map(Located::into_value),
-        },
+        (None, Some(trunk)) => {
+            VlanMode::Trunk { allowed: trunk.value, native: native.map(Located::into_value) }
+        }
         (None, None) => VlanMode::Unset,
     }
 }
@@ -303,20 +266,15 @@ fn check_across(
     let names = uplinks
         .iter()
         .map(|placed| (placed.port.name.to_string(), placed.header.clone()))
-        .chain(
-            vifs.iter()
-                .map(|placed| (placed.port.name.to_string(), placed.header.clone())),
-        );
+        .chain(vifs.iter().map(|placed| (placed.port.name.to_string(), placed.header.clone())));
     report_repeated("port name", names, problems);
 
-    let sockets = vifs
-        .iter()
-        .map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));
+    let sockets =
+        vifs.iter().map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));
     report_repeated("socket", sockets, problems);
 
-    let macs = vifs
-        .iter()
-        .filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
+    let macs =
+        vifs.iter().filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
     report_repeated("MAC address", macs, problems);
 
     let taps = uplinks.iter().map(|placed| {
@@ -325,20 +283,11 @@ fn check_across(
     });
     report_repeated("TAP interface", taps, problems);
 
-    for placed in vifs
-        .iter()
-        .filter(|placed| placed.port.socket == switch.control)
-    {
+    for placed in vifs.iter().filter(|placed| placed.port.socket == switch.control) {
         problems.push(
-            Problem::new(format!(
-                "`vif.{}` uses the control socket",
-                placed.port.name
-            ))
-            .label(
-                placed.resource.clone(),
-                format!("{} is weir's own", switch.control),
-            )
-            .help("give the interface another `socket`, or the switch another `control`"),
+            Problem::new(format!("`vif.{}` uses the control socket", placed.port.name))
+                .label(placed.resource.clone(), format!("{} is weir's own", switch.control))
+                .help("give the interface another `socket`, or the switch another `control`"),
         );
     }
 
@@ -349,10 +298,7 @@ fn check_across(
     if let Some(header) = headers.get(limits::PORTS_MAX) {
         problems.push(
             Problem::new(format!("{} are too many", count(ports, "port")))
-                .label(
-                    header.clone(),
-                    format!("one more than {}", limits::PORTS_MAX),
-                )
+                .label(header.clone(), format!("one more than {}", limits::PORTS_MAX))
                 .help("run a second weir for the rest and join them with an uplink"),
         );
     }
@@ -377,8 +323,8 @@ fn report_repeated(
         }
         let problem = Problem::new(format!("the {what} {value} is used {} times", spans.len()))
             .label(first.clone(), "first used here");
-        problems.push(again.iter().fold(problem, |problem, span| {
-            problem.label(span.clone(), "and here")
-        }));
+        problems.push(
+            again.iter().fold(problem, |problem, span| problem.label(span.clone(), "and here")),
+        );
     }
 }

@@ -26,10 +26,7 @@ impl UplinkConfig {
     /// The fabric's settings of the uplink's port.
     pub fn port_config(&self) -> PortConfig {
         let default = PortConfig::uplink();
-        PortConfig {
-            vlan: self.vlan.or_default(default.vlan.clone()),
-            ..default
-        }
+        PortConfig { vlan: self.vlan.or_default(default.vlan.clone()), ..default }
     }
 }
 
@@ -83,10 +80,7 @@ mod tests {
     fn vlans_keep_their_meaning() {
         let mut vif = vif();
         vif.vlan = VlanMode::Access(10.try_into().unwrap());
-        assert_eq!(
-            vif.port_config().vlan,
-            weir_fabric::VlanMode::Access(fabric_vid(10))
-        );
+        assert_eq!(vif.port_config().vlan, weir_fabric::VlanMode::Access(fabric_vid(10)));
         let vids = [10, 20].map(|vid| vid.try_into().unwrap());
         vif.vlan = VlanMode::Trunk {
             allowed: TrunkVids::Only(vids.into()),

@@ -38,12 +38,7 @@ pub(super) struct Section<'t> {
 
 impl<'t> Section<'t> {
     pub fn new(title: String, span: Range<usize>, table: &'t DeTable<'t>) -> Self {
-        Self {
-            title,
-            span,
-            table,
-            asked: Vec::new(),
-        }
+        Self { title, span, table, asked: Vec::new() }
     }
 
     /// The value of `key` read as a `T`; `None` if it is absent, or bad, which is then reported.
@@ -54,17 +49,9 @@ impl<'t> Section<'t> {
     ) -> Option<Located<T>> {
         let value = self.raw(key)?;
         match T::from_toml(value) {
-            Ok(parsed) => Some(Located {
-                value: parsed,
-                span: value.span(),
-            }),
+            Ok(parsed) => Some(Located { value: parsed, span: value.span() }),
             Err(fault) => {
-                problems.push(Problem::bad_value(
-                    &self.title,
-                    key,
-                    fault.span,
-                    &fault.error,
-                ));
+                problems.push(Problem::bad_value(&self.title, key, fault.span, &fault.error));
                 None
             }
         }
@@ -77,8 +64,7 @@ impl<'t> Section<'t> {
         default: T,
         problems: &mut Vec<Problem>,
     ) -> T {
-        self.take(key, problems)
-            .map_or(default, |located| located.value)
+        self.take(key, problems).map_or(default, |located| located.value)
     }
 
     /// Whether the key is there, good or bad.
@@ -88,8 +74,7 @@ impl<'t> Section<'t> {
 
     /// Whether `key` has the text `word`.
     pub fn is_word(&mut self, key: &'static str, word: &str) -> bool {
-        self.raw(key)
-            .is_some_and(|value| value.get_ref().as_str() == Some(word))
+        self.raw(key).is_some_and(|value| value.get_ref().as_str() == Some(word))
     }
 
     /// The place of a key that is known, but may not be used here.
@@ -197,20 +182,11 @@ pub(super) struct Fault {
 
 impl Fault {
     fn new(value: &Spanned<DeValue<'_>>, error: ValueError) -> Self {
-        Self {
-            span: value.span(),
-            error,
-        }
+        Self { span: value.span(), error }
     }
 
     fn wrong_type(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Self {
-        Self::new(
-            value,
-            ValueError::WrongType {
-                expected,
-                found: value.get_ref().type_str(),
-            },
-        )
+        Self::new(value, ValueError::WrongType { expected, found: value.get_ref().type_str() })
     }
 }
 
@@ -270,10 +246,7 @@ from_toml_integer! {
 
 impl FromToml for bool {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        value
-            .get_ref()
-            .as_bool()
-            .ok_or_else(|| Fault::wrong_type(value, "true or false"))
+        value.get_ref().as_bool().ok_or_else(|| Fault::wrong_type(value, "true or false"))
     }
 }
 
@@ -283,10 +256,7 @@ impl FromToml for Workers {
             Some("auto") => Ok(Self::Auto),
             Some(word) => Err(Fault::new(
                 value,
-                ValueError::NotAChoice {
-                    value: word.into(),
-                    choices: &["auto"],
-                },
+                ValueError::NotAChoice { value: word.into(), choices: &["auto"] },
             )),
             None => WorkerCount::from_toml(value).map(Self::Count),
         }
@@ -299,23 +269,17 @@ impl FromToml for TrunkVids {
             DeValue::String(word) if word == "all" => Ok(Self::All),
             DeValue::String(word) => Err(Fault::new(
                 value,
-                ValueError::NotAChoice {
-                    value: word.to_string(),
-                    choices: &["all"],
-                },
+                ValueError::NotAChoice { value: word.to_string(), choices: &["all"] },
             )),
             DeValue::Array(items) if items.is_empty() => {
                 Err(Fault::new(value, ValueError::TrunkEmpty))
             }
-            DeValue::Array(items) => items
-                .iter()
-                .map(Vid::from_toml)
-                .collect::<Result<BTreeSet<_>, _>>()
-                .map(Self::Only),
-            _ => Err(Fault::wrong_type(
-                value,
-                "VLAN ids in brackets, such as [10, 20], or \"all\"",
-            )),
+            DeValue::Array(items) => {
+                items.iter().map(Vid::from_toml).collect::<Result<BTreeSet<_>, _>>().map(Self::Only)
+            }
+            _ => {
+                Err(Fault::wrong_type(value, "VLAN ids in brackets, such as [10, 20], or \"all\""))
+            }
         }
     }
 }
@@ -327,14 +291,10 @@ impl FromToml for TapKind {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         let error = match value.get_ref().as_str() {
             Some("tap") => return Ok(Self),
-            Some(later @ ("af_xdp" | "af_packet")) => ValueError::NotAvailable {
-                value: later.into(),
-                instead: "tap",
-            },
-            Some(other) => ValueError::NotAChoice {
-                value: other.into(),
-                choices: &["tap"],
-            },
+            Some(later @ ("af_xdp" | "af_packet")) => {
+                ValueError::NotAvailable { value: later.into(), instead: "tap" }
+            }
+            Some(other) => ValueError::NotAChoice { value: other.into(), choices: &["tap"] },
             None => return Err(Fault::wrong_type(value, "the kind of the uplink, \"tap\"")),
         };
         Err(Fault::new(value, error))

@@ -41,10 +41,7 @@ impl FromStr for Setting {
         if key.is_empty() || !key.chars().all(bare) {
             return Err(NotASetting);
         }
-        Ok(Self {
-            key: key.into(),
-            value: value.into(),
-        })
+        Ok(Self { key: key.into(), value: value.into() })
     }
 }
 
@@ -59,23 +56,14 @@ impl fmt::Display for Setting {
         if verbatim {
             write!(f, "{} = {}", self.key, self.value.trim())
         } else {
-            write!(
-                f,
-                "{} = {}",
-                self.key,
-                toml::Value::String(self.value.clone())
-            )
+            write!(f, "{} = {}", self.key, toml::Value::String(self.value.clone()))
         }
     }
 }
 
 fn as_toml(name: &PortName, settings: &[Setting]) -> String {
     // Only a dot needs the quotes; without them a diagnostic reads better.
-    let quote = if name.as_str().contains('.') {
-        "\""
-    } else {
-        ""
-    };
+    let quote = if name.as_str().contains('.') { "\"" } else { "" };
     let mut text = format!("[vif.{quote}{name}{quote}]\n");
     for setting in settings {
         // Writing to a string cannot fail.
@@ -167,11 +155,7 @@ impl VifChanges {
         for section in root.subtables("vif", &mut problems) {
             changes = Self::from_section(section, name, &mut problems);
         }
-        if problems.is_empty() {
-            Ok(changes)
-        } else {
-            Err(invalid(problems))
-        }
+        if problems.is_empty() { Ok(changes) } else { Err(invalid(problems)) }
     }
 
     fn from_section(
@@ -180,14 +164,10 @@ impl VifChanges {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
-        let moderation = section
-            .take("moderation", problems)
-            .map(Located::into_value);
+        let moderation = section.take("moderation", problems).map(Located::into_value);
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
-        let no_vlan = ["vlan", "trunk"]
-            .into_iter()
-            .any(|key| section.is_word(key, NONE));
+        let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
             Some(VlanMode::Unset)
         } else {
@@ -206,13 +186,7 @@ impl VifChanges {
             }
         }
         section.finish(problems);
-        Self {
-            latency_budget,
-            moderation,
-            mac,
-            mac_check,
-            vlan,
-        }
+        Self { latency_budget, moderation, mac, mac_check, vlan }
     }
 
     /// Changes `vif`.

@@ -5,10 +5,7 @@ use miette::{GraphicalReportHandler, GraphicalTheme};
 use super::*;
 
 fn defaults() -> Defaults {
-    Defaults {
-        control: "/run/weir/control.sock".parse().unwrap(),
-        control_named: false,
-    }
+    Defaults { control: "/run/weir/control.sock".parse().unwrap(), control_named: false }
 }
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -22,9 +19,7 @@ fn shown(error: &ConfigError) -> String {
         .with_width(100)
         .render_report(&mut text, error)
         .unwrap();
-    text.lines()
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn refused(text: &str) -> String {
@@ -34,11 +29,7 @@ fn refused(text: &str) -> String {
 /// The messages alone, for cases that differ in little else.
 fn messages(text: &str) -> Vec<String> {
     let error = parse(text).unwrap_err();
-    error
-        .problems()
-        .iter()
-        .map(|problem| problem.message.clone())
-        .collect()
+    error.problems().iter().map(|problem| problem.message.clone()).collect()
 }
 
 fn vif_with(line: &str) -> Result<VifConfig, ConfigError> {
@@ -51,10 +42,7 @@ fn vif_with(line: &str) -> Result<VifConfig, ConfigError> {
 fn empty_file_is_a_switch_with_defaults() {
     let config = parse("").unwrap();
     assert_eq!(config.switch.workers, Workers::Auto);
-    assert_eq!(
-        config.switch.latency_budget.ns(),
-        limits::LATENCY_BUDGET_NS_DEFAULT
-    );
+    assert_eq!(config.switch.latency_budget.ns(), limits::LATENCY_BUDGET_NS_DEFAULT);
     assert_eq!(config.switch.control, defaults().control);
     assert!(config.vifs.is_empty() && config.uplinks.is_empty());
 }
@@ -99,10 +87,7 @@ fn every_key_is_read() {
             interface: "weir0".parse().unwrap(),
             queues: 4.try_into().unwrap(),
         },
-        vlan: VlanMode::Trunk {
-            allowed: TrunkVids::All,
-            native: Some(1.try_into().unwrap()),
-        },
+        vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         mtu: Some(9000.try_into().unwrap()),
     };
     assert_eq!(config.uplinks, [lan]);
@@ -126,10 +111,7 @@ fn every_key_is_read() {
 fn interface_without_keys_has_the_documented_defaults() {
     let config = parse("[switch]\ncontrol = \"/tmp/w/c.sock\"\n[vif.web0]\n").unwrap();
     let vif = &config.vifs[0];
-    assert_eq!(
-        *vif,
-        VifConfig::new("web0".parse().unwrap(), "/tmp/w/web0.sock".parse().unwrap())
-    );
+    assert_eq!(*vif, VifConfig::new("web0".parse().unwrap(), "/tmp/w/web0.sock".parse().unwrap()));
     assert!(vif.mac_check);
     assert_eq!((vif.mtu, vif.mtu().get()), (None, 1500));
     assert_eq!(config.latency_budget(vif), config.switch.latency_budget);
@@ -137,10 +119,7 @@ fn interface_without_keys_has_the_documented_defaults() {
 
 #[test]
 fn control_socket_of_the_command_line_holds_against_the_file() {
-    let named = Defaults {
-        control: "/tmp/cmd/c.sock".parse().unwrap(),
-        control_named: true,
-    };
+    let named = Defaults { control: "/tmp/cmd/c.sock".parse().unwrap(), control_named: true };
     let text = "[switch]\ncontrol = \"/tmp/file/c.sock\"\n[vif.a]\n";
     let config = Config::from_toml("weir.toml", text, &named).unwrap();
     assert_eq!(config.switch.control.as_str(), "/tmp/cmd/c.sock");
@@ -163,16 +142,10 @@ fn trunk_is_a_set_of_vlans() {
 #[test]
 fn default_sockets_follow_the_user() {
     let at = |root, xdg: Option<&str>| {
-        Defaults::of_user(root, xdg.map(OsStr::new))
-            .unwrap()
-            .control
-            .to_string()
+        Defaults::of_user(root, xdg.map(OsStr::new)).unwrap().control.to_string()
     };
     assert_eq!(at(true, Some("/run/user/0")), "/run/weir/control.sock");
-    assert_eq!(
-        at(false, Some("/run/user/7")),
-        "/run/user/7/weir/control.sock"
-    );
+    assert_eq!(at(false, Some("/run/user/7")), "/run/user/7/weir/control.sock");
     assert_eq!(at(false, None), "/run/weir/control.sock");
     assert_eq!(at(false, Some("")), "/run/weir/control.sock");
 }
@@ -211,10 +184,7 @@ fn vif_config_survives_json_and_json_is_checked_as_toml_is() {
     let vif =
         vif_with("trunk = [10, 20]\nnative = 1\nlatency_budget = \"1ms\"\nmtu = 1400").unwrap();
     let json = serde_json::to_value(&vif).unwrap();
-    assert_eq!(
-        serde_json::from_value::<VifConfig>(json.clone()).unwrap(),
-        vif
-    );
+    assert_eq!(serde_json::from_value::<VifConfig>(json.clone()).unwrap(), vif);
     for (key, bad) in [
         ("name", serde_json::json!("../etc")),
         ("socket", serde_json::json!("relative")),
@@ -466,10 +436,8 @@ fn diagnostic_missing_file() {
 
 #[test]
 fn diagnostic_setting_of_the_command_line() {
-    let settings: Vec<Setting> = ["queues=9", "latency_budget=1ms"]
-        .into_iter()
-        .map(|text| text.parse().unwrap())
-        .collect();
+    let settings: Vec<Setting> =
+        ["queues=9", "latency_budget=1ms"].into_iter().map(|text| text.parse().unwrap()).collect();
     let error = VifConfig::from_settings(&"web0".parse().unwrap(), &settings, &defaults().control)
         .unwrap_err();
     insta::assert_snapshot!(shown(&error), @r#"
@@ -530,12 +498,7 @@ fn bad_values_are_refused() {
     ] {
         let error = vif_with(line).expect_err(line);
         assert_eq!(error.problems().len(), 1, "{line}: {error:?}");
-        assert!(
-            error.problems()[0]
-                .message
-                .starts_with("bad value for `vif.web0."),
-            "{line}"
-        );
+        assert!(error.problems()[0].message.starts_with("bad value for `vif.web0."), "{line}");
     }
 }
 
@@ -562,9 +525,7 @@ fn port_names_are_plain_words() {
         assert!(good.parse::<PortName>().is_ok(), "{good}");
     }
     let longer = "x".repeat(limits::PORT_NAME_LEN_MAX + 1);
-    for bad in [
-        "", "-a", ".", "..", "Web", "a/b", "a b", "ä", "a\n", "$(x)", &longer,
-    ] {
+    for bad in ["", "-a", ".", "..", "Web", "a/b", "a b", "ä", "a\n", "$(x)", &longer] {
         assert!(bad.parse::<PortName>().is_err(), "{bad}");
     }
 }
@@ -574,16 +535,7 @@ fn interface_names_are_those_linux_accepts() {
     for good in ["weir0", "a", "tap-15-letters-"] {
         assert!(good.parse::<InterfaceName>().is_ok(), "{good}");
     }
-    for bad in [
-        "",
-        ".",
-        "..",
-        "sixteen-letters-",
-        "a b",
-        "a/b",
-        "a:b",
-        "tap%d",
-    ] {
+    for bad in ["", ".", "..", "sixteen-letters-", "a b", "a/b", "a:b", "tap%d"] {
         assert!(bad.parse::<InterfaceName>().is_err(), "{bad}");
     }
 }
@@ -608,10 +560,7 @@ fn what_must_differ_from_port_to_port_is_checked() {
             "the TAP interface t0 is used 2 times",
         ),
         ("[vif.control]\n", "`vif.control` uses the control socket"),
-        (
-            "[vif.a]\nnative = 1\n",
-            "`vif.a` has `native` without `trunk`",
-        ),
+        ("[vif.a]\nnative = 1\n", "`vif.a` has `native` without `trunk`"),
         ("[uplink.a]\nname=\"t0\"\n", "`uplink.a` has no `kind`"),
         ("[uplink.a]\nkind=\"tap\"\n", "`uplink.a` has no `name`"),
         ("vif = 3\n", "`vif` is not a table"),
@@ -625,11 +574,7 @@ fn what_must_differ_from_port_to_port_is_checked() {
 
 #[test]
 fn more_ports_than_a_switch_has_are_refused() {
-    let ports = |number: usize| {
-        (0..number)
-            .map(|n| format!("[vif.v{n}]\n"))
-            .collect::<String>()
-    };
+    let ports = |number: usize| (0..number).map(|n| format!("[vif.v{n}]\n")).collect::<String>();
     assert!(parse(&ports(limits::PORTS_MAX)).is_ok());
     let message = format!("{} ports are too many", limits::PORTS_MAX + 1);
     assert_eq!(messages(&ports(limits::PORTS_MAX + 1)), [message]);
@@ -643,10 +588,7 @@ fn file_larger_than_any_configuration_is_not_read() {
     std::fs::write(&path, &fits).unwrap();
     assert!(Config::load(&path, &defaults()).is_ok());
     std::fs::write(&path, fits + "#").unwrap();
-    assert!(matches!(
-        Config::load(&path, &defaults()),
-        Err(ConfigError::TooLarge { .. })
-    ));
+    assert!(matches!(Config::load(&path, &defaults()), Err(ConfigError::TooLarge { .. })));
 }
 
 // ---- settings of the command line ----
@@ -711,9 +653,7 @@ fn changes_apply_to_an_interface_in_use() {
     assert_eq!(after.vlan.to_string(), "trunk all native 5");
     assert_eq!(after.queues, before.queues);
 
-    VifChanges::from_settings(&name, &settings(&["vlan=none"]))
-        .unwrap()
-        .apply(&mut after);
+    VifChanges::from_settings(&name, &settings(&["vlan=none"])).unwrap().apply(&mut after);
     assert_eq!(after.vlan, VlanMode::Unset);
     let unchanged = after.clone();
     VifChanges::default().apply(&mut after);
@@ -723,13 +663,8 @@ fn changes_apply_to_an_interface_in_use() {
 #[test]
 fn what_the_guest_has_negotiated_cannot_change() {
     let name = "web0".parse().unwrap();
-    for setting in [
-        "queues=2",
-        "mtu=1400",
-        "socket=/run/x.sock",
-        "mode=client",
-        "socket_mode=0660",
-    ] {
+    for setting in ["queues=2", "mtu=1400", "socket=/run/x.sock", "mode=client", "socket_mode=0660"]
+    {
         let error = VifChanges::from_settings(&name, &settings(&[setting])).unwrap_err();
         let key = setting.split('=').next().unwrap();
         let message = format!("`{key}` cannot change while the interface exists");
@@ -747,10 +682,7 @@ fn conflicts_with_an_interface_in_use_are_named() {
     (a.mac, b.mac) = (Some(mac), Some(mac));
     assert_eq!(b.conflict_with(&a), Some(Conflict::Mac(mac, name("a"))));
     b.socket = a.socket.clone();
-    assert_eq!(
-        b.conflict_with(&a),
-        Some(Conflict::Socket(a.socket.clone(), name("a")))
-    );
+    assert_eq!(b.conflict_with(&a), Some(Conflict::Socket(a.socket.clone(), name("a"))));
     b.name = name("a");
     assert_eq!(b.conflict_with(&a), Some(Conflict::Name(name("a"))));
 }

@@ -57,10 +57,7 @@ pub enum ValueError {
         value: String,
     },
     /// A latency budget above `LATENCY_BUDGET_NS_MAX`.
-    #[error(
-        "`{value}` is longer than the longest latency budget, {}",
-        LatencyBudget::MAX
-    )]
+    #[error("`{value}` is longer than the longest latency budget, {}", LatencyBudget::MAX)]
     BudgetTooLong {
         /// The text.
         value: String,
@@ -148,10 +145,7 @@ impl ValueError {
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
             Self::NotAvailable { instead, .. } => format!("use `{instead}`"),
             Self::NotAChoice { value, choices } => {
-                format!(
-                    "did you mean `{}`?",
-                    super::suggest::closest(value, choices)?
-                )
+                format!("did you mean `{}`?", super::suggest::closest(value, choices)?)
             }
             Self::Mac(_)
             | Self::WrongType { .. }
@@ -162,11 +156,7 @@ impl ValueError {
 }
 
 fn quoted_list(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("`{word}`"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Serialises a type as the text of its `Display` and reads it back by its `FromStr`.
@@ -259,11 +249,7 @@ impl Vid {
 
     /// The error for a number, as text, that is out of bounds.
     pub(super) fn out_of_range(value: String) -> ValueError {
-        ValueError::OutOfRange {
-            min: 1,
-            max: limits::VLAN_ID_MAX.into(),
-            value,
-        }
+        ValueError::OutOfRange { min: 1, max: limits::VLAN_ID_MAX.into(), value }
     }
 }
 
@@ -342,14 +328,8 @@ impl FromStr for PortName {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let good = text.len() <= limits::PORT_NAME_LEN_MAX
             && text.bytes().next().is_some_and(plain)
-            && text
-                .bytes()
-                .all(|byte| plain(byte) || b"-_.".contains(&byte));
-        if good {
-            Ok(Self(text.into()))
-        } else {
-            Err(ValueError::PortName { value: text.into() })
-        }
+            && text.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
+        if good { Ok(Self(text.into())) } else { Err(ValueError::PortName { value: text.into() }) }
     }
 }
 
@@ -380,9 +360,7 @@ impl FromStr for InterfaceName {
         let good = (1..=limits::IFNAME_LEN_MAX).contains(&text.len())
             && text != "."
             && text != ".."
-            && text
-                .chars()
-                .all(|c| !c.is_whitespace() && !c.is_control() && !"/:%".contains(c));
+            && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"/:%".contains(c));
         if good {
             Ok(Self(text.into()))
         } else {
@@ -426,10 +404,7 @@ impl FromStr for SocketPath {
         if text.len() > limits::SOCKET_PATH_LEN_MAX {
             return Err(ValueError::SocketPathTooLong { len: text.len() });
         }
-        if text
-            .chars()
-            .any(|c| c.is_control() || c == '"' || c == '\'')
-        {
+        if text.chars().any(|c| c.is_control() || c == '"' || c == '\'') {
             return Err(ValueError::SocketPathText);
         }
         Ok(Self(text.into()))
@@ -501,19 +476,11 @@ pub struct LatencyBudget {
 
 impl LatencyBudget {
     /// The largest budget.
-    pub const MAX: Self = Self {
-        ns: limits::LATENCY_BUDGET_NS_MAX,
-    };
+    pub const MAX: Self = Self { ns: limits::LATENCY_BUDGET_NS_MAX };
     /// The budget where the configuration says nothing.
-    pub const DEFAULT: Self = Self {
-        ns: limits::LATENCY_BUDGET_NS_DEFAULT,
-    };
-    const UNITS: [(&'static str, u64); 4] = [
-        ("ns", 1),
-        ("us", 1_000),
-        ("ms", 1_000_000),
-        ("s", 1_000_000_000),
-    ];
+    pub const DEFAULT: Self = Self { ns: limits::LATENCY_BUDGET_NS_DEFAULT };
+    const UNITS: [(&'static str, u64); 4] =
+        [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
     /// The budget in nanoseconds.
     pub const fn ns(self) -> u64 {
@@ -528,10 +495,8 @@ impl FromStr for LatencyBudget {
         let too_long = || ValueError::BudgetTooLong { value: text.into() };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
-        let (_, unit_ns) = Self::UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(not_a_duration)?;
+        let (_, unit_ns) =
+            Self::UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(not_a_duration)?;
         if number.is_empty() {
             return Err(not_a_duration());
         }
@@ -569,9 +534,10 @@ impl MacAddress {
     pub fn derived_from(name: &PortName) -> Self {
         const FNV_OFFSET: u32 = 0x811c_9dc5;
         const FNV_PRIME: u32 = 0x0100_0193;
-        let hash = name.as_str().bytes().fold(FNV_OFFSET, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
-        });
+        let hash = name
+            .as_str()
+            .bytes()
+            .fold(FNV_OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME));
         let [_, a, b, c] = hash.to_be_bytes();
         Self(Mac([0x52, 0x54, 0x00, a, b, c]))
     }
@@ -591,10 +557,7 @@ impl FromStr for MacAddress {
             return Err(ValueError::MacNotUnicast { mac, kind: "zero" });
         }
         if mac.is_multicast() {
-            return Err(ValueError::MacNotUnicast {
-                mac,
-                kind: "multicast",
-            });
+            return Err(ValueError::MacNotUnicast { mac, kind: "multicast" });
         }
         Ok(Self(mac))
     }
@@ -688,13 +651,9 @@ impl fmt::Display for TrunkVids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("all"),
-            Self::Only(vids) => f.write_str(
-                &vids
-                    .iter()
-                    .map(Vid::to_string)
-                    .collect::<Vec<_>>()
-                    .join(","),
-            ),
+            Self::Only(vids) => {
+                f.write_str(&vids.iter().map(Vid::to_string).collect::<Vec<_>>().join(","))
+            }
         }
     }
 }
@@ -722,14 +681,8 @@ impl fmt::Display for VlanMode {
         let text = match self {
             Self::Unset => "-".into(),
             Self::Access(vid) => vid.to_string(),
-            Self::Trunk {
-                allowed,
-                native: None,
-            } => format!("trunk {allowed}"),
-            Self::Trunk {
-                allowed,
-                native: Some(vid),
-            } => format!("trunk {allowed} native {vid}"),
+            Self::Trunk { allowed, native: None } => format!("trunk {allowed}"),
+            Self::Trunk { allowed, native: Some(vid) } => format!("trunk {allowed} native {vid}"),
         };
         f.pad(&text)
     }

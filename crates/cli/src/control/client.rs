@@ -74,19 +74,13 @@ impl ControlClient {
     /// [`ClientError::NotRunning`], [`ClientError::NotAllowed`], [`ClientError::NoAnswer`]
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         match UnixStream::connect(path) {
-            Ok(stream) => Ok(Self {
-                stream,
-                path: path.into(),
-            }),
+            Ok(stream) => Ok(Self { stream, path: path.into() }),
             Err(error) => Err(match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ClientError::NotRunning { path: path.into() }
                 }
                 io::ErrorKind::PermissionDenied => ClientError::NotAllowed { path: path.into() },
-                _ => ClientError::NoAnswer {
-                    path: path.into(),
-                    reason: error.to_string(),
-                },
+                _ => ClientError::NoAnswer { path: path.into(), reason: error.to_string() },
             }),
         }
     }
@@ -97,10 +91,7 @@ impl ControlClient {
     /// # Errors
     /// All of [`ClientError`] but those of [`ControlClient::connect`].
     pub fn request(&mut self, request: &Request) -> Result<Response, ClientError> {
-        let no_answer = |reason: String| ClientError::NoAnswer {
-            path: self.path.clone(),
-            reason,
-        };
+        let no_answer = |reason: String| ClientError::NoAnswer { path: self.path.clone(), reason };
         let line = serde_json::to_vec(request).map_err(|error| no_answer(error.to_string()))?;
         // When this fails because the server closed the socket, its answer says why: read it.
         let written = write_line(&self.stream, line, TIMEOUT);
@@ -152,8 +143,6 @@ impl ControlClient {
     }
 
     fn unknown_answer(&self) -> ClientError {
-        ClientError::UnknownAnswer {
-            path: self.path.clone(),
-        }
+        ClientError::UnknownAnswer { path: self.path.clone() }
     }
 }

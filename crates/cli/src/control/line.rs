@@ -38,12 +38,7 @@ pub(super) struct LineReader<'s> {
 
 impl<'s> LineReader<'s> {
     pub fn new(stream: &'s UnixStream, len_max: usize) -> Self {
-        Self {
-            stream,
-            buffer: Vec::new(),
-            scanned: 0,
-            len_max,
-        }
+        Self { stream, buffer: Vec::new(), scanned: 0, len_max }
     }
 
     /// The next line without its newline; `None` if the other side closed the socket between lines.
@@ -70,9 +65,7 @@ impl<'s> LineReader<'s> {
             match self.stream.read(&mut chunk) {
                 Ok(0) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(LineError::Truncated),
-                Ok(len) => self
-                    .buffer
-                    .extend_from_slice(chunk.get(..len).unwrap_or(&chunk)),
+                Ok(len) => self.buffer.extend_from_slice(chunk.get(..len).unwrap_or(&chunk)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(self.too_late());
@@ -87,19 +80,11 @@ impl<'s> LineReader<'s> {
     }
 
     fn too_late(&self) -> LineError {
-        if self.buffer.is_empty() {
-            LineError::Silent
-        } else {
-            LineError::TimedOut
-        }
+        if self.buffer.is_empty() { LineError::Silent } else { LineError::TimedOut }
     }
 
     fn take_line(&mut self) -> Option<Vec<u8>> {
-        let found = self
-            .buffer
-            .iter()
-            .skip(self.scanned)
-            .position(|byte| *byte == b'\n');
+        let found = self.buffer.iter().skip(self.scanned).position(|byte| *byte == b'\n');
         let Some(offset) = found else {
             self.scanned = self.buffer.len();
             return None;

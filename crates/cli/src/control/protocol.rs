@@ -62,10 +62,7 @@ pub enum Response {
 impl Response {
     /// The answer to what cannot be done.
     pub fn error(message: impl Into<String>) -> Self {
-        Self::Error {
-            message: message.into(),
-            help: None,
-        }
+        Self::Error { message: message.into(), help: None }
     }
 }
 

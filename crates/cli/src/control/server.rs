@@ -70,11 +70,7 @@ impl ControlServer {
             path: path.into(),
             source,
         })?;
-        Ok(Self {
-            bound,
-            shared,
-            acceptor: Some(acceptor),
-        })
+        Ok(Self { bound, shared, acceptor: Some(acceptor) })
     }
 
     /// The socket's file.
@@ -108,9 +104,7 @@ impl Drop for ControlServer {
 impl Shared {
     /// The table stays sound when a thread panics within it: it is changed by single operations.
     fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,16 +133,14 @@ fn admit(
         );
         return answer(&stream, &Response::error(refusal));
     };
-    let spawned = thread::Builder::new()
-        .name("weir-control-client".into())
-        .spawn({
-            let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
-            move || {
-                // The connection ends with its error; the client has been told where it can be.
-                let _ = serve(&stream, &*handler);
-                shared.lock().open.remove(&id);
-            }
-        });
+    let spawned = thread::Builder::new().name("weir-control-client".into()).spawn({
+        let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
+        move || {
+            // The connection ends with its error; the client has been told where it can be.
+            let _ = serve(&stream, &*handler);
+            shared.lock().open.remove(&id);
+        }
+    });
     let mut connections = shared.lock();
     match spawned {
         Ok(thread) => connections.threads.push(thread),
@@ -183,10 +175,7 @@ fn serve(stream: &UnixStream, handler: &dyn ControlHandler) -> io::Result<()> {
             Ok(None) | Err(LineError::Truncated | LineError::Silent) => return Ok(()),
             Err(LineError::Io(error)) => return Err(error),
             Err(error @ (LineError::TooLong { .. } | LineError::TimedOut)) => {
-                return answer(
-                    stream,
-                    &Response::error(format!("request refused: {error}")),
-                );
+                return answer(stream, &Response::error(format!("request refused: {error}")));
             }
         };
         let response = match serde_json::from_slice(&line) {

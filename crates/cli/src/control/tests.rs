@@ -31,13 +31,8 @@ impl ControlHandler for Recorder {
                 }],
             },
             Request::Stats => {
-                let stats = SwitchStats {
-                    version: "9.9".into(),
-                    ..SwitchStats::default()
-                };
-                Response::Stats {
-                    stats: Box::new(stats),
-                }
+                let stats = SwitchStats { version: "9.9".into(), ..SwitchStats::default() };
+                Response::Stats { stats: Box::new(stats) }
             }
             Request::VifDel { .. } => Response::Error {
                 message: "no such interface".into(),
@@ -55,10 +50,7 @@ fn name(text: &str) -> PortName {
 }
 
 fn vif(text: &str) -> VifConfig {
-    VifConfig::new(
-        name(text),
-        format!("/run/weir/{text}.sock").parse().unwrap(),
-    )
+    VifConfig::new(name(text), format!("/run/weir/{text}.sock").parse().unwrap())
 }
 
 struct Served {
@@ -74,11 +66,7 @@ impl Served {
         let path = dir.path().join("control.sock");
         let server =
             ControlServer::start(&path, Arc::clone(&handler) as Arc<dyn ControlHandler>).unwrap();
-        Self {
-            dir,
-            handler,
-            server,
-        }
+        Self { dir, handler, server }
     }
 
     fn path(&self) -> PathBuf {
@@ -106,13 +94,8 @@ fn requests_reach_the_handler_and_answers_the_client() {
     let mut client = served.client();
     let requests = [
         Request::Ping,
-        Request::VifAdd {
-            config: Box::new(vif("web0")),
-        },
-        Request::VifSet {
-            name: name("web0"),
-            changes: VifChanges::default(),
-        },
+        Request::VifAdd { config: Box::new(vif("web0")) },
+        Request::VifSet { name: name("web0"), changes: VifChanges::default() },
     ];
     for request in &requests {
         client.request_ok(request).unwrap();
@@ -125,13 +108,8 @@ fn requests_reach_the_handler_and_answers_the_client() {
 #[test]
 fn refusal_keeps_its_words_and_its_help() {
     let served = Served::new();
-    let error = served
-        .client()
-        .request_ok(&Request::VifDel { name: name("x") })
-        .unwrap_err();
-    let ClientError::Refused { message, help } = error else {
-        panic!("{error:?}")
-    };
+    let error = served.client().request_ok(&Request::VifDel { name: name("x") }).unwrap_err();
+    let ClientError::Refused { message, help } = error else { panic!("{error:?}") };
     assert_eq!(message, "no such interface");
     assert_eq!(help.as_deref(), Some("look at `weir vif list`"));
 }
@@ -139,10 +117,7 @@ fn refusal_keeps_its_words_and_its_help() {
 #[test]
 fn wire_format_is_one_json_object_on_a_line() {
     let served = Served::new();
-    assert_eq!(
-        served.raw(b"{\"request\":\"ping\"}\n"),
-        "{\"response\":\"ok\"}\n"
-    );
+    assert_eq!(served.raw(b"{\"request\":\"ping\"}\n"), "{\"response\":\"ok\"}\n");
     assert_eq!(
         served.raw(b"{\"request\":\"vif_del\",\"name\":\"web0\"}\n"),
         "{\"response\":\"error\",\"message\":\"no such interface\",\"help\":\"look at `weir vif list`\"}\n"
@@ -180,11 +155,7 @@ fn garbage_is_answered_with_an_error_and_the_connection_goes_on() {
 #[test]
 fn deeply_nested_json_is_refused_without_harm() {
     let served = Served::new();
-    let line = [
-        &b"[".repeat(limits::CONTROL_REQUEST_BYTES_MAX - 2)[..],
-        b"\n",
-    ]
-    .concat();
+    let line = [&b"[".repeat(limits::CONTROL_REQUEST_BYTES_MAX - 2)[..], b"\n"].concat();
     assert!(served.raw(&line).contains("not a request"));
     served.client().request_ok(&Request::Ping).unwrap();
 }
@@ -199,26 +170,16 @@ fn oversize_request_is_refused_at_the_bound() {
     let fits = padded(limits::CONTROL_REQUEST_BYTES_MAX);
     assert_eq!(served.raw(&fits), "{\"response\":\"ok\"}\n");
     let too_long = padded(limits::CONTROL_REQUEST_BYTES_MAX + 1);
-    assert!(
-        served
-            .raw(&too_long)
-            .contains("line longer than 65536 bytes")
-    );
+    assert!(served.raw(&too_long).contains("line longer than 65536 bytes"));
     let endless = b"x".repeat(8 * limits::CONTROL_REQUEST_BYTES_MAX);
-    assert!(
-        served
-            .raw(&endless)
-            .contains("line longer than 65536 bytes")
-    );
+    assert!(served.raw(&endless).contains("line longer than 65536 bytes"));
 }
 
 #[test]
 fn several_requests_in_one_write_are_answered_in_order() {
     let served = Served::new();
     let mut stream = UnixStream::connect(served.path()).unwrap();
-    stream
-        .write_all(b"{\"request\":\"ping\"}\n{\"request\":\"vif_list\"}\n")
-        .unwrap();
+    stream.write_all(b"{\"request\":\"ping\"}\n{\"request\":\"vif_list\"}\n").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -257,15 +218,10 @@ fn dropping_the_server_ends_open_connections_and_removes_the_socket() {
     let mut open = UnixStream::connect(served.path()).unwrap();
     served.client().request_ok(&Request::Ping).unwrap();
     let path = served.path();
-    let Served {
-        server, dir: _dir, ..
-    } = served;
+    let Served { server, dir: _dir, .. } = served;
     let start = Instant::now();
     drop(server);
-    assert!(
-        start.elapsed().as_secs() < limits::CONTROL_TIMEOUT_SECS,
-        "waited for a silent client"
-    );
+    assert!(start.elapsed().as_secs() < limits::CONTROL_TIMEOUT_SECS, "waited for a silent client");
     assert_eq!(open.read(&mut [0; 1]).unwrap_or(0), 0);
     assert!(!path.exists());
 }
@@ -273,10 +229,7 @@ fn dropping_the_server_ends_open_connections_and_removes_the_socket() {
 #[test]
 fn socket_is_for_its_owner_only() {
     let served = Served::new();
-    let mode = std::fs::metadata(served.path())
-        .unwrap()
-        .permissions()
-        .mode();
+    let mode = std::fs::metadata(served.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
@@ -293,15 +246,9 @@ fn socket_left_over_from_a_killed_weir_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control.sock");
     drop(UnixListener::bind(&path).unwrap());
-    assert!(matches!(
-        ControlClient::connect(&path),
-        Err(ClientError::NotRunning { .. })
-    ));
+    assert!(matches!(ControlClient::connect(&path), Err(ClientError::NotRunning { .. })));
     let _server = ControlServer::start(&path, Arc::new(Recorder::default())).unwrap();
-    ControlClient::connect(&path)
-        .unwrap()
-        .request_ok(&Request::Ping)
-        .unwrap();
+    ControlClient::connect(&path).unwrap().request_ok(&Request::Ping).unwrap();
 }
 
 #[test]
@@ -321,18 +268,13 @@ fn client_names_a_server_that_hangs_up_or_speaks_otherwise() {
         let (first, _) = listener.accept().unwrap();
         drop(first);
         let (mut second, _) = listener.accept().unwrap();
-        BufReader::new(second.try_clone().unwrap())
-            .read_line(&mut String::new())
-            .unwrap();
+        BufReader::new(second.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
         second.write_all(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
     });
     let error = ControlClient::connect(&path).unwrap().stats().unwrap_err();
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
     let error = ControlClient::connect(&path).unwrap().stats().unwrap_err();
-    assert!(
-        matches!(error, ClientError::UnknownAnswer { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, ClientError::UnknownAnswer { .. }), "{error:?}");
     server.join().unwrap();
 }
 
@@ -360,21 +302,12 @@ fn silence_between_lines_is_told_from_a_line_that_stops() {
     theirs.write_all(b"one\ntwo").unwrap();
     let mut lines = LineReader::new(&ours, 1024);
     let timeout = Duration::from_millis(20);
-    assert_eq!(
-        lines.next_line(timeout).unwrap().as_deref(),
-        Some(&b"one"[..])
-    );
+    assert_eq!(lines.next_line(timeout).unwrap().as_deref(), Some(&b"one"[..]));
     assert!(matches!(lines.next_line(timeout), Err(LineError::TimedOut)));
     theirs.write_all(b"\n").unwrap();
-    assert_eq!(
-        lines.next_line(timeout).unwrap().as_deref(),
-        Some(&b"two"[..])
-    );
+    assert_eq!(lines.next_line(timeout).unwrap().as_deref(), Some(&b"two"[..]));
     assert!(matches!(lines.next_line(timeout), Err(LineError::Silent)));
     theirs.write_all(b"thr").unwrap();
     drop(theirs);
-    assert!(matches!(
-        lines.next_line(timeout),
-        Err(LineError::Truncated)
-    ));
+    assert!(matches!(lines.next_line(timeout), Err(LineError::Truncated)));
 }

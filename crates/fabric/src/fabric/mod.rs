@@ -34,10 +34,7 @@ pub(crate) struct PortTable {
 
 impl PortTable {
     fn empty() -> Self {
-        Self {
-            ports: vec![None; PORTS_MAX].into(),
-            active: Vec::new(),
-        }
+        Self { ports: vec![None; PORTS_MAX].into(), active: Vec::new() }
     }
 
     pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
@@ -131,14 +128,7 @@ impl Fabric {
         let id = free.ok_or(PortError::TableFull)?;
         control.next = (id.index() + 1) % PORTS_MAX;
         self.fdb.flush_port(id);
-        table.set(
-            id,
-            Some(Port {
-                config,
-                active: false,
-                first_mac: Arc::new(FirstMac::new()),
-            }),
-        );
+        table.set(id, Some(Port { config, active: false, first_mac: Arc::new(FirstMac::new()) }));
         self.table.store(Arc::new(table));
         Ok(id)
     }
@@ -163,11 +153,7 @@ impl Fabric {
                 true => Arc::new(FirstMac::new()),
                 false => Arc::clone(&port.first_mac),
             };
-            Some(Port {
-                config,
-                active: port.active,
-                first_mac,
-            })
+            Some(Port { config, active: port.active, first_mac })
         })
     }
 
@@ -183,11 +169,7 @@ impl Fabric {
     pub fn set_active(&self, id: PortId, active: bool) -> Result<(), PortError> {
         self.change(id, |port| {
             let config = port.config.clone();
-            Some(Port {
-                config,
-                active,
-                first_mac: Arc::new(FirstMac::new()),
-            })
+            Some(Port { config, active, first_mac: Arc::new(FirstMac::new()) })
         })
     }
 

@@ -9,11 +9,7 @@ const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
 const C: Mac = Mac([2, 0, 0, 0, 0, 0xc]);
 
 fn frame(src: Mac, dst: Mac) -> FrameKey {
-    FrameKey {
-        src,
-        dst,
-        tag: None,
-    }
+    FrameKey { src, dst, tag: None }
 }
 
 fn vid(number: u16) -> Vid {
@@ -27,17 +23,11 @@ fn add(fabric: &Fabric, config: PortConfig) -> PortId {
 }
 
 fn access(number: u16) -> PortConfig {
-    PortConfig {
-        vlan: VlanMode::Access(vid(number)),
-        ..PortConfig::vif()
-    }
+    PortConfig { vlan: VlanMode::Access(vid(number)), ..PortConfig::vif() }
 }
 
 fn pinned(mac: Mac) -> PortConfig {
-    PortConfig {
-        mac_check: MacCheck::Pinned(mac),
-        ..PortConfig::vif()
-    }
+    PortConfig { mac_check: MacCheck::Pinned(mac), ..PortConfig::vif() }
 }
 
 fn forward(fabric: &Fabric, ingress: PortId, frame: FrameKey) -> Result<Forward, DropReason> {
@@ -51,10 +41,7 @@ fn flood(fabric: &Fabric, ingress: PortId, number: u16) -> Vec<PortId> {
 const FLOOD: Result<Forward, DropReason> = Ok(Forward::Flood { vid: Vid::DEFAULT });
 
 fn unicast(port: PortId) -> Result<Forward, DropReason> {
-    Ok(Forward::Unicast {
-        port,
-        vid: Vid::DEFAULT,
-    })
+    Ok(Forward::Unicast { port, vid: Vid::DEFAULT })
 }
 
 /// Two guests and an uplink with the default settings, which must be all it takes.
@@ -70,22 +57,12 @@ fn lan() -> Lan {
     let a = add(&fabric, PortConfig::vif());
     let b = add(&fabric, PortConfig::vif());
     let uplink = add(&fabric, PortConfig::uplink());
-    Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    }
+    Lan { fabric, a, b, uplink }
 }
 
 #[test]
 fn unknown_destination_floods_and_the_answer_is_unicast() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     assert_eq!(forward(&fabric, a, frame(A, B)), FLOOD);
     assert_eq!(flood(&fabric, a, 1), [b, uplink]);
     assert_eq!(forward(&fabric, b, frame(B, A)), unicast(a));
@@ -97,21 +74,13 @@ fn unknown_destination_floods_and_the_answer_is_unicast() {
 fn broadcast_and_multicast_flood() {
     let Lan { fabric, a, .. } = lan();
     assert_eq!(forward(&fabric, a, frame(A, Mac::BROADCAST)), FLOOD);
-    assert_eq!(
-        forward(&fabric, a, frame(A, Mac([1, 0, 0x5e, 0, 0, 1]))),
-        FLOOD
-    );
-    assert_eq!(
-        forward(&fabric, a, frame(A, Mac([0x33, 0x33, 0, 0, 0, 1]))),
-        FLOOD
-    );
+    assert_eq!(forward(&fabric, a, frame(A, Mac([1, 0, 0x5e, 0, 0, 1]))), FLOOD);
+    assert_eq!(forward(&fabric, a, frame(A, Mac([0x33, 0x33, 0, 0, 0, 1]))), FLOOD);
 }
 
 #[test]
 fn destination_silent_for_too_long_floods_unless_pinned() {
-    let Lan {
-        fabric, a, uplink, ..
-    } = lan();
+    let Lan { fabric, a, uplink, .. } = lan();
     forward(&fabric, uplink, frame(C, Mac::BROADCAST)).unwrap();
     forward(&fabric, a, frame(A, Mac::BROADCAST)).unwrap();
     let late = |ingress, frame| fabric.view().forward(ingress, &frame, FDB_AGE_SECS + 1);
@@ -128,24 +97,15 @@ fn reserved_group_addresses_are_dropped_and_their_neighbours_flooded() {
         assert_eq!(dropped, Err(DropReason::ReservedGroupAddress), "{reserved}");
     }
     assert!(fabric.fdb().is_empty(), "learned from a link-local frame");
-    assert_eq!(
-        forward(&fabric, a, frame(A, Mac([0x01, 0x80, 0xc2, 0, 0, 0x10]))),
-        FLOOD
-    );
-    assert_eq!(
-        forward(&fabric, a, frame(A, Mac([0x01, 0x80, 0xc2, 0, 1, 0x00]))),
-        FLOOD
-    );
+    assert_eq!(forward(&fabric, a, frame(A, Mac([0x01, 0x80, 0xc2, 0, 0, 0x10]))), FLOOD);
+    assert_eq!(forward(&fabric, a, frame(A, Mac([0x01, 0x80, 0xc2, 0, 1, 0x00]))), FLOOD);
 }
 
 #[test]
 fn destination_behind_the_ingress_port_is_a_hairpin() {
     let Lan { fabric, uplink, .. } = lan();
     forward(&fabric, uplink, frame(A, Mac::BROADCAST)).unwrap();
-    assert_eq!(
-        forward(&fabric, uplink, frame(B, A)),
-        Err(DropReason::Hairpin)
-    );
+    assert_eq!(forward(&fabric, uplink, frame(B, A)), Err(DropReason::Hairpin));
 }
 
 #[test]
@@ -153,62 +113,35 @@ fn spoofed_source_is_dropped_and_not_learned() {
     let Lan { fabric, a, b, .. } = lan();
     forward(&fabric, a, frame(A, B)).unwrap();
     assert_eq!(fabric.first_mac(a), Some(A));
-    assert_eq!(
-        forward(&fabric, a, frame(C, B)),
-        Err(DropReason::SrcMacSpoofed)
-    );
+    assert_eq!(forward(&fabric, a, frame(C, B)), Err(DropReason::SrcMacSpoofed));
     assert_eq!(forward(&fabric, b, frame(B, C)), FLOOD);
     let group = forward(&fabric, a, frame(Mac::BROADCAST, B));
     assert_eq!(group, Err(DropReason::SrcMacMulticast));
-    assert_eq!(
-        forward(&fabric, a, frame(Mac([0; 6]), B)),
-        Err(DropReason::SrcMacZero)
-    );
+    assert_eq!(forward(&fabric, a, frame(Mac([0; 6]), B)), Err(DropReason::SrcMacZero));
 }
 
 #[test]
 fn address_of_a_guest_can_not_be_taken_by_another_port() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     forward(&fabric, a, frame(A, B)).unwrap();
-    assert_eq!(
-        forward(&fabric, b, frame(A, C)),
-        Err(DropReason::SrcMacOwned)
-    );
-    assert_eq!(
-        forward(&fabric, uplink, frame(A, C)),
-        Err(DropReason::SrcMacOwned)
-    );
+    assert_eq!(forward(&fabric, b, frame(A, C)), Err(DropReason::SrcMacOwned));
+    assert_eq!(forward(&fabric, uplink, frame(A, C)), Err(DropReason::SrcMacOwned));
     assert_eq!(forward(&fabric, uplink, frame(C, A)), unicast(a));
 }
 
 #[test]
 fn configured_address_is_won_back_from_a_guest_that_squatted_on_it() {
-    let Lan {
-        fabric, b, uplink, ..
-    } = lan();
+    let Lan { fabric, b, uplink, .. } = lan();
     let owner = add(&fabric, pinned(A));
     forward(&fabric, b, frame(A, C)).unwrap();
     forward(&fabric, owner, frame(A, C)).unwrap();
-    assert_eq!(
-        forward(&fabric, b, frame(A, C)),
-        Err(DropReason::SrcMacOwned)
-    );
+    assert_eq!(forward(&fabric, b, frame(A, C)), Err(DropReason::SrcMacOwned));
     assert_eq!(forward(&fabric, uplink, frame(C, A)), unicast(owner));
 }
 
 #[test]
 fn address_is_free_again_when_its_port_becomes_inactive() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     forward(&fabric, a, frame(A, B)).unwrap();
     fabric.set_active(a, false).unwrap();
     assert_eq!(fabric.first_mac(a), None);
@@ -218,20 +151,11 @@ fn address_is_free_again_when_its_port_becomes_inactive() {
 
 #[test]
 fn claim_left_behind_by_an_inactive_port_does_not_bar_others() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     let before = fabric.view();
     fabric.set_active(a, false).unwrap();
     before.forward(a, &frame(A, B), 0).unwrap();
-    assert_eq!(
-        forward(&fabric, b, frame(B, A)),
-        FLOOD,
-        "a hit on an inactive port"
-    );
+    assert_eq!(forward(&fabric, b, frame(B, A)), FLOOD, "a hit on an inactive port");
     assert_eq!(forward(&fabric, uplink, frame(A, B)), unicast(b));
     assert_eq!(forward(&fabric, b, frame(B, A)), unicast(uplink));
 }
@@ -243,30 +167,17 @@ fn reset_lets_a_guest_change_its_address() {
     fabric.reset_mac_check(a).unwrap();
     assert_eq!(forward(&fabric, a, frame(C, B)), FLOOD);
     assert_eq!(fabric.first_mac(a), Some(C));
-    assert_eq!(
-        forward(&fabric, b, frame(B, A)),
-        FLOOD,
-        "the old address is still known"
-    );
+    assert_eq!(forward(&fabric, b, frame(B, A)), FLOOD, "the old address is still known");
 }
 
 #[test]
 fn port_limit_stops_learning_but_not_forwarding() {
     let fabric = Fabric::new();
-    let open = add(
-        &fabric,
-        PortConfig {
-            mac_check: MacCheck::Off,
-            ..PortConfig::vif()
-        },
-    );
+    let open = add(&fabric, PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() });
     let other = add(&fabric, PortConfig::vif());
     forward(&fabric, other, frame(B, A)).unwrap();
     for host in 0..=255 {
-        assert_eq!(
-            forward(&fabric, open, frame(Mac([2, 1, 0, 0, 0, host]), B)),
-            unicast(other)
-        );
+        assert_eq!(forward(&fabric, open, frame(Mac([2, 1, 0, 0, 0, host]), B)), unicast(other));
     }
     assert_eq!(fabric.fdb().learned_by(open), FDB_PER_VIF_MAX);
 }
@@ -281,10 +192,7 @@ fn vlans_are_apart() {
     assert_eq!(flood(&fabric, a, 10), [c, uplink]);
     assert_eq!(flood(&fabric, b, 20), [uplink]);
     forward(&fabric, b, frame(B, A)).unwrap();
-    assert_eq!(
-        forward(&fabric, a, frame(A, B)),
-        Ok(Forward::Flood { vid: vid(10) })
-    );
+    assert_eq!(forward(&fabric, a, frame(A, B)), Ok(Forward::Flood { vid: vid(10) }));
 }
 
 #[test]
@@ -296,14 +204,8 @@ fn one_address_in_two_vlans_is_two_stations() {
     forward(&fabric, a, frame(A, C)).unwrap();
     forward(&fabric, b, frame(A, C)).unwrap();
     for (number, port) in [(10, a), (20, b)] {
-        let tagged = FrameKey {
-            tag: Tci::new(number, 0, false),
-            ..frame(C, A)
-        };
-        let expected = Ok(Forward::Unicast {
-            port,
-            vid: vid(number),
-        });
+        let tagged = FrameKey { tag: Tci::new(number, 0, false), ..frame(C, A) };
+        let expected = Ok(Forward::Unicast { port, vid: vid(number) });
         assert_eq!(forward(&fabric, uplink, tagged), expected);
     }
 }
@@ -317,10 +219,7 @@ fn tag_is_added_toward_a_trunk_and_removed_toward_an_access_port() {
     let view = fabric.view();
     assert_eq!(view.egress(a, vid(10), tag), Some(EgressTag::Untagged));
     assert_eq!(view.egress(a, vid(11), tag), None);
-    assert_eq!(
-        view.egress(uplink, vid(10), tag),
-        tag.map(EgressTag::Tagged)
-    );
+    assert_eq!(view.egress(uplink, vid(10), tag), tag.map(EgressTag::Tagged));
     let untagged = Tci::new(10, 0, false).map(EgressTag::Tagged);
     assert_eq!(view.egress(uplink, vid(10), None), untagged);
     assert_eq!(view.egress(uplink, vid(1), tag), Some(EgressTag::Untagged));
@@ -329,65 +228,32 @@ fn tag_is_added_toward_a_trunk_and_removed_toward_an_access_port() {
 #[test]
 fn tag_from_a_guest_on_an_access_port_is_dropped_before_anything_is_learned() {
     let Lan { fabric, a, .. } = lan();
-    let tagged = FrameKey {
-        tag: Tci::new(10, 0, false),
-        ..frame(A, B)
-    };
-    assert_eq!(
-        forward(&fabric, a, tagged),
-        Err(DropReason::VlanTaggedOnAccess)
-    );
+    let tagged = FrameKey { tag: Tci::new(10, 0, false), ..frame(A, B) };
+    assert_eq!(forward(&fabric, a, tagged), Err(DropReason::VlanTaggedOnAccess));
     assert!(fabric.fdb().is_empty());
     assert_eq!(fabric.first_mac(a), None);
 }
 
 #[test]
 fn changed_vlan_takes_effect_at_once_and_forgets_what_was_learned() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     forward(&fabric, a, frame(A, B)).unwrap();
     fabric.update_port(a, access(30)).unwrap();
     assert_eq!(fabric.port_config(a), Some(access(30)));
     assert_eq!(forward(&fabric, b, frame(B, A)), FLOOD);
     assert_eq!(flood(&fabric, b, 1), [uplink]);
     assert_eq!(fabric.first_mac(a), Some(A), "the check has not changed");
-    assert_eq!(
-        forward(&fabric, a, frame(C, B)),
-        Err(DropReason::SrcMacSpoofed)
-    );
-    fabric
-        .update_port(
-            a,
-            PortConfig {
-                mac_check: MacCheck::Off,
-                ..access(30)
-            },
-        )
-        .unwrap();
-    assert_eq!(
-        forward(&fabric, a, frame(C, B)),
-        Ok(Forward::Flood { vid: vid(30) })
-    );
+    assert_eq!(forward(&fabric, a, frame(C, B)), Err(DropReason::SrcMacSpoofed));
+    fabric.update_port(a, PortConfig { mac_check: MacCheck::Off, ..access(30) }).unwrap();
+    assert_eq!(forward(&fabric, a, frame(C, B)), Ok(Forward::Flood { vid: vid(30) }));
 }
 
 #[test]
 fn inactive_port_neither_sends_nor_receives() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     forward(&fabric, a, frame(A, B)).unwrap();
     fabric.set_active(a, false).unwrap();
-    assert_eq!(
-        forward(&fabric, a, frame(A, B)),
-        Err(DropReason::PortInactive)
-    );
+    assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::PortInactive));
     assert_eq!(forward(&fabric, b, frame(B, A)), FLOOD);
     assert_eq!(flood(&fabric, b, 1), [uplink]);
     assert_eq!(fabric.view().egress(a, Vid::DEFAULT, None), None);
@@ -397,29 +263,15 @@ fn inactive_port_neither_sends_nor_receives() {
 
 #[test]
 fn removed_port_is_gone_for_new_views_and_still_there_for_old_ones() {
-    let Lan {
-        fabric,
-        a,
-        b,
-        uplink,
-    } = lan();
+    let Lan { fabric, a, b, uplink } = lan();
     let before = fabric.view();
     fabric.remove_port(a).unwrap();
-    assert_eq!(
-        forward(&fabric, a, frame(A, B)),
-        Err(DropReason::PortUnknown)
-    );
+    assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::PortUnknown));
     assert_eq!(flood(&fabric, b, 1), [uplink]);
-    assert_eq!(
-        before.flood_ports(b, Vid::DEFAULT).collect::<Vec<_>>(),
-        [a, uplink]
-    );
+    assert_eq!(before.flood_ports(b, Vid::DEFAULT).collect::<Vec<_>>(), [a, uplink]);
     assert_eq!(fabric.remove_port(a), Err(PortError::NoSuchPort(a)));
     assert_eq!(fabric.set_active(a, true), Err(PortError::NoSuchPort(a)));
-    assert_eq!(
-        fabric.update_port(a, access(2)),
-        Err(PortError::NoSuchPort(a))
-    );
+    assert_eq!(fabric.update_port(a, access(2)), Err(PortError::NoSuchPort(a)));
 }
 
 #[test]
@@ -433,55 +285,25 @@ fn number_of_a_removed_port_is_reused_last_and_inherits_nothing() {
     for _ in 2..PORTS_MAX {
         assert_ne!(fabric.add_port(PortConfig::vif()), Ok(first));
     }
-    assert_eq!(
-        fabric.fdb().learned_by(first),
-        1,
-        "the burst under way has learned"
-    );
+    assert_eq!(fabric.fdb().learned_by(first), 1, "the burst under way has learned");
     let heir = fabric.add_port(PortConfig::vif()).unwrap();
     assert_eq!((heir, fabric.fdb().learned_by(heir)), (first, 0));
     fabric.set_active(heir, true).unwrap();
     assert_eq!(forward(&fabric, uplink, frame(B, A)), FLOOD);
-    assert_eq!(
-        fabric.add_port(PortConfig::vif()),
-        Err(PortError::TableFull)
-    );
+    assert_eq!(fabric.add_port(PortConfig::vif()), Err(PortError::TableFull));
 }
 
 #[test]
 fn trunk_to_a_guest_carries_only_its_vlans() {
     let fabric = Fabric::new();
     let allowed = VlanSet::Only([vid(10), vid(20)].into_iter().collect());
-    let vlan = VlanMode::Trunk {
-        native: None,
-        allowed,
-    };
-    let router = add(
-        &fabric,
-        PortConfig {
-            vlan,
-            ..PortConfig::vif()
-        },
-    );
+    let vlan = VlanMode::Trunk { native: None, allowed };
+    let router = add(&fabric, PortConfig { vlan, ..PortConfig::vif() });
     let uplink = add(&fabric, PortConfig::uplink());
-    for (number, expected) in [
-        (10, vec![router]),
-        (20, vec![router]),
-        (30, vec![]),
-        (1, vec![]),
-    ] {
+    for (number, expected) in [(10, vec![router]), (20, vec![router]), (30, vec![]), (1, vec![])] {
         assert_eq!(flood(&fabric, uplink, number), expected, "VLAN {number}");
     }
-    assert_eq!(
-        forward(&fabric, router, frame(A, B)),
-        Err(DropReason::VlanUntaggedOnTrunk)
-    );
-    let outside = FrameKey {
-        tag: Tci::new(30, 0, false),
-        ..frame(A, B)
-    };
-    assert_eq!(
-        forward(&fabric, router, outside),
-        Err(DropReason::VlanNotAllowed)
-    );
+    assert_eq!(forward(&fabric, router, frame(A, B)), Err(DropReason::VlanUntaggedOnTrunk));
+    let outside = FrameKey { tag: Tci::new(30, 0, false), ..frame(A, B) };
+    assert_eq!(forward(&fabric, router, outside), Err(DropReason::VlanNotAllowed));
 }

@@ -45,10 +45,7 @@ impl Slot {
     /// that meet in one bucket.
     pub(super) fn of(vid: Vid, mac: Mac, seed: u64) -> Self {
         let mixed = mix((u64::from(vid.get()) << MAC_BITS | mac.to_u64()) ^ (seed & ADDRESS_MASK));
-        Self {
-            bucket: mixed as usize % BUCKETS,
-            tag: mixed >> BUCKET_BITS,
-        }
+        Self { bucket: mixed as usize % BUCKETS, tag: mixed >> BUCKET_BITS }
     }
 
     /// The address; `None` for what [`Self::of`] never gives.
@@ -111,11 +108,7 @@ impl Entry {
             1 => Claim::First,
             _ => Claim::Pinned,
         };
-        Some(Self {
-            tag: word >> TAG_SHIFT,
-            claim,
-            port: PortId::new(number)?,
-        })
+        Some(Self { tag: word >> TAG_SHIFT, claim, port: PortId::new(number)? })
     }
 }
 

@@ -176,22 +176,11 @@ impl Bucket {
     /// The entry to give up for a new one of `port`: an expired one, or the oldest of the port that
     /// holds the most, and of `port` itself among equals. `None` if every entry has a claim.
     fn victim(&self, port: PortId, now_secs: u32) -> Option<(usize, Entry)> {
-        let dynamic = || {
-            self.entries()
-                .filter(|(_, entry)| entry.claim == Claim::Dynamic)
-        };
+        let dynamic = || self.entries().filter(|(_, entry)| entry.claim == Claim::Dynamic);
         dynamic().max_by_key(|&(way, entry)| {
             let expired = self.has_expired(way, entry, now_secs);
-            let share = dynamic()
-                .filter(|(_, other)| other.port == entry.port)
-                .count();
-            (
-                expired,
-                share,
-                entry.port == port,
-                self.age_secs(way, now_secs),
-                Reverse(way),
-            )
+            let share = dynamic().filter(|(_, other)| other.port == entry.port).count();
+            (expired, share, entry.port == port, self.age_secs(way, now_secs), Reverse(way))
         })
     }
 }
@@ -220,9 +209,7 @@ impl Fdb {
         Self {
             seed,
             buckets: iter::repeat_with(Bucket::new).take(BUCKETS).collect(),
-            learned: iter::repeat_with(AtomicU32::default)
-                .take(PORTS_MAX)
-                .collect(),
+            learned: iter::repeat_with(AtomicU32::default).take(PORTS_MAX).collect(),
             writer: Mutex::new(Writer { sweep_bucket: 0 }),
             counters: Counters::default(),
         }
@@ -295,12 +282,7 @@ impl Fdb {
             Ok(learned) => learned,
             Err(refusal) => return refusal,
         };
-        let empty = || {
-            bucket
-                .words
-                .iter()
-                .position(|word| word.load(Ordering::Relaxed) == 0)
-        };
+        let empty = || bucket.words.iter().position(|word| word.load(Ordering::Relaxed) == 0);
         let way = match (found, empty()) {
             (Some((way, old)), _) => {
                 self.uncount(old);
@@ -318,11 +300,7 @@ impl Fdb {
                 None => return Learned::BucketFull,
             },
         };
-        let entry = Entry {
-            tag: slot.tag,
-            claim: learner.claim,
-            port: learner.port,
-        };
+        let entry = Entry { tag: slot.tag, claim: learner.claim, port: learner.port };
         // The second before the word: whoever sees the new word sees no second older than its own.
         bucket.seen_secs[way].store(now_secs, Ordering::Relaxed);
         bucket.words[way].store(entry.pack(), Ordering::Release);
@@ -335,9 +313,7 @@ impl Fdb {
         let slot = Slot::of(vid, mac, self.seed);
         let _writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
-        let found = bucket
-            .find(slot.tag)
-            .filter(|(_, entry)| entry.port == port);
+        let found = bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
         if let Some((way, entry)) = found {
             self.remove(bucket, way, entry);
         }
@@ -370,10 +346,7 @@ impl Fdb {
 
     /// Entries in the table, expired ones that were not swept yet included.
     pub fn len(&self) -> usize {
-        self.learned
-            .iter()
-            .map(|learned| learned.load(Ordering::Relaxed) as usize)
-            .sum()
+        self.learned.iter().map(|learned| learned.load(Ordering::Relaxed) as usize).sum()
     }
 
     /// Whether the table is empty.
@@ -396,13 +369,7 @@ impl Fdb {
                 .filter(move |&(way, entry)| !bucket.has_expired(way, entry, now_secs));
             live.filter_map(move |(way, Entry { tag, claim, port })| {
                 let (vid, mac) = Slot { bucket: index, tag }.address(self.seed)?;
-                Some(FdbEntry {
-                    vid,
-                    mac,
-                    port,
-                    claim,
-                    age_secs: bucket.age_secs(way, now_secs),
-                })
+                Some(FdbEntry { vid, mac, port, claim, age_secs: bucket.age_secs(way, now_secs) })
             })
         });
         entries.collect()
@@ -423,10 +390,7 @@ impl Fdb {
     fn sweep(&self, buckets: &[Bucket], gone: impl Fn(&Bucket, usize, Entry) -> bool) -> usize {
         let mut removed = 0;
         for bucket in buckets {
-            for (way, entry) in bucket
-                .entries()
-                .filter(|&(way, entry)| gone(bucket, way, entry))
-            {
+            for (way, entry) in bucket.entries().filter(|&(way, entry)| gone(bucket, way, entry)) {
                 self.remove(bucket, way, entry);
                 removed += 1;
             }

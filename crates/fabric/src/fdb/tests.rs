@@ -18,18 +18,11 @@ fn mac(host: u32) -> Mac {
 }
 
 fn dynamic(number: u16) -> Learner {
-    Learner {
-        port: port(number),
-        claim: Claim::Dynamic,
-        learn_max: u32::MAX,
-    }
+    Learner { port: port(number), claim: Claim::Dynamic, learn_max: u32::MAX }
 }
 
 fn claimed(number: u16, claim: Claim) -> Learner {
-    Learner {
-        claim,
-        ..dynamic(number)
-    }
+    Learner { claim, ..dynamic(number) }
 }
 
 const VLAN: Vid = Vid::DEFAULT;
@@ -91,10 +84,7 @@ fn traffic_keeps_an_address() {
     let fdb = Fdb::new(SEED);
     for now_secs in (0..10 * FDB_AGE_SECS).step_by(FDB_AGE_SECS as usize) {
         fdb.learn(VLAN, mac(1), dynamic(1), now_secs);
-        assert_eq!(
-            fdb.lookup(VLAN, mac(1), now_secs + FDB_AGE_SECS),
-            Some(port(1))
-        );
+        assert_eq!(fdb.lookup(VLAN, mac(1), now_secs + FDB_AGE_SECS), Some(port(1)));
     }
 }
 
@@ -129,11 +119,7 @@ fn full_bucket_evicts_the_oldest_entry() {
     }
     let now_secs = WAYS as u32;
     assert_eq!(fdb.lookup(VLAN, macs[0], now_secs), None);
-    assert!(
-        macs[1..]
-            .iter()
-            .all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1)))
-    );
+    assert!(macs[1..].iter().all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1))));
     assert_eq!((fdb.len(), fdb.stats().evicted), (WAYS, 1));
 }
 
@@ -146,11 +132,7 @@ fn full_bucket_gives_up_an_expired_entry_first() {
     for &mac in &macs[1..] {
         fdb.learn(VLAN, mac, dynamic(1), now_secs);
     }
-    assert!(
-        macs[1..]
-            .iter()
-            .all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1)))
-    );
+    assert!(macs[1..].iter().all(|&mac| fdb.lookup(VLAN, mac, now_secs) == Some(port(1))));
     assert_eq!(fdb.stats().evicted, 0);
 }
 
@@ -175,11 +157,7 @@ fn full_bucket_evicts_from_the_port_that_holds_the_most() {
         fdb.learn(VLAN, mac, dynamic(2), 1);
     }
     fdb.learn(VLAN, macs[WAYS], dynamic(3), 2);
-    assert_eq!(
-        fdb.lookup(VLAN, macs[0], 2),
-        Some(port(1)),
-        "the oldest, but its port's only one"
-    );
+    assert_eq!(fdb.lookup(VLAN, macs[0], 2), Some(port(1)), "the oldest, but its port's only one");
     assert_eq!(fdb.lookup(VLAN, macs[WAYS], 2), Some(port(3)));
     assert_eq!(fdb.learned_by(port(2)), WAYS as u32 - 2);
 }
@@ -187,10 +165,7 @@ fn full_bucket_evicts_from_the_port_that_holds_the_most() {
 #[test]
 fn port_at_its_limit_learns_no_more_and_keeps_what_it_has() {
     let fdb = Fdb::new(SEED);
-    let learner = Learner {
-        learn_max: 2,
-        ..dynamic(1)
-    };
+    let learner = Learner { learn_max: 2, ..dynamic(1) };
     fdb.learn(VLAN, mac(3), dynamic(2), 0);
     for host in 0..2 {
         assert_eq!(fdb.learn(VLAN, mac(host), learner, 0), Learned::New);
@@ -223,15 +198,8 @@ fn claimed_address_moves_to_a_stronger_claim_only() {
             true => Learned::Moved { from: port(1) },
             false => Learned::Owned { by: port(1) },
         };
-        assert_eq!(
-            fdb.learn(VLAN, mac(1), claimed(2, taken), 0),
-            expected,
-            "{held:?} {taken:?}"
-        );
-        assert_eq!(
-            fdb.lookup(VLAN, mac(1), 0),
-            Some(port(if moves { 2 } else { 1 }))
-        );
+        assert_eq!(fdb.learn(VLAN, mac(1), claimed(2, taken), 0), expected, "{held:?} {taken:?}");
+        assert_eq!(fdb.lookup(VLAN, mac(1), 0), Some(port(if moves { 2 } else { 1 })));
     }
 }
 
@@ -242,10 +210,7 @@ fn claimed_address_is_neither_aged_nor_evicted_but_flushed() {
     for (number, &mac) in (0..).zip(&macs[..WAYS]) {
         fdb.learn(VLAN, mac, claimed(number, Claim::First), 0);
     }
-    assert_eq!(
-        fdb.learn(VLAN, macs[WAYS], dynamic(99), 0),
-        Learned::BucketFull
-    );
+    assert_eq!(fdb.learn(VLAN, macs[WAYS], dynamic(99), 0), Learned::BucketFull);
     assert_eq!(fdb.stats().refused_bucket_full, 1);
     assert_eq!(sweep_all(&fdb, u32::MAX), 0);
     assert_eq!(fdb.lookup(VLAN, macs[0], u32::MAX), Some(port(0)));
@@ -278,13 +243,7 @@ fn entries_show_what_was_learned() {
     let vid = Vid::new(4094).unwrap();
     fdb.learn(vid, mac(1), claimed(3, Claim::Pinned), 5);
     fdb.learn(VLAN, mac(2), dynamic(4), 0);
-    let entry = FdbEntry {
-        vid,
-        mac: mac(1),
-        port: port(3),
-        claim: Claim::Pinned,
-        age_secs: 296,
-    };
+    let entry = FdbEntry { vid, mac: mac(1), port: port(3), claim: Claim::Pinned, age_secs: 296 };
     assert_eq!(fdb.entries(301), [entry]);
 }
 
@@ -322,11 +281,7 @@ struct Model {
 impl Model {
     fn learn(&mut self, host: u32, learner: Learner, now_secs: u32) -> Learned {
         let number = learner.port.get();
-        let behind = self
-            .entries
-            .values()
-            .filter(|entry| entry.0 == number)
-            .count();
+        let behind = self.entries.values().filter(|entry| entry.0 == number).count();
         let learned = match self.entries.get(&host) {
             Some(&(at, claim, _)) if at == number => match claim == learner.claim {
                 true => Learned::Known,
@@ -482,25 +437,11 @@ fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
         let learned: Vec<_> = learners.into_iter().map(|learner| learner.join()).collect();
         done.store(true, Ordering::Relaxed);
         assert!(learned.iter().all(Result::is_ok), "a learner panicked");
-        readers
-            .into_iter()
-            .map(|reader| reader.join().unwrap())
-            .sum()
+        readers.into_iter().map(|reader| reader.join().unwrap()).sum()
     });
     assert!(found > 0, "no lookup ever hit");
     let entries = fdb.entries(0);
-    assert_eq!(
-        entries.len(),
-        fdb.len(),
-        "the counts have drifted from the entries"
-    );
-    let distinct: HashMap<_, _> = entries
-        .iter()
-        .map(|entry| (entry.mac, entry.port))
-        .collect();
-    assert_eq!(
-        distinct.len(),
-        entries.len(),
-        "an address is in the table twice"
-    );
+    assert_eq!(entries.len(), fdb.len(), "the counts have drifted from the entries");
+    let distinct: HashMap<_, _> = entries.iter().map(|entry| (entry.mac, entry.port)).collect();
+    assert_eq!(distinct.len(), entries.len(), "an address is in the table twice");
 }

@@ -42,11 +42,7 @@ mod tests {
         let mut policy = Immediate;
         policy.set_hold_ns_max(1_000_000);
         for now_ns in [0, 1, 1, u64::MAX] {
-            let batch = Batch {
-                frames: 1,
-                bytes: 64,
-                arrived_ns: now_ns,
-            };
+            let batch = Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
             assert_eq!(policy.published(now_ns, batch), Verdict::Call);
         }
         assert_eq!(policy.expired(u64::MAX), Verdict::Call);

@@ -135,9 +135,7 @@ impl FromStr for Kind {
 
     fn from_str(name: &str) -> Result<Self, UnknownKind> {
         let known = Self::ALL.iter().find(|kind| kind.as_str() == name);
-        known.copied().ok_or_else(|| UnknownKind {
-            name: name.to_owned(),
-        })
+        known.copied().ok_or_else(|| UnknownKind { name: name.to_owned() })
     }
 }
 
@@ -150,11 +148,7 @@ pub struct UnknownKind {
 }
 
 fn valid_names() -> String {
-    Kind::ALL
-        .iter()
-        .map(|kind| kind.as_str())
-        .collect::<Vec<_>>()
-        .join(", ")
+    Kind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -87,16 +87,10 @@ impl Run<'_> {
             (Verdict::HoldUntil(deadline_ns), Some((oldest_ns, _))) => {
                 let limit_ns = oldest_ns.saturating_add(self.hold_ns_max);
                 if deadline_ns > limit_ns {
-                    return Err(Breach::HeldPastLimit {
-                        deadline_ns,
-                        limit_ns,
-                    });
+                    return Err(Breach::HeldPastLimit { deadline_ns, limit_ns });
                 }
                 if deadline_ns <= now_ns {
-                    return Err(Breach::DeadlineInPast {
-                        deadline_ns,
-                        now_ns,
-                    });
+                    return Err(Breach::DeadlineInPast { deadline_ns, now_ns });
                 }
                 self.deadline_ns = Some(deadline_ns);
             }
@@ -107,9 +101,7 @@ impl Run<'_> {
 
     fn deliver(&mut self, now_ns: u64, how: Delivery) {
         if let Some((_, published_ns)) = self.pending.take() {
-            let late_ns = self
-                .deadline_ns
-                .map_or(0, |deadline| now_ns.saturating_sub(deadline));
+            let late_ns = self.deadline_ns.map_or(0, |deadline| now_ns.saturating_sub(deadline));
             let hold_ns = now_ns - published_ns - late_ns;
             self.report.hold_ns_max = self.report.hold_ns_max.max(hold_ns);
         }
@@ -148,14 +140,7 @@ pub(super) fn run(
     script: &Script,
 ) -> Result<Report, Breach> {
     let report = Report::default();
-    let mut run = Run {
-        policy,
-        script,
-        hold_ns_max,
-        pending: None,
-        deadline_ns: None,
-        report,
-    };
+    let mut run = Run { policy, script, hold_ns_max, pending: None, deadline_ns: None, report };
     let mut now_ns = 0;
     for &arrival in &script.arrivals {
         let due_ns = now_ns + arrival.gap_ns;
@@ -199,12 +184,7 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
 }
 
 fn hold_limit() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(0),
-        Just(1),
-        0..=weir_limits::LATENCY_BUDGET_NS_MAX,
-        0..1_000_000u64
-    ]
+    prop_oneof![Just(0), Just(1), 0..=weir_limits::LATENCY_BUDGET_NS_MAX, 0..1_000_000u64]
 }
 
 /// Checks the bound for the policies that `build` makes, over random scripts and hold limits.
@@ -235,12 +215,7 @@ struct Hold {
 
 impl Hold {
     fn new(hold_ns_max: u64) -> Self {
-        Self {
-            hold_ns_max,
-            from_latest: false,
-            holds_again: false,
-            oldest_ns: None,
-        }
+        Self { hold_ns_max, from_latest: false, holds_again: false, oldest_ns: None }
     }
 }
 
@@ -256,19 +231,11 @@ impl Moderation for Hold {
         };
         self.oldest_ns = Some(oldest_ns);
         let deadline_ns = oldest_ns.saturating_add(self.hold_ns_max);
-        if deadline_ns > now_ns {
-            Verdict::HoldUntil(deadline_ns)
-        } else {
-            Verdict::Call
-        }
+        if deadline_ns > now_ns { Verdict::HoldUntil(deadline_ns) } else { Verdict::Call }
     }
 
     fn expired(&mut self, now_ns: u64) -> Verdict {
-        if self.holds_again {
-            Verdict::HoldUntil(now_ns)
-        } else {
-            Verdict::Call
-        }
+        if self.holds_again { Verdict::HoldUntil(now_ns) } else { Verdict::Call }
     }
 
     fn delivered(&mut self, _now_ns: u64, _how: Delivery) {
@@ -285,65 +252,29 @@ impl Moderation for Hold {
 }
 
 fn two_batches(gap_ns: u64) -> Script {
-    let arrival = Arrival {
-        gap_ns,
-        parked_ns: 0,
-        frames: 3,
-        frame_bytes: 64,
-    };
-    Script {
-        arrivals: vec![arrival; 2],
-        timer_late_ns: 0,
-        poll_after_ns: None,
-        suppressed: false,
-    }
+    let arrival = Arrival { gap_ns, parked_ns: 0, frames: 3, frame_bytes: 64 };
+    Script { arrivals: vec![arrival; 2], timer_late_ns: 0, poll_after_ns: None, suppressed: false }
 }
 
 #[test]
 fn harness_passes_a_hold_from_the_earliest_arrival() {
     check_bound(|hold_ns_max| Box::new(Hold::new(hold_ns_max)));
     let report = run(&mut Hold::new(100), 100, &two_batches(60));
-    assert_eq!(
-        report,
-        Ok(Report {
-            frames: 6,
-            calls: 1,
-            hold_ns_max: 100
-        })
-    );
+    assert_eq!(report, Ok(Report { frames: 6, calls: 1, hold_ns_max: 100 }));
 }
 
 #[test]
 fn harness_counts_no_call_when_the_guest_polls_first() {
-    let script = Script {
-        poll_after_ns: Some(50),
-        ..two_batches(200)
-    };
+    let script = Script { poll_after_ns: Some(50), ..two_batches(200) };
     let report = run(&mut Hold::new(100), 100, &script);
-    assert_eq!(
-        report,
-        Ok(Report {
-            frames: 6,
-            calls: 0,
-            hold_ns_max: 50
-        })
-    );
+    assert_eq!(report, Ok(Report { frames: 6, calls: 0, hold_ns_max: 50 }));
 }
 
 #[test]
 fn harness_catches_a_hold_counted_from_the_latest_batch() {
-    let mut policy = Hold {
-        from_latest: true,
-        ..Hold::new(100)
-    };
+    let mut policy = Hold { from_latest: true, ..Hold::new(100) };
     let report = run(&mut policy, 100, &two_batches(60));
-    assert_eq!(
-        report,
-        Err(Breach::HeldPastLimit {
-            deadline_ns: 220,
-            limit_ns: 160
-        })
-    );
+    assert_eq!(report, Err(Breach::HeldPastLimit { deadline_ns: 220, limit_ns: 160 }));
 }
 
 #[test]
@@ -351,27 +282,12 @@ fn harness_catches_a_hold_that_ignores_parked_time() {
     let mut script = two_batches(60);
     script.arrivals[0].parked_ns = 60;
     let report = run(&mut Hold::new(101), 100, &script);
-    assert_eq!(
-        report,
-        Err(Breach::HeldPastLimit {
-            deadline_ns: 101,
-            limit_ns: 100
-        })
-    );
+    assert_eq!(report, Err(Breach::HeldPastLimit { deadline_ns: 101, limit_ns: 100 }));
 }
 
 #[test]
 fn harness_catches_a_deadline_that_never_ends() {
-    let mut policy = Hold {
-        holds_again: true,
-        ..Hold::new(100)
-    };
+    let mut policy = Hold { holds_again: true, ..Hold::new(100) };
     let report = run(&mut policy, 100, &two_batches(60));
-    assert_eq!(
-        report,
-        Err(Breach::DeadlineInPast {
-            deadline_ns: 160,
-            now_ns: 160
-        })
-    );
+    assert_eq!(report, Err(Breach::DeadlineInPast { deadline_ns: 160, now_ns: 160 }));
 }

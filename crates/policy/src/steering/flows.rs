@@ -43,9 +43,7 @@ impl Flow {
 
 impl FlowTable {
     pub(super) fn new() -> Self {
-        let slots = iter::repeat_with(|| AtomicU64::new(0))
-            .take(STEERING_FLOWS_MAX)
-            .collect();
+        let slots = iter::repeat_with(|| AtomicU64::new(0)).take(STEERING_FLOWS_MAX).collect();
         Self { slots }
     }
 
@@ -57,11 +55,7 @@ impl FlowTable {
     /// the second or the queue changed, so that a busy flow does not keep the cache line dirty.
     pub(super) fn record(&self, hash: u32, queue: u8, now_secs: u32) {
         let slot = self.slot(hash);
-        let new = Flow {
-            hash,
-            secs: now_secs & SECS_MASK,
-            queue,
-        };
+        let new = Flow { hash, secs: now_secs & SECS_MASK, queue };
         match Flow::unpack(slot.load(Ordering::Relaxed)) {
             Some(old) if old == new => return,
             Some(old) if old.hash != hash => {
@@ -95,21 +89,9 @@ mod tests {
     #[test]
     fn packed_flow_unpacks_and_zero_is_empty() {
         for flow in [
-            Flow {
-                hash: 0,
-                secs: 0,
-                queue: 0,
-            },
-            Flow {
-                hash: u32::MAX,
-                secs: SECS_MASK,
-                queue: 254,
-            },
-            Flow {
-                hash: 0x0102_0304,
-                secs: 0x05_0607,
-                queue: 7,
-            },
+            Flow { hash: 0, secs: 0, queue: 0 },
+            Flow { hash: u32::MAX, secs: SECS_MASK, queue: 254 },
+            Flow { hash: 0x0102_0304, secs: 0x05_0607, queue: 7 },
         ] {
             assert!(Flow::unpack(flow.pack()) == Some(flow));
         }

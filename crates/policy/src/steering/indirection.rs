@@ -15,9 +15,7 @@ impl IndirectionTable {
     /// Entry `i` is queue `i % queues`, as `ethtool -X <dev> equal <queues>` sets it: no queue has
     /// more than one entry above another. `queues` is at least 1.
     pub(super) fn new(queues: u8) -> Self {
-        let table = Self {
-            entries: array::from_fn(|_| AtomicU8::new(0)),
-        };
+        let table = Self { entries: array::from_fn(|_| AtomicU8::new(0)) };
         table.spread(queues);
         table
     }

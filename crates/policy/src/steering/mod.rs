@@ -112,9 +112,7 @@ mod tests {
     fn unrecorded_flow_uses_the_indirection_table() {
         let steering = Steering::new(4).unwrap();
         assert_eq!(
-            (0..8)
-                .map(|hash| steering.queue_for(hash))
-                .collect::<Vec<_>>(),
+            (0..8).map(|hash| steering.queue_for(hash)).collect::<Vec<_>>(),
             [0, 1, 2, 3, 0, 1, 2, 3]
         );
     }
@@ -149,10 +147,7 @@ mod tests {
     #[test]
     fn queue_count_outside_the_limit_is_refused_and_named() {
         for queues in [0, QUEUE_PAIRS_MAX + 1, 257, usize::MAX] {
-            assert_eq!(
-                Steering::new(queues).unwrap_err(),
-                QueueCountError { queues }
-            );
+            assert_eq!(Steering::new(queues).unwrap_err(), QueueCountError { queues });
         }
         let steering = Steering::new(QUEUE_PAIRS_MAX).unwrap();
         let error = steering.set_queues(0).unwrap_err();

@@ -23,21 +23,14 @@ fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
 }
 
 fn ip(arguments: &str) -> String {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {arguments}: {error}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {
-    Tap::open(&TapOptions {
-        name: name.into(),
-        queues,
-        mtu,
-    })
+    Tap::open(&TapOptions { name: name.into(), queues, mtu })
 }
 
 /// Waits for what another thread is about to do.
@@ -84,13 +77,7 @@ impl Uplink {
         let (fake, mut guest) = fake_tap(1, guest_offloads);
         plug(&engine, fake);
         let (_, port, counters) = plug(&engine, tap);
-        Self {
-            engine,
-            port,
-            counters,
-            guest: guest.remove(0),
-            mac,
-        }
+        Self { engine, port, counters, guest: guest.remove(0), mac }
     }
 
     /// The guest's next frame that is UDP: the host also says things of its own.
@@ -111,19 +98,10 @@ fn root_a_tap_is_made_as_asked_and_goes_with_weir() {
         let link = ip("-d link show dev weir0");
         let info = tap.info();
         assert!(link.contains("mtu 9000") && link.contains(",UP"), "{link}");
-        assert!(
-            link.contains("vnet_hdr on multi_queue numqueues 2"),
-            "{link}"
-        );
+        assert!(link.contains("vnet_hdr on multi_queue numqueues 2"), "{link}");
         assert!(link.contains(&info.mac.to_string()), "{link}");
-        assert_eq!(
-            (info.mtu, info.queues, info.name.as_str()),
-            (9000, 2, "weir0")
-        );
-        assert!(
-            info.offloads
-                .contains(OffloadCaps::TSO4 | OffloadCaps::TSO6)
-        );
+        assert_eq!((info.mtu, info.queues, info.name.as_str()), (9000, 2, "weir0"));
+        assert!(info.offloads.contains(OffloadCaps::TSO4 | OffloadCaps::TSO6));
         drop(tap);
         assert!(!ip("link").contains("weir0"));
     });
@@ -147,26 +125,17 @@ fn root_a_tap_that_does_not_fit_is_refused_with_help() {
     in_new_network(|| {
         ip("tuntap add dev one0 mode tap");
         let error = open("one0", 2, None).unwrap_err();
-        assert!(
-            matches!(error, TapError::WrongKind { queues: 2, .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, TapError::WrongKind { queues: 2, .. }), "{error:?}");
         let make = "`ip tuntap add dev one0 mode tap multi_queue vnet_hdr`";
         assert!(error.help().unwrap().contains(make));
-        assert!(matches!(
-            open("lo", 1, None),
-            Err(TapError::WrongKind { .. })
-        ));
+        assert!(matches!(open("lo", 1, None), Err(TapError::WrongKind { .. })));
 
         let held = open("one0", 1, None).unwrap();
         assert!(matches!(open("one0", 1, None), Err(TapError::Busy { .. })));
         drop(held);
 
         let error = open("weir0", 1, Some(65_535)).unwrap_err();
-        assert!(
-            matches!(error, TapError::Mtu { mtu: 65_535, .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, TapError::Mtu { mtu: 65_535, .. }), "{error:?}");
         assert!(!ip("link").contains("weir0"), "gone again");
     });
 }
@@ -226,14 +195,7 @@ fn root_the_host_gets_frames_with_and_without_offloads() {
             assert_eq!(&datagram[..len], expected);
         }
         assert_eq!(uplink.counters.drops().count(), 0);
-        let frames = || {
-            uplink
-                .counters
-                .rx
-                .iter()
-                .map(|rx| rx.frames.get())
-                .sum::<u64>()
-        };
+        let frames = || uplink.counters.rx.iter().map(|rx| rx.frames.get()).sum::<u64>();
         soon("both are counted", || frames() == 2);
     });
 }
@@ -263,19 +225,12 @@ fn root_a_deleted_interface_stops_its_port_only() {
         let uplink = Uplink::new(2, ALL);
         ip("link delete weir0");
         soon("the port stops", || uplink.port.failure().is_some());
-        assert!(
-            uplink.port.failure().unwrap().contains("weir0"),
-            "{:?}",
-            uplink.port
-        );
+        assert!(uplink.port.failure().unwrap().contains("weir0"), "{:?}", uplink.port);
         // The switch goes on.
         let (fake, other) = fake_tap(1, ALL);
         plug(&uplink.engine, fake);
         send(&uplink.guest, &VnetHdr::default(), &frame(1, 60));
-        assert_eq!(
-            receive_soon(&other[0]),
-            Some((VnetHdr::default(), frame(1, 60)))
-        );
+        assert_eq!(receive_soon(&other[0]), Some((VnetHdr::default(), frame(1, 60))));
     });
 }
 
@@ -295,9 +250,8 @@ fn root_tcp_between_two_taps_is_whole_and_unsegmented() {
     let (Some((receiver, listener)), Some((sender, mut stream))) = (there, here) else {
         return;
     };
-    let sent: Vec<u8> = (0..LEN as u32)
-        .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)
-        .collect();
+    let sent: Vec<u8> =
+        (0..LEN as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
     let mut got = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -308,9 +262,11 @@ fn root_tcp_between_two_taps_is_whole_and_unsegmented() {
     });
     assert!(got == sent, "{} of {LEN} bytes", got.len());
 
-    let (frames, bytes) = sender.2.tx.iter().fold((0, 0), |(frames, bytes), tx| {
-        (frames + tx.frames.get(), bytes + tx.bytes.get())
-    });
+    let (frames, bytes) = sender
+        .2
+        .tx
+        .iter()
+        .fold((0, 0), |(frames, bytes), tx| (frames + tx.frames.get(), bytes + tx.bytes.get()));
     assert!(bytes >= LEN as u64);
     assert!(bytes / frames > 5_000, "{} bytes in {frames} frames", bytes);
     assert_eq!(receiver.1.failure(), None);

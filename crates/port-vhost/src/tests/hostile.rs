@@ -52,10 +52,7 @@ fn a_ring_full_of_garbage_stops_its_port_only() {
     let at = |address: u64| (address - USER) as usize;
     raw.store_release(at(ring.driver) + 2, 30_000);
     guest.kick(1);
-    stopped_with(
-        &guest.port,
-        "ring 1: available index jumped from 0 to 30000",
-    );
+    stopped_with(&guest.port, "ring 1: available index jumped from 0 to 30000");
     assert_eq!(guest.port.info().state, State::Stopped);
     neighbours.still_talk();
 }
@@ -65,15 +62,10 @@ fn garbage_in_a_receive_ring_stops_its_port_only() {
     let mut neighbours = Neighbours::new();
     let mut guest = neighbours.third();
     // Descriptor 0 becomes readable: the device may not write it.
-    guest
-        .raw()
-        .store((ring_at(0).descriptor - USER) as usize + 12, 0);
+    guest.raw().store((ring_at(0).descriptor - USER) as usize + 12, 0);
     let hello = frame(&neighbours.a, None, 60, 1);
     neighbours.a.send(&hello);
-    stopped_with(
-        &guest.port,
-        "ring 0: descriptor chain from 0 of a receive queue",
-    );
+    stopped_with(&guest.port, "ring 0: descriptor chain from 0 of a receive queue");
     assert_eq!(guest.received(), None);
     neighbours.b.wait_received();
     neighbours.b.post(1);
@@ -85,34 +77,16 @@ fn headers_that_lie_stop_the_port() {
     let lies = [
         (
             "is beyond the frame",
-            VnetHdr {
-                flags: vnet::F_NEEDS_CSUM,
-                csum_start: 60,
-                ..VnetHdr::default()
-            },
+            VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 60, ..VnetHdr::default() },
         ),
         (
             "is inside the Ethernet",
-            VnetHdr {
-                flags: vnet::F_NEEDS_CSUM,
-                csum_start: 6,
-                ..VnetHdr::default()
-            },
+            VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 6, ..VnetHdr::default() },
         ),
-        (
-            "is not one that was offered",
-            VnetHdr {
-                gso_type: vnet::GSO_UDP,
-                ..VnetHdr::default()
-            },
-        ),
+        ("is not one that was offered", VnetHdr { gso_type: vnet::GSO_UDP, ..VnetHdr::default() }),
         (
             "without NEEDS_CSUM",
-            VnetHdr {
-                gso_type: vnet::GSO_TCPV4,
-                gso_size: 100,
-                ..VnetHdr::default()
-            },
+            VnetHdr { gso_type: vnet::GSO_TCPV4, gso_size: 100, ..VnetHdr::default() },
         ),
     ];
     let mut neighbours = Neighbours::new();
@@ -132,23 +106,13 @@ fn frames_too_short_or_too_long_are_dropped_and_counted() {
     let mut a = switch.guest(1, modern());
     for len in [0u32, 1, 11, 12, 25] {
         if len > 0 {
-            a.tx.offer(&[Buffer {
-                address: TX_BUFFERS,
-                len,
-                writable: false,
-            }])
-            .unwrap();
+            a.tx.offer(&[Buffer { address: TX_BUFFERS, len, writable: false }]).unwrap();
             a.send_now();
             a.reap();
         }
     }
     assert_eq!(drops(&a.port, "frame_too_short"), 4);
-    a.tx.offer(&[Buffer {
-        address: TX_BUFFERS,
-        len: 70_000,
-        writable: false,
-    }])
-    .unwrap();
+    a.tx.offer(&[Buffer { address: TX_BUFFERS, len: 70_000, writable: false }]).unwrap();
     a.send_now();
     a.reap();
     assert_eq!(drops(&a.port, "frame_too_long"), 1);
@@ -172,19 +136,14 @@ fn memory_that_is_truncated_stops_its_port_only() {
 fn a_stopped_port_starts_afresh_with_a_reset() {
     let neighbours = Neighbours::new();
     let mut guest = neighbours.third();
-    guest
-        .raw()
-        .store_release((ring_at(1).driver - USER) as usize + 2, 30_000);
+    guest.raw().store_release((ring_at(1).driver - USER) as usize + 2, 30_000);
     guest.kick(1);
     let port = Arc::clone(&guest.port);
     eventually("stops", || port.info().state == State::Stopped);
     guest.front.set_status(0).unwrap();
     guest.front.get_status().unwrap();
     assert_eq!(port.info().state, State::Connected);
-    assert!(
-        port.info().stop_reason.is_some(),
-        "the reason is still to be seen"
-    );
+    assert!(port.info().stop_reason.is_some(), "the reason is still to be seen");
 }
 
 proptest! {

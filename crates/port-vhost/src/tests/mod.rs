@@ -58,9 +58,7 @@ impl Switch {
             })
             .unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.manager
-            .add(Arc::clone(&port), Endpoint::Connected(ours))
-            .unwrap();
+        self.manager.add(Arc::clone(&port), Endpoint::Connected(ours)).unwrap();
         (port, theirs)
     }
 
@@ -94,11 +92,7 @@ pub(crate) const TX_BUFFERS: u64 = 4 << 20;
 /// Ring areas of vring `index`.
 pub(crate) fn ring_at(index: u64) -> Addresses {
     let base = USER + index * 0x4000;
-    Addresses {
-        descriptor: base,
-        driver: base + 0x1000,
-        device: base + 0x2000,
-    }
+    Addresses { descriptor: base, driver: base + 0x1000, device: base + 0x2000 }
 }
 
 /// One guest with one queue pair.
@@ -123,19 +117,11 @@ impl Guest {
         let memfd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memfd, MEMORY).unwrap();
         let memfd = File::from(memfd);
-        let spec = RegionSpec {
-            guest_address: 0,
-            size: MEMORY,
-            user_address: USER,
-            mmap_offset: 0,
-        };
+        let spec =
+            RegionSpec { guest_address: 0, size: MEMORY, user_address: USER, mmap_offset: 0 };
         let mapped = GuestMemory::map(&[(spec, memfd.try_clone().unwrap())]).unwrap();
         let memory = Arc::new(mapped);
-        let config = RingConfig {
-            size: SIZE,
-            event_idx: features & 1 << 29 != 0,
-            indirect: true,
-        };
+        let config = RingConfig { size: SIZE, event_idx: features & 1 << 29 != 0, indirect: true };
         let ring = |index| SplitDriver::new(&memory, config, &ring_at(index)).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let mut front = FrontEnd::new(stream);
@@ -152,32 +138,22 @@ impl Guest {
             kicks: [fd(), fd()],
             calls: [fd(), fd()],
             rx_at: vec![0; SIZE.into()],
-            rx_free: (0..u64::from(SIZE))
-                .map(|i| RX_BUFFERS + i * BUFFER)
-                .collect(),
+            rx_free: (0..u64::from(SIZE)).map(|i| RX_BUFFERS + i * BUFFER).collect(),
         }
     }
 
     pub fn region() -> MemoryRegion {
-        MemoryRegion {
-            guest_address: 0,
-            size: MEMORY,
-            user_address: USER,
-            mmap_offset: 0,
-        }
+        MemoryRegion { guest_address: 0, size: MEMORY, user_address: USER, mmap_offset: 0 }
     }
 
     /// Everything up to the kick descriptors, which come last.
     pub fn set_up(&mut self) -> Result<(), FrontEndError> {
         self.negotiate()?;
-        self.front
-            .set_mem_table(&[(Self::region(), self.memfd.as_fd())])?;
+        self.front.set_mem_table(&[(Self::region(), self.memfd.as_fd())])?;
         for index in 0..2 {
             self.vring(index)?;
-            self.front
-                .set_vring_call(index, Some(self.calls[index as usize].as_fd()))?;
-            self.front
-                .set_vring_kick(index, Some(self.kicks[index as usize].as_fd()))?;
+            self.front.set_vring_call(index, Some(self.calls[index as usize].as_fd()))?;
+            self.front.set_vring_kick(index, Some(self.kicks[index as usize].as_fd()))?;
             if self.features & F_PROTOCOL != 0 {
                 self.front.set_vring_enable(index, true)?;
             }
@@ -232,11 +208,7 @@ impl Guest {
     pub fn post(&mut self, count: u16) {
         for _ in 0..count {
             let address = self.rx_free.pop().expect("a free receive buffer");
-            let buffer = Buffer {
-                address,
-                len: BUFFER as u32,
-                writable: true,
-            };
+            let buffer = Buffer { address, len: BUFFER as u32, writable: true };
             let head = self.rx.offer(&[buffer]).expect("a free descriptor");
             self.rx_at[usize::from(head)] = address;
         }
@@ -252,13 +224,7 @@ impl Guest {
         let at = self.memory.slice(address, len).unwrap();
         at.write(&vnet.to_bytes());
         at.skip(VnetHdr::LEN).write(frame);
-        self.tx
-            .offer(&[Buffer {
-                address,
-                len,
-                writable: false,
-            }])
-            .unwrap();
+        self.tx.offer(&[Buffer { address, len, writable: false }]).unwrap();
     }
 
     pub fn send_now(&mut self) {
@@ -289,10 +255,7 @@ impl Guest {
         let mut bytes = self.buffer(head, written);
         let vnet = VnetHdr::from_bytes(bytes[..12].try_into().unwrap());
         for _ in 1..vnet.num_buffers {
-            let next = self
-                .rx
-                .take()
-                .expect("merged buffers are published together");
+            let next = self.rx.take().expect("merged buffers are published together");
             bytes.extend(self.buffer(next.head, next.written));
         }
         Some((vnet, bytes[12..].to_vec()))
@@ -302,10 +265,7 @@ impl Guest {
         let mut bytes = vec![0; written as usize];
         let address = self.rx_at[usize::from(head)];
         self.rx_free.push(address);
-        self.memory
-            .slice(address, written)
-            .unwrap()
-            .read(&mut bytes);
+        self.memory.slice(address, written).unwrap().read(&mut bytes);
         bytes
     }
 

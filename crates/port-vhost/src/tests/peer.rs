@@ -45,7 +45,7 @@ fn the_vhost_crates_frontend_completes_a_session_and_its_guest_sends_a_frame() {
 
     let kicks = [EventFd::new(0).unwrap(), EventFd::new(0).unwrap()];
     let call = EventFd::new(0).unwrap();
-    for index in 0..2 {
+    for (index, kick) in kicks.iter().enumerate() {
         let at = ring_at(index as u64);
         frontend.set_vring_num(index, SIZE).unwrap();
         frontend
@@ -65,7 +65,7 @@ fn the_vhost_crates_frontend_completes_a_session_and_its_guest_sends_a_frame() {
         frontend.set_vring_base(index, 0).unwrap();
         frontend.set_vring_call(index, &call).unwrap();
         frontend.set_vring_err(index, &call).unwrap();
-        frontend.set_vring_kick(index, &kicks[index]).unwrap();
+        frontend.set_vring_kick(index, kick).unwrap();
         frontend.set_vring_enable(index, true).unwrap();
     }
 

@@ -12,11 +12,7 @@ fn rings_start_on_kick_and_stop_on_get_vring_base() {
     let (port, stream) = switch.port();
     let mut guest = Guest::new(port, stream, 1, modern());
     guest.set_up().unwrap();
-    assert_eq!(
-        guest.port.info().state,
-        State::Connected,
-        "complete, but nobody has kicked"
-    );
+    assert_eq!(guest.port.info().state, State::Connected, "complete, but nobody has kicked");
 
     // A frame that is in the ring before the kick stays there.
     let hello = frame(&guest, None, 60, 1);
@@ -31,29 +27,15 @@ fn rings_start_on_kick_and_stop_on_get_vring_base() {
     guest.reap();
     guest.kick(0);
     let port = Arc::clone(&guest.port);
-    eventually("the receive ring starts", || {
-        port.info().state == State::Running
-    });
+    eventually("the receive ring starts", || port.info().state == State::Running);
 
-    assert_eq!(
-        guest.front.get_vring_base(0).unwrap(),
-        0,
-        "no buffer was used"
-    );
-    assert_eq!(
-        guest.front.get_vring_base(1).unwrap(),
-        1,
-        "one frame was taken"
-    );
+    assert_eq!(guest.front.get_vring_base(0).unwrap(), 0, "no buffer was used");
+    assert_eq!(guest.front.get_vring_base(1).unwrap(), 1, "one frame was taken");
     guest.offer(1, &VnetHdr::default(), &hello);
     guest.tx.publish();
     guest.kick(1);
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(
-        guest.tx.take(),
-        None,
-        "a stopped ring is not touched, kick or no kick"
-    );
+    assert_eq!(guest.tx.take(), None, "a stopped ring is not touched, kick or no kick");
     assert_eq!(guest.port.info().state, State::Connected);
 }
 
@@ -89,10 +71,8 @@ fn a_disabled_receive_ring_gets_nothing() {
 #[test]
 fn without_protocol_features_rings_start_enabled() {
     let switch = Switch::new();
-    let (mut a, mut b) = (
-        switch.guest(1, modern() & !F_PROTOCOL),
-        switch.guest(2, modern() & !F_PROTOCOL),
-    );
+    let (mut a, mut b) =
+        (switch.guest(1, modern() & !F_PROTOCOL), switch.guest(2, modern() & !F_PROTOCOL));
     introduce(&mut a, &mut b);
 }
 
@@ -102,15 +82,9 @@ fn with_protocol_features_rings_start_disabled() {
     let (port, stream) = switch.port();
     let mut guest = Guest::new(port, stream, 1, modern());
     guest.negotiate().unwrap();
-    guest
-        .front
-        .set_mem_table(&[(Guest::region(), guest.memfd.as_fd())])
-        .unwrap();
+    guest.front.set_mem_table(&[(Guest::region(), guest.memfd.as_fd())]).unwrap();
     guest.vring(1).unwrap();
-    guest
-        .front
-        .set_vring_kick(1, Some(guest.kicks[1].as_fd()))
-        .unwrap();
+    guest.front.set_vring_kick(1, Some(guest.kicks[1].as_fd())).unwrap();
     guest.kick(1);
     guest.send(&frame(&guest, None, 60, 1));
     assert_eq!(drops(&guest.port, "tx_disabled"), 1);
@@ -127,9 +101,7 @@ fn the_inband_notification_bit_is_never_acked() {
     assert!(guest.front.get_features().is_err(), "the session is over");
     let port = guest.port;
     eventually("a reason", || {
-        port.info()
-            .stop_reason
-            .is_some_and(|r| r.contains("were not offered"))
+        port.info().stop_reason.is_some_and(|r| r.contains("were not offered"))
     });
 }
 
@@ -148,9 +120,7 @@ fn a_ring_that_comes_with_a_base_is_served_without_a_kick() {
     // A front end that reconnects says where the rings stood.
     for ring in 0..2 {
         a.front.set_vring_base(ring, 1).unwrap();
-        a.front
-            .set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd()))
-            .unwrap();
+        a.front.set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd())).unwrap();
     }
     assert_eq!(b.wait_received().1, late);
 }
@@ -193,10 +163,7 @@ fn mtu_is_noted_and_a_senseless_one_refused() {
     let mut guest = switch.guest(1, modern());
     guest.front.net_set_mtu(9000).unwrap();
     assert_eq!(guest.port.info().mtu, Some(9000));
-    assert!(matches!(
-        guest.front.net_set_mtu(67),
-        Err(FrontEndError::Refused { .. })
-    ));
+    assert!(matches!(guest.front.net_set_mtu(67), Err(FrontEndError::Refused { .. })));
 }
 
 #[test]
@@ -221,26 +188,16 @@ fn memory_is_added_and_removed_while_rings_run() {
     let extra = memfd_create("extra", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&extra, 1 << 20).unwrap();
     let far = 1 << 32;
-    let region = MemoryRegion {
-        guest_address: far,
-        size: 1 << 20,
-        user_address: USER * 2,
-        mmap_offset: 0,
-    };
+    let region =
+        MemoryRegion { guest_address: far, size: 1 << 20, user_address: USER * 2, mmap_offset: 0 };
     a.front.add_mem_reg(region, extra.as_fd()).unwrap();
 
     // A frame in the new memory.
     let whole = frame(&a, Some(&b), 60, 5);
     let mut bytes = VnetHdr::default().to_bytes().to_vec();
     bytes.extend(&whole);
-    File::from(extra.try_clone().unwrap())
-        .write_all(&bytes)
-        .unwrap();
-    let buffer = Buffer {
-        address: far,
-        len: bytes.len() as u32,
-        writable: false,
-    };
+    File::from(extra.try_clone().unwrap()).write_all(&bytes).unwrap();
+    let buffer = Buffer { address: far, len: bytes.len() as u32, writable: false };
     a.tx.offer(&[buffer]).unwrap();
     a.send_now();
     a.reap();
@@ -248,11 +205,7 @@ fn memory_is_added_and_removed_while_rings_run() {
 
     a.front.rem_mem_reg(region).unwrap();
     a.send(&frame(&a, Some(&b), 60, 6));
-    assert_eq!(
-        b.wait_received().1[14],
-        6,
-        "the rings go on in the old memory"
-    );
+    assert_eq!(b.wait_received().1[14], 6, "the rings go on in the old memory");
     a.tx.offer(&[buffer]).unwrap();
     a.send_now();
     stopped_with(&a.port, "is not in shared memory");
@@ -267,15 +220,9 @@ fn a_refused_request_is_nacked_and_ends_the_session() {
     let mut overlap = Guest::region();
     overlap.guest_address = 0x1000;
     overlap.user_address = 0x1000;
-    let regions = [
-        (Guest::region(), guest.memfd.as_fd()),
-        (overlap, guest.memfd.as_fd()),
-    ];
+    let regions = [(Guest::region(), guest.memfd.as_fd()), (overlap, guest.memfd.as_fd())];
     let refused = guest.front.set_mem_table(&regions);
-    assert!(
-        matches!(refused, Err(FrontEndError::Refused { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(FrontEndError::Refused { .. })), "{refused:?}");
     stopped_with(&guest.port, "overlap");
 }
 
@@ -286,29 +233,18 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
         ("were not offered", |g| g.front.set_features(1 << 63)),
         ("ring 4 does not exist", |g| g.front.set_vring_num(4, 64)),
         ("is not a power of two", |g| g.front.set_vring_num(0, 48)),
-        ("is not a power of two", |g| {
-            g.front.set_vring_num(0, 1 << 16)
-        }),
+        ("is not a power of two", |g| g.front.set_vring_num(0, 1 << 16)),
         ("ring base 65536", |g| g.front.set_vring_base(0, 1 << 16)),
         ("has no size or no addresses", |g| {
             g.front.set_vring_num(2, 64)?;
             let kick = g.kicks[0].try_clone().unwrap();
             g.front.set_vring_kick(2, Some(kick.as_fd()))
         }),
-        ("without a kick descriptor", |g| {
-            g.front.set_vring_kick(0, None)
-        }),
-        ("not an eventfd", |g| {
-            g.front.set_vring_call(0, Some(g.memfd.as_fd()))
-        }),
-        ("kick descriptor", |g| {
-            g.front.set_vring_kick(0, Some(g.memfd.as_fd()))
-        }),
+        ("without a kick descriptor", |g| g.front.set_vring_kick(0, None)),
+        ("not an eventfd", |g| g.front.set_vring_call(0, Some(g.memfd.as_fd()))),
+        ("kick descriptor", |g| g.front.set_vring_kick(0, Some(g.memfd.as_fd()))),
         ("needs 0x900000 bytes of its file", |g| {
-            let region = MemoryRegion {
-                size: 9 << 20,
-                ..Guest::region()
-            };
+            let region = MemoryRegion { size: 9 << 20, ..Guest::region() };
             g.front.set_mem_table(&[(region, g.memfd.as_fd())])
         }),
         ("is not in shared memory", |g| {
@@ -329,15 +265,9 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
     for (reason, request) in cases {
         let mut guest = switch.guest(3, modern());
         let answer = request(&mut guest);
-        assert!(
-            matches!(answer, Err(FrontEndError::Refused { .. })),
-            "{reason}: {answer:?}"
-        );
+        assert!(matches!(answer, Err(FrontEndError::Refused { .. })), "{reason}: {answer:?}");
         stopped_with(&guest.port, reason);
-        assert!(
-            guest.front.get_features().is_err(),
-            "{reason}: the session is over"
-        );
+        assert!(guest.front.get_features().is_err(), "{reason}: the session is over");
         // The neighbours do not notice.
         let check = frame(&a, Some(&b), 60, 1);
         a.send(&check);
@@ -359,16 +289,9 @@ fn a_session_that_ends_lets_go_of_everything() {
 }
 
 pub(super) fn drops(port: &VhostPort, reason: &str) -> u64 {
-    port.counters()
-        .drops()
-        .find(|(name, _)| *name == reason)
-        .map_or(0, |(_, count)| count)
+    port.counters().drops().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
 
 pub(super) fn stopped_with(port: &VhostPort, reason: &str) {
-    eventually(reason, || {
-        port.info()
-            .stop_reason
-            .is_some_and(|found| found.contains(reason))
-    });
+    eventually(reason, || port.info().stop_reason.is_some_and(|found| found.contains(reason)));
 }

@@ -9,9 +9,7 @@ fn frames_of_every_size_arrive_whole_and_in_order() {
     let switch = Switch::new();
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
     introduce(&mut a, &mut b);
-    for (number, len) in [15, 60, 127, 128, 129, 1514, 2036, 2037, 9000, 65_549]
-        .iter()
-        .enumerate()
+    for (number, len) in [15, 60, 127, 128, 129, 1514, 2036, 2037, 9000, 65_549].iter().enumerate()
     {
         let sent = frame(&a, Some(&b), *len, number as u8);
         a.send(&sent);
@@ -128,13 +126,7 @@ fn offloads_pass_untouched_between_guests_that_have_them() {
     a.send_now();
     let (arrived_vnet, arrived) = b.wait_received();
     assert!(arrived == sent);
-    assert_eq!(
-        VnetHdr {
-            num_buffers: 0,
-            ..arrived_vnet
-        },
-        vnet
-    );
+    assert_eq!(VnetHdr { num_buffers: 0, ..arrived_vnet }, vnet);
 }
 
 #[test]
@@ -158,10 +150,7 @@ fn a_receiver_without_checksum_offload_gets_it_done() {
 
 #[test]
 fn a_receiver_without_tso_gets_segments() {
-    for features in [
-        modern() & !GUEST_OFFLOADS,
-        modern() & !(GUEST_OFFLOADS & !2),
-    ] {
+    for features in [modern() & !GUEST_OFFLOADS, modern() & !(GUEST_OFFLOADS & !2)] {
         let switch = Switch::new();
         let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, features));
         introduce(&mut a, &mut b);
@@ -207,9 +196,7 @@ fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
     a.offer(32, &VnetHdr::default(), &to_c);
     a.send_now();
     // The receiver that is not full does not wait for the one that is.
-    eventually("c has its frame", || {
-        c.received().is_some_and(|(_, f)| f[14] == 99)
-    });
+    eventually("c has its frame", || c.received().is_some_and(|(_, f)| f[14] == 99));
     while next < 32 {
         let (vnet, arrived) = b.wait_received();
         assert_eq!(arrived[14], next, "in order");
@@ -239,11 +226,7 @@ fn frames_for_a_receiver_that_never_takes_them_are_dropped_and_the_sender_gets_i
         a.reap();
     }
     let lost = drops(&b.port, "rx_ring_full") + drops(&a.port, "rx_waited_too_long");
-    assert_eq!(
-        lost,
-        4 * 32 - u64::from(SIZE - 1),
-        "what had no buffer is lost, and counted"
-    );
+    assert_eq!(lost, 4 * 32 - u64::from(SIZE - 1), "what had no buffer is lost, and counted");
 }
 
 #[test]

@@ -38,24 +38,7 @@ struct Descriptor {
 impl Descriptor {
     #[inline]
     fn parse(bytes: [u8; DESC_BYTES]) -> Self {
-        let [
-            a0,
-            a1,
-            a2,
-            a3,
-            a4,
-            a5,
-            a6,
-            a7,
-            l0,
-            l1,
-            l2,
-            l3,
-            f0,
-            f1,
-            n0,
-            n1,
-        ] = bytes;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
         Self {
             address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
             len: u32::from_le_bytes([l0, l1, l2, l3]),
@@ -78,14 +61,9 @@ impl Table<'_> {
         match *self {
             Table::Ring { table, size } => {
                 if index >= size {
-                    return Err(RingError::DescriptorOutOfRange {
-                        index,
-                        size: size.into(),
-                    });
+                    return Err(RingError::DescriptorOutOfRange { index, size: size.into() });
                 }
-                Ok(Descriptor::parse(
-                    table.read(usize::from(index) * DESC_BYTES),
-                ))
+                Ok(Descriptor::parse(table.read(usize::from(index) * DESC_BYTES)))
             }
             Table::Indirect { table, count } => {
                 if u32::from(index) >= count {
@@ -131,14 +109,9 @@ pub(crate) fn walk<'m>(
             Direction::Writable if !writable => return Err(RingError::ReadOnlyInReceive { head }),
             _ => {}
         }
-        len = len
-            .checked_add(descriptor.len)
-            .ok_or(RingError::LengthOverflow { head })?;
+        len = len.checked_add(descriptor.len).ok_or(RingError::LengthOverflow { head })?;
         if !memory.pieces(descriptor.address, descriptor.len, pieces) {
-            return Err(RingError::BadAddress {
-                address: descriptor.address,
-                len: descriptor.len,
-            });
+            return Err(RingError::BadAddress { address: descriptor.address, len: descriptor.len });
         }
         if descriptor.flags & DESC_F_NEXT == 0 {
             return Ok(Chain { head, len });
@@ -168,12 +141,6 @@ fn open_indirect<'m>(
     }
     let table = memory
         .slice(descriptor.address, len)
-        .ok_or(RingError::BadAddress {
-            address: descriptor.address,
-            len,
-        })?;
-    Ok(Table::Indirect {
-        table,
-        count: len / DESC_BYTES as u32,
-    })
+        .ok_or(RingError::BadAddress { address: descriptor.address, len })?;
+    Ok(Table::Indirect { table, count: len / DESC_BYTES as u32 })
 }

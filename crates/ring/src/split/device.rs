@@ -51,19 +51,12 @@ pub(crate) fn areas(
     }
     let [descriptor, driver, device] = area_sizes(size);
     let area = |area, address, bytes, align| {
-        let window = memory.window(address, bytes).ok_or(SetupError::NotShared {
-            area,
-            address,
-            bytes,
-        })?;
+        let window =
+            memory.window(address, bytes).ok_or(SetupError::NotShared { area, address, bytes })?;
         // The mapping keeps offsets within a page, so that an address that was aligned for the
         // front end is aligned here unless the region itself is odd: test ours.
         if !window.is_aligned(align) {
-            return Err(SetupError::Misaligned {
-                area,
-                address,
-                align,
-            });
+            return Err(SetupError::Misaligned { area, address, align });
         }
         Ok(window)
     };
@@ -162,9 +155,7 @@ impl SplitDevice {
         if self.next_avail == self.avail_end {
             return Ok(None);
         }
-        let head = self
-            .avail
-            .load(avail_entry(position(self.next_avail, self.config.size)));
+        let head = self.avail.load(avail_entry(position(self.next_avail, self.config.size)));
         let chain = self.walk(direction, head, memory, pieces)?;
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(Some(chain))
@@ -196,15 +187,7 @@ impl SplitDevice {
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
         let RingConfig { size, indirect, .. } = self.config;
-        walk(
-            &self.descriptors,
-            size,
-            indirect,
-            direction,
-            head,
-            memory,
-            pieces,
-        )
+        walk(&self.descriptors, size, indirect, direction, head, memory, pieces)
     }
 
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
@@ -240,11 +223,7 @@ impl SplitDevice {
         fence(Ordering::SeqCst);
         let old = std::mem::replace(&mut self.looked_at, self.published);
         if self.config.event_idx {
-            passed(
-                self.avail.load(used_event(self.config.size)),
-                old,
-                self.published,
-            )
+            passed(self.avail.load(used_event(self.config.size)), old, self.published)
         } else {
             self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
         }

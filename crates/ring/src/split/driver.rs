@@ -59,9 +59,7 @@ impl SplitDriver {
         config: RingConfig,
         at: &Addresses,
     ) -> Result<Self, SetupError> {
-        let RingConfig {
-            size, event_idx, ..
-        } = config;
+        let RingConfig { size, event_idx, .. } = config;
         let [descriptors, avail, used] = areas(memory, size, at)?;
         Ok(Self {
             size,
@@ -120,11 +118,7 @@ impl SplitDriver {
         let head = self.free_head;
         self.free_head = self.next[usize::from(head)];
         self.free_count -= 1;
-        let table = Buffer {
-            address,
-            len: table_bytes,
-            writable: false,
-        };
+        let table = Buffer { address, len: table_bytes, writable: false };
         self.write_descriptor(head, &table, DESC_F_INDIRECT, 0);
         self.enqueue(head, 1);
         Some(head)
@@ -136,14 +130,12 @@ impl SplitDriver {
         bytes[8..12].copy_from_slice(&buffer.len.to_le_bytes());
         bytes[12..14].copy_from_slice(&flags.to_le_bytes());
         bytes[14..].copy_from_slice(&next.to_le_bytes());
-        self.descriptors
-            .write(usize::from(index) * DESC_BYTES, bytes);
+        self.descriptors.write(usize::from(index) * DESC_BYTES, bytes);
     }
 
     fn enqueue(&mut self, head: u16, count: u16) {
         self.chain_len[usize::from(head)] = count;
-        self.avail
-            .store(avail_entry(position(self.next_avail, self.size)), head);
+        self.avail.store(avail_entry(position(self.next_avail, self.size)), head);
         self.next_avail = self.next_avail.wrapping_add(1);
     }
 
@@ -185,10 +177,7 @@ impl SplitDriver {
             self.next[usize::from(tail)] = self.free_head;
             self.free_head = head;
             self.free_count += count;
-            return Some(Used {
-                head,
-                written: u32::from_le_bytes([l0, l1, l2, l3]),
-            });
+            return Some(Used { head, written: u32::from_le_bytes([l0, l1, l2, l3]) });
         }
         None
     }

@@ -15,11 +15,7 @@ const INDIRECT: u16 = DESC_F_INDIRECT;
 fn available_index_that_jumps_is_refused() {
     let mut hostile = Hostile::new(config(16));
     hostile.raw.store(AT.driver as usize + 2, 17);
-    let jump = RingError::AvailIndexJump {
-        from: 0,
-        to: 17,
-        size: 16,
-    };
+    let jump = RingError::AvailIndexJump { from: 0, to: 17, size: 16 };
     assert_eq!(hostile.transmit(), Err(jump));
     hostile.raw.store(AT.driver as usize + 2, 16);
     assert_eq!(hostile.device.refill(), Ok(16), "a full ring is no jump");
@@ -31,13 +27,7 @@ fn available_index_that_jumps_is_refused() {
 fn head_out_of_range_is_refused() {
     let mut hostile = Hostile::new(config(16));
     hostile.avail(&[16]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::DescriptorOutOfRange {
-            index: 16,
-            size: 16
-        })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::DescriptorOutOfRange { index: 16, size: 16 }));
 }
 
 #[test]
@@ -47,10 +37,7 @@ fn next_out_of_range_is_refused() {
     hostile.avail(&[0]);
     assert_eq!(
         hostile.transmit(),
-        Err(RingError::DescriptorOutOfRange {
-            index: 0xffff,
-            size: 16
-        })
+        Err(RingError::DescriptorOutOfRange { index: 0xffff, size: 16 })
     );
 }
 
@@ -85,10 +72,7 @@ fn the_longest_chain_that_is_allowed_passes() {
     }
     hostile.descriptor(0, BUFFERS, CHAIN_LEN_MAX as u32 * 16, INDIRECT, 0);
     hostile.avail(&[0]);
-    let chain = Chain {
-        head: 0,
-        len: u32::from(last) + 1,
-    };
+    let chain = Chain { head: 0, len: u32::from(last) + 1 };
     assert_eq!(hostile.transmit(), Ok(Some(chain)));
 }
 
@@ -106,45 +90,26 @@ fn lengths_that_add_up_beyond_32_bits_are_refused() {
     let fd = memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, 1 << 31).unwrap();
     let size = 1 << 31;
-    let spec = RegionSpec {
-        guest_address: 0,
-        size,
-        user_address: 0,
-        mmap_offset: 0,
-    };
+    let spec = RegionSpec { guest_address: 0, size, user_address: 0, mmap_offset: 0 };
     let memory = Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap());
     let device = SplitDevice::new(&memory, config(16), &AT, 0).unwrap();
     let raw = memory.window(0, MEMORY as usize).unwrap();
-    let mut hostile = Hostile {
-        memory,
-        device,
-        raw,
-    };
+    let mut hostile = Hostile { memory, device, raw };
     hostile.descriptor(0, 0, 1 << 31, NEXT, 1);
     hostile.descriptor(16, 0, 1 << 31, 0, 0);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::LengthOverflow { head: 0 })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::LengthOverflow { head: 0 }));
 }
 
 #[test]
 fn buffers_outside_shared_memory_are_refused() {
-    for (address, len) in [
-        (MEMORY, 1),
-        (MEMORY - 1, 2),
-        (u64::MAX, 1),
-        (u64::MAX - 1, 4),
-        (0, u32::MAX),
-    ] {
+    for (address, len) in
+        [(MEMORY, 1), (MEMORY - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 4), (0, u32::MAX)]
+    {
         let mut hostile = Hostile::new(config(16));
         hostile.descriptor(0, address, len, 0, 0);
         hostile.avail(&[0]);
-        assert_eq!(
-            hostile.transmit(),
-            Err(RingError::BadAddress { address, len })
-        );
+        assert_eq!(hostile.transmit(), Err(RingError::BadAddress { address, len }));
     }
 }
 
@@ -153,10 +118,7 @@ fn device_writable_buffers_in_a_transmit_queue_are_refused() {
     let mut hostile = Hostile::new(config(16));
     hostile.descriptor(0, BUFFERS, 1, WRITE, 0);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::WritableInTransmit { head: 0 })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::WritableInTransmit { head: 0 }));
 }
 
 #[test]
@@ -164,10 +126,7 @@ fn device_readable_buffers_in_a_receive_queue_are_refused() {
     let mut hostile = Hostile::new(config(16));
     hostile.descriptor(0, BUFFERS, 1, 0, 0);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.receive(),
-        Err(RingError::ReadOnlyInReceive { head: 0 })
-    );
+    assert_eq!(hostile.receive(), Err(RingError::ReadOnlyInReceive { head: 0 }));
 }
 
 #[test]
@@ -176,10 +135,7 @@ fn spec_2_7_5_3_1_indirect_in_indirect_is_refused() {
     hostile.descriptor(0, BUFFERS, 16, INDIRECT, 0);
     hostile.descriptor(BUFFERS, BUFFERS, 16, INDIRECT, 0);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::IndirectMisused { head: 0 })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::IndirectMisused { head: 0 }));
 }
 
 #[test]
@@ -187,24 +143,15 @@ fn spec_2_7_5_3_1_indirect_with_next_is_refused() {
     let mut hostile = Hostile::new(config(16));
     hostile.descriptor(0, BUFFERS, 16, INDIRECT | NEXT, 1);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::IndirectMisused { head: 0 })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::IndirectMisused { head: 0 }));
 }
 
 #[test]
 fn indirect_without_the_feature_is_refused() {
-    let mut hostile = Hostile::new(RingConfig {
-        indirect: false,
-        ..config(16)
-    });
+    let mut hostile = Hostile::new(RingConfig { indirect: false, ..config(16) });
     hostile.descriptor(0, BUFFERS, 16, INDIRECT, 0);
     hostile.avail(&[0]);
-    assert_eq!(
-        hostile.transmit(),
-        Err(RingError::IndirectNotNegotiated { head: 0 })
-    );
+    assert_eq!(hostile.transmit(), Err(RingError::IndirectNotNegotiated { head: 0 }));
 }
 
 #[test]
@@ -213,18 +160,12 @@ fn indirect_tables_of_odd_length_or_outside_memory_are_refused() {
         let mut hostile = Hostile::new(config(16));
         hostile.descriptor(0, BUFFERS, len, INDIRECT, 0);
         hostile.avail(&[0]);
-        assert_eq!(
-            hostile.transmit(),
-            Err(RingError::IndirectLength { head: 0, len })
-        );
+        assert_eq!(hostile.transmit(), Err(RingError::IndirectLength { head: 0, len }));
     }
     let mut hostile = Hostile::new(config(16));
     hostile.descriptor(0, MEMORY - 16, 32, INDIRECT, 0);
     hostile.avail(&[0]);
-    let error = RingError::BadAddress {
-        address: MEMORY - 16,
-        len: 32,
-    };
+    let error = RingError::BadAddress { address: MEMORY - 16, len: 32 };
     assert_eq!(hostile.transmit(), Err(error));
 }
 
@@ -254,37 +195,12 @@ fn rings_that_cannot_be_set_up_say_why() {
     assert_eq!(new(0, AT), SetupError::Size(0));
     assert_eq!(new(48, AT), SetupError::Size(48));
     assert_eq!(new(0xffff, AT), SetupError::Size(0xffff));
-    let far = Addresses {
-        device: MEMORY - 8,
-        ..AT
-    };
-    assert!(matches!(
-        new(16, far),
-        SetupError::NotShared { area: "device", .. }
-    ));
-    let odd = Addresses {
-        driver: AT.driver + 1,
-        ..AT
-    };
-    assert!(matches!(
-        new(16, odd),
-        SetupError::Misaligned {
-            area: "driver",
-            align: 2,
-            ..
-        }
-    ));
-    let odd = Addresses {
-        descriptor: 8,
-        ..AT
-    };
-    assert!(matches!(
-        new(16, odd),
-        SetupError::Misaligned {
-            area: "descriptor",
-            ..
-        }
-    ));
+    let far = Addresses { device: MEMORY - 8, ..AT };
+    assert!(matches!(new(16, far), SetupError::NotShared { area: "device", .. }));
+    let odd = Addresses { driver: AT.driver + 1, ..AT };
+    assert!(matches!(new(16, odd), SetupError::Misaligned { area: "driver", align: 2, .. }));
+    let odd = Addresses { descriptor: 8, ..AT };
+    assert!(matches!(new(16, odd), SetupError::Misaligned { area: "descriptor", .. }));
 }
 
 proptest! {

@@ -19,28 +19,15 @@ pub(crate) fn memory() -> Arc<GuestMemory> {
     let fd = memfd_create("ring-test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, MEMORY).unwrap();
     // User address = guest address: one number less to think of in a test.
-    let spec = RegionSpec {
-        guest_address: 0,
-        size: MEMORY,
-        user_address: 0,
-        mmap_offset: 0,
-    };
+    let spec = RegionSpec { guest_address: 0, size: MEMORY, user_address: 0, mmap_offset: 0 };
     Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap())
 }
 
 pub(crate) fn config(size: u16) -> RingConfig {
-    RingConfig {
-        size,
-        event_idx: true,
-        indirect: true,
-    }
+    RingConfig { size, event_idx: true, indirect: true }
 }
 
-pub(crate) const AT: Addresses = Addresses {
-    descriptor: 0,
-    driver: 0x1_0000,
-    device: 0x2_0000,
-};
+pub(crate) const AT: Addresses = Addresses { descriptor: 0, driver: 0x1_0000, device: 0x2_0000 };
 
 /// A device and raw access to everything a guest could write.
 pub(crate) struct Hostile {
@@ -54,11 +41,7 @@ impl Hostile {
         let memory = memory();
         let device = SplitDevice::new(&memory, config, &AT, 0).unwrap();
         let raw = memory.window(0, MEMORY as usize).unwrap();
-        Self {
-            memory,
-            device,
-            raw,
-        }
+        Self { memory, device, raw }
     }
 
     pub fn descriptor(&self, at: u64, address: u64, len: u32, flags: u16, next: u16) {
@@ -74,8 +57,7 @@ impl Hostile {
         for (i, head) in heads.iter().enumerate() {
             self.raw.store(AT.driver as usize + 4 + 2 * i, *head);
         }
-        self.raw
-            .store_release(AT.driver as usize + 2, heads.len() as u16);
+        self.raw.store_release(AT.driver as usize + 2, heads.len() as u16);
     }
 
     /// What a transmit queue makes of the next chain.

@@ -14,11 +14,7 @@ fn pair(config: RingConfig) -> (Arc<GuestMemory>, SplitDriver, SplitDevice) {
 }
 
 fn buffer(i: u64, len: u32, writable: bool) -> Buffer {
-    Buffer {
-        address: BUFFERS + i * 0x1000,
-        len,
-        writable,
-    }
+    Buffer { address: BUFFERS + i * 0x1000, len, writable }
 }
 
 #[test]
@@ -27,20 +23,11 @@ fn spec_2_7_13_used_index_published_after_elements() {
     driver.offer(&[buffer(0, 100, false)]).unwrap();
     driver.publish();
     device.refill().unwrap();
-    let chain = device
-        .take_readable(&memory, &mut Vec::new())
-        .unwrap()
-        .unwrap();
+    let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.head, 0);
     assert_eq!(driver.take(), None, "completed, but not published");
     assert_eq!(device.publish(), 1);
-    assert_eq!(
-        driver.take(),
-        Some(Used {
-            head: chain.head,
-            written: 0
-        })
-    );
+    assert_eq!(driver.take(), Some(Used { head: chain.head, written: 0 }));
     assert_eq!(device.publish(), 0);
 }
 
@@ -52,10 +39,7 @@ fn spec_2_7_10_event_idx_calls_once_per_request() {
         driver.offer(&[buffer(0, 1, true)]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        let chain = device
-            .take_writable(&memory, &mut Vec::new())
-            .unwrap()
-            .unwrap();
+        let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.head, 1);
         device.publish();
         device.needs_call()
@@ -72,10 +56,7 @@ fn spec_2_7_10_event_idx_calls_once_per_request() {
 
 #[test]
 fn spec_2_7_7_flags_suppress_calls_without_event_idx() {
-    let (memory, mut driver, mut device) = pair(RingConfig {
-        event_idx: false,
-        ..config(8)
-    });
+    let (memory, mut driver, mut device) = pair(RingConfig { event_idx: false, ..config(8) });
     for suppressed in [false, true, false] {
         if suppressed {
             driver.suppress_calls();
@@ -85,10 +66,7 @@ fn spec_2_7_7_flags_suppress_calls_without_event_idx() {
         driver.offer(&[buffer(0, 1, false)]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        let chain = device
-            .take_readable(&memory, &mut Vec::new())
-            .unwrap()
-            .unwrap();
+        let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.head, 0);
         device.publish();
         assert_eq!(device.needs_call(), !suppressed);
@@ -100,36 +78,22 @@ fn spec_2_7_7_flags_suppress_calls_without_event_idx() {
 #[test]
 fn kicks_are_asked_for_only_while_weir_sleeps() {
     for event_idx in [false, true] {
-        let (memory, mut driver, mut device) = pair(RingConfig {
-            event_idx,
-            ..config(8)
-        });
+        let (memory, mut driver, mut device) = pair(RingConfig { event_idx, ..config(8) });
         driver.offer(&[buffer(0, 1, false)]).unwrap();
         assert_eq!(device.enable_kicks(), Ok(0));
         assert!(driver.publish(), "weir sleeps: event_idx {event_idx}");
         device.suppress_kicks();
         driver.offer(&[buffer(1, 1, false)]).unwrap();
         assert!(!driver.publish(), "weir is awake: event_idx {event_idx}");
-        assert_eq!(
-            device.enable_kicks(),
-            Ok(2),
-            "what came before is seen before sleep"
-        );
-        while device
-            .take_readable(&memory, &mut Vec::new())
-            .unwrap()
-            .is_some()
-        {}
+        assert_eq!(device.enable_kicks(), Ok(2), "what came before is seen before sleep");
+        while device.take_readable(&memory, &mut Vec::new()).unwrap().is_some() {}
     }
 }
 
 #[test]
 fn a_kick_comes_for_more_buffers_even_if_some_are_there_already() {
     for event_idx in [false, true] {
-        let (_memory, mut driver, mut device) = pair(RingConfig {
-            event_idx,
-            ..config(8)
-        });
+        let (_memory, mut driver, mut device) = pair(RingConfig { event_idx, ..config(8) });
         driver.offer(&[buffer(0, 1, true)]).unwrap();
         driver.publish();
         assert_eq!(device.refill(), Ok(1));
@@ -148,11 +112,7 @@ fn chains_given_back_are_taken_again() {
     driver.publish();
     device.refill().unwrap();
     let take = |device: &mut SplitDevice| {
-        device
-            .take_writable(&memory, &mut Vec::new())
-            .unwrap()
-            .unwrap()
-            .head
+        device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap().head
     };
     assert_eq!((take(&mut device), take(&mut device)), (first, second));
     device.give_back(1);
@@ -168,10 +128,7 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
     }
     driver.publish();
     device.refill().unwrap();
-    let chain = device
-        .take_readable(&memory, &mut Vec::new())
-        .unwrap()
-        .unwrap();
+    let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.head, 0);
     device.publish();
     let mut next = SplitDevice::new(&memory, config(8), &AT, device.base()).unwrap();
@@ -180,10 +137,7 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
         next.complete(chain.head, 0);
     }
     next.publish();
-    assert!(
-        next.needs_call(),
-        "a call that got lost with the old device is made up for"
-    );
+    assert!(next.needs_call(), "a call that got lost with the old device is made up for");
     assert_eq!(std::iter::from_fn(|| driver.take()).count(), 3);
 }
 
@@ -196,20 +150,11 @@ fn a_used_element_that_names_nothing_is_skipped() {
     device.complete(7, 0);
     device.complete(0x1234, 0);
     assert_eq!(device.base(), 0, "and nothing was taken for them");
-    let chain = device
-        .take_writable(&memory, &mut Vec::new())
-        .unwrap()
-        .unwrap();
+    let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.head, 1);
     device.complete(chain.head, 1);
     device.publish();
-    assert_eq!(
-        driver.take(),
-        Some(Used {
-            head: chain.head,
-            written: 1
-        })
-    );
+    assert_eq!(driver.take(), Some(Used { head: chain.head, written: 1 }));
     assert_eq!(driver.take(), None, "completed twice, taken once");
     assert_eq!(driver.free(), 8);
 }

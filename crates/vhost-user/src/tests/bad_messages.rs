@@ -44,10 +44,9 @@ fn valid_shapes(request: Request) -> Vec<(Vec<u8>, std::ops::RangeInclusive<usiz
         | Request::SetVringEndian
         | Request::VringKick => vec![(state, 0..=0)],
         Request::SetVringAddr => vec![(vec![0; 40], 0..=0)],
-        Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => vec![
-            (7u64.encode(), 1..=1),
-            ((7 | VRING_NOFD_MASK).encode(), 0..=0),
-        ],
+        Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
+            vec![(7u64.encode(), 1..=1), ((7 | VRING_NOFD_MASK).encode(), 0..=0)]
+        }
         Request::SetMemTable => (0..=MEM_TABLE_REGIONS_MAX)
             .map(|n| (MemoryTable(vec![region(1); n]).encode(), n..=n))
             .collect(),
@@ -58,11 +57,7 @@ fn valid_shapes(request: Request) -> Vec<(Vec<u8>, std::ops::RangeInclusive<usiz
         Request::GetInflightFd => vec![(vec![0; 20], 0..=0), (vec![0; 24], 0..=0)],
         Request::SetInflightFd => vec![(vec![0; 20], 1..=1), (vec![0; 24], 1..=1)],
         Request::GetConfig | Request::SetConfig => {
-            let space = ConfigSpace {
-                offset: 0,
-                flags: 0,
-                bytes: vec![0; 5],
-            };
+            let space = ConfigSpace { offset: 0, flags: 0, bytes: vec![0; 5] };
             vec![(space.encode(), 0..=0)]
         }
         _ => vec![],
@@ -110,11 +105,7 @@ fn every_request_takes_exactly_its_body_and_its_descriptors() {
 fn errors_say_what_came_and_what_was_expected() {
     let text = |error: ProtocolError| error.to_string();
     assert_eq!(
-        text(refused(
-            Request::SetMemTable,
-            &MemoryTable(vec![region(1); 2]).encode(),
-            1
-        )),
+        text(refused(Request::SetMemTable, &MemoryTable(vec![region(1); 2]).encode(), 1)),
         "VHOST_USER_SET_MEM_TABLE: 1 file descriptors, expected 2"
     );
     assert_eq!(
@@ -138,10 +129,7 @@ fn errors_say_what_came_and_what_was_expected() {
 #[test]
 fn memory_table_with_nine_regions_is_refused() {
     let table = MemoryTable(vec![region(1); 9]).encode();
-    let expected = ProtocolError::RegionCount {
-        request: Request::SetMemTable.into(),
-        regions: 9,
-    };
+    let expected = ProtocolError::RegionCount { request: Request::SetMemTable.into(), regions: 9 };
     assert_eq!(refused(Request::SetMemTable, &table, 8), expected);
 }
 
@@ -157,12 +145,7 @@ fn memory_table_that_claims_more_regions_than_it_has_is_refused() {
 #[test]
 fn config_space_that_claims_more_bytes_than_it_has_is_refused() {
     for claimed in [4u32, 6, u32::MAX] {
-        let mut body = ConfigSpace {
-            offset: 0,
-            flags: 0,
-            bytes: vec![0; 5],
-        }
-        .encode();
+        let mut body = ConfigSpace { offset: 0, flags: 0, bytes: vec![0; 5] }.encode();
         body[4..8].copy_from_slice(&claimed.to_ne_bytes());
         assert!(matches!(
             refused(Request::GetConfig, &body, 0),
@@ -173,11 +156,7 @@ fn config_space_that_claims_more_bytes_than_it_has_is_refused() {
 
 #[test]
 fn ring_descriptor_that_is_missing_or_not_announced_is_refused() {
-    for request in [
-        Request::SetVringKick,
-        Request::SetVringCall,
-        Request::SetVringErr,
-    ] {
+    for request in [Request::SetVringKick, Request::SetVringCall, Request::SetVringErr] {
         let missing = refused(request, &0u64.encode(), 0);
         let unannounced = refused(request, &VRING_NOFD_MASK.encode(), 1);
         let count = |expected, actual| ProtocolError::FdCount {
@@ -207,11 +186,7 @@ fn enabling_a_ring_with_two_is_refused() {
     let request = Request::SetVringEnable.into();
     assert_eq!(
         refused(Request::SetVringEnable, &body, 0),
-        ProtocolError::EnableValue {
-            request,
-            index: 4,
-            num: 2
-        }
+        ProtocolError::EnableValue { request, index: 4, num: 2 }
     );
 }
 
@@ -229,12 +204,7 @@ fn received(bytes: &[u8], fds: usize) -> ConnectionError {
 }
 
 fn header(request: u32, flags: u32, size: u32) -> Vec<u8> {
-    [
-        request.to_ne_bytes(),
-        flags.to_ne_bytes(),
-        size.to_ne_bytes(),
-    ]
-    .concat()
+    [request.to_ne_bytes(), flags.to_ne_bytes(), size.to_ne_bytes()].concat()
 }
 
 #[test]
@@ -265,10 +235,8 @@ fn request_with_the_reply_flag_is_refused() {
 #[test]
 fn body_above_the_limit_is_refused_before_it_is_read() {
     for size in [VHOST_USER_BODY_MAX as u32 + 1, u32::MAX] {
-        let error = ProtocolError::BodyTooLarge {
-            request: Request::SetConfig.into(),
-            size: size as usize,
-        };
+        let error =
+            ProtocolError::BodyTooLarge { request: Request::SetConfig.into(), size: size as usize };
         assert_eq!(received(&header(25, 1, size), 0), error.into());
     }
 }
@@ -277,9 +245,7 @@ fn body_above_the_limit_is_refused_before_it_is_read() {
 fn body_at_the_limit_is_read() {
     let (mut front, mut back) = pair();
     let body = vec![7; VHOST_USER_BODY_MAX];
-    front
-        .raw_send(&message(RequestCode(77), 0, &body), &[])
-        .unwrap();
+    front.raw_send(&message(RequestCode(77), 0, &body), &[]).unwrap();
     assert!(matches!(
         next(&mut back).message,
         FrontMessage::Unknown { body: got, .. } if got == body
@@ -292,9 +258,7 @@ fn more_descriptors_than_any_request_has_are_refused_and_closed() {
         let (mut front, mut back) = pair();
         let (canary, writer) = Canary::new();
         let fds: Vec<_> = (0..count).map(|_| writer.try_clone().unwrap()).collect();
-        front
-            .raw_send(&message(RequestCode(77), 0, &[]), &borrow(&fds))
-            .unwrap();
+        front.raw_send(&message(RequestCode(77), 0, &[]), &borrow(&fds)).unwrap();
         drop((fds, writer));
         let error = back.receive().expect_err("accepted");
         assert!(
@@ -319,15 +283,8 @@ fn descriptors_sent_piecemeal_count_together() {
         front.raw_send(&[*byte], &[fd.as_fd()]).unwrap();
         back.receive().map(|message| message.is_some())
     });
-    let error = ProtocolError::TooManyFds {
-        received: VHOST_USER_FDS_MAX + 1,
-    };
-    assert!(
-        outcomes
-            .by_ref()
-            .take(VHOST_USER_FDS_MAX)
-            .all(|outcome| outcome == Ok(false))
-    );
+    let error = ProtocolError::TooManyFds { received: VHOST_USER_FDS_MAX + 1 };
+    assert!(outcomes.by_ref().take(VHOST_USER_FDS_MAX).all(|outcome| outcome == Ok(false)));
     assert_eq!(outcomes.next(), Some(Err(error.into())));
 }
 
@@ -335,15 +292,9 @@ fn descriptors_sent_piecemeal_count_together() {
 fn refused_messages_close_their_descriptors() {
     let two_regions = MemoryTable(vec![region(1); 2]).encode();
     let cases = [
-        (
-            "one descriptor for two regions",
-            message(Request::SetMemTable, 0, &two_regions),
-        ),
+        ("one descriptor for two regions", message(Request::SetMemTable, 0, &two_regions)),
         ("wrong size", message(Request::AddMemReg, 0, &[0; 39])),
-        (
-            "no descriptor expected",
-            message(Request::GetFeatures, 0, &[]),
-        ),
+        ("no descriptor expected", message(Request::GetFeatures, 0, &[])),
         ("version 2", header(1, 2, 0)),
         ("body above the limit", header(1, 1, u32::MAX)),
         ("reply flag", header(1, 5, 0)),

@@ -40,11 +40,7 @@ fn descriptors_belong_to_the_message_they_came_with() {
     front.set_vring_call(1, Some(files[1].as_fd())).unwrap();
     front.set_vring_call(2, None).unwrap();
     for n in [0, 1] {
-        let FrontMessage::SetVringCall {
-            index,
-            fd: Some(fd),
-        } = next(&mut back).message
-        else {
+        let FrontMessage::SetVringCall { index, fd: Some(fd) } = next(&mut back).message else {
             panic!("call descriptor {n} missing");
         };
         assert_eq!(index as usize, n);
@@ -54,10 +50,7 @@ fn descriptors_belong_to_the_message_they_came_with() {
         }
     }
     let last = next(&mut back).message;
-    assert!(matches!(
-        last,
-        FrontMessage::SetVringCall { index: 2, fd: None }
-    ));
+    assert!(matches!(last, FrontMessage::SetVringCall { index: 2, fd: None }));
 }
 
 #[test]
@@ -72,12 +65,7 @@ fn descriptors_with_a_later_piece_are_collected() {
     let FrontMessage::SetMemTable(regions) = next(&mut back).message else {
         panic!("not a memory table");
     };
-    assert!(
-        regions
-            .iter()
-            .zip(&files)
-            .all(|((_, got), sent)| same_file(got, sent))
-    );
+    assert!(regions.iter().zip(&files).all(|((_, got), sent)| same_file(got, sent)));
     assert_eq!(regions.len(), 2);
 }
 
@@ -119,10 +107,7 @@ fn peer_that_leaves_with_replies_unread_has_closed() {
     let (front, mut back) = pair();
     back.reply_u64(Request::GetFeatures, 1).unwrap();
     drop(front);
-    assert_eq!(
-        back.receive().expect_err("after the end"),
-        ConnectionError::Closed
-    );
+    assert_eq!(back.receive().expect_err("after the end"), ConnectionError::Closed);
     let reply = back.reply_u64(Request::GetFeatures, 1);
     assert_eq!(reply, Err(ConnectionError::Closed));
 }
@@ -153,14 +138,12 @@ fn replies_to_a_slow_front_end_wait_in_order() {
     let body = |n: u8| vec![n; 1000];
     let mut replies = 0;
     while !back.wants_write() {
-        back.send_reply(RequestCode(50), &body(replies), vec![])
-            .unwrap();
+        back.send_reply(RequestCode(50), &body(replies), vec![]).unwrap();
         replies += 1;
     }
     let file = memory();
     let fds = vec![file.try_clone().unwrap()];
-    back.send_reply(RequestCode(50), &body(replies), fds)
-        .unwrap();
+    back.send_reply(RequestCode(50), &body(replies), fds).unwrap();
     for n in 0..replies {
         let reply = front.raw_receive(RequestCode(50)).unwrap();
         assert_eq!((reply.body, reply.fds.len()), (body(n), 0));
@@ -188,10 +171,7 @@ fn silent_back_end_times_out() {
     let timeout = Duration::from_millis(20);
     front.set_timeout(timeout);
     let request = Request::GetFeatures.into();
-    assert_eq!(
-        front.get_features(),
-        Err(FrontEndError::Timeout { request, timeout })
-    );
+    assert_eq!(front.get_features(), Err(FrontEndError::Timeout { request, timeout }));
 }
 
 #[test]
@@ -208,10 +188,7 @@ fn back_end_that_dribbles_times_out_too() {
             std::thread::sleep(Duration::from_millis(15));
         }
         let answer = asking.join().unwrap();
-        assert!(
-            matches!(answer, Err(FrontEndError::Timeout { .. })),
-            "{answer:?}"
-        );
+        assert!(matches!(answer, Err(FrontEndError::Timeout { .. })), "{answer:?}");
     });
 }
 
@@ -228,10 +205,7 @@ fn wrong_replies_are_refused() {
     let request = Request::GetFeatures.into();
     assert_eq!(
         answered(&message(Request::GetStatus, REPLY_FLAG, &[0; 8])),
-        FrontEndError::WrongReply {
-            expected: request,
-            found: Request::GetStatus.into()
-        }
+        FrontEndError::WrongReply { expected: request, found: Request::GetStatus.into() }
     );
     assert_eq!(
         answered(&message(Request::GetFeatures, 0, &[0; 8])),
@@ -240,12 +214,7 @@ fn wrong_replies_are_refused() {
     let expected = Expected::Exactly(8);
     assert_eq!(
         answered(&message(Request::GetFeatures, REPLY_FLAG, &[0; 4])),
-        ProtocolError::BodySize {
-            request,
-            expected,
-            actual: 4
-        }
-        .into()
+        ProtocolError::BodySize { request, expected, actual: 4 }.into()
     );
 }
 

@@ -25,19 +25,13 @@ macro_rules! arrives {
 fn features_and_session_requests_arrive() {
     let features = 1 << 32 | 1 << VHOST_USER_F_PROTOCOL_FEATURES;
     arrives!(|f| f.set_features(features), FrontMessage::SetFeatures(v) if v == features);
-    arrives!(
-        |f| f.set_protocol_features(0x18005),
-        FrontMessage::SetProtocolFeatures(0x18005)
-    );
+    arrives!(|f| f.set_protocol_features(0x18005), FrontMessage::SetProtocolFeatures(0x18005));
     arrives!(|f| f.set_owner(), FrontMessage::SetOwner);
     arrives!(|f| f.reset_owner(), FrontMessage::ResetOwner);
     arrives!(|f| f.reset_device(), FrontMessage::ResetDevice);
     arrives!(|f| f.set_status(0xf), FrontMessage::SetStatus(0xf));
     arrives!(|f| f.net_set_mtu(9000), FrontMessage::NetSetMtu(9000));
-    arrives!(
-        |f| f.send_rarp([2, 3, 4, 5, 6, 7]),
-        FrontMessage::SendRarp([2, 3, 4, 5, 6, 7])
-    );
+    arrives!(|f| f.send_rarp([2, 3, 4, 5, 6, 7]), FrontMessage::SendRarp([2, 3, 4, 5, 6, 7]));
 }
 
 #[test]
@@ -57,24 +51,15 @@ fn ring_requests_arrive() {
     arrives!(|f| f.set_vring_addr(addr), FrontMessage::SetVringAddr(a) if a == addr);
     arrives!(
         |f| f.set_vring_base(2, 0xffff),
-        FrontMessage::SetVringBase(VringState {
-            index: 2,
-            num: 0xffff
-        })
+        FrontMessage::SetVringBase(VringState { index: 2, num: 0xffff })
     );
     arrives!(
         |f| f.set_vring_enable(5, true),
-        FrontMessage::SetVringEnable {
-            index: 5,
-            enable: true
-        }
+        FrontMessage::SetVringEnable { index: 5, enable: true }
     );
     arrives!(
         |f| f.set_vring_enable(5, false),
-        FrontMessage::SetVringEnable {
-            index: 5,
-            enable: false
-        }
+        FrontMessage::SetVringEnable { index: 5, enable: false }
     );
     let state = VringState { index: 7, num: 1 };
     arrives!(
@@ -103,18 +88,9 @@ fn ring_descriptors_arrive_with_their_ring() {
         |f| f.set_vring_err(1, fd),
         FrontMessage::SetVringErr { index: 1, fd: Some(fd) } if same_file(&fd, &file)
     );
-    arrives!(
-        |f| f.set_vring_kick(1, None),
-        FrontMessage::SetVringKick { index: 1, fd: None }
-    );
-    arrives!(
-        |f| f.set_vring_call(2, None),
-        FrontMessage::SetVringCall { index: 2, fd: None }
-    );
-    arrives!(
-        |f| f.set_vring_err(3, None),
-        FrontMessage::SetVringErr { index: 3, fd: None }
-    );
+    arrives!(|f| f.set_vring_kick(1, None), FrontMessage::SetVringKick { index: 1, fd: None });
+    arrives!(|f| f.set_vring_call(2, None), FrontMessage::SetVringCall { index: 2, fd: None });
+    arrives!(|f| f.set_vring_err(3, None), FrontMessage::SetVringErr { index: 3, fd: None });
 }
 
 #[test]
@@ -122,11 +98,7 @@ fn ring_index_above_eight_bits_is_not_sent() {
     let (mut front, mut back) = pair();
     assert_eq!(
         front.set_vring_kick(256, None),
-        Err(ProtocolError::VringIndex {
-            request: Request::SetVringKick.into(),
-            index: 256
-        }
-        .into())
+        Err(ProtocolError::VringIndex { request: Request::SetVringKick.into(), index: 256 }.into())
     );
     assert!(back.receive().unwrap().is_none());
 }
@@ -187,10 +159,7 @@ fn channel_log_and_inflight_requests_arrive() {
         |f| f.command(Request::SetLogBase, &0x1234u64.encode(), &[]),
         FrontMessage::SetLogBase(LogBase::Address(0x1234))
     );
-    let log = DirtyLog {
-        size: 4096,
-        offset: 8192,
-    };
+    let log = DirtyLog { size: 4096, offset: 8192 };
     arrives!(
         |f| f.command(Request::SetLogBase, &log.encode(), &[]),
         FrontMessage::SetLogBase(LogBase::Shared { log: l, fd: None }) if l == log
@@ -221,11 +190,7 @@ const INFLIGHT: Inflight = Inflight {
 
 #[test]
 fn config_space_arrives() {
-    let config = ConfigSpace {
-        offset: 10,
-        flags: 1,
-        bytes: vec![1, 2, 3],
-    };
+    let config = ConfigSpace { offset: 10, flags: 1, bytes: vec![1, 2, 3] };
     arrives!(
         |f| f.set_config(&config),
         FrontMessage::SetConfig(ref c) if *c == config
@@ -238,8 +203,7 @@ fn config_space_arrives() {
             };
             assert_eq!((space.offset, space.bytes.len()), (6, 4));
             space.bytes = vec![9, 8, 7, 6];
-            back.send_reply(incoming.request, &space.encode(), Vec::new())
-                .unwrap();
+            back.send_reply(incoming.request, &space.encode(), Vec::new()).unwrap();
         },
     );
     assert_eq!(read, Ok(vec![9, 8, 7, 6]));
@@ -257,11 +221,7 @@ fn unserved_and_unknown_requests_arrive_whole() {
         };
         assert_eq!(request, RequestCode(number));
         assert_eq!(body, b"body");
-        assert!(
-            fds.iter()
-                .zip(&files)
-                .all(|(got, sent)| same_file(got, sent))
-        );
+        assert!(fds.iter().zip(&files).all(|(got, sent)| same_file(got, sent)));
         assert_eq!(fds.len(), 2);
     }
 }
@@ -271,10 +231,7 @@ fn numbers_come_back() {
     type Query = fn(&mut FrontEnd) -> Result<u64, FrontEndError>;
     let queries: [(Request, Query); 5] = [
         (Request::GetFeatures, FrontEnd::get_features),
-        (
-            Request::GetProtocolFeatures,
-            FrontEnd::get_protocol_features,
-        ),
+        (Request::GetProtocolFeatures, FrontEnd::get_protocol_features),
         (Request::GetQueueNum, FrontEnd::get_queue_num),
         (Request::GetMaxMemSlots, FrontEnd::get_max_mem_slots),
         (Request::GetStatus, FrontEnd::get_status),
@@ -282,8 +239,7 @@ fn numbers_come_back() {
     for (request, query) in queries {
         let answer = ask(query, |back, incoming| {
             assert_eq!(incoming.request, request);
-            back.reply_u64(incoming.request, 0xfeed_0000_0000_beef)
-                .unwrap();
+            back.reply_u64(incoming.request, 0xfeed_0000_0000_beef).unwrap();
         });
         assert_eq!(answer, Ok(0xfeed_0000_0000_beef));
     }
@@ -294,10 +250,7 @@ fn vring_base_comes_back() {
     let base = ask(
         |front| front.get_vring_base(3),
         |back, incoming| {
-            assert!(matches!(
-                incoming.message,
-                FrontMessage::GetVringBase { index: 3 }
-            ));
+            assert!(matches!(incoming.message, FrontMessage::GetVringBase { index: 3 }));
             let state = VringState { index: 3, num: 77 };
             back.reply(incoming.request, state).unwrap();
         },
@@ -315,8 +268,7 @@ fn inflight_area_comes_back_with_its_descriptor() {
             let FrontMessage::GetInflightFd(inflight) = incoming.message else {
                 panic!("arrived as {incoming:?}");
             };
-            back.send_reply(incoming.request, &inflight.encode(), vec![sent])
-                .unwrap();
+            back.send_reply(incoming.request, &inflight.encode(), vec![sent]).unwrap();
         },
     )
     .unwrap();
@@ -327,10 +279,7 @@ fn inflight_area_comes_back_with_its_descriptor() {
 #[test]
 fn log_base_waits_for_its_reply() {
     let file = memory();
-    let log = DirtyLog {
-        size: 4096,
-        offset: 0,
-    };
+    let log = DirtyLog { size: 4096, offset: 0 };
     let answer = ask(
         |front| front.set_log_base(log, file.as_fd()),
         |back, incoming| back.reply_u64(incoming.request, 0).unwrap(),
@@ -341,13 +290,8 @@ fn log_base_waits_for_its_reply() {
 #[test]
 fn spec_reply_ack_tells_success_from_failure() {
     let (mut front, mut back) = pair();
-    front
-        .set_protocol_features(1 << VHOST_USER_PROTOCOL_F_REPLY_ACK)
-        .unwrap();
-    assert!(
-        !next(&mut back).need_reply,
-        "not in force for the request that negotiates it"
-    );
+    front.set_protocol_features(1 << VHOST_USER_PROTOCOL_F_REPLY_ACK).unwrap();
+    assert!(!next(&mut back).need_reply, "not in force for the request that negotiates it");
     std::thread::scope(|scope| {
         let front = scope.spawn(move || {
             let answers = [front.set_owner(), front.net_set_mtu(1), front.set_owner()];
@@ -364,10 +308,7 @@ fn spec_reply_ack_tells_success_from_failure() {
         back.reply_u64(incoming.request, 5).unwrap();
 
         let (answers, features) = front.join().unwrap();
-        let refused = FrontEndError::Refused {
-            request: Request::NetSetMtu.into(),
-            status: 1,
-        };
+        let refused = FrontEndError::Refused { request: Request::NetSetMtu.into(), status: 1 };
         assert_eq!(answers, [Ok(()), Err(refused), Ok(())]);
         assert_eq!(features, Ok(5));
     });
@@ -383,10 +324,7 @@ fn spec_request_numbers_and_names() {
     assert_eq!(Request::RemMemReg.number(), 38);
     assert_eq!(Request::GetShmemConfig.number(), 44);
     assert_eq!(Request::SetMemTable.name(), "VHOST_USER_SET_MEM_TABLE");
-    let numbers: Vec<_> = Request::ALL
-        .iter()
-        .map(|request| request.number())
-        .collect();
+    let numbers: Vec<_> = Request::ALL.iter().map(|request| request.number()).collect();
     assert_eq!(numbers, (1..=44).collect::<Vec<_>>());
     for request in Request::ALL {
         assert_eq!(Request::from_number(request.number()), Some(*request));

@@ -25,10 +25,7 @@ fn serve(mut back: Connection, inflight_area: OwnedFd) -> Vec<FrontMessage> {
         let incoming = match back.receive() {
             Ok(Some(incoming)) => incoming,
             Ok(None) => {
-                assert!(
-                    ready(back.as_fd(), PollFlags::IN),
-                    "the front end is silent"
-                );
+                assert!(ready(back.as_fd(), PollFlags::IN), "the front end is silent");
                 continue;
             }
             Err(ConnectionError::Closed) => return log,
@@ -40,19 +37,12 @@ fn serve(mut back: Connection, inflight_area: OwnedFd) -> Vec<FrontMessage> {
             FrontMessage::GetProtocolFeatures => back.reply_u64(request, PROTOCOL_FEATURES),
             FrontMessage::GetQueueNum => back.reply_u64(request, 8),
             FrontMessage::GetMaxMemSlots => back.reply_u64(request, 509),
-            FrontMessage::GetVringBase { index } => back.reply(
-                request,
-                VringState {
-                    index: *index,
-                    num: 42,
-                },
-            ),
+            FrontMessage::GetVringBase { index } => {
+                back.reply(request, VringState { index: *index, num: 42 })
+            }
             FrontMessage::GetConfig(space) => {
                 let bytes = space.bytes.iter().map(|byte| byte + 1).collect();
-                let space = ConfigSpace {
-                    bytes,
-                    ..space.clone()
-                };
+                let space = ConfigSpace { bytes, ..space.clone() };
                 back.send_reply(request, &space.encode(), vec![])
             }
             FrontMessage::GetInflightFd(inflight) => {
@@ -68,12 +58,7 @@ fn serve(mut back: Connection, inflight_area: OwnedFd) -> Vec<FrontMessage> {
 }
 
 fn region_info(n: u64, fd: &OwnedFd) -> VhostUserMemoryRegionInfo {
-    let MemoryRegion {
-        guest_address,
-        size,
-        user_address,
-        mmap_offset,
-    } = region(n);
+    let MemoryRegion { guest_address, size, user_address, mmap_offset } = region(n);
     VhostUserMemoryRegionInfo {
         guest_phys_addr: guest_address,
         memory_size: size,
@@ -96,17 +81,13 @@ fn vhost_crate_front_end_completes_its_requests() {
     let offered = front.get_protocol_features().unwrap();
     assert_eq!(offered.bits(), PROTOCOL_FEATURES);
     front
-        .set_protocol_features(VhostUserProtocolFeatures::from_bits_truncate(
-            PROTOCOL_FEATURES,
-        ))
+        .set_protocol_features(VhostUserProtocolFeatures::from_bits_truncate(PROTOCOL_FEATURES))
         .unwrap();
     front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     front.set_owner().unwrap();
     assert_eq!(front.get_queue_num().unwrap(), 8);
     assert_eq!(front.get_max_mem_slots().unwrap(), 509);
-    front
-        .set_mem_table(&[region_info(1, &files[0]), region_info(2, &files[1])])
-        .unwrap();
+    front.set_mem_table(&[region_info(1, &files[0]), region_info(2, &files[1])]).unwrap();
     front.add_mem_region(&region_info(3, &files[2])).unwrap();
     front.remove_mem_region(&region_info(3, &files[2])).unwrap();
     front.set_vring_num(0, 256).unwrap();
@@ -153,18 +134,8 @@ fn vhost_crate_front_end_completes_its_requests() {
     came(
         &|m| matches!(m, FrontMessage::RemMemReg(r) if r.guest_address == region(3).guest_address),
     );
-    came(&|m| {
-        matches!(
-            m,
-            FrontMessage::SetVringNum(VringState { index: 0, num: 256 })
-        )
-    });
-    came(&|m| {
-        matches!(
-            m,
-            FrontMessage::SetVringBase(VringState { index: 0, num: 7 })
-        )
-    });
+    came(&|m| matches!(m, FrontMessage::SetVringNum(VringState { index: 0, num: 256 })));
+    came(&|m| matches!(m, FrontMessage::SetVringBase(VringState { index: 0, num: 7 })));
     came(&|m| {
         let addr = VringAddr {
             index: 0,
@@ -176,15 +147,7 @@ fn vhost_crate_front_end_completes_its_requests() {
         };
         matches!(m, FrontMessage::SetVringAddr(a) if *a == addr)
     });
-    came(&|m| {
-        matches!(
-            m,
-            FrontMessage::SetVringEnable {
-                index: 0,
-                enable: true
-            }
-        )
-    });
+    came(&|m| matches!(m, FrontMessage::SetVringEnable { index: 0, enable: true }));
     came(&|m| matches!(m, FrontMessage::SetInflightFd { .. }));
     came(&|m| matches!(m, FrontMessage::GetVringBase { index: 0 }));
     came(&|m| matches!(m, FrontMessage::ResetDevice));

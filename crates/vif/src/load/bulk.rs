@@ -217,8 +217,7 @@ impl<'s> Sender<'s> {
         if self.next == self.una {
             return STOP_POLL;
         }
-        self.retransmit_timeout
-            .saturating_sub(self.progress.elapsed())
+        self.retransmit_timeout.saturating_sub(self.progress.elapsed())
     }
 
     /// Goes back to the first byte that is not acknowledged if that takes too long.
@@ -266,9 +265,7 @@ impl<'s> Sender<'s> {
         };
         // A TCP sequence number is the offset modulo 2^32.
         let head = tcp_headers(self.flow, self.next as u32, 0, len, checksum);
-        let result = self
-            .pair
-            .send_with_body(&head, self.body, range, &self.offload);
+        let result = self.pair.send_with_body(&head, self.body, range, &self.offload);
         if !sent(result)? {
             return Ok(false);
         }
@@ -329,11 +326,7 @@ pub fn receive(
             acked = receiver.ack(pair)?;
         }
         // wait() flushes, and does not sleep while there are frames.
-        let what = if acked {
-            WaitFor::Receive
-        } else {
-            WaitFor::Any
-        };
+        let what = if acked { WaitFor::Receive } else { WaitFor::Any };
         pair.wait(what, STOP_POLL)?;
     }
     Ok(())
@@ -387,11 +380,7 @@ impl Receiver<'_> {
             return true;
         };
         frame.copy_to(&mut self.scratch);
-        let Segment {
-            payload_at,
-            payload_len,
-            ..
-        } = *segment;
+        let Segment { payload_at, payload_len, .. } = *segment;
         let payload = self.scratch.get(payload_at..payload_at + payload_len);
         let from = in_pattern(self.next);
         payload.is_some() && payload == expected.get(from..from + payload_len)

@@ -121,18 +121,12 @@ pub(super) enum Checksum {
 
 /// What a frame with a partial TCP checksum asks for.
 pub(super) fn tcp_csum() -> Offload {
-    Offload::with_csum(CsumPartial {
-        start: TRANSPORT as u16,
-        offset: TCP_CSUM_OFFSET,
-    })
+    Offload::with_csum(CsumPartial { start: TRANSPORT as u16, offset: TCP_CSUM_OFFSET })
 }
 
 /// What a frame with a partial UDP checksum asks for.
 pub(super) fn udp_csum() -> Offload {
-    Offload::with_csum(CsumPartial {
-        start: TRANSPORT as u16,
-        offset: UDP_CSUM_OFFSET,
-    })
+    Offload::with_csum(CsumPartial { start: TRANSPORT as u16, offset: UDP_CSUM_OFFSET })
 }
 
 /// The header of a TCP GSO frame with segments of `mss` bytes.
@@ -291,10 +285,7 @@ fn check(
     let Network::Ipv4(ip) = layers.network else {
         return Err(Rejected::Unrelated);
     };
-    let ports = Ports {
-        src: flow.remote_port,
-        dst: flow.local_port,
-    };
+    let ports = Ports { src: flow.remote_port, dst: flow.local_port };
     let same_ports = match layers.transport {
         Transport::Tcp { ports: seen, .. } | Transport::Udp { ports: seen, .. } => seen == ports,
         Transport::Other => false,
@@ -340,27 +331,17 @@ fn check(
     if !right {
         return Err(Rejected::Invalid);
     }
-    Ok(Checked {
-        head,
-        transport: layers.transport,
-        transport_len,
-    })
+    Ok(Checked { head, transport: layers.transport, transport_len })
 }
 
 /// The 32-bit field at `at`.
 fn be32(head: &[u8; HEAD_LEN], at: usize) -> Option<u32> {
-    head.get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u32::from_be_bytes)
+    head.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
 }
 
 /// The 64-bit field at `at`.
 fn be64(head: &[u8; HEAD_LEN], at: usize) -> Option<u64> {
-    head.get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u64::from_be_bytes)
+    head.get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
 }
 
 /// Reads a TCP segment of `flow`.
@@ -370,10 +351,7 @@ pub(super) fn segment(
     scratch: &mut Vec<u8>,
 ) -> Result<Segment, Rejected> {
     let checked = check(frame, flow, protocol::TCP, scratch)?;
-    let Transport::Tcp {
-        offset, header_len, ..
-    } = checked.transport
-    else {
+    let Transport::Tcp { offset, header_len, .. } = checked.transport else {
         return Err(Rejected::Unrelated);
     };
     let (at, header_len) = (usize::from(offset), usize::from(header_len));
@@ -403,12 +381,8 @@ pub(super) fn probe(
     if payload_len < PROBE_LEN {
         return Err(Rejected::Invalid);
     }
-    let read = || {
-        Some(Probe {
-            seq: be64(&checked.head, at)?,
-            time_ns: be64(&checked.head, at + 8)?,
-        })
-    };
+    let read =
+        || Some(Probe { seq: be64(&checked.head, at)?, time_ns: be64(&checked.head, at + 8)? });
     let probe = read().ok_or(Rejected::Invalid)?;
     Ok((probe, payload_len as u64))
 }

@@ -82,10 +82,7 @@ impl Default for LoadStats {
         let Ok(latency) = Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS) else {
             unreachable!("constant bounds that make no histogram");
         };
-        Self {
-            counters: LoadCounters::default(),
-            latency: Mutex::new(latency),
-        }
+        Self { counters: LoadCounters::default(), latency: Mutex::new(latency) }
     }
 }
 

@@ -22,11 +22,7 @@ pub struct Options {
 impl Default for Options {
     /// 64 bytes, without a pause.
     fn default() -> Self {
-        Self {
-            frame_bytes: 64,
-            pause: Duration::ZERO,
-            timeout: Duration::from_secs(1),
-        }
+        Self { frame_bytes: 64, pause: Duration::ZERO, timeout: Duration::from_secs(1) }
     }
 }
 
@@ -46,10 +42,7 @@ pub fn request(
     let mut scratch = Vec::new();
     let mut seq = 0;
     while !stopped(stop) {
-        let request = Probe {
-            seq,
-            time_ns: now_ns(),
-        };
+        let request = Probe { seq, time_ns: now_ns() };
         let (bytes, offload) = frame.with(request);
         if !sent(pair.send(bytes, offload))? {
             pair.wait(WaitFor::Transmit, STOP_POLL)?;

@@ -33,10 +33,7 @@ pub struct Options {
 impl Default for Options {
     /// 64 bytes, at most 256 in flight.
     fn default() -> Self {
-        Self {
-            frame_bytes: 64,
-            rate: Rate::Window(256),
-        }
+        Self { frame_bytes: 64, rate: Rate::Window(256) }
     }
 }
 
@@ -71,14 +68,7 @@ pub fn send(
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
     let frame = probe_frame(pair, flow, options.frame_bytes)?;
-    let mut sender = Sender {
-        pair,
-        flow,
-        stats,
-        frame,
-        next: 0,
-        scratch: Vec::new(),
-    };
+    let mut sender = Sender { pair, flow, stats, frame, next: 0, scratch: Vec::new() };
     match options.rate {
         Rate::PerSecond(rate) => sender.at_rate(rate.max(1), stop),
         Rate::Window(window) => sender.in_window(u64::from(window.max(1)), stop),
@@ -148,10 +138,7 @@ impl Sender<'_> {
         let count = count.min(BURST as u64);
         let mut room = true;
         for _ in 0..count {
-            let (frame, offload) = self.frame.with(Probe {
-                seq: self.next,
-                time_ns: now_ns(),
-            });
+            let (frame, offload) = self.frame.with(Probe { seq: self.next, time_ns: now_ns() });
             room = sent(self.pair.send(frame, offload))?;
             if !room {
                 break;
@@ -204,10 +191,7 @@ pub fn receive(
     while !stopped(stop) {
         let came = receive_burst(pair, flow, stats, &mut order, &mut scratch);
         if came > 0 && wants_feedback {
-            let (frame, offload) = answer.with(Probe {
-                seq: order.next,
-                time_ns: now_ns(),
-            });
+            let (frame, offload) = answer.with(Probe { seq: order.next, time_ns: now_ns() });
             // When the ring is full the answers before this one are still on their way.
             if sent(pair.send(frame, offload))? {
                 pair.flush();

@@ -75,12 +75,7 @@ impl Backend {
         let config = config.clone();
         Self(std::thread::spawn(move || {
             let ports = sockets.into_iter().map(Port::new).collect();
-            Switch {
-                config,
-                ports,
-                frames: 0,
-            }
-            .run()
+            Switch { config, ports, frames: 0 }.run()
         }))
     }
 
@@ -178,11 +173,7 @@ impl Port {
     }
 
     fn handle(&mut self, incoming: Incoming, config: &Config) {
-        let Incoming {
-            request,
-            need_reply,
-            message,
-        } = incoming;
+        let Incoming { request, need_reply, message } = incoming;
         self.report.requests.push(request);
         let refused = config.refuse.is_some_and(|refused| request == refused);
         let Some(connection) = &mut self.connection else {
@@ -211,9 +202,7 @@ impl Port {
                 let ring = &mut rings[index as usize];
                 let num = ring.device.take().map_or(0, |device| device.base()).into();
                 ring.kick = None;
-                return connection
-                    .reply(request, VringState { index, num })
-                    .unwrap();
+                return connection.reply(request, VringState { index, num }).unwrap();
             }
             _ if refused => {}
             FrontMessage::SetFeatures(features) => self.report.features = features,
@@ -286,11 +275,7 @@ impl Switch {
     }
 
     fn peer(&self, port: usize) -> usize {
-        if port ^ 1 < self.ports.len() {
-            port ^ 1
-        } else {
-            port
-        }
+        if port ^ 1 < self.ports.len() { port ^ 1 } else { port }
     }
 
     fn forward_all(&mut self) -> bool {

@@ -18,14 +18,7 @@ fn requests_come_in_the_order_of_the_specification() {
     drop(Vif::over(socket, &options()).unwrap());
     let report = backend.join().remove(0);
     use Request::*;
-    let ring = [
-        SetVringNum,
-        SetVringBase,
-        SetVringAddr,
-        SetVringErr,
-        SetVringCall,
-        SetVringKick,
-    ];
+    let ring = [SetVringNum, SetVringBase, SetVringAddr, SetVringErr, SetVringCall, SetVringKick];
     let mut expected = vec![
         GetFeatures,
         GetProtocolFeatures,
@@ -52,10 +45,8 @@ fn requests_come_in_the_order_of_the_specification() {
 
 #[test]
 fn a_back_end_without_protocol_features_is_served() {
-    let config = Config {
-        features: Features::ALL - Features::PROTOCOL_FEATURES,
-        ..Config::default()
-    };
+    let config =
+        Config { features: Features::ALL - Features::PROTOCOL_FEATURES, ..Config::default() };
     let (backend, socket) = Backend::echo(&config);
     drop(Vif::over(socket, &options()).unwrap());
     let report = backend.join().remove(0);
@@ -73,18 +64,13 @@ fn a_back_end_without_protocol_features_is_served() {
 
 #[test]
 fn the_in_band_notification_bit_is_never_accepted() {
-    let config = Config {
-        protocol: u64::MAX,
-        ..Config::default()
-    };
+    let config = Config { protocol: u64::MAX, ..Config::default() };
     let (_ours, theirs) = UnixStream::pair().unwrap();
     let mut connection = Connection::new(_ours);
     let client = std::thread::spawn(move || Vif::over(theirs, &options()));
     let accepted = loop {
         match connection.receive() {
-            Ok(Some(Incoming {
-                request, message, ..
-            })) => match message {
+            Ok(Some(Incoming { request, message, .. })) => match message {
                 FrontMessage::GetFeatures => {
                     connection.reply_u64(request, config.features.0).unwrap();
                 }
@@ -98,10 +84,7 @@ fn the_in_band_notification_bit_is_never_accepted() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(
-        accepted & (1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS),
-        0
-    );
+    assert_eq!(accepted & (1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS), 0);
     drop(connection);
     let error = client.join().unwrap().unwrap_err();
     assert!(matches!(error, VifError::Handshake { .. }), "{error}");
@@ -150,25 +133,13 @@ fn a_refused_request_is_named_with_its_ring() {
         (Request::SetVringEnable, Some(0)),
         (Request::SetStatus, None),
     ] {
-        let config = Config {
-            refuse: Some(refuse),
-            ..Config::default()
-        };
+        let config = Config { refuse: Some(refuse), ..Config::default() };
         let (backend, socket) = Backend::echo(&config);
         let error = Vif::over(socket, &options()).unwrap_err();
         assert!(error.to_string().contains(refuse.name()), "{error}");
         match error {
-            VifError::Handshake {
-                step,
-                source: FrontEndError::Refused { status: 1, .. },
-            } => {
-                assert_eq!(
-                    step,
-                    Step {
-                        request: refuse,
-                        ring
-                    }
-                );
+            VifError::Handshake { step, source: FrontEndError::Refused { status: 1, .. } } => {
+                assert_eq!(step, Step { request: refuse, ring });
             }
             other => panic!("{refuse}: {other}"),
         }
@@ -191,36 +162,22 @@ fn missing_required_features_are_named() {
     // TSO is offered, but cannot be had without checksums.
     let missing = Features::MRG_RXBUF | Features::HOST_TSO4;
     assert!(matches!(error, VifError::Required { missing: m } if m == missing));
-    assert!(
-        error.to_string().ends_with("HOST_TSO4|MRG_RXBUF"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("HOST_TSO4|MRG_RXBUF"), "{error}");
     backend.join();
 }
 
 #[test]
 fn a_legacy_back_end_is_refused() {
-    let config = Config {
-        features: Features::ALL - Features::VERSION_1,
-        ..Config::default()
-    };
+    let config = Config { features: Features::ALL - Features::VERSION_1, ..Config::default() };
     let (backend, socket) = Backend::echo(&config);
     let error = Vif::over(socket, &options()).unwrap_err();
-    assert!(matches!(
-        error,
-        VifError::Required {
-            missing: Features::VERSION_1
-        }
-    ));
+    assert!(matches!(error, VifError::Required { missing: Features::VERSION_1 }));
     backend.join();
 }
 
 #[test]
 fn spec_3_1_1_features_ok_taken_back_ends_the_handshake() {
-    let config = Config {
-        refuse_features: true,
-        ..Config::default()
-    };
+    let config = Config { refuse_features: true, ..Config::default() };
     let (backend, socket) = Backend::echo(&config);
     let error = Vif::over(socket, &options()).unwrap_err();
     assert!(matches!(error, VifError::FeaturesNotOk { .. }), "{error}");
@@ -229,23 +186,11 @@ fn spec_3_1_1_features_ok_taken_back_ends_the_handshake() {
 
 #[test]
 fn more_queue_pairs_than_there_are_is_an_error() {
-    let config = Config {
-        queue_pairs: 2,
-        ..Config::default()
-    };
-    let wanted = Options {
-        queues: 3,
-        ..options()
-    };
+    let config = Config { queue_pairs: 2, ..Config::default() };
+    let wanted = Options { queues: 3, ..options() };
     let (backend, socket) = Backend::echo(&config);
     let error = Vif::over(socket, &wanted).unwrap_err();
-    assert!(matches!(
-        error,
-        VifError::QueuePairs {
-            wanted: 3,
-            offered: 2
-        }
-    ));
+    assert!(matches!(error, VifError::QueuePairs { wanted: 3, offered: 2 }));
     backend.join();
 }
 
@@ -270,18 +215,12 @@ fn options_are_checked_before_a_word_is_said() {
 
 #[test]
 fn the_mtu_is_told_where_it_can_be() {
-    let wanted = Options {
-        mtu: Some(9000),
-        ..options()
-    };
+    let wanted = Options { mtu: Some(9000), ..options() };
     let (backend, socket) = Backend::echo(&Config::default());
     drop(Vif::over(socket, &wanted).unwrap());
     assert_eq!(backend.join()[0].mtu, Some(9000));
 
-    let config = Config {
-        features: Features::ALL - Features::MTU,
-        ..Config::default()
-    };
+    let config = Config { features: Features::ALL - Features::MTU, ..Config::default() };
     let (backend, socket) = Backend::echo(&config);
     drop(Vif::over(socket, &wanted).unwrap());
     assert_eq!(backend.join()[0].mtu, None);

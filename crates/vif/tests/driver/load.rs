@@ -37,10 +37,7 @@ impl Bench {
             .map(|(socket, mac)| Vif::over(socket, &Options::new(mac)).unwrap())
             .collect::<Vec<_>>();
         let pairs = vifs.iter_mut().flat_map(Vif::queue_pairs).collect();
-        let station = |n: usize| Station {
-            mac: MACS[n],
-            ip: Ipv4Addr::new(10, 0, 0, 1 + n as u8),
-        };
+        let station = |n: usize| Station { mac: MACS[n], ip: Ipv4Addr::new(10, 0, 0, 1 + n as u8) };
         Self {
             backend,
             vifs,
@@ -63,11 +60,7 @@ impl Bench {
         + 'static,
     ) -> Endpoint {
         let mut pair = self.pairs.remove(0);
-        let flow = if self.pairs.is_empty() {
-            self.flow.reversed()
-        } else {
-            self.flow
-        };
+        let flow = if self.pairs.is_empty() { self.flow.reversed() } else { self.flow };
         let stats = Arc::new(LoadStats::default());
         let counters = pair.counters();
         let (stop, shared) = (Arc::clone(&self.stop), Arc::clone(&stats));
@@ -93,10 +86,7 @@ impl Bench {
         self.stop.store(true, Ordering::Relaxed);
         for endpoint in endpoints.iter_mut() {
             let done = std::thread::spawn(|| Ok(()));
-            std::mem::replace(&mut endpoint.thread, done)
-                .join()
-                .unwrap()
-                .unwrap();
+            std::mem::replace(&mut endpoint.thread, done).join().unwrap().unwrap();
         }
         drop(self.vifs);
         self.backend.join();
@@ -104,11 +94,7 @@ impl Bench {
 }
 
 fn bulk_options() -> bulk::Options {
-    bulk::Options {
-        verify_payload: true,
-        window_bytes: 256 << 10,
-        ..bulk::Options::default()
-    }
+    bulk::Options { verify_payload: true, window_bytes: 256 << 10, ..bulk::Options::default() }
 }
 
 /// Runs a stream of `bytes`; sender and receiver afterwards.
@@ -137,10 +123,8 @@ fn a_stream_arrives_whole_in_large_frames() {
 
 #[test]
 fn a_stream_without_offloads_has_valid_checksums_and_segments_of_the_mtu() {
-    let config = Config {
-        features: Features::VERSION_1 | Features::MRG_RXBUF,
-        ..Config::default()
-    };
+    let config =
+        Config { features: Features::VERSION_1 | Features::MRG_RXBUF, ..Config::default() };
     let [sender, receiver] = stream(&config, 2 << 20);
     let (sent, received) = (sender.stats.snapshot(), receiver.stats.snapshot());
     assert_eq!(sent.tx_bytes / sent.tx_frames, 1460);
@@ -176,10 +160,7 @@ fn packets(config: &Config, options: small::Options, count: u64) -> [Endpoint; 2
 #[test]
 fn small_packets_in_a_window_are_neither_lost_nor_reordered() {
     for features in [Features::ALL, Features::VERSION_1 | Features::MRG_RXBUF] {
-        let config = Config {
-            features,
-            ..Config::default()
-        };
+        let config = Config { features, ..Config::default() };
         let [sender, receiver] = packets(&config, small::Options::default(), 20_000);
         let (sent, received) = (sender.stats.snapshot(), receiver.stats.snapshot());
         let bad = received.lost + received.reordered + received.invalid;
@@ -193,10 +174,8 @@ fn small_packets_in_a_window_are_neither_lost_nor_reordered() {
 
 #[test]
 fn small_packets_keep_their_rate() {
-    let options = small::Options {
-        rate: small::Rate::PerSecond(5000),
-        ..small::Options::default()
-    };
+    let options =
+        small::Options { rate: small::Rate::PerSecond(5000), ..small::Options::default() };
     let start = Instant::now();
     let [sender, receiver] = packets(&Config::default(), options, 1000);
     let most = start.elapsed().as_secs_f64() * 5000.0 + 1.0;
@@ -208,14 +187,9 @@ fn small_packets_keep_their_rate() {
 
 #[test]
 fn lost_small_packets_are_counted() {
-    let config = Config {
-        lose: |number| number.is_multiple_of(100),
-        ..Config::default()
-    };
-    let options = small::Options {
-        rate: small::Rate::PerSecond(50_000),
-        ..small::Options::default()
-    };
+    let config = Config { lose: |number| number.is_multiple_of(100), ..Config::default() };
+    let options =
+        small::Options { rate: small::Rate::PerSecond(50_000), ..small::Options::default() };
     let [_, receiver] = packets(&config, options, 5000);
     let received = receiver.stats.snapshot();
     // One in a hundred, less the announcements.
@@ -241,18 +215,12 @@ fn requests_are_answered_and_timed() {
 
 #[test]
 fn sizes_that_are_no_packet_are_refused() {
-    let options = small::Options {
-        frame_bytes: 57,
-        ..small::Options::default()
-    };
+    let options = small::Options { frame_bytes: 57, ..small::Options::default() };
     let mut bench = Bench::new(&Config::default());
     let sender =
         bench.start(move |pair, flow, stats, stop| small::send(pair, flow, &options, stats, stop));
     let error = sender.thread.join().unwrap().unwrap_err();
-    assert!(
-        matches!(error, LoadError::Size { bytes: 57, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, LoadError::Size { bytes: 57, .. }), "{error}");
     drop(bench.vifs);
     bench.backend.join();
 }

@@ -75,10 +75,7 @@ fn frames_of_every_length_come_back_whole() {
         FRAME_LEN_MAX as usize,
     ];
     for absent in without() {
-        let config = Config {
-            features: Features::ALL - absent,
-            ..Config::default()
-        };
+        let config = Config { features: Features::ALL - absent, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
         assert!(!vif.features().intersects(absent));
         let mut seen = Vec::new();
@@ -116,23 +113,13 @@ fn lengths_that_are_no_frame_are_refused() {
 #[test]
 fn a_frame_from_a_body_is_its_head_and_the_range() {
     for absent in [Features::NONE, Features::INDIRECT_DESC] {
-        let config = Config {
-            features: Features::ALL - absent,
-            ..Config::default()
-        };
+        let config = Config { features: Features::ALL - absent, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
         let bytes = frame(7, 65_000);
         let body = pair.add_body(&bytes).unwrap();
         let mut seen = Vec::new();
         let head = [0xab; 54];
-        for range in [
-            0..65_000,
-            0..0,
-            1..1461,
-            16_383..16_385,
-            16_384..32_768,
-            40_000..65_000,
-        ] {
+        for range in [0..65_000, 0..0, 1..1461, 16_383..16_385, 16_384..32_768, 40_000..65_000] {
             let expected = [&head[..], &bytes[range.clone()]].concat();
             let result = pair.send_with_body(&head, body, range, &Offload::NONE);
             result.unwrap();
@@ -149,11 +136,7 @@ fn a_frame_from_a_body_is_its_head_and_the_range() {
 
 #[test]
 fn bodies_leave_buffers_for_heads() {
-    let small = Options {
-        queue_size: 8,
-        rx_buffer_bytes: 16 << 10,
-        ..options()
-    };
+    let small = Options { queue_size: 8, rx_buffer_bytes: 16 << 10, ..options() };
     let (backend, vif, mut pair) = echo(&Config::default(), &small);
     let bytes = frame(1, 60_000);
     let mut bodies = 0;
@@ -171,18 +154,11 @@ fn bodies_leave_buffers_for_heads() {
 
 #[test]
 fn spec_5_1_6_2_1_an_offload_that_was_not_negotiated_is_refused() {
-    let csum = Offload::with_csum(CsumPartial {
-        start: 34,
-        offset: 16,
-    });
-    for (features, expected) in [
-        (Features::ALL, Ok(())),
-        (Features::ALL - Features::CSUM, Err(SendError::Offload)),
-    ] {
-        let config = Config {
-            features,
-            ..Config::default()
-        };
+    let csum = Offload::with_csum(CsumPartial { start: 34, offset: 16 });
+    for (features, expected) in
+        [(Features::ALL, Ok(())), (Features::ALL - Features::CSUM, Err(SendError::Offload))]
+    {
+        let config = Config { features, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
         assert_eq!(pair.send(&frame(0, 60), &csum), expected);
         drop(vif);
@@ -193,10 +169,7 @@ fn spec_5_1_6_2_1_an_offload_that_was_not_negotiated_is_refused() {
 #[test]
 fn the_virtio_header_arrives_with_the_frame() {
     let (backend, vif, mut pair) = echo(&Config::default(), &options());
-    let csum = Offload::with_csum(CsumPartial {
-        start: 34,
-        offset: 16,
-    });
+    let csum = Offload::with_csum(CsumPartial { start: 34, offset: 16 });
     pair.send(&frame(0, 3000), &csum).unwrap();
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap());
     let header = pair.recv(|frame| frame.header).unwrap();
@@ -290,10 +263,7 @@ fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
 fn no_wake_up_is_lost_when_both_sides_sleep() {
     // With and without EVENT_IDX: different ways to ask for a call.
     for absent in [Features::NONE, Features::EVENT_IDX] {
-        let config = Config {
-            features: Features::ALL - absent,
-            ..Config::default()
-        };
+        let config = Config { features: Features::ALL - absent, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
         let mut random = Random(7);
         let mut seen = Vec::new();
@@ -351,10 +321,7 @@ fn a_call_that_was_not_waited_for_does_not_wake_later() {
 
 #[test]
 fn queue_pairs_work_side_by_side() {
-    let several = Options {
-        queues: 4,
-        ..options()
-    };
+    let several = Options { queues: 4, ..options() };
     let (backend, socket) = Backend::echo(&Config::default());
     let mut vif = Vif::over(socket, &several).unwrap();
     let threads: Vec<_> = vif

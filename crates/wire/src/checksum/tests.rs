@@ -27,37 +27,18 @@ fn zeros_and_ones_keep_their_zero() {
 fn fill_refuses_a_field_outside_the_head() {
     let head = Head::copy_of(&Spec::default().frame()[..60]);
     for csum in [
-        CsumPartial {
-            start: 34,
-            offset: 25,
-        },
-        CsumPartial {
-            start: 61,
-            offset: 0,
-        },
-        CsumPartial {
-            start: u16::MAX,
-            offset: u16::MAX,
-        },
+        CsumPartial { start: 34, offset: 25 },
+        CsumPartial { start: 61, offset: 0 },
+        CsumPartial { start: u16::MAX, offset: u16::MAX },
     ] {
         let mut filled = head;
-        let error = FillError::OutsideHead {
-            at: csum.field(),
-            head_len: 60,
-        };
+        let error = FillError::OutsideHead { at: csum.field(), head_len: 60 };
         assert_eq!(fill_checksum(&mut filled, csum, Sum::new()), Err(error));
         assert_eq!(filled, head);
     }
     let mut filled = head;
     assert_eq!(
-        fill_checksum(
-            &mut filled,
-            CsumPartial {
-                start: 34,
-                offset: 24
-            },
-            Sum::new()
-        ),
+        fill_checksum(&mut filled, CsumPartial { start: 34, offset: 24 }, Sum::new()),
         Ok(())
     );
 }
@@ -68,15 +49,7 @@ fn rfc_768_checksum_of_zero_is_sent_as_ones() {
     bytes[38] = 0xff;
     bytes[39] = 0xff;
     let mut head = Head::copy_of(&bytes);
-    fill_checksum(
-        &mut head,
-        CsumPartial {
-            start: 34,
-            offset: 0,
-        },
-        Sum::new(),
-    )
-    .unwrap();
+    fill_checksum(&mut head, CsumPartial { start: 34, offset: 0 }, Sum::new()).unwrap();
     assert_eq!(head.as_slice()[34..36], [0xff, 0xff]);
 }
 

@@ -6,64 +6,15 @@ use crate::testing::{L4, Net, Spec, specs};
 
 /// Microsoft "Verifying the RSS hash calculation": destination, source, hash of addresses, of addresses and ports.
 const V4: [(&str, u16, &str, u16, u32, u32); 5] = [
-    (
-        "161.142.100.80",
-        1766,
-        "66.9.149.187",
-        2794,
-        0x323e_8fc2,
-        0x51cc_c178,
-    ),
-    (
-        "65.69.140.83",
-        4739,
-        "199.92.111.2",
-        14230,
-        0xd718_262a,
-        0xc626_b0ea,
-    ),
-    (
-        "12.22.207.184",
-        38024,
-        "24.19.198.95",
-        12898,
-        0xd2d0_a5de,
-        0x5c2b_394a,
-    ),
-    (
-        "209.142.163.6",
-        2217,
-        "38.27.205.30",
-        48228,
-        0x8298_9176,
-        0xafc7_327f,
-    ),
-    (
-        "202.188.127.2",
-        1303,
-        "153.39.163.191",
-        44251,
-        0x5d18_09c5,
-        0x10e8_28a2,
-    ),
+    ("161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e_8fc2, 0x51cc_c178),
+    ("65.69.140.83", 4739, "199.92.111.2", 14230, 0xd718_262a, 0xc626_b0ea),
+    ("12.22.207.184", 38024, "24.19.198.95", 12898, 0xd2d0_a5de, 0x5c2b_394a),
+    ("209.142.163.6", 2217, "38.27.205.30", 48228, 0x8298_9176, 0xafc7_327f),
+    ("202.188.127.2", 1303, "153.39.163.191", 44251, 0x5d18_09c5, 0x10e8_28a2),
 ];
 const V6: [(&str, u16, &str, u16, u32, u32); 3] = [
-    (
-        "3ffe:2501:200:3::1",
-        1766,
-        "3ffe:2501:200:1fff::7",
-        2794,
-        0x2cc1_8cd5,
-        0x4020_7d3d,
-    ),
-    (
-        "ff02::1",
-        4739,
-        "3ffe:501:8::260:97ff:fe40:efab",
-        14230,
-        0x0f0c_461c,
-        0xdde5_1bbf,
-    ),
+    ("3ffe:2501:200:3::1", 1766, "3ffe:2501:200:1fff::7", 2794, 0x2cc1_8cd5, 0x4020_7d3d),
+    ("ff02::1", 4739, "3ffe:501:8::260:97ff:fe40:efab", 14230, 0x0f0c_461c, 0xdde5_1bbf),
     (
         "fe80::200:f8ff:fe21:67cf",
         38024,
@@ -78,10 +29,7 @@ const V6: [(&str, u16, &str, u16, u32, u32); 3] = [
 fn microsoft_vectors_ipv4() {
     for (dst, dst_port, src, src_port, two, four) in V4 {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        let ports = Ports {
-            src: src_port,
-            dst: dst_port,
-        };
+        let ports = Ports { src: src_port, dst: dst_port };
         assert_eq!(DEFAULT.hash_v4(src, dst, None), two, "{src}");
         assert_eq!(DEFAULT.hash_v4(src, dst, Some(ports)), four, "{src}");
     }
@@ -91,10 +39,7 @@ fn microsoft_vectors_ipv4() {
 fn microsoft_vectors_ipv6() {
     for (dst, dst_port, src, src_port, two, four) in V6 {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        let ports = Ports {
-            src: src_port,
-            dst: dst_port,
-        };
+        let ports = Ports { src: src_port, dst: dst_port };
         assert_eq!(DEFAULT.hash_v6(src, dst, None), two, "{src}");
         assert_eq!(DEFAULT.hash_v6(src, dst, Some(ports)), four, "{src}");
     }
@@ -103,26 +48,12 @@ fn microsoft_vectors_ipv6() {
 #[test]
 fn frame_hashes_by_its_headers() {
     let (dst, dst_port, src, src_port, two, four) = V4[0];
-    let mut spec = Spec {
-        ports: [src_port, dst_port],
-        ..Spec::default()
-    };
+    let mut spec = Spec { ports: [src_port, dst_port], ..Spec::default() };
     for (address, text) in spec.addresses.iter_mut().zip([src, dst]) {
         address[..4].copy_from_slice(&text.parse::<Ipv4Addr>().unwrap().octets());
     }
-    for transport in [
-        L4::Udp,
-        L4::Tcp {
-            seq: 0,
-            flags: 0,
-            options: 3,
-        },
-    ] {
-        let spec = Spec {
-            transport,
-            tag: Some(7),
-            ..spec.clone()
-        };
+    for transport in [L4::Udp, L4::Tcp { seq: 0, flags: 0, options: 3 }] {
+        let spec = Spec { transport, tag: Some(7), ..spec.clone() };
         let mut frame = spec.frame();
         assert_eq!(flow_hash(&Layers::parse(&frame).unwrap()), Some(four));
         frame[18 + 6] |= 0x20;
@@ -139,15 +70,10 @@ fn frame_hashes_by_its_headers() {
 
 #[test]
 fn tag_and_extension_headers_do_not_change_the_hash() {
-    let plain = Spec {
-        network: Net::V6 { extensions: vec![] },
-        ..Spec::default()
-    };
+    let plain = Spec { network: Net::V6 { extensions: vec![] }, ..Spec::default() };
     let dressed = Spec {
         tag: Some(5),
-        network: Net::V6 {
-            extensions: vec![(crate::layers::protocol::HOP_BY_HOP, 1)],
-        },
+        network: Net::V6 { extensions: vec![(crate::layers::protocol::HOP_BY_HOP, 1)] },
         ..plain.clone()
     };
     let hash = |spec: &Spec| flow_hash(&Layers::parse(&spec.frame()).unwrap());

@@ -80,23 +80,12 @@ fn tcp_flags(spec: &Spec, frame: &[u8]) -> u8 {
 #[test]
 fn tcp_flags_belong_to_the_first_or_the_last() {
     let flags = TCP_CWR | 0x40 | TCP_ACK | TCP_PSH | TCP_FIN;
-    let transport = L4::Tcp {
-        seq: u32::MAX - 1500,
-        flags,
-        options: 3,
-    };
-    let spec = Spec {
-        transport,
-        payload: vec![5; 4000],
-        ..Spec::default()
-    };
+    let transport = L4::Tcp { seq: u32::MAX - 1500, flags, options: 3 };
+    let spec = Spec { transport, payload: vec![5; 4000], ..Spec::default() };
     let frames = cut(&spec, 1000);
     let found: Vec<u8> = frames.iter().map(|frame| tcp_flags(&spec, frame)).collect();
     let middle = 0x40 | TCP_ACK;
-    assert_eq!(
-        found,
-        [middle | TCP_CWR, middle, middle, middle | TCP_PSH | TCP_FIN]
-    );
+    assert_eq!(found, [middle | TCP_CWR, middle, middle, middle | TCP_PSH | TCP_FIN]);
     let seq = |frame: &Vec<u8>| be32_at(frame, spec.l4() + TCP_SEQ_OFFSET).unwrap();
     assert_eq!(
         frames.iter().map(seq).collect::<Vec<_>>(),
@@ -107,25 +96,11 @@ fn tcp_flags_belong_to_the_first_or_the_last() {
 #[test]
 fn payload_of_one_segment_keeps_all_flags_and_lengths() {
     let flags = TCP_CWR | TCP_ACK | TCP_PSH | TCP_FIN;
-    let transport = L4::Tcp {
-        seq: 1,
-        flags,
-        options: 0,
-    };
-    let spec = Spec {
-        transport,
-        payload: vec![9; 1000],
-        ..Spec::default()
-    };
+    let transport = L4::Tcp { seq: 1, flags, options: 0 };
+    let spec = Spec { transport, payload: vec![9; 1000], ..Spec::default() };
     for mss in [1000, 1001, u16::MAX] {
-        let [segment] = segmenter(&spec, mss).unwrap().collect::<Vec<_>>()[..] else {
-            panic!()
-        };
-        assert_eq!(
-            segment.head.as_slice(),
-            &spec.frame()[..54],
-            "nothing to change"
-        );
+        let [segment] = segmenter(&spec, mss).unwrap().collect::<Vec<_>>()[..] else { panic!() };
+        assert_eq!(segment.head.as_slice(), &spec.frame()[..54], "nothing to change");
         assert_eq!((segment.payload_offset, segment.payload_len), (0, 1000));
     }
 }
@@ -133,40 +108,22 @@ fn payload_of_one_segment_keeps_all_flags_and_lengths() {
 #[test]
 fn ipv4_id_counts_up_and_wraps() {
     let spec = Spec {
-        network: Net::V4 {
-            id: 0xfffe,
-            options: 0,
-        },
+        network: Net::V4 { id: 0xfffe, options: 0 },
         payload: vec![0; 40],
         ..Spec::default()
     };
-    let ids: Vec<u16> = cut(&spec, 10)
-        .iter()
-        .map(|f| be16_at(f, 14 + IPV4_ID_OFFSET).unwrap())
-        .collect();
+    let ids: Vec<u16> =
+        cut(&spec, 10).iter().map(|f| be16_at(f, 14 + IPV4_ID_OFFSET).unwrap()).collect();
     assert_eq!(ids, [0xfffe, 0xffff, 0, 1]);
 }
 
 #[test]
 fn segment_leaves_its_checksum_as_the_pseudo_header_sum() {
-    let spec = Spec {
-        payload: vec![3; 25],
-        transport: L4::Udp,
-        ..Spec::default()
-    };
+    let spec = Spec { payload: vec![3; 25], transport: L4::Udp, ..Spec::default() };
     let last = segmenter(&spec, 10).unwrap().last().unwrap();
-    assert_eq!(
-        last.csum,
-        CsumPartial {
-            start: 34,
-            offset: 6
-        }
-    );
+    assert_eq!(last.csum, CsumPartial { start: 34, offset: 6 });
     assert_eq!(last.offload(), Offload::with_csum(last.csum));
-    let alone = Spec {
-        payload: vec![3; 5],
-        ..spec
-    };
+    let alone = Spec { payload: vec![3; 5], ..spec };
     assert_eq!(last.head.as_slice()[40..42], alone.frame()[40..42]);
 }
 
@@ -175,28 +132,14 @@ fn segment_leaves_its_checksum_as_the_pseudo_header_sum() {
 #[test]
 fn rfc_8200_8_1_routing_header_keeps_the_senders_pseudo_header() {
     let last_hop = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77];
-    let network = Net::V6 {
-        extensions: vec![(protocol::ROUTING, 3)],
-    };
-    let spec = Spec {
-        network,
-        payload: vec![8; 300],
-        ..Spec::default()
-    };
+    let network = Net::V6 { extensions: vec![(protocol::ROUTING, 3)] };
+    let spec = Spec { network, payload: vec![8; 300], ..Spec::default() };
     let mut frame = spec.frame();
     let next_hop = spec.addresses[1];
     let at = spec.l4() + 16;
     let partial = |len: u32| {
         let [src, _] = spec.addresses;
-        naive_sum(
-            &[
-                &src[..],
-                &last_hop,
-                &len.to_be_bytes(),
-                &[0, 0, 0, protocol::TCP],
-            ]
-            .concat(),
-        )
+        naive_sum(&[&src[..], &last_hop, &len.to_be_bytes(), &[0, 0, 0, protocol::TCP]].concat())
     };
     frame[at..at + 2].copy_from_slice(&partial(320).to_be_bytes());
     let head = Head::copy_of(&frame);
@@ -211,18 +154,14 @@ fn rfc_8200_8_1_routing_header_keeps_the_senders_pseudo_header() {
 
 #[test]
 fn length_is_the_frames_whatever_ipv4_says() {
-    let spec = Spec {
-        payload: vec![1; 100],
-        ..Spec::default()
-    };
+    let spec = Spec { payload: vec![1; 100], ..Spec::default() };
     let honest: Vec<Segment> = segmenter(&spec, 40).unwrap().collect();
     let mut frame = spec.frame();
     frame[16..18].fill(0);
     let head = Head::copy_of(&frame);
     let offload = Offload::from_vnet(&spec.vnet(40), head.as_slice(), frame.len() as u32).unwrap();
-    let found: Vec<Segment> = Segmenter::new(&head, &offload, frame.len() as u32)
-        .unwrap()
-        .collect();
+    let found: Vec<Segment> =
+        Segmenter::new(&head, &offload, frame.len() as u32).unwrap().collect();
     assert_eq!(found, honest);
 }
 
@@ -230,41 +169,23 @@ fn length_is_the_frames_whatever_ipv4_says() {
 fn headers_that_do_not_fit_in_the_head_are_an_error() {
     // A TCP header with 40 bytes of options that starts 20 bytes before the head's end.
     let spec = Spec {
-        network: Net::V6 {
-            extensions: vec![(protocol::DESTINATION_OPTIONS, 6)],
-        },
-        transport: L4::Tcp {
-            seq: 0,
-            flags: 0,
-            options: 10,
-        },
+        network: Net::V6 { extensions: vec![(protocol::DESTINATION_OPTIONS, 6)] },
+        transport: L4::Tcp { seq: 0, flags: 0, options: 10 },
         ..Spec::default()
     };
     assert!(spec.l4() + 20 <= HEAD_LEN && spec.hdr_len() > HEAD_LEN);
-    let error = GsoError::HeadersExceedHead {
-        hdr_len: spec.hdr_len() as u16,
-        head_len: HEAD_LEN,
-    };
+    let error = GsoError::HeadersExceedHead { hdr_len: spec.hdr_len() as u16, head_len: HEAD_LEN };
     assert_eq!(segmenter(&spec, 1000).unwrap_err(), error);
 }
 
 #[test]
 fn one_frame_does_not_become_too_many() {
     let most = GSO_SEGMENTS_MAX as usize;
-    let spec = Spec {
-        payload: vec![0; most],
-        ..Spec::default()
-    };
+    let spec = Spec { payload: vec![0; most], ..Spec::default() };
     assert_eq!(cut(&spec, 1).len(), most);
-    let spec = Spec {
-        payload: vec![0; most + 1],
-        ..spec
-    };
+    let spec = Spec { payload: vec![0; most + 1], ..spec };
     let segments = GSO_SEGMENTS_MAX + 1;
-    assert_eq!(
-        segmenter(&spec, 1).unwrap_err(),
-        GsoError::TooManySegments { segments }
-    );
+    assert_eq!(segmenter(&spec, 1).unwrap_err(), GsoError::TooManySegments { segments });
 }
 
 #[test]
@@ -279,12 +200,7 @@ fn segment_longer_than_ip_can_say_is_an_error() {
         Segmenter::new(&head, &offload(u16::MAX), FRAME_LEN_MAX).unwrap_err(),
         GsoError::SegmentTooLong { len: 65_539 }
     );
-    assert_eq!(
-        Segmenter::new(&head, &offload(65_495), FRAME_LEN_MAX)
-            .unwrap()
-            .segments(),
-        2
-    );
+    assert_eq!(Segmenter::new(&head, &offload(65_495), FRAME_LEN_MAX).unwrap().segments(), 2);
 }
 
 #[test]
@@ -297,40 +213,12 @@ fn head_must_be_the_one_that_was_checked() {
     let new =
         |spec: Spec| Segmenter::new(&Head::copy_of(&spec.frame()), &offload, frame_len).map(|_| ());
     assert_eq!(new(spec.clone()), Ok(()));
-    assert_eq!(
-        new(Spec {
-            tag: Some(1),
-            ..spec.clone()
-        }),
-        Err(GsoError::OtherHeaders)
-    );
-    assert_eq!(
-        new(Spec {
-            transport: L4::Udp,
-            ..spec.clone()
-        }),
-        Err(GsoError::OtherHeaders)
-    );
-    let options = L4::Tcp {
-        seq: 0,
-        flags: 0,
-        options: 1,
-    };
-    assert_eq!(
-        new(Spec {
-            transport: options,
-            ..spec.clone()
-        }),
-        Err(GsoError::OtherHeaders)
-    );
+    assert_eq!(new(Spec { tag: Some(1), ..spec.clone() }), Err(GsoError::OtherHeaders));
+    assert_eq!(new(Spec { transport: L4::Udp, ..spec.clone() }), Err(GsoError::OtherHeaders));
+    let options = L4::Tcp { seq: 0, flags: 0, options: 1 };
+    assert_eq!(new(Spec { transport: options, ..spec.clone() }), Err(GsoError::OtherHeaders));
     let error = Segmenter::new(&head, &offload, 54).unwrap_err();
-    assert_eq!(
-        error,
-        GsoError::NoPayload {
-            hdr_len: 54,
-            frame_len: 54
-        }
-    );
+    assert_eq!(error, GsoError::NoPayload { hdr_len: 54, frame_len: 54 });
     let error = Segmenter::new(&head, &Offload::NONE, frame_len).unwrap_err();
     assert_eq!(error, GsoError::NotGso);
     assert!(matches!(
@@ -346,31 +234,19 @@ fn tag_put_in_after_the_check_stays_in_every_segment() {
     let mut head = Head::copy_of(&frame);
     let offload =
         Offload::from_vnet(&spec.vnet(1000), head.as_slice(), frame.len() as u32).unwrap();
-    head.insert_vlan(crate::Tci::new(77, 0, false).unwrap())
-        .unwrap();
+    head.insert_vlan(crate::Tci::new(77, 0, false).unwrap()).unwrap();
     let tagged: Vec<Segment> =
-        Segmenter::new(&head, &offload.tag_inserted(), frame.len() as u32 + 4)
-            .unwrap()
-            .collect();
-    let expected: Vec<Segment> = segmenter(
-        &Spec {
-            tag: Some(77),
-            ..spec
-        },
-        1000,
-    )
-    .unwrap()
-    .collect();
+        Segmenter::new(&head, &offload.tag_inserted(), frame.len() as u32 + 4).unwrap().collect();
+    let expected: Vec<Segment> =
+        segmenter(&Spec { tag: Some(77), ..spec }, 1000).unwrap().collect();
     assert_eq!(tagged, expected);
 }
 
 #[test]
 fn largest_frame_is_cut_and_verifies() {
     for mss in [1448, 48, 32_000] {
-        let spec = Spec {
-            payload: (0..65_495u32).map(|n| (n % 251) as u8).collect(),
-            ..Spec::default()
-        };
+        let spec =
+            Spec { payload: (0..65_495u32).map(|n| (n % 251) as u8).collect(), ..Spec::default() };
         let frames = cut(&spec, mss);
         let payload: Vec<u8> = frames.iter().flat_map(|frame| verified(frame).2).collect();
         assert_eq!(payload, spec.payload);

@@ -7,24 +7,13 @@ use crate::testing::{L4, Net, Spec, specs};
 use crate::vlan::Tci;
 
 fn ipv6_udp(extensions: &[(u8, u8)]) -> Spec {
-    let network = Net::V6 {
-        extensions: extensions.to_vec(),
-    };
-    Spec {
-        network,
-        transport: L4::Udp,
-        payload: vec![1, 2, 3],
-        ..Spec::default()
-    }
+    let network = Net::V6 { extensions: extensions.to_vec() };
+    Spec { network, transport: L4::Udp, payload: vec![1, 2, 3], ..Spec::default() }
 }
 
 #[test]
 fn what_is_cut_deeper_than_ethernet_is_other() {
-    let frame = Spec {
-        network: Net::V4 { id: 1, options: 2 },
-        ..Spec::default()
-    }
-    .frame();
+    let frame = Spec { network: Net::V4 { id: 1, options: 2 }, ..Spec::default() }.frame();
     let (l4, end) = (14 + 28, 14 + 28 + 20);
     for len in 14..=end {
         let layers = Layers::parse(&frame[..len]).unwrap();
@@ -49,11 +38,7 @@ fn garbled_headers_are_other() {
         Layers::parse(&frame).unwrap()
     };
     assert_eq!(network(14, 0x55).network, Network::Other, "version");
-    assert_eq!(
-        network(14, 0x44).network,
-        Network::Other,
-        "header shorter than 20 bytes"
-    );
+    assert_eq!(network(14, 0x44).network, Network::Other, "header shorter than 20 bytes");
     assert_eq!(network(23, 1).transport, Transport::Other, "ICMP");
     assert_eq!(
         network(34 + 12, 0x4f).transport,
@@ -65,13 +50,9 @@ fn garbled_headers_are_other() {
 
 #[test]
 fn fragments_have_no_transport_header() {
-    for (flags, fragment) in [
-        (0x2000, true),
-        (0x0001, true),
-        (0x1fff, true),
-        (0x4000, false),
-        (0x8000, false),
-    ] {
+    for (flags, fragment) in
+        [(0x2000, true), (0x0001, true), (0x1fff, true), (0x4000, false), (0x8000, false)]
+    {
         let mut frame = Spec::default().frame();
         frame[20..22].copy_from_slice(&u16::to_be_bytes(flags));
         let layers = Layers::parse(&frame).unwrap();
@@ -93,11 +74,7 @@ fn rfc_6946_atomic_fragment_is_whole() {
         frame[56..58].copy_from_slice(&u16::to_be_bytes(offset_and_more));
         let layers = Layers::parse(&frame).unwrap();
         assert!(matches!(layers.network, Network::Ipv6(ip) if ip.fragment == fragment));
-        assert_eq!(
-            layers.transport == Transport::Other,
-            fragment,
-            "{offset_and_more}"
-        );
+        assert_eq!(layers.transport == Transport::Other, fragment, "{offset_and_more}");
     }
 }
 
@@ -105,10 +82,7 @@ fn rfc_6946_atomic_fragment_is_whole() {
 fn extension_headers_are_walked_up_to_the_bound() {
     let walked = ipv6_udp(&[(protocol::DESTINATION_OPTIONS, 1); IPV6_EXT_HEADERS_MAX]).frame();
     let layers = Layers::parse(&walked).unwrap();
-    assert!(matches!(
-        layers.transport,
-        Transport::Udp { offset: 118, .. }
-    ));
+    assert!(matches!(layers.transport, Transport::Udp { offset: 118, .. }));
 
     let longer = ipv6_udp(&[(protocol::DESTINATION_OPTIONS, 1); IPV6_EXT_HEADERS_MAX + 1]).frame();
     let layers = Layers::parse(&longer).unwrap();
@@ -129,11 +103,7 @@ fn extension_header_longer_than_the_frame_ends_the_walk() {
 
 #[test]
 fn only_the_outer_tag_is_looked_behind() {
-    let mut frame = Spec {
-        tag: Some(5),
-        ..Spec::default()
-    }
-    .frame();
+    let mut frame = Spec { tag: Some(5), ..Spec::default() }.frame();
     let inner = frame[12..16].to_vec();
     frame.splice(12..12, inner);
     let layers = Layers::parse(&frame).unwrap();

@@ -8,17 +8,11 @@ use crate::layers::protocol;
 use crate::testing::{L4, Net, Spec, suspects};
 
 fn ipv6() -> Spec {
-    Spec {
-        network: Net::V6 { extensions: vec![] },
-        ..Spec::default()
-    }
+    Spec { network: Net::V6 { extensions: vec![] }, ..Spec::default() }
 }
 
 fn udp(spec: Spec) -> Spec {
-    Spec {
-        transport: L4::Udp,
-        ..spec
-    }
+    Spec { transport: L4::Udp, ..spec }
 }
 
 /// What `from_vnet` says of `hdr` in front of `spec`'s frame.
@@ -31,25 +25,14 @@ fn checked(spec: &Spec, hdr: VnetHdr) -> Result<Offload, OffloadError> {
 fn honest_headers_come_back_as_they_were() {
     for spec in [Spec::default(), ipv6(), udp(Spec::default()), udp(ipv6())] {
         for tag in [None, Some(9)] {
-            let spec = Spec {
-                tag,
-                ..spec.clone()
-            };
+            let spec = Spec { tag, ..spec.clone() };
             let hdr = spec.vnet(1448);
             assert_eq!(checked(&spec, hdr).unwrap().to_vnet(0), hdr);
-            let csum_only = VnetHdr {
-                gso_type: 0,
-                gso_size: 0,
-                hdr_len: 0,
-                ..hdr
-            };
+            let csum_only = VnetHdr { gso_type: 0, gso_size: 0, hdr_len: 0, ..hdr };
             assert_eq!(checked(&spec, csum_only).unwrap().to_vnet(0), csum_only);
         }
     }
-    let ecn = VnetHdr {
-        gso_type: vnet::GSO_TCPV6 | vnet::GSO_ECN,
-        ..ipv6().vnet(500)
-    };
+    let ecn = VnetHdr { gso_type: vnet::GSO_TCPV6 | vnet::GSO_ECN, ..ipv6().vnet(500) };
     assert_eq!(checked(&ipv6(), ecn).unwrap().to_vnet(0), ecn);
 }
 
@@ -67,38 +50,21 @@ fn frame_that_asks_for_nothing_is_not_looked_at() {
 
 #[test]
 fn spec_5_1_6_2_2_unknown_flags_are_ignored() {
-    let hdr = VnetHdr {
-        flags: 0xfc,
-        csum_start: 9999,
-        ..VnetHdr::default()
-    };
+    let hdr = VnetHdr { flags: 0xfc, csum_start: 9999, ..VnetHdr::default() };
     assert_eq!(checked(&Spec::default(), hdr), Ok(Offload::NONE));
 }
 
 #[test]
 fn spec_5_1_6_2_2_hdr_len_is_a_hint_only() {
     for hdr_len in [0, 1, 14, 53, 55, 1000, u16::MAX] {
-        let hdr = VnetHdr {
-            hdr_len,
-            ..Spec::default().vnet(1448)
-        };
-        assert_eq!(
-            checked(&Spec::default(), hdr)
-                .unwrap()
-                .gso()
-                .unwrap()
-                .hdr_len,
-            54
-        );
+        let hdr = VnetHdr { hdr_len, ..Spec::default().vnet(1448) };
+        assert_eq!(checked(&Spec::default(), hdr).unwrap().gso().unwrap().hdr_len, 54);
     }
 }
 
 #[test]
 fn lying_csum_beyond_the_frame() {
-    let spec = Spec {
-        payload: vec![0; 10],
-        ..Spec::default()
-    };
+    let spec = Spec { payload: vec![0; 10], ..Spec::default() };
     let frame_len = spec.frame().len() as u16;
     let hdr = |csum_start, csum_offset| VnetHdr {
         csum_start,
@@ -114,11 +80,7 @@ fn lying_csum_beyond_the_frame() {
         (u16::MAX, u16::MAX),
         (34, u16::MAX),
     ] {
-        let error = OffloadError::CsumBeyondFrame {
-            start,
-            offset,
-            frame_len: frame_len.into(),
-        };
+        let error = OffloadError::CsumBeyondFrame { start, offset, frame_len: frame_len.into() };
         assert_eq!(checked(&spec, hdr(start, offset)), Err(error));
     }
 }
@@ -126,20 +88,10 @@ fn lying_csum_beyond_the_frame() {
 #[test]
 fn lying_csum_start_a_tag_would_overflow() {
     let frame = Spec::default().frame();
-    let hdr = VnetHdr {
-        flags: 1,
-        csum_start: u16::MAX - 3,
-        ..VnetHdr::default()
-    };
+    let hdr = VnetHdr { flags: 1, csum_start: u16::MAX - 3, ..VnetHdr::default() };
     let error = Offload::from_vnet(&hdr, &frame, 65_553).unwrap_err();
-    assert!(matches!(
-        error,
-        OffloadError::CsumBeyondFrame { start: 65_532, .. }
-    ));
-    let hdr = VnetHdr {
-        csum_start: u16::MAX - 4,
-        ..hdr
-    };
+    assert!(matches!(error, OffloadError::CsumBeyondFrame { start: 65_532, .. }));
+    let hdr = VnetHdr { csum_start: u16::MAX - 4, ..hdr };
     let offload = Offload::from_vnet(&hdr, &frame, 65_553).unwrap();
     assert_eq!(offload.tag_inserted().csum().unwrap().start, u16::MAX);
 }
@@ -153,96 +105,49 @@ fn lying_csum_over_addresses() {
         frame[12..14].copy_from_slice(&ethertype::ARP.to_be_bytes());
         frame
     };
-    let tagged = Spec {
-        tag: Some(1),
-        ..Spec::default()
-    }
-    .frame();
-    for (frame, headers_len) in [
-        (&Spec::default().frame(), 34),
-        (&ipv6().frame(), 54),
-        (&tagged, 38),
-        (&arp, 14),
-    ] {
+    let tagged = Spec { tag: Some(1), ..Spec::default() }.frame();
+    for (frame, headers_len) in
+        [(&Spec::default().frame(), 34), (&ipv6().frame(), 54), (&tagged, 38), (&arp, 14)]
+    {
         for csum_start in [0, 6, 12, headers_len - 1] {
-            let hdr = VnetHdr {
-                flags: 1,
-                csum_start,
-                csum_offset: 6,
-                ..VnetHdr::default()
-            };
+            let hdr = VnetHdr { flags: 1, csum_start, csum_offset: 6, ..VnetHdr::default() };
             assert_eq!(
                 Offload::from_vnet(&hdr, frame, frame.len() as u32),
-                Err(OffloadError::CsumInHeaders {
-                    start: csum_start,
-                    headers_len
-                })
+                Err(OffloadError::CsumInHeaders { start: csum_start, headers_len })
             );
         }
-        let hdr = VnetHdr {
-            flags: 1,
-            csum_start: headers_len,
-            ..VnetHdr::default()
-        };
+        let hdr = VnetHdr { flags: 1, csum_start: headers_len, ..VnetHdr::default() };
         assert!(Offload::from_vnet(&hdr, frame, frame.len() as u32).is_ok());
     }
 }
 
 #[test]
 fn lying_csum_of_a_frame_without_ethernet_header() {
-    let hdr = VnetHdr {
-        flags: 1,
-        ..VnetHdr::default()
-    };
+    let hdr = VnetHdr { flags: 1, ..VnetHdr::default() };
     let error = Offload::from_vnet(&hdr, &[0; 13], 13).unwrap_err();
-    assert_eq!(
-        error,
-        OffloadError::Headers(ParseError::Short { len: 13, need: 14 })
-    );
+    assert_eq!(error, OffloadError::Headers(ParseError::Short { len: 13, need: 14 }));
 }
 
 #[test]
 fn lying_gso_without_needs_csum() {
-    let hdr = VnetHdr {
-        flags: 0,
-        ..Spec::default().vnet(1448)
-    };
+    let hdr = VnetHdr { flags: 0, ..Spec::default().vnet(1448) };
     let gso_type = vnet::GSO_TCPV4;
-    assert_eq!(
-        checked(&Spec::default(), hdr),
-        Err(OffloadError::GsoWithoutCsum { gso_type })
-    );
+    assert_eq!(checked(&Spec::default(), hdr), Err(OffloadError::GsoWithoutCsum { gso_type }));
 }
 
 #[test]
 fn lying_gso_size_zero() {
-    assert_eq!(
-        checked(&Spec::default(), Spec::default().vnet(0)),
-        Err(OffloadError::GsoSizeZero)
-    );
+    assert_eq!(checked(&Spec::default(), Spec::default().vnet(0)), Err(OffloadError::GsoSizeZero));
 }
 
 #[test]
 fn lying_gso_type_unknown_or_not_offered() {
     let ecn = vnet::GSO_ECN;
-    for gso_type in [
-        2,
-        vnet::GSO_UDP,
-        6,
-        0x7f,
-        ecn,
-        vnet::GSO_UDP | ecn,
-        vnet::GSO_UDP_L4 | ecn,
-        0xff,
-    ] {
-        let hdr = VnetHdr {
-            gso_type,
-            ..udp(Spec::default()).vnet(1448)
-        };
-        assert_eq!(
-            checked(&udp(Spec::default()), hdr),
-            Err(OffloadError::GsoType { gso_type })
-        );
+    for gso_type in
+        [2, vnet::GSO_UDP, 6, 0x7f, ecn, vnet::GSO_UDP | ecn, vnet::GSO_UDP_L4 | ecn, 0xff]
+    {
+        let hdr = VnetHdr { gso_type, ..udp(Spec::default()).vnet(1448) };
+        assert_eq!(checked(&udp(Spec::default()), hdr), Err(OffloadError::GsoType { gso_type }));
     }
 }
 
@@ -254,10 +159,7 @@ fn lying_gso_type_of_another_protocol() {
             let (own, gso_type) = (spec.vnet(1448), other.vnet(1448).gso_type);
             if own.gso_type != gso_type {
                 let hdr = VnetHdr { gso_type, ..own };
-                assert_eq!(
-                    checked(spec, hdr),
-                    Err(OffloadError::GsoProtocol { gso_type })
-                );
+                assert_eq!(checked(spec, hdr), Err(OffloadError::GsoProtocol { gso_type }));
             }
         }
     }
@@ -268,52 +170,28 @@ fn lying_gso_of_a_fragment() {
     let mut frame = Spec::default().frame();
     frame[20] = 0x20;
     let result = Offload::from_vnet(&Spec::default().vnet(1448), &frame, frame.len() as u32);
-    assert_eq!(
-        result,
-        Err(OffloadError::GsoProtocol {
-            gso_type: vnet::GSO_TCPV4
-        })
-    );
+    assert_eq!(result, Err(OffloadError::GsoProtocol { gso_type: vnet::GSO_TCPV4 }));
 }
 
 #[test]
 fn lying_gso_with_the_checksum_elsewhere() {
     let honest = Spec::default().vnet(1448);
     for (start, offset) in [(34, 6), (35, 16), (38, 16), (50, 0)] {
-        let hdr = VnetHdr {
-            csum_start: start,
-            csum_offset: offset,
-            ..honest
-        };
-        let error = OffloadError::GsoCsum {
-            start,
-            offset,
-            need_start: 34,
-            need_offset: 16,
-        };
+        let hdr = VnetHdr { csum_start: start, csum_offset: offset, ..honest };
+        let error = OffloadError::GsoCsum { start, offset, need_start: 34, need_offset: 16 };
         assert_eq!(checked(&Spec::default(), hdr), Err(error));
     }
 }
 
 #[test]
 fn lying_gso_without_payload() {
-    let spec = Spec {
-        transport: L4::Tcp {
-            seq: 0,
-            flags: 0,
-            options: 10,
-        },
-        ..Spec::default()
-    };
+    let spec = Spec { transport: L4::Tcp { seq: 0, flags: 0, options: 10 }, ..Spec::default() };
     let frame = spec.frame();
     let of_len = |frame_len| Offload::from_vnet(&spec.vnet(1448), &frame[..74], frame_len);
     for frame_len in [54, 93, 94] {
         assert_eq!(
             of_len(frame_len),
-            Err(OffloadError::GsoWithoutPayload {
-                hdr_len: 94,
-                frame_len
-            })
+            Err(OffloadError::GsoWithoutPayload { hdr_len: 94, frame_len })
         );
     }
     assert!(of_len(95).is_ok());
@@ -321,19 +199,13 @@ fn lying_gso_without_payload() {
 
 #[test]
 fn gso_payload_shorter_than_a_segment_is_allowed() {
-    let spec = Spec {
-        payload: vec![1],
-        ..Spec::default()
-    };
+    let spec = Spec { payload: vec![1], ..Spec::default() };
     assert!(checked(&spec, spec.vnet(1448)).unwrap().gso().is_some());
 }
 
 #[test]
 fn data_valid_is_a_hint_and_gives_way_to_needs_csum() {
-    let valid = VnetHdr {
-        flags: vnet::F_DATA_VALID,
-        ..VnetHdr::default()
-    };
+    let valid = VnetHdr { flags: vnet::F_DATA_VALID, ..VnetHdr::default() };
     let offload = checked(&Spec::default(), valid).unwrap();
     assert!(offload.data_valid());
     assert_eq!(offload.to_vnet(1).flags, vnet::F_DATA_VALID);
@@ -342,11 +214,7 @@ fn data_valid_is_a_hint_and_gives_way_to_needs_csum() {
     assert_eq!(OffloadCaps::NONE.trim(offload), Offload::NONE);
     assert_eq!(OffloadCaps::CSUM.trim(offload), offload);
 
-    let both = VnetHdr {
-        flags: 3,
-        gso_type: 0,
-        ..Spec::default().vnet(0)
-    };
+    let both = VnetHdr { flags: 3, gso_type: 0, ..Spec::default().vnet(0) };
     let offload = checked(&Spec::default(), both).unwrap();
     assert!(!offload.data_valid() && offload.csum().is_some());
 }
@@ -354,10 +222,7 @@ fn data_valid_is_a_hint_and_gives_way_to_needs_csum() {
 #[test]
 fn tag_moves_checksum_and_headers() {
     let untagged = checked(&Spec::default(), Spec::default().vnet(1448)).unwrap();
-    let spec = Spec {
-        tag: Some(3),
-        ..Spec::default()
-    };
+    let spec = Spec { tag: Some(3), ..Spec::default() };
     let tagged = checked(&spec, spec.vnet(1448)).unwrap();
     assert_eq!(untagged.tag_inserted(), tagged);
     assert_eq!(tagged.tag_stripped(), untagged);
@@ -370,10 +235,7 @@ fn receiver_gets_only_what_it_can_do() {
     let all = Caps::CSUM | Caps::TSO4 | Caps::TSO6 | Caps::TSO_ECN | Caps::USO;
     let of = |spec: &Spec| checked(spec, spec.vnet(1448)).unwrap();
     let (tcp4, tcp6, udp4) = (of(&Spec::default()), of(&ipv6()), of(&udp(Spec::default())));
-    let hdr = VnetHdr {
-        gso_type: vnet::GSO_TCPV4 | vnet::GSO_ECN,
-        ..Spec::default().vnet(9)
-    };
+    let hdr = VnetHdr { gso_type: vnet::GSO_TCPV4 | vnet::GSO_ECN, ..Spec::default().vnet(9) };
     let ecn = checked(&Spec::default(), hdr).unwrap();
     let csum = Offload::with_csum(tcp4.csum().unwrap());
 
@@ -385,11 +247,7 @@ fn receiver_gets_only_what_it_can_do() {
     ] {
         for bits in 0..32 {
             let caps = OffloadCaps(bits);
-            let fit = if caps.contains(needs) {
-                Fit::AsIs
-            } else {
-                Fit::NeedsSegments
-            };
+            let fit = if caps.contains(needs) { Fit::AsIs } else { Fit::NeedsSegments };
             assert_eq!(caps.accepts(&offload), fit, "{caps} {offload:?}");
         }
     }

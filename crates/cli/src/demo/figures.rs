@@ -1,0 +1,131 @@
+//! From counters to figures.
+
+use std::time::Duration;
+
+use crate::stats::HoldTimes;
+
+/// What was counted from the beginning of a phase to one moment of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Sample {
+    /// Since the traffic began.
+    pub(super) at: Duration,
+    /// Frames that the switch gave to the receiver. A TSO frame counts once.
+    pub(super) frames: u64,
+    /// Their bytes, Ethernet headers included.
+    pub(super) bytes: u64,
+    /// Calls (virtual interrupts) that the receiver got for them.
+    pub(super) calls: u64,
+    /// How long these were held.
+    pub(super) hold: HoldTimes,
+    /// What the guests measured, if they have measured it.
+    pub(super) latency: Option<Latency>,
+    /// Frames that did not arrive.
+    pub(super) lost: u64,
+    /// Frames that arrived after a later one.
+    pub(super) reordered: u64,
+    /// What should not happen at all.
+    pub(super) trouble: Trouble,
+    /// CPU time of the switch's workers, ns.
+    pub(super) switch_cpu_ns: u64,
+    /// CPU time of both guests' threads, ns.
+    pub(super) guests_cpu_ns: u64,
+}
+
+/// A distribution of latencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Latency {
+    /// The median, ns.
+    pub(super) p50_ns: u64,
+    /// 99 of 100 are at most this, ns.
+    pub(super) p99_ns: u64,
+}
+
+/// What should not happen: counted, and told of if there is any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// Frames of the stream that were sent again.
+    pub(super) retransmitted: u64,
+    /// Frames that arrived damaged.
+    pub(super) invalid: u64,
+    /// Frames that the switch dropped.
+    pub(super) dropped: u64,
+}
+
+/// What a stretch of time came to. Hold times and latencies are those since the phase began.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Figures {
+    /// How long it was.
+    pub(super) seconds: f64,
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) calls: u64,
+    pub(super) hold: HoldTimes,
+    pub(super) latency: Option<Latency>,
+    pub(super) lost: u64,
+    pub(super) reordered: u64,
+    pub(super) trouble: Trouble,
+    pub(super) switch_cpu_s: f64,
+    pub(super) guests_cpu_s: f64,
+}
+
+impl Figures {
+    /// From one sample of a phase to a later one.
+    pub(super) fn between(from: &Sample, to: &Sample) -> Self {
+        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
+        Self {
+            seconds: to.at.saturating_sub(from.at).as_secs_f64(),
+            frames: to.frames.saturating_sub(from.frames),
+            bytes: to.bytes.saturating_sub(from.bytes),
+            calls: to.calls.saturating_sub(from.calls),
+            hold: to.hold,
+            latency: to.latency,
+            lost: to.lost,
+            reordered: to.reordered,
+            trouble: to.trouble,
+            switch_cpu_s: seconds(from.switch_cpu_ns, to.switch_cpu_ns),
+            guests_cpu_s: seconds(from.guests_cpu_ns, to.guests_cpu_ns),
+        }
+    }
+
+    /// Throughput, 10^9 bits per second.
+    pub(super) fn gbit_per_s(&self) -> f64 {
+        ratio(self.bytes as f64 * 8.0 / 1e9, self.seconds).unwrap_or(0.0)
+    }
+
+    /// Packets per second, rounded.
+    pub(super) fn packets_per_s(&self) -> u64 {
+        ratio(self.frames as f64, self.seconds)
+            .unwrap_or(0.0)
+            .round() as u64
+    }
+
+    /// Calls of the receiver for each packet it got.
+    pub(super) fn calls_per_packet(&self) -> Option<f64> {
+        ratio(self.calls as f64, self.frames as f64)
+    }
+
+    /// Bytes that went through for each second of the switch's CPU time.
+    pub(super) fn bytes_per_cpu_s(&self) -> Option<f64> {
+        ratio(self.bytes as f64, self.switch_cpu_s)
+    }
+
+    /// CPUs that the switch's workers kept busy: 1 is one whole CPU.
+    pub(super) fn switch_cpus(&self) -> f64 {
+        ratio(self.switch_cpu_s, self.seconds).unwrap_or(0.0)
+    }
+
+    /// CPUs that the guests kept busy.
+    pub(super) fn guests_cpus(&self) -> f64 {
+        ratio(self.guests_cpu_s, self.seconds).unwrap_or(0.0)
+    }
+}
+
+/// `None` where there is nothing to divide by.
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+/// The text of a ratio that there may be none of.
+pub(super) fn or_dash(value: Option<f64>, text: impl FnOnce(f64) -> String) -> String {
+    value.map_or_else(|| "-".into(), text)
+}

@@ -1,0 +1,157 @@
+//! A guest: a vhost-user driver with a thread that is one end of the traffic.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+
+use weir_vif::load::{Flow, LoadError, LoadStats, Station};
+use weir_vif::{Options, QueuePair, Vif};
+use weir_wire::Mac;
+
+use super::DemoError;
+use super::traffic::{Role, Traffic};
+
+/// TCP or UDP port of the sender and of the receiver.
+const PORTS: (u16, u16) = (40_000, 5_201);
+
+impl Role {
+    /// The guest's addresses.
+    fn station(self) -> Station {
+        let number = match self {
+            Self::Sender => 1,
+            Self::Receiver => 2,
+        };
+        Station {
+            mac: Mac([0x52, 0x54, 0, 0, 0, number]),
+            ip: Ipv4Addr::new(10, 0, 0, number),
+        }
+    }
+
+    /// The traffic as the guest sees it.
+    fn flow(self) -> Flow {
+        let flow = Flow {
+            local: Self::Sender.station(),
+            remote: Self::Receiver.station(),
+            local_port: PORTS.0,
+            remote_port: PORTS.1,
+        };
+        match self {
+            Self::Sender => flow,
+            Self::Receiver => flow.reversed(),
+        }
+    }
+}
+
+/// A guest whose interface is connected, and that does nothing yet.
+pub(super) struct IdleGuest {
+    role: Role,
+    vif: Vif,
+    pair: QueuePair,
+}
+
+impl IdleGuest {
+    /// Connects to the switch at `socket`.
+    pub(super) fn connect(role: Role, socket: &Path) -> Result<Self, DemoError> {
+        let options = Options::new(role.station().mac);
+        let connect_error = |source| DemoError::Connect {
+            guest: role.name(),
+            source,
+        };
+        let mut vif = Vif::connect(socket, &options).map_err(connect_error)?;
+        let pair = vif.queue_pairs().remove(0);
+        Ok(Self { role, vif, pair })
+    }
+
+    /// Starts the guest's end of the traffic.
+    pub(super) fn start(self, traffic: Traffic) -> Result<Guest, DemoError> {
+        let Self {
+            role,
+            vif,
+            mut pair,
+        } = self;
+        let stats = Arc::new(LoadStats::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread_id = Arc::new(AtomicU32::new(0));
+        let thread = thread::Builder::new()
+            .name(format!("guest-{}", role.name()))
+            .spawn({
+                let (stats, stop) = (Arc::clone(&stats), Arc::clone(&stop));
+                let thread_id = Arc::clone(&thread_id);
+                move || {
+                    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                    thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+                    traffic.run(role, &mut pair, &role.flow(), &stats, &stop)
+                }
+            })
+            .map_err(|source| DemoError::Thread {
+                guest: role.name(),
+                source,
+            })?;
+        Ok(Guest {
+            role,
+            stats,
+            stop,
+            thread_id,
+            thread: Some(thread),
+            _vif: vif,
+        })
+    }
+}
+
+/// A guest at work. Dropping it ends its thread, then its session.
+pub(super) struct Guest {
+    role: Role,
+    /// What its end of the traffic measures.
+    pub(super) stats: Arc<LoadStats>,
+    stop: Arc<AtomicBool>,
+    thread_id: Arc<AtomicU32>,
+    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    _vif: Vif,
+}
+
+impl Guest {
+    /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        let tid = self.thread_id.load(Ordering::Relaxed);
+        // Time on a CPU (ns), time waiting for one (ns), times scheduled.
+        let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
+        text.ok()
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Whether its thread has ended, which nobody asked it to.
+    pub(super) fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Asks its thread to end, and does not wait.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for its thread to end.
+    pub(super) fn finish(mut self) -> Result<(), DemoError> {
+        self.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(source))) => Err(DemoError::Load {
+                guest: self.role.name(),
+                source,
+            }),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // Whoever drops it unfinished has another error to tell of.
+            let _ = thread.join();
+        }
+    }
+}

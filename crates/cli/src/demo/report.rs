@@ -1,0 +1,207 @@
+//! What stays on the terminal: a table of what was measured, and what to do next.
+
+use std::fmt;
+
+use super::Outcome;
+use super::figures::{Figures, Latency, Trouble, or_dash};
+use super::traffic::Traffic;
+use crate::stats::{Table, bytes, decimal, time};
+
+/// A row of the table.
+struct Row {
+    label: &'static str,
+    cell: fn(&Outcome) -> String,
+}
+
+/// The rows: a phase is a column, since there are more figures than phases.
+const ROWS: &[Row] = &[
+    Row {
+        label: "moderation",
+        cell: |outcome| outcome.phase.moderation.to_string(),
+    },
+    Row {
+        label: "seconds",
+        cell: |outcome| format!("{:.1}", outcome.figures.seconds),
+    },
+    Row {
+        label: "throughput, Gbit/s",
+        cell: |outcome| format!("{:.3}", outcome.figures.gbit_per_s()),
+    },
+    Row {
+        label: "packets/s",
+        cell: |outcome| decimal(outcome.figures.packets_per_s()),
+    },
+    Row {
+        label: "calls per packet",
+        cell: |outcome| {
+            or_dash(outcome.figures.calls_per_packet(), |calls| {
+                format!("{calls:.3}")
+            })
+        },
+    },
+    Row {
+        label: "hold time p50",
+        cell: |outcome| time(outcome.figures.hold.p50),
+    },
+    Row {
+        label: "hold time p99",
+        cell: |outcome| time(outcome.figures.hold.p99),
+    },
+    Row {
+        label: "latency is",
+        cell: |outcome| outcome.phase.traffic.latency().into(),
+    },
+    Row {
+        label: "latency p50",
+        cell: |outcome| latency(&outcome.figures, |latency| latency.p50_ns),
+    },
+    Row {
+        label: "latency p99",
+        cell: |outcome| latency(&outcome.figures, |latency| latency.p99_ns),
+    },
+    Row {
+        label: "packets lost",
+        cell: |outcome| decimal(outcome.figures.lost),
+    },
+    Row {
+        label: "packets reordered",
+        cell: |outcome| decimal(outcome.figures.reordered),
+    },
+    Row {
+        label: "CPU s, switch",
+        cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s),
+    },
+    Row {
+        label: "CPU s, guests",
+        cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s),
+    },
+    Row {
+        label: "bytes/CPU s, switch",
+        cell: |outcome| {
+            or_dash(outcome.figures.bytes_per_cpu_s(), |number| {
+                bytes(number.round() as u64)
+            })
+        },
+    },
+];
+
+fn latency(figures: &Figures, of: fn(Latency) -> u64) -> String {
+    figures
+        .latency
+        .map_or_else(|| "-".into(), |latency| time(of(latency)))
+}
+
+/// The table, and what went wrong.
+pub(super) struct Summary<'o> {
+    outcomes: &'o [Outcome],
+}
+
+impl<'o> Summary<'o> {
+    pub(super) fn new(outcomes: &'o [Outcome]) -> Self {
+        Self { outcomes }
+    }
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.outcomes.is_empty() {
+            return writeln!(f, "\nNothing was measured.");
+        }
+        let mut headers = vec!["<"];
+        headers.extend(self.outcomes.iter().map(|o| o.phase.traffic.name()));
+        let mut table = Table::new(&headers);
+        for row in ROWS {
+            let cells = self.outcomes.iter().map(row.cell);
+            table.row(std::iter::once(row.label.into()).chain(cells).collect());
+        }
+        write!(f, "\n{table}")?;
+        for outcome in self.outcomes {
+            trouble(f, outcome)?;
+        }
+        Ok(())
+    }
+}
+
+fn trouble(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
+    let Trouble {
+        retransmitted,
+        invalid,
+        dropped,
+    } = outcome.figures.trouble;
+    let kinds = [
+        (retransmitted, "sent again"),
+        (invalid, "damaged"),
+        (dropped, "dropped by the switch"),
+    ];
+    let told: Vec<_> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{} {what}", decimal(*count)))
+        .collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    let name = outcome.phase.traffic.name();
+    writeln!(f, "{name}: packets {}", told.join(", "))
+}
+
+/// What the user has just seen, and the next step.
+pub(super) struct Closing<'o> {
+    outcomes: &'o [Outcome],
+    cpus: usize,
+}
+
+impl<'o> Closing<'o> {
+    pub(super) fn new(outcomes: &'o [Outcome]) -> Self {
+        Self {
+            outcomes,
+            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get()),
+        }
+    }
+
+    fn figures(&self, traffic: Traffic) -> Option<&Figures> {
+        let mut outcomes = self.outcomes.iter();
+        let outcome = outcomes.find(|outcome| outcome.phase.traffic == traffic)?;
+        Some(&outcome.figures)
+    }
+
+    /// The best figure of each kind of traffic that was run.
+    fn highlights(&self) -> Vec<String> {
+        let bulk = self.figures(Traffic::Bulk);
+        let flood = self.figures(Traffic::Flood);
+        let round_trip = self.figures(Traffic::RequestResponse);
+        [
+            bulk.map(|figures| format!("{:.1} Gbit/s of TCP", figures.gbit_per_s())),
+            flood.map(|figures| format!("{} small packets/s", decimal(figures.packets_per_s()))),
+            round_trip
+                .and_then(|figures| figures.latency)
+                .map(|latency| format!("round trips of {}", time(latency.p50_ns))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+impl fmt::Display for Closing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.outcomes.is_empty() {
+            return Ok(());
+        }
+        let cpus = match self.cpus {
+            1 => "1 CPU".into(),
+            cpus => format!("{cpus} CPUs"),
+        };
+        writeln!(
+            f,
+            "
+You have seen weir switch packets between two guests over vhost-user, as it does
+for VMs: each packet was copied once, from the sender's memory to the receiver's.
+On {cpus}, shared by the switch and both guests, that came to
+{}.
+Next, write `[vif.web0]` into weir.toml, start `weir run weir.toml`, and plug in a
+VM with `qemu-system-x86_64 ... $(weir qemu-args web0)`.",
+            self.highlights().join(", ")
+        )
+    }
+}

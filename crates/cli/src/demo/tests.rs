@@ -1,0 +1,136 @@
+//! What the demo shows, for counters that are given.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::figures::{Latency, Trouble};
+use super::*;
+use crate::stats::HoldTimes;
+
+/// Ten seconds in the middle of a demo of 20 s: what a rate of `frames` each second counts.
+fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {
+    let n = u64::from(tenths);
+    Sample {
+        at: TICK * tenths,
+        frames: frames * n / 10,
+        bytes: bytes * n / 10,
+        calls: frames * n / 40,
+        hold: HoldTimes {
+            p50: 11_000,
+            p99: 45_000,
+            max: 300_000,
+        },
+        latency: Some(Latency {
+            p50_ns: 152_000,
+            p99_ns: 990_000,
+        }),
+        switch_cpu_ns: 95_000_000 * n,
+        guests_cpu_ns: 104_000_000 * n,
+        ..Sample::default()
+    }
+}
+
+fn outcome(phase: Phase, frames: u64, bytes: u64) -> Outcome {
+    let figures = Figures::between(&sample(0, frames, bytes), &sample(60, frames, bytes));
+    Outcome { phase, figures }
+}
+
+fn outcomes() -> Vec<Outcome> {
+    let rates = [
+        (50_000, 3_250_000_000),
+        (1_234_567, 79_012_345),
+        (10_000, 640_000),
+        (25_000, 1_600_000),
+    ];
+    plan(Duration::from_secs(20))
+        .into_iter()
+        .zip(rates)
+        .map(|(phase, (frames, bytes))| outcome(phase, frames, bytes))
+        .collect()
+}
+
+#[test]
+fn phases_fill_the_time() {
+    for seconds in [1, 2, 20, 3600] {
+        let total = Duration::from_secs(seconds);
+        let planned: Duration = plan(total).iter().map(|phase| phase.duration).sum();
+        assert!(planned <= total && planned > total - Duration::from_micros(1));
+    }
+}
+
+#[test]
+fn figures_are_differences_over_time() {
+    let (from, to) = (sample(10, 1_000, 64_000), sample(30, 1_000, 64_000));
+    let figures = Figures::between(&from, &to);
+    assert_eq!((figures.frames, figures.packets_per_s()), (2_000, 1_000));
+    assert!((figures.gbit_per_s() - 0.000_512).abs() < 1e-9);
+    assert_eq!(figures.calls_per_packet(), Some(0.25));
+    assert!((figures.switch_cpus() - 0.95).abs() < 1e-9);
+    let bytes_per_cpu_s = figures.bytes_per_cpu_s().unwrap();
+    assert!((bytes_per_cpu_s - 64_000.0 / 0.95).abs() < 1e-6);
+    let nothing = Figures::between(&from, &from);
+    assert_eq!(
+        (nothing.packets_per_s(), nothing.calls_per_packet()),
+        (0, None)
+    );
+}
+
+#[test]
+fn table_for_people() {
+    let mut outcomes = outcomes();
+    outcomes[0].figures.trouble = Trouble {
+        retransmitted: 12_345,
+        invalid: 0,
+        dropped: 7,
+    };
+    insta::assert_snapshot!(report::Summary::new(&outcomes).to_string(), @"");
+}
+
+#[test]
+fn table_of_an_interrupted_demo_has_the_phases_that_ran() {
+    let text = report::Summary::new(&outcomes()[..1]).to_string();
+    assert!(text.contains("bulk TCP") && !text.contains("flood"));
+    assert_eq!(
+        report::Summary::new(&[]).to_string(),
+        "\nNothing was measured.\n"
+    );
+    assert_eq!(report::Closing::new(&[]).to_string(), "");
+}
+
+fn screen(width: u16, height: u16) -> Terminal<TestBackend> {
+    let plan = plan(Duration::from_secs(20));
+    let samples: Vec<_> = (0..=35)
+        .map(|tenths| sample(tenths, 1_234_567, 79_012_345))
+        .collect();
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    let progress = Progress {
+        plan: &plan,
+        current: 1,
+        samples: &samples,
+        ended: false,
+        outcomes: &outcomes()[..1],
+        elapsed: Duration::from_millis(9_500),
+        total: Duration::from_secs(20),
+    };
+    terminal
+        .draw(|frame| screen::draw(frame, &progress))
+        .unwrap();
+    terminal
+}
+
+#[test]
+fn display_fits_80_by_24() {
+    insta::assert_snapshot!(screen(80, 24).backend(), @"");
+}
+
+#[test]
+fn display_fits_120_by_40() {
+    insta::assert_snapshot!(screen(120, 40).backend(), @"");
+}
+
+#[test]
+fn display_survives_any_size() {
+    for (width, height) in [(1, 1), (10, 3), (40, 10), (500, 200)] {
+        screen(width, height);
+    }
+}

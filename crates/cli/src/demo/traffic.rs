@@ -1,0 +1,141 @@
+//! The kinds of traffic that the demo shows.
+
+use std::sync::atomic::AtomicBool;
+
+use weir_vif::QueuePair;
+use weir_vif::load::{Flow, LoadError, LoadStats, bulk, pingpong, small};
+
+use crate::stats::decimal;
+
+/// Bytes of the frames that are small.
+const SMALL_FRAME_BYTES: usize = 64;
+/// Packets that may be in flight when small packets go as fast as they can.
+const FLOOD_WINDOW: u32 = 256;
+/// Packets per second of the paced traffic.
+const PACED_PER_S: u64 = 10_000;
+
+/// A kind of traffic, from one guest to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// A TCP-like stream.
+    Bulk,
+    /// Small packets as fast as they go.
+    Flood,
+    /// Small packets at a modest rate.
+    Paced,
+    /// One request at a time.
+    RequestResponse,
+}
+
+/// An end of the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Sends, or asks.
+    Sender,
+    /// Receives, or answers.
+    Receiver,
+}
+
+impl Role {
+    /// The name of the guest and of its interface.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        }
+    }
+}
+
+impl Traffic {
+    /// All, in the order in which they are shown.
+    pub(super) const ALL: [Self; 4] = [Self::Bulk, Self::Flood, Self::Paced, Self::RequestResponse];
+
+    /// Its name: the head of a column.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk TCP",
+            Self::Flood => "64-byte flood",
+            Self::Paced => "64-byte paced",
+            Self::RequestResponse => "request-reply",
+        }
+    }
+
+    /// What it is, in a line.
+    pub(super) fn about(self) -> String {
+        match self {
+            Self::Bulk => "a TCP-like stream, TSO frames of up to 64 KiB".into(),
+            Self::Flood => format!("UDP as fast as it goes, at most {FLOOD_WINDOW} in flight"),
+            Self::Paced => format!("UDP, {} packets each second", decimal(PACED_PER_S)),
+            Self::RequestResponse => {
+                format!("one {SMALL_FRAME_BYTES}-byte UDP request at a time, and its reply")
+            }
+        }
+    }
+
+    /// What its latency is measured from and to.
+    pub(super) fn latency(self) -> &'static str {
+        match self {
+            Self::Bulk => "frame to ACK",
+            Self::Flood | Self::Paced => "one way",
+            Self::RequestResponse => "round trip",
+        }
+    }
+
+    /// The end that measures the latency.
+    pub(super) fn latency_at(self) -> Role {
+        match self {
+            Self::Bulk | Self::RequestResponse => Role::Sender,
+            Self::Flood | Self::Paced => Role::Receiver,
+        }
+    }
+
+    /// Its part of the demo's time, in relation to the others'.
+    pub(super) fn share(self) -> u32 {
+        match self {
+            Self::Bulk | Self::Flood => 3,
+            Self::Paced | Self::RequestResponse => 2,
+        }
+    }
+
+    /// Is one end of it, until `stop`.
+    pub(super) fn run(
+        self,
+        role: Role,
+        pair: &mut QueuePair,
+        flow: &Flow,
+        stats: &LoadStats,
+        stop: &AtomicBool,
+    ) -> Result<(), LoadError> {
+        let frame_bytes = SMALL_FRAME_BYTES;
+        match self {
+            Self::Bulk => {
+                let options = bulk::Options::default();
+                match role {
+                    Role::Sender => bulk::send(pair, flow, &options, stats, stop),
+                    Role::Receiver => bulk::receive(pair, flow, &options, stats, stop),
+                }
+            }
+            Self::Flood | Self::Paced => {
+                let rate = match self {
+                    Self::Paced => small::Rate::PerSecond(PACED_PER_S),
+                    _ => small::Rate::Window(FLOOD_WINDOW),
+                };
+                let options = small::Options { frame_bytes, rate };
+                match role {
+                    Role::Sender => small::send(pair, flow, &options, stats, stop),
+                    Role::Receiver => small::receive(pair, flow, &options, stats, stop),
+                }
+            }
+            Self::RequestResponse => {
+                let options = pingpong::Options {
+                    frame_bytes,
+                    ..Default::default()
+                };
+                match role {
+                    Role::Sender => pingpong::request(pair, flow, &options, stats, stop),
+                    Role::Receiver => pingpong::respond(pair, flow, stats, stop),
+                }
+            }
+        }
+    }
+}

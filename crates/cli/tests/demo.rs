@@ -1,0 +1,112 @@
+//! `weir demo` as a user starts it, without a terminal.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn demo(temp_dir: &std::path::Path, seconds: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command
+        .args(["demo", "--plain", "--seconds", seconds])
+        .env("TMPDIR", temp_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn text(output: &Output) -> String {
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The cells of a row of the table; columns are two spaces or more apart.
+fn row<'t>(text: &'t str, label: &str) -> Vec<&'t str> {
+    let line = text.lines().find(|line| line.starts_with(label));
+    let line = line.unwrap_or_else(|| panic!("no row {label:?} in\n{text}"));
+    let cells = line[label.len()..].split("  ").map(str::trim);
+    cells.filter(|cell| !cell.is_empty()).collect()
+}
+
+fn numbers(text: &str, label: &str) -> Vec<f64> {
+    let number = |cell: &&str| cell.replace(',', "").parse().unwrap();
+    row(text, label).iter().map(number).collect()
+}
+
+#[test]
+fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let output = demo(dir.path(), "2").output().unwrap();
+    let took = start.elapsed();
+    let text = text(&output);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+
+    let phases = 4;
+    for label in ["throughput, Gbit/s", "packets/s", "calls per packet"] {
+        let figures = numbers(&text, label);
+        assert_eq!(figures.len(), phases, "{label}\n{text}");
+        assert!(figures.iter().all(|figure| *figure >= 0.0), "{text}");
+    }
+    assert!(numbers(&text, "packets/s").iter().all(|rate| *rate > 0.0));
+    assert!(numbers(&text, "CPU s, guests").iter().all(|cpu| *cpu > 0.0));
+    let bulk = numbers(&text, "throughput, Gbit/s")[0];
+    assert!(bulk > 0.0, "{text}");
+    // A receiver is called at most once for each packet.
+    assert!(
+        numbers(&text, "calls per packet")
+            .iter()
+            .all(|calls| *calls <= 1.0),
+        "{text}"
+    );
+    for label in ["packets lost", "packets reordered"] {
+        assert_eq!(numbers(&text, label), [0.0; 4], "{text}");
+    }
+    for label in [
+        "moderation",
+        "hold time p50",
+        "hold time p99",
+        "latency p50",
+        "latency p99",
+        "CPU s, switch",
+        "bytes/CPU s, switch",
+    ] {
+        let cells = row(&text, label);
+        assert_eq!(cells.len(), phases, "{label}\n{text}");
+        assert!(!cells.contains(&"-") && !cells.contains(&"0"), "{text}");
+    }
+    assert!(text.contains("weir run weir.toml") && text.contains("weir qemu-args"));
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "sockets were left behind");
+}
+
+#[test]
+fn interrupted_demo_prints_what_was_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = demo(dir.path(), "60").spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let start = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(3));
+    let text = text(&output);
+    assert_eq!(numbers(&text, "packets lost").len(), 1, "{text}");
+    assert!(numbers(&text, "packets/s")[0] > 0.0, "{text}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn missing_temporary_directory_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = demo(&dir.path().join("nowhere"), "2").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("nowhere") && text.contains("TMPDIR"), "{text}");
+}
