@@ -109,8 +109,9 @@ pub struct QemuArgs {
     /// Memory of the VM
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: MemorySize,
-    /// MSI-X vectors of each device; without it 2 for each queue pair and 2 more
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    /// MSI-X vectors of each device; without it 2 for each queue pair and 2 more, 0 for none (QEMU
+    /// before 10 needs that under TCG)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2048))]
     pub vectors: Option<u32>,
     /// The QEMU to write for, such as 9.2, where `reconnect-ms` takes the place of `reconnect`
     #[arg(long, value_name = "VERSION")]

@@ -1,6 +1,6 @@
 //! `weir run`: a switch in the foreground, until a signal ends it.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use miette::Diagnostic;
@@ -52,6 +52,7 @@ pub enum RunError {
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = log.with_ansi(io::stderr().is_terminal());
     // It fails only if a log was installed before, which then serves as well.
     let _ = log.with_target(false).try_init();
 }

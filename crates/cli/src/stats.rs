@@ -278,6 +278,8 @@ fn port_cells(port: &PortStats) -> Vec<String> {
 fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
+    } else if let Some(error) = &port.sessions.last_error {
+        writeln!(f, "{}: last error: {error}", port.name)?;
     }
     let drops: Vec<_> = port
         .drops

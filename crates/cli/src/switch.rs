@@ -43,7 +43,7 @@ pub enum SwitchError {
         source: ListenError,
     },
     /// The device of an uplink.
-    #[error("uplink {name}: {source}")]
+    #[error("uplink {name}")]
     Tap {
         /// The uplink.
         name: PortName,
@@ -54,7 +54,7 @@ pub enum SwitchError {
         help: Option<String>,
     },
     /// No room for another port.
-    #[error("{name}: {source}")]
+    #[error("port {name}")]
     Port {
         /// The port.
         name: PortName,
@@ -166,6 +166,7 @@ impl Switch {
         let (endpoint, socket) = meet(&config, meeting)
             .map_err(|source| SwitchError::Socket { name: name.clone(), source })?;
         let options = VhostOptions {
+            name: name.to_string(),
             queue_pairs: config.queues.get().into(),
             moderation: config.moderation.into(),
             latency_budget_ns: self.budget(&config).ns(),
@@ -293,7 +294,7 @@ impl Switch {
             VifStatus {
                 config: vif.config.clone(),
                 state: port_state(info.state),
-                stopped_reason: info.stop_reason,
+                stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
             }
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
@@ -333,8 +334,8 @@ impl Switch {
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
-        let VhostInfo { hold, stop_reason, .. } = info;
-        stats.stopped_reason = stop_reason;
+        let VhostInfo { hold, state, stop_reason, .. } = info;
+        stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
         stats.hold_ns = HoldTimes { p50: hold.p50, p99: hold.p99, max: hold.max };
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats

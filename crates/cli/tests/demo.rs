@@ -17,12 +17,7 @@ fn demo(temp_dir: &std::path::Path, seconds: &str) -> Command {
 }
 
 fn text(output: &Output) -> String {
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -59,12 +54,7 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
     let bulk = numbers(&text, "throughput, Gbit/s")[0];
     assert!(bulk > 0.0, "{text}");
     // A receiver is called at most once for each packet.
-    assert!(
-        numbers(&text, "calls per packet")
-            .iter()
-            .all(|calls| *calls <= 1.0),
-        "{text}"
-    );
+    assert!(numbers(&text, "calls per packet").iter().all(|calls| *calls <= 1.0), "{text}");
     for label in ["packets lost", "packets reordered"] {
         assert_eq!(numbers(&text, label), [0.0; 4], "{text}");
     }

@@ -22,6 +22,9 @@ pub enum DropReason {
     /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
     /// whose memory it waited.
     RxWaitedTooLong,
+    /// The sender's transmit queue was stopped while the frame waited for its receiver; counted
+    /// at the sender.
+    TxStopped,
     /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
     RxNotReady,
     /// The receiver had no buffers, and the frame could not wait.
@@ -37,14 +40,15 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 11] = [
+    const OWN: [Self; 12] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
         Self::TxDisabled,
+        Self::RxWaitedTooLong,
+        Self::TxStopped,
         Self::RxNotReady,
         Self::RxRingFull,
-        Self::RxWaitedTooLong,
         Self::RxBufferTooSmall,
         Self::OffloadUnsupported,
         Self::NoRoomForTag,
@@ -75,6 +79,7 @@ impl DropReason {
             Self::FrameTooLong => "frame_too_long",
             Self::GsoHeaders => "gso_headers",
             Self::TxDisabled => "tx_disabled",
+            Self::TxStopped => "tx_stopped",
             Self::RxNotReady => "rx_not_ready",
             Self::RxRingFull => "rx_ring_full",
             Self::RxWaitedTooLong => "rx_waited_too_long",

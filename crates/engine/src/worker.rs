@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
     stalled: Vec<(TxQueue, u64)>,
     holds: BinaryHeap<Reverse<Hold>>,
+    /// When this worker last swept the forwarding table (s).
+    aged_secs: u32,
 }
 
 impl Worker {
@@ -90,6 +92,7 @@ impl Worker {
             ready: VecDeque::new(),
             stalled: Vec::new(),
             holds: BinaryHeap::new(),
+            aged_secs: 0,
         }
     }
 
@@ -207,6 +210,7 @@ impl Worker {
             self.holds.push(Reverse(hold));
         }
         self.note_stalled(queue, &taken);
+        self.age(now_ns);
         for (port, queue) in self.forwarder.full.drain(..) {
             let full = switch::slot(&ports, port);
             if full.is_some_and(|full| full.port.arm_rx(queue)) {
@@ -214,6 +218,15 @@ impl Worker {
             }
         }
         Some(taken)
+    }
+
+    /// Once a second while there is traffic, forgets a part of what has not been heard of for long.
+    /// Lookups judge an entry's age themselves; this only makes room.
+    fn age(&mut self, now_ns: u64) {
+        let now_secs = clock::secs(now_ns);
+        if std::mem::replace(&mut self.aged_secs, now_secs) != now_secs {
+            self.shared.fabric.fdb().age(now_secs);
+        }
     }
 
     /// Keeps the list of queues that wait.

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::fault::Registration;
+
+/// `linux/magic.h`.
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// A region as a front end announces it (vhost-user `SET_MEM_TABLE`, `ADD_MEM_REG`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,13 @@ pub enum MapError {
     /// The descriptor is not a regular file (memfd, hugetlbfs and tmpfs files are).
     #[error("region at guest address {guest_address:#x}: its file descriptor is no memory file")]
     NotAFile {
+        /// Guest-physical address.
+        guest_address: u64,
+    },
+    /// A file of a file system in user space: whoever serves that could make an access to the
+    /// memory wait for as long as it likes.
+    #[error("region at guest address {guest_address:#x} is in a FUSE file system")]
+    Fuse {
         /// Guest-physical address.
         guest_address: u64,
     },
@@ -104,6 +114,9 @@ impl Mapping {
         let stat = fstat(file.as_fd()).map_err(|e| os("fstat", e))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MapError::NotAFile { guest_address });
+        }
+        if fstatfs(file.as_fd()).map_err(|e| os("fstatfs", e))?.f_type == FUSE_SUPER_MAGIC {
+            return Err(MapError::Fuse { guest_address });
         }
         let file_len = u64::try_from(stat.st_size).unwrap_or(0);
         if file_len < needed {

@@ -38,9 +38,6 @@ pub enum StopReason {
     /// The front end truncated memory that it shared.
     #[error("shared memory was truncated while in use")]
     MemoryTruncated,
-    /// The interface was removed from the configuration.
-    #[error("the interface was removed")]
-    Removed,
     /// weir's own fault.
     #[error("{0}")]
     Internal(String),

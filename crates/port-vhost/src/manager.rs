@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_engine::Engine;
 use weir_fabric::PortId;
 use weir_vhost_user::{Connection, ConnectionError};
@@ -126,6 +127,16 @@ impl From<Endpoint> for Source {
     }
 }
 
+/// Connects without waiting: a front end that listens but does not accept must not keep this
+/// thread from the others.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 struct Entry {
     port: Arc<VhostPort>,
     source: Source,
@@ -189,7 +200,7 @@ impl Sessions {
                     Ok(epoll::add(&self.epoll, &*listener, token(id, false), flags)?)
                 });
                 if let Err(error) = watched {
-                    tracing::error!(port = %id, %error, "cannot watch the socket");
+                    tracing::error!(vif = port.name(), %error, "cannot watch the socket");
                 }
             }
             Source::Connect { .. } => {}
@@ -213,15 +224,16 @@ impl Sessions {
     }
 
     fn accept(&mut self, id: PortId) {
-        let Some(Entry { source: Source::Listener(listener), session, .. }) = self.entries.get(&id)
+        let Some(Entry { source: Source::Listener(listener), session, port }) =
+            self.entries.get(&id)
         else {
             return;
         };
         match listener.accept() {
             Ok((stream, _)) if session.is_none() => self.open(id, stream),
-            Ok(_) => tracing::warn!(port = %id, "a second front end was turned away"),
+            Ok(_) => tracing::warn!(vif = port.name(), "a second front end was turned away"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!(port = %id, %error, "accept failed"),
+            Err(error) => tracing::warn!(vif = port.name(), %error, "accept failed"),
         }
     }
 
@@ -232,10 +244,10 @@ impl Sessions {
         let connection = Connection::new(stream);
         let flags = epoll::EventFlags::IN;
         if let Err(error) = epoll::add(&self.epoll, connection.as_fd(), token(id, true), flags) {
-            tracing::error!(port = %id, %error, "cannot watch the session");
+            tracing::error!(vif = entry.port.name(), %error, "cannot watch the session");
             return;
         }
-        tracing::info!(port = %id, "front end connected");
+        tracing::info!(vif = entry.port.name(), "front end connected");
         let (port, engine) = (Arc::clone(&entry.port), Arc::clone(&self.engine));
         entry.session = Some(Session::new(connection, port, engine));
         // It may have spoken already.
@@ -260,14 +272,15 @@ impl Sessions {
                 let _ = epoll::modify(&self.epoll, fd, token(id, true), flags);
             }
             Err(reason) => {
+                // First of all: what is said of the session's end is true then.
+                entry.session = None;
                 if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
-                    tracing::info!(port = %id, "front end disconnected");
+                    tracing::info!(vif = entry.port.name(), "front end disconnected");
                     entry.port.session_ended(None);
                 } else {
-                    tracing::warn!(port = %id, %reason, "session ended");
+                    tracing::warn!(vif = entry.port.name(), %reason, "session ended");
                     entry.port.session_ended(Some(&reason));
                 }
-                entry.session = None;
                 if let Source::Connect { retry_at, delay, .. } = &mut entry.source {
                     *delay = RETRY_MIN;
                     *retry_at = Some(Instant::now() + *delay);
@@ -295,13 +308,13 @@ impl Sessions {
             if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
                 continue;
             }
-            match UnixStream::connect(&*path) {
+            match connect(path) {
                 Ok(stream) => {
                     *retry_at = None;
                     opened.push((*id, stream));
                 }
                 Err(error) => {
-                    tracing::debug!(port = %id, path = %path.display(), %error, "cannot connect yet");
+                    tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
                     *retry_at = Some(now + *delay);
                     *delay = (*delay * 2).min(RETRY_MAX);
                 }

@@ -13,10 +13,7 @@ impl Notifier {
     /// Accepts eventfds only: a write to a full pipe or to a socket could block a worker, or do
     /// something else entirely. Non-blocking, since a front end could fill the counter first.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-        if !info.contains("eventfd-count:") {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an eventfd"));
-        }
+        check_eventfd(&fd)?;
         let flags = fcntl_getfl(&fd)?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         Ok(Self(fd))
@@ -27,6 +24,16 @@ impl Notifier {
     pub(crate) fn notify(&self) {
         // EAGAIN: the counter is full, so that the guest's side is signalled already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// Refuses what is not an eventfd.
+pub(crate) fn check_eventfd(fd: &OwnedFd) -> io::Result<()> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    if info.contains("eventfd-count:") {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not an eventfd"))
     }
 }
 

@@ -17,8 +17,10 @@ use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
 /// What an interface is made with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct VhostOptions {
+    /// What logs call it.
+    pub name: String,
     /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
     pub queue_pairs: usize,
     /// When to call the guest.
@@ -73,7 +75,7 @@ pub struct VhostInfo {
     pub memory_bytes: u64,
     /// Receive queues in use.
     pub rx_queues: usize,
-    /// Arrival of a batch's first frame to the guest being told.
+    /// Hold times: from a batch's publication to the guest being told of it.
     pub hold: TimesSummary,
 }
 
@@ -99,6 +101,7 @@ struct Pair {
 /// A guest's interface.
 #[derive(Debug)]
 pub struct VhostPort {
+    name: String,
     /// Its number in the switch.
     id: PortId,
     counters: Arc<PortCounters>,
@@ -126,6 +129,7 @@ impl VhostPort {
             rx: Mutex::new(RxQueue::new(options.moderation.build(options.latency_budget_ns))),
         };
         Self {
+            name: options.name.clone(),
             id,
             counters,
             pairs: (0..queue_pairs).map(pair).collect(),
@@ -134,6 +138,11 @@ impl VhostPort {
             failed: AtomicBool::new(false),
             shown: Mutex::default(),
         }
+    }
+
+    /// What logs call it.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its number in the switch.
@@ -227,8 +236,14 @@ impl VhostPort {
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
     pub(crate) fn inject(&self, frame: Box<[u8]>) {
         if let Some(pair) = self.pairs.first() {
-            lock(&pair.tx).injected.push(frame);
+            lock(&pair.tx).injected = Some(frame);
         }
+    }
+
+    /// Whether such a frame waits.
+    #[cfg(test)]
+    pub(crate) fn has_injected(&self) -> bool {
+        self.pairs.iter().any(|pair| lock(&pair.tx).injected.is_some())
     }
 
     /// A new session, or a reset device: service may begin again.
@@ -249,7 +264,7 @@ impl VhostPort {
     }
 
     fn stop(&self, reason: &StopReason) {
-        tracing::warn!(port = %self.id, %reason, "interface stopped");
+        tracing::warn!(vif = self.name, %reason, "interface stopped");
         self.failed.store(true, Ordering::Relaxed);
         self.rx_ready.store(0, Ordering::Relaxed);
         lock(&self.shown).stop_reason = Some(reason.to_string());

@@ -21,11 +21,11 @@ use crate::queue::Queue;
 pub(crate) struct RxQueue {
     pub(crate) queue: Queue,
     moderation: Box<dyn Moderation>,
-    /// When the earliest frame arrived that the guest has not been told of.
+    /// When the earliest batch was published that the guest has not been told of.
     pending_since: Option<u64>,
     /// The deadline that the policy gave.
     hold_until: Option<u64>,
-    /// Arrival of a batch's earliest frame to the guest being told, per batch.
+    /// Hold times: from a batch's publication to the guest being told of it.
     pub(crate) hold: Times,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
@@ -139,9 +139,9 @@ impl RxQueue {
         if ring.device.publish() == 0 || batch.frames == 0 {
             return None;
         }
-        let pending = self.pending_since.get_or_insert(batch.arrived_ns);
-        *pending = batch.arrived_ns.min(*pending);
-        let verdict = self.moderation.published(clock::now_ns(), batch);
+        let now_ns = clock::now_ns();
+        self.pending_since.get_or_insert(now_ns);
+        let verdict = self.moderation.published(now_ns, batch);
         self.act(index, verdict, counters)
     }
 

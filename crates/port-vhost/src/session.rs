@@ -24,7 +24,7 @@ use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, OFFERED, PROTOCOL_OFFERED};
-use crate::notify::Notifier;
+use crate::notify::{Notifier, check_eventfd};
 use crate::port::{VhostPort, lock};
 use crate::queue::Ring;
 
@@ -97,7 +97,7 @@ impl Session {
         let reply_ack = self.protocol_features & 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         let ack = need_reply && reply_ack && !own_reply;
-        tracing::debug!(port = %self.port.id(), %request, "request");
+        tracing::debug!(vif = self.port.name(), %request, "request");
         match self.handle(message) {
             Ok(Answer::Number(value)) => self.connection.reply_u64(request, value)?,
             Ok(Answer::Vring(state)) => self.connection.reply(request, state)?,
@@ -285,6 +285,7 @@ impl Session {
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
     fn start_service(&mut self, index: u32, kick: OwnedFd) -> Result<(), Refusal> {
         let ring_index = index as usize;
+        check_eventfd(&kick).map_err(|error| Refusal::Descriptor { what: "kick", error })?;
         self.stop_ring_keeping_base(ring_index);
         let vring = &self.vrings[ring_index];
         let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {

@@ -28,8 +28,8 @@ struct Waiting {
 pub(crate) struct TxQueue {
     pub(crate) queue: Queue,
     waiting: VecDeque<Waiting>,
-    /// Frames that weir sends in the guest's name (`SEND_RARP`).
-    pub(crate) injected: Vec<Box<[u8]>>,
+    /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
+    pub(crate) injected: Option<Box<[u8]>>,
 }
 
 impl TxQueue {
@@ -60,9 +60,7 @@ impl TxQueue {
         let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
         let from_ring = burst.frames().len();
         if what == Take::New {
-            for frame in self.injected.drain(..) {
-                burst.add_own(&frame, now_ns);
-            }
+            self.injected.take_if(|frame| burst.add_own(frame, now_ns));
         }
 
         if enabled {
@@ -142,8 +140,9 @@ impl TxQueue {
 
     /// Drops what waits, so that the ring can stop with nothing in flight.
     pub(crate) fn abandon_waiting(&mut self, counters: &PortCounters) {
+        self.injected = None;
         let waiting = std::mem::take(&mut self.waiting);
-        counters.dropped(DropReason::RxWaitedTooLong, waiting.len() as u64);
+        counters.dropped(DropReason::TxStopped, waiting.len() as u64);
         if let Some(ring) = self.queue.ring.as_mut() {
             for frame in waiting {
                 ring.device.complete(frame.head, 0);

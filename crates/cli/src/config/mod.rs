@@ -112,7 +112,8 @@ pub struct VifConfig {
     pub socket: SocketPath,
     /// Which side of the socket listens (`mode`).
     pub mode: SocketRole,
-    /// Permissions of the socket file where weir creates it. Without it the umask decides.
+    /// Permissions of the socket file where weir creates it. Without it only weir's own user
+    /// may connect.
     pub socket_mode: Option<SocketMode>,
     /// Most queue pairs the guest may use.
     pub queues: QueuePairs,

@@ -1,5 +1,6 @@
 //! From counters to figures.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::stats::HoldTimes;
@@ -41,14 +42,14 @@ pub(super) struct Latency {
 }
 
 /// What should not happen: counted, and told of if there is any.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Frames of the stream that were sent again.
     pub(super) retransmitted: u64,
     /// Frames that arrived damaged.
     pub(super) invalid: u64,
-    /// Frames that the switch dropped.
-    pub(super) dropped: u64,
+    /// Frames that the switch dropped, by the reason's name.
+    pub(super) dropped: BTreeMap<String, u64>,
 }
 
 /// What a stretch of time came to. Hold times and latencies are those since the phase began.
@@ -81,7 +82,7 @@ impl Figures {
             latency: to.latency,
             lost: to.lost,
             reordered: to.reordered,
-            trouble: to.trouble,
+            trouble: to.trouble.clone(),
             switch_cpu_s: seconds(from.switch_cpu_ns, to.switch_cpu_ns),
             guests_cpu_s: seconds(from.guests_cpu_ns, to.guests_cpu_ns),
         }
@@ -94,9 +95,7 @@ impl Figures {
 
     /// Packets per second, rounded.
     pub(super) fn packets_per_s(&self) -> u64 {
-        ratio(self.frames as f64, self.seconds)
-            .unwrap_or(0.0)
-            .round() as u64
+        ratio(self.frames as f64, self.seconds).unwrap_or(0.0).round() as u64
     }
 
     /// Calls of the receiver for each packet it got.

@@ -23,10 +23,7 @@ impl Role {
             Self::Sender => 1,
             Self::Receiver => 2,
         };
-        Station {
-            mac: Mac([0x52, 0x54, 0, 0, 0, number]),
-            ip: Ipv4Addr::new(10, 0, 0, number),
-        }
+        Station { mac: Mac([0x52, 0x54, 0, 0, 0, number]), ip: Ipv4Addr::new(10, 0, 0, number) }
     }
 
     /// The traffic as the guest sees it.
@@ -55,10 +52,7 @@ impl IdleGuest {
     /// Connects to the switch at `socket`.
     pub(super) fn connect(role: Role, socket: &Path) -> Result<Self, DemoError> {
         let options = Options::new(role.station().mac);
-        let connect_error = |source| DemoError::Connect {
-            guest: role.name(),
-            source,
-        };
+        let connect_error = |source| DemoError::Connect { guest: role.name(), source };
         let mut vif = Vif::connect(socket, &options).map_err(connect_error)?;
         let pair = vif.queue_pairs().remove(0);
         Ok(Self { role, vif, pair })
@@ -66,11 +60,7 @@ impl IdleGuest {
 
     /// Starts the guest's end of the traffic.
     pub(super) fn start(self, traffic: Traffic) -> Result<Guest, DemoError> {
-        let Self {
-            role,
-            vif,
-            mut pair,
-        } = self;
+        let Self { role, vif, mut pair } = self;
         let stats = Arc::new(LoadStats::default());
         let stop = Arc::new(AtomicBool::new(false));
         let thread_id = Arc::new(AtomicU32::new(0));
@@ -85,18 +75,8 @@ impl IdleGuest {
                     traffic.run(role, &mut pair, &role.flow(), &stats, &stop)
                 }
             })
-            .map_err(|source| DemoError::Thread {
-                guest: role.name(),
-                source,
-            })?;
-        Ok(Guest {
-            role,
-            stats,
-            stop,
-            thread_id,
-            thread: Some(thread),
-            _vif: vif,
-        })
+            .map_err(|source| DemoError::Thread { guest: role.name(), source })?;
+        Ok(Guest { role, stats, stop, thread_id, thread: Some(thread), _vif: vif })
     }
 }
 
@@ -117,9 +97,7 @@ impl Guest {
         let tid = self.thread_id.load(Ordering::Relaxed);
         // Time on a CPU (ns), time waiting for one (ns), times scheduled.
         let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
-        text.ok()
-            .and_then(|text| text.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
+        text.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
     /// Whether its thread has ended, which nobody asked it to.
@@ -137,10 +115,7 @@ impl Guest {
         self.stop();
         match self.thread.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(source))) => Err(DemoError::Load {
-                guest: self.role.name(),
-                source,
-            }),
+            Some(Ok(Err(source))) => Err(DemoError::Load { guest: self.role.name(), source }),
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }

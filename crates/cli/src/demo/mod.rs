@@ -207,13 +207,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     let plan = plan(Duration::from_secs(args.seconds.into()));
     let mut outcomes = Vec::new();
     let result = if args.plain || !terminal || !screen::has_keyboard() {
-        drive(
-            &plan,
-            dir.path(),
-            &stop,
-            &mut Plain::new(out),
-            &mut outcomes,
-        )
+        drive(&plan, dir.path(), &stop, &mut Plain::new(out), &mut outcomes)
     } else {
         Screen::open()
             .map_err(DemoError::Terminal)
@@ -221,7 +215,8 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     };
     write!(out, "{}", report::Summary::new(&outcomes))?;
     result?;
-    write!(out, "{}", report::Closing::new(&outcomes))?;
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    write!(out, "{}", report::Closing::new(&outcomes, cpus))?;
     out.flush()?;
     Ok(())
 }
@@ -238,15 +233,8 @@ fn catch_signals() -> Result<Arc<AtomicBool>, DemoError> {
 fn temp_dir() -> Result<TempDir, DemoError> {
     let parent = std::env::temp_dir();
     std::path::absolute(&parent)
-        .and_then(|parent| {
-            tempfile::Builder::new()
-                .prefix("weir-demo-")
-                .tempdir_in(parent)
-        })
-        .map_err(|source| DemoError::TempDir {
-            dir: parent,
-            source,
-        })
+        .and_then(|parent| tempfile::Builder::new().prefix("weir-demo-").tempdir_in(parent))
+        .map_err(|source| DemoError::TempDir { dir: parent, source })
 }
 
 /// Runs the phases one after the other, until the last or until the user has seen enough.
@@ -288,10 +276,7 @@ fn drive(
             let figures = Figures::between(first, last);
             // Ended before anything went through: there is nothing to report.
             if figures.frames > 0 {
-                outcomes.push(Outcome {
-                    phase: *phase,
-                    figures,
-                });
+                outcomes.push(Outcome { phase: *phase, figures });
             }
         }
         if stop.load(Ordering::Relaxed) {

@@ -30,7 +30,7 @@ impl<'o> Plain<'o> {
         if progress.current == 0 {
             writeln!(
                 self.out,
-                "weir demo: two guests on one switch, {} s\n",
+                "weir demo: two guests on one switch, {} s; the last two columns are their CPU time\n",
                 progress.total.as_secs()
             )?;
             line(

@@ -15,42 +15,20 @@ struct Row {
 
 /// The rows: a phase is a column, since there are more figures than phases.
 const ROWS: &[Row] = &[
-    Row {
-        label: "moderation",
-        cell: |outcome| outcome.phase.moderation.to_string(),
-    },
-    Row {
-        label: "seconds",
-        cell: |outcome| format!("{:.1}", outcome.figures.seconds),
-    },
+    Row { label: "moderation", cell: |outcome| outcome.phase.moderation.to_string() },
+    Row { label: "seconds", cell: |outcome| format!("{:.1}", outcome.figures.seconds) },
     Row {
         label: "throughput, Gbit/s",
         cell: |outcome| format!("{:.3}", outcome.figures.gbit_per_s()),
     },
-    Row {
-        label: "packets/s",
-        cell: |outcome| decimal(outcome.figures.packets_per_s()),
-    },
+    Row { label: "packets/s", cell: |outcome| decimal(outcome.figures.packets_per_s()) },
     Row {
         label: "calls per packet",
-        cell: |outcome| {
-            or_dash(outcome.figures.calls_per_packet(), |calls| {
-                format!("{calls:.3}")
-            })
-        },
+        cell: |outcome| or_dash(outcome.figures.calls_per_packet(), |calls| format!("{calls:.3}")),
     },
-    Row {
-        label: "hold time p50",
-        cell: |outcome| time(outcome.figures.hold.p50),
-    },
-    Row {
-        label: "hold time p99",
-        cell: |outcome| time(outcome.figures.hold.p99),
-    },
-    Row {
-        label: "latency is",
-        cell: |outcome| outcome.phase.traffic.latency().into(),
-    },
+    Row { label: "hold time p50", cell: |outcome| time(outcome.figures.hold.p50) },
+    Row { label: "hold time p99", cell: |outcome| time(outcome.figures.hold.p99) },
+    Row { label: "latency is", cell: |outcome| outcome.phase.traffic.latency().into() },
     Row {
         label: "latency p50",
         cell: |outcome| latency(&outcome.figures, |latency| latency.p50_ns),
@@ -59,36 +37,20 @@ const ROWS: &[Row] = &[
         label: "latency p99",
         cell: |outcome| latency(&outcome.figures, |latency| latency.p99_ns),
     },
-    Row {
-        label: "packets lost",
-        cell: |outcome| decimal(outcome.figures.lost),
-    },
-    Row {
-        label: "packets reordered",
-        cell: |outcome| decimal(outcome.figures.reordered),
-    },
-    Row {
-        label: "CPU s, switch",
-        cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s),
-    },
-    Row {
-        label: "CPU s, guests",
-        cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s),
-    },
+    Row { label: "packets lost", cell: |outcome| decimal(outcome.figures.lost) },
+    Row { label: "packets reordered", cell: |outcome| decimal(outcome.figures.reordered) },
+    Row { label: "CPU s, switch", cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s) },
+    Row { label: "CPU s, guests", cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s) },
     Row {
         label: "bytes/CPU s, switch",
         cell: |outcome| {
-            or_dash(outcome.figures.bytes_per_cpu_s(), |number| {
-                bytes(number.round() as u64)
-            })
+            or_dash(outcome.figures.bytes_per_cpu_s(), |number| bytes(number.round() as u64))
         },
     },
 ];
 
 fn latency(figures: &Figures, of: fn(Latency) -> u64) -> String {
-    figures
-        .latency
-        .map_or_else(|| "-".into(), |latency| time(of(latency)))
+    figures.latency.map_or_else(|| "-".into(), |latency| time(of(latency)))
 }
 
 /// The table, and what went wrong.
@@ -123,20 +85,15 @@ impl fmt::Display for Summary<'_> {
 }
 
 fn trouble(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
-    let Trouble {
-        retransmitted,
-        invalid,
-        dropped,
-    } = outcome.figures.trouble;
-    let kinds = [
-        (retransmitted, "sent again"),
-        (invalid, "damaged"),
-        (dropped, "dropped by the switch"),
-    ];
-    let told: Vec<_> = kinds
-        .iter()
+    let Trouble { retransmitted, invalid, dropped } = &outcome.figures.trouble;
+    let sent_again = (*retransmitted, "sent again".to_owned());
+    let damaged = (*invalid, "damaged".to_owned());
+    let dropped = dropped.iter().map(|(reason, count)| (*count, format!("dropped ({reason})")));
+    let told: Vec<_> = [sent_again, damaged]
+        .into_iter()
+        .chain(dropped)
         .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{} {what}", decimal(*count)))
+        .map(|(count, what)| format!("{} {what}", decimal(count)))
         .collect();
     if told.is_empty() {
         return Ok(());
@@ -148,15 +105,13 @@ fn trouble(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
 /// What the user has just seen, and the next step.
 pub(super) struct Closing<'o> {
     outcomes: &'o [Outcome],
+    /// CPUs that this process may use.
     cpus: usize,
 }
 
 impl<'o> Closing<'o> {
-    pub(super) fn new(outcomes: &'o [Outcome]) -> Self {
-        Self {
-            outcomes,
-            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get()),
-        }
+    pub(super) fn new(outcomes: &'o [Outcome], cpus: usize) -> Self {
+        Self { outcomes, cpus }
     }
 
     fn figures(&self, traffic: Traffic) -> Option<&Figures> {
@@ -165,7 +120,7 @@ impl<'o> Closing<'o> {
         Some(&outcome.figures)
     }
 
-    /// The best figure of each kind of traffic that was run.
+    /// What tells most about each kind of traffic that was run.
     fn highlights(&self) -> Vec<String> {
         let bulk = self.figures(Traffic::Bulk);
         let flood = self.figures(Traffic::Flood);
@@ -185,7 +140,8 @@ impl<'o> Closing<'o> {
 
 impl fmt::Display for Closing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.outcomes.is_empty() {
+        let highlights = self.highlights();
+        if highlights.is_empty() {
             return Ok(());
         }
         let cpus = match self.cpus {
@@ -197,11 +153,13 @@ impl fmt::Display for Closing<'_> {
             "
 You have seen weir switch packets between two guests over vhost-user, as it does
 for VMs: each packet was copied once, from the sender's memory to the receiver's.
-On {cpus}, shared by the switch and both guests, that came to
-{}.
-Next, write `[vif.web0]` into weir.toml, start `weir run weir.toml`, and plug in a
-VM with `qemu-system-x86_64 ... $(weir qemu-args web0)`.",
-            self.highlights().join(", ")
+That came to {},
+on {cpus} shared by the switch and both guests; these look at headers only, so a
+VM, whose kernel moves the payload once more, will show less.
+Next, start a switch and plug in a VM of your own:
+  echo '[vif.web0]' > weir.toml && weir run weir.toml
+  qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)",
+            highlights.join(", ")
         )
     }
 }

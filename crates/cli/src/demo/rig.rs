@@ -1,5 +1,6 @@
 //! What a phase runs on: a switch with two guests.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -42,13 +43,7 @@ impl Rig {
         }
         let receiver = receiver.start(phase.traffic)?;
         let sender = sender.start(phase.traffic)?;
-        Ok(Self {
-            sender,
-            receiver,
-            switch,
-            traffic: phase.traffic,
-            started: Instant::now(),
-        })
+        Ok(Self { sender, receiver, switch, traffic: phase.traffic, started: Instant::now() })
     }
 
     /// Time since the traffic began.
@@ -93,7 +88,7 @@ impl Rig {
             trouble: Trouble {
                 retransmitted: sum(|load| load.retransmitted),
                 invalid: sum(|load| load.invalid),
-                dropped: stats.ports.iter().map(PortStats::dropped).sum(),
+                dropped: drops(&stats),
             },
             switch_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
             guests_cpu_ns: guests.map(Guest::cpu_ns).iter().sum(),
@@ -142,6 +137,15 @@ fn socket(dir: &Path, name: &str) -> Result<SocketPath, DemoError> {
 fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
     let mut ports = stats.ports.iter();
     ports.find(|port| port.name.as_str() == role.name())
+}
+
+/// Dropped frames by the reason's name, of both ports.
+fn drops(stats: &SwitchStats) -> BTreeMap<String, u64> {
+    let mut drops = BTreeMap::new();
+    for (reason, count) in stats.ports.iter().flat_map(|port| &port.drops) {
+        *drops.entry(reason.clone()).or_default() += count;
+    }
+    drops
 }
 
 /// Frames that are sent to an interface before it runs are lost, as with any machine that boots.

@@ -11,8 +11,8 @@ use ratatui::widgets::{Block, BorderType, Padding, Paragraph, Row, Sparkline, Ta
 use ratatui::{DefaultTerminal, Frame};
 
 use super::figures::{Figures, Sample, or_dash};
-use super::{DemoError, Outcome, Progress, View};
-use crate::demo::traffic::Traffic;
+use super::traffic::Traffic;
+use super::{DemoError, Progress, View};
 use crate::stats::{decimal, time};
 
 /// Figures that change are those of so long.
@@ -87,10 +87,7 @@ fn asks_for_the_end(key: KeyEvent) -> bool {
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, progress: &Progress<'_>) {
     let area = frame.area();
-    let area = Rect {
-        width: area.width.min(WIDTH_MAX),
-        ..area
-    };
+    let area = Rect { width: area.width.min(WIDTH_MAX), ..area };
     let done = u16::try_from(progress.plan.len()).unwrap_or(u16::MAX);
     let [head, graph, figures, results, foot] = Layout::vertical([
         Constraint::Length(2),
@@ -116,11 +113,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
         "  two guests, one switch, every packet copied once".into(),
     ]);
     frame.render_widget(name, title);
-    let text = format!(
-        "{:.0} s of {} s ",
-        progress.elapsed.as_secs_f64(),
-        progress.total.as_secs()
-    );
+    let text = format!("{} s of {} s ", progress.elapsed.as_secs(), progress.total.as_secs());
     frame.render_widget(Line::from(text).right_aligned(), clock);
 }
 
@@ -204,12 +197,12 @@ fn bars(samples: &[Sample], duration: Duration, width: u16, metric: Metric) -> V
 
 fn draw_figures(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let figures = Figures::between(&progress.before(WINDOW), &progress.now());
-    let [left, right] = Layout::horizontal([Constraint::Length(LEFT_WIDTH), Constraint::Fill(1)]).areas(area);
+    let [left, right] =
+        Layout::horizontal([Constraint::Length(LEFT_WIDTH), Constraint::Fill(1)]).areas(area);
     let percent = |cpus: f64| format!("{:.0}%", cpus * 100.0);
-    let latency = figures.latency.map_or_else(
-        || "-".into(),
-        |latency| quantiles(latency.p50_ns, latency.p99_ns),
-    );
+    let latency = figures
+        .latency
+        .map_or_else(|| "-".into(), |latency| quantiles(latency.p50_ns, latency.p99_ns));
     let what = progress.phase().traffic.latency();
     figure_list(
         frame,
@@ -223,11 +216,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
             ),
             (
                 "lost, reordered",
-                format!(
-                    "{}, {}",
-                    decimal(figures.lost),
-                    decimal(figures.reordered)
-                ),
+                format!("{}, {}", decimal(figures.lost), decimal(figures.reordered)),
             ),
         ],
     );
@@ -259,39 +248,28 @@ fn figure_list(frame: &mut Frame<'_>, area: Rect, list: [(&'static str, String);
 /// The phases: done, going on, and to come.
 fn draw_results(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let rows = progress.plan.iter().enumerate().map(|(index, phase)| {
-        let outcome = progress.outcomes.iter().find(|o| o.phase == *phase);
-        let (mark, color) = match outcome {
-            Some(_) => ("✓", DONE),
-            None if index == progress.current => ("▶", LIVE),
-            None => ("·", Color::Reset),
+        let outcome = progress.outcomes.iter().find(|outcome| outcome.phase == *phase);
+        let (mark, color, figures) = match (outcome, progress.samples) {
+            (Some(outcome), _) => ("✓", DONE, Some(outcome.figures.clone())),
+            (None, [first, .., last]) if index == progress.current => {
+                ("▶", LIVE, Some(Figures::between(first, last)))
+            }
+            (None, _) => ("·", Color::Reset, None),
         };
-        let mut cells = vec![
-            Line::from(format!(" {mark}")).fg(color),
-            Line::from(phase.traffic.name()),
-        ];
-        cells.extend(outcome.map(result_cells).into_iter().flatten());
+        let mut cells =
+            vec![Line::from(format!(" {mark}")).fg(color), Line::from(phase.traffic.name())];
+        cells.extend(figures.iter().flat_map(result_cells));
         Row::new(cells)
     });
-    let header = [
-        "",
-        "",
-        "Gbit/s",
-        "packets/s",
-        "calls/pkt",
-        "hold p50",
-        "latency p50",
-        "switch CPU",
-    ];
+    let header =
+        ["", "", "Gbit/s", "packets/s", "calls/pkt", "hold p50", "latency p50", "switch CPU"];
     let header = Row::new(header.map(|text| Line::from(text).right_aligned())).dim();
     let widths = [2, 13, 7, 10, 9, 8, 11, 10].map(Constraint::Length);
     frame.render_widget(Table::new(rows, widths).header(header), area);
 }
 
-fn result_cells(outcome: &Outcome) -> [Line<'static>; 6] {
-    let figures = &outcome.figures;
-    let latency = figures
-        .latency
-        .map_or_else(|| "-".into(), |latency| time(latency.p50_ns));
+fn result_cells(figures: &Figures) -> [Line<'static>; 6] {
+    let latency = figures.latency.map_or_else(|| "-".into(), |latency| time(latency.p50_ns));
     [
         format!("{:.3}", figures.gbit_per_s()),
         decimal(figures.packets_per_s()),

@@ -1,6 +1,7 @@
 //! The kinds of traffic that the demo shows.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use weir_vif::QueuePair;
 use weir_vif::load::{Flow, LoadError, LoadStats, bulk, pingpong, small};
@@ -11,6 +12,9 @@ use crate::stats::decimal;
 const SMALL_FRAME_BYTES: usize = 64;
 /// Packets that may be in flight when small packets go as fast as they can.
 const FLOOD_WINDOW: u32 = 256;
+/// When the stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest
+/// that has to wait for a CPU does not exceed.
+const BULK_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Packets per second of the paced traffic.
 const PACED_PER_S: u64 = 10_000;
 
@@ -109,7 +113,10 @@ impl Traffic {
         let frame_bytes = SMALL_FRAME_BYTES;
         match self {
             Self::Bulk => {
-                let options = bulk::Options::default();
+                let options = bulk::Options {
+                    retransmit_timeout: BULK_RETRANSMIT_TIMEOUT,
+                    ..Default::default()
+                };
                 match role {
                     Role::Sender => bulk::send(pair, flow, &options, stats, stop),
                     Role::Receiver => bulk::receive(pair, flow, &options, stats, stop),
@@ -127,10 +134,7 @@ impl Traffic {
                 }
             }
             Self::RequestResponse => {
-                let options = pingpong::Options {
-                    frame_bytes,
-                    ..Default::default()
-                };
+                let options = pingpong::Options { frame_bytes, ..Default::default() };
                 match role {
                     Role::Sender => pingpong::request(pair, flow, &options, stats, stop),
                     Role::Receiver => pingpong::respond(pair, flow, stats, stop),

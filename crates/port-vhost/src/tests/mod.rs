@@ -47,6 +47,7 @@ impl Switch {
     /// A port, and the front end's side of its socket.
     pub fn port(&self) -> (Arc<VhostPort>, UnixStream) {
         let options = VhostOptions {
+            name: "test".into(),
             queue_pairs: 2,
             moderation: Kind::Immediate,
             latency_budget_ns: 250_000,

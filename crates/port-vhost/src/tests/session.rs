@@ -181,6 +181,22 @@ fn send_rarp_tells_everybody_where_the_guest_is() {
 }
 
 #[test]
+fn send_rarp_without_end_costs_nothing_and_ends_with_its_session() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.negotiate().unwrap();
+    for _ in 0..1000 {
+        guest.front.send_rarp(guest.mac).unwrap();
+    }
+    assert!(guest.port.has_injected(), "it waits for the ring to start");
+    let port = Arc::clone(&guest.port);
+    drop(guest);
+    eventually("the session ends", || port.info().closed == 1);
+    assert!(!port.has_injected(), "the next guest does not send it");
+}
+
+#[test]
 fn memory_is_added_and_removed_while_rings_run() {
     let switch = Switch::new();
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
@@ -242,7 +258,7 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
         }),
         ("without a kick descriptor", |g| g.front.set_vring_kick(0, None)),
         ("not an eventfd", |g| g.front.set_vring_call(0, Some(g.memfd.as_fd()))),
-        ("kick descriptor", |g| g.front.set_vring_kick(0, Some(g.memfd.as_fd()))),
+        ("kick descriptor: not an eventfd", |g| g.front.set_vring_kick(0, Some(g.memfd.as_fd()))),
         ("needs 0x900000 bytes of its file", |g| {
             let region = MemoryRegion { size: 9 << 20, ..Guest::region() };
             g.front.set_mem_table(&[(region, g.memfd.as_fd())])
@@ -274,6 +290,34 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
         b.wait_received();
         b.post(1);
     }
+}
+
+#[test]
+fn a_front_end_that_does_not_accept_keeps_nobody_waiting() {
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("deaf.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    // Fill the listener's queue (at most 4096 on Linux) so that another connect would wait.
+    let mut waiting = Vec::new();
+    loop {
+        let flags = rustix::net::SocketFlags::NONBLOCK;
+        let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, flags, None).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        if rustix::net::connect(&socket, &address).is_err() {
+            break;
+        }
+        waiting.push(socket);
+    }
+    let (deaf, _stream) = switch.port();
+    switch.manager.remove(deaf.id());
+    switch.manager.add(deaf, Endpoint::Connect { path }).unwrap();
+    let (_port, stream) = switch.port();
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(Duration::from_secs(5));
+    assert_eq!(front.get_features().unwrap(), OFFERED);
+    drop(listener);
 }
 
 #[test]
