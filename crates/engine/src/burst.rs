@@ -7,6 +7,8 @@ use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Ethernet, Head, Mac, Offload, OffloadError, Tci, VnetHdr};
 
+use crate::stats::DropReason;
+
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
@@ -62,6 +64,22 @@ pub enum FrameError {
     /// The virtio-net header lies about the frame.
     #[error("virtio-net header: {0}")]
     Header(#[from] OffloadError),
+}
+
+impl FrameError {
+    /// The counter for a frame that is dropped; `None` for a header that lies, which an honest
+    /// driver does not write.
+    pub fn drop_reason(&self) -> Option<DropReason> {
+        match self {
+            Self::TooShort(_) => Some(DropReason::FrameTooShort),
+            Self::TooLong(_) => Some(DropReason::FrameTooLong),
+            // Not necessarily a lie: a second tag, or a header that weir does not follow.
+            Self::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
+                Some(DropReason::GsoHeaders)
+            }
+            Self::Header(_) => None,
+        }
+    }
 }
 
 /// Why a frame stays with its sender for now.

@@ -2,26 +2,18 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use arc_swap::ArcSwap;
 use weir_fabric::{Fabric, PortConfig, PortError, PortId};
 
 use crate::poller::{QueueRef, Watch};
 use crate::port::Port;
+use crate::shared::{Shared, WorkerHandle};
 use crate::stats::PortCounters;
 use crate::switch::{Ports, Slot};
-use crate::worker::{Worker, WorkerHandle};
-
-/// What workers and the control side share.
-pub(crate) struct Shared {
-    pub(crate) fabric: Fabric,
-    pub(crate) ports: ArcSwap<Ports>,
-    pub(crate) workers: Vec<WorkerHandle>,
-    pub(crate) stopping: AtomicBool,
-}
+use crate::worker::Worker;
 
 /// A running switch. Dropping it stops the workers.
 pub struct Engine {
@@ -43,13 +35,7 @@ pub struct WorkerStats {
 impl Engine {
     /// Starts `workers` workers and no port.
     pub fn start(workers: usize) -> io::Result<Arc<Self>> {
-        let handles = (0..workers.max(1)).map(|_| WorkerHandle::new());
-        let shared = Arc::new(Shared {
-            fabric: Fabric::new(),
-            ports: ArcSwap::default(),
-            workers: handles.collect::<io::Result<_>>()?,
-            stopping: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(workers.max(1))?);
         let engine =
             Arc::new(Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) });
         for index in 0..shared.workers.len() {

@@ -12,6 +12,7 @@
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `engine.rs` | start and stop, ports in and out |
+//! | `shared.rs` | what workers share |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod engine;
 mod flow;
 mod poller;
 mod port;
+mod shared;
 pub mod stats;
 mod switch;
 mod worker;

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
@@ -20,10 +20,9 @@ use weir_limits::BURST_MAX;
 
 use crate::burst::Scratch;
 use crate::clock;
-use crate::engine::Shared;
-use crate::poller::{Poller, QueueRef};
+use crate::poller::QueueRef;
 use crate::port::{Side, Take, Taken};
-use crate::stats::Counter;
+use crate::shared::{Shared, WorkerHandle};
 use crate::switch::{self, Forwarder, Hold, Ingress, slot};
 
 /// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
@@ -31,35 +30,6 @@ use crate::switch::{self, Forwarder, Hold, Ingress, slot};
 const ROUNDS_PER_POLL: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
-
-/// What others may see of a worker, and how they reach it.
-pub struct WorkerHandle {
-    /// Its epoll set.
-    pub(crate) poller: Arc<Poller>,
-    /// Transmit queues that hold frames for receivers that are full.
-    stalled: AtomicUsize,
-    /// A receiver got buffers: try those frames again.
-    retry: AtomicBool,
-    /// Its thread, once it runs.
-    pub(crate) thread_id: AtomicU32,
-    /// Times it woke from sleep.
-    pub(crate) wakeups: Counter,
-    /// Bursts it forwarded.
-    pub(crate) bursts: Counter,
-}
-
-impl WorkerHandle {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            poller: Arc::new(Poller::new()?),
-            stalled: AtomicUsize::new(0),
-            retry: AtomicBool::new(false),
-            thread_id: AtomicU32::new(0),
-            wakeups: Counter::default(),
-            bursts: Counter::default(),
-        })
-    }
-}
 
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
 type TxQueue = QueueRef;
@@ -283,20 +253,6 @@ impl Worker {
                 slot(&ports, hold.port).and_then(|slot| slot.port.expired(hold.queue, now_ns));
             if let Some(until_ns) = next {
                 self.holds.push(Reverse(Hold { until_ns: until_ns.max(now_ns + 1), ..hold }));
-            }
-        }
-    }
-}
-
-impl Shared {
-    /// A receiver has buffers: every worker that holds parked frames tries them again.
-    pub(crate) fn retry_everywhere(&self, me: usize) {
-        for (index, worker) in self.workers.iter().enumerate() {
-            if worker.stalled.load(Ordering::SeqCst) > 0 {
-                worker.retry.store(true, Ordering::SeqCst);
-                if index != me {
-                    worker.poller.wake();
-                }
             }
         }
     }

@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Scratch, TakenChain};
 use weir_engine::{DropReason, PortCounters, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::{HostBuffer, readv};
 use weir_limits::{
     BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS,
 };
-use weir_wire::{OffloadError, VnetHdr};
+use weir_wire::VnetHdr;
 
 /// Bytes of a frame buffer. The last one is never part of a frame that weir moves: a read that fills
 /// it was cut off, and [`Burst::add`] finds the frame too long.
@@ -204,16 +204,9 @@ fn add<'m>(
     let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) else {
         return true;
     };
-    let reason = match error {
-        FrameError::TooShort(_) => DropReason::FrameTooShort,
-        FrameError::TooLong(_) => DropReason::FrameTooLong,
-        FrameError::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
-            DropReason::GsoHeaders
-        }
-        // The kernel does not lie about its frames; an offload that weir never asked for is an error
-        // of the device.
-        FrameError::Header(_) => DropReason::DeviceError,
-    };
+    // The kernel does not lie about its frames; an offload that weir never asked for is an error of
+    // the device.
+    let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
     counters.dropped(reason, 1);
     false
 }

@@ -8,7 +8,6 @@ use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
-use weir_wire::OffloadError;
 
 use crate::error::StopReason;
 use crate::features::Features;
@@ -247,15 +246,7 @@ fn add(
     counters: &PortCounters,
 ) -> Result<bool, Broken> {
     let Err(error) = burst.add(chain, features.vnet_len(), arrived_ns) else { return Ok(true) };
-    let reason = match error {
-        FrameError::TooShort(_) => DropReason::FrameTooShort,
-        FrameError::TooLong(_) => DropReason::FrameTooLong,
-        // Not necessarily a lie: a second tag, or an extension header that weir does not follow.
-        FrameError::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
-            DropReason::GsoHeaders
-        }
-        error @ FrameError::Header(_) => return Err(Broken::Frame(error)),
-    };
+    let reason = error.drop_reason().ok_or(Broken::Frame(error))?;
     counters.dropped(reason, 1);
     Ok(false)
 }

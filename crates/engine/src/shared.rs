@@ -1,0 +1,71 @@
+//! What workers share with one another and with the control side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use weir_fabric::Fabric;
+
+use crate::poller::Poller;
+use crate::stats::Counter;
+use crate::switch::Ports;
+
+/// What workers and the control side share.
+pub(crate) struct Shared {
+    pub(crate) fabric: Fabric,
+    pub(crate) ports: ArcSwap<Ports>,
+    pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            fabric: Fabric::new(),
+            ports: ArcSwap::default(),
+            workers: (0..workers).map(|_| WorkerHandle::new()).collect::<Result<_, _>>()?,
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// A receiver has buffers: every worker that holds parked frames tries them again.
+    pub(crate) fn retry_everywhere(&self, me: usize) {
+        for (index, worker) in self.workers.iter().enumerate() {
+            if worker.stalled.load(Ordering::SeqCst) > 0 {
+                worker.retry.store(true, Ordering::SeqCst);
+                if index != me {
+                    worker.poller.wake();
+                }
+            }
+        }
+    }
+}
+
+/// What others may see of a worker, and how they reach it.
+pub(crate) struct WorkerHandle {
+    /// Its epoll set.
+    pub(crate) poller: Arc<Poller>,
+    /// Transmit queues that hold frames for receivers that are full.
+    pub(crate) stalled: AtomicUsize,
+    /// A receiver got buffers: try those frames again.
+    pub(crate) retry: AtomicBool,
+    /// Its thread, once it runs.
+    pub(crate) thread_id: AtomicU32,
+    /// Times it woke from sleep.
+    pub(crate) wakeups: Counter,
+    /// Bursts it forwarded.
+    pub(crate) bursts: Counter,
+}
+
+impl WorkerHandle {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            poller: Arc::new(Poller::new()?),
+            stalled: AtomicUsize::new(0),
+            retry: AtomicBool::new(false),
+            thread_id: AtomicU32::new(0),
+            wakeups: Counter::default(),
+            bursts: Counter::default(),
+        })
+    }
+}
