@@ -70,7 +70,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
-    /// No live display, only lines of text
+    /// No live display, only lines of text (as where there is no terminal)
     #[arg(long)]
     pub plain: bool,
 }

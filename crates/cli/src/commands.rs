@@ -14,6 +14,7 @@ use crate::config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
 use crate::control::{ClientError, ControlClient, Request, VifStatus};
+use crate::run::RunError;
 use crate::stats::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
 
@@ -67,7 +68,11 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     let Err(report) = result else {
         return ExitCode::SUCCESS;
     };
-    let code = match report.downcast_ref::<CommandError>() {
+    let command = match report.downcast_ref::<RunError>() {
+        Some(RunError::Config(error)) => Some(error),
+        _ => report.downcast_ref::<CommandError>(),
+    };
+    let code = match command {
         // Whoever read the output wants no more of it, as in `weir stats | head`.
         Some(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;

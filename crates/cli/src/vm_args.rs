@@ -11,7 +11,7 @@ use crate::config::{PortName, SocketRole, VifConfig};
 
 /// Entries per virtqueue that weir suggests: the most that QEMU gives a vhost-user device
 /// (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
-const QUEUE_SIZE: u16 = 1024;
+pub(crate) const QUEUE_SIZE: u16 = 1024;
 /// Seconds between two attempts of a VM monitor to reach weir.
 const RECONNECT_SECS: u32 = 1;
 /// From here on QEMU has `reconnect-ms` and calls `reconnect` deprecated.

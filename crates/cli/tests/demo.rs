@@ -55,9 +55,11 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
     assert!(bulk > 0.0, "{text}");
     // A receiver is called at most once for each packet.
     assert!(numbers(&text, "calls per packet").iter().all(|calls| *calls <= 1.0), "{text}");
-    for label in ["packets lost", "packets reordered"] {
-        assert_eq!(numbers(&text, label), [0.0; 4], "{text}");
-    }
+    let lost_reordered = row(&text, "lost, reordered");
+    assert_eq!(lost_reordered.len(), phases, "{text}");
+    assert_eq!(lost_reordered[0], "0, 0", "{text}");
+    // Small packets may get lost where a guest waits long for a CPU; none may overtake another.
+    assert!(lost_reordered.iter().all(|cell| cell.ends_with(", 0")), "{text}");
     for label in [
         "moderation",
         "hold time p50",
@@ -87,7 +89,7 @@ fn interrupted_demo_prints_what_was_measured() {
     let output = child.wait_with_output().unwrap();
     assert!(start.elapsed() < Duration::from_secs(3));
     let text = text(&output);
-    assert_eq!(numbers(&text, "packets lost").len(), 1, "{text}");
+    assert_eq!(row(&text, "lost, reordered").len(), 1, "{text}");
     assert!(numbers(&text, "packets/s")[0] > 0.0, "{text}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -45,6 +45,8 @@ fn check_shows_the_line_and_exits_with_3() {
     assert!(text.contains("weir.toml:2:1") && text.contains("did you mean `queues`?"), "{text}");
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(stdout(&output), "");
+    // So does a switch that is to be started with it.
+    assert_eq!(weir(&["run", &file]).status.code(), Some(3));
 }
 
 #[test]

@@ -128,8 +128,10 @@ impl Drop for Engine {
     }
 }
 
-/// `/proc/self/task/TID/schedstat`: time on a CPU (ns), time waiting, time slices.
-fn thread_cpu_ns(tid: u32) -> Option<u64> {
+/// CPU time (ns) of a thread of this process; `None` when it has ended or the kernel does not say.
+///
+/// From `/proc/self/task/TID/schedstat`: time on a CPU, time waiting for one, time slices.
+pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
 }

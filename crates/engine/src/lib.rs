@@ -29,7 +29,7 @@ pub mod stats;
 mod switch;
 mod worker;
 
-pub use engine::{Engine, WorkerStats};
+pub use engine::{Engine, WorkerStats, thread_cpu_ns};
 pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};

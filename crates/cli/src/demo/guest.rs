@@ -12,6 +12,7 @@ use weir_wire::Mac;
 
 use super::DemoError;
 use super::traffic::{Role, Traffic};
+use crate::vm_args;
 
 /// TCP or UDP port of the sender and of the receiver.
 const PORTS: (u16, u16) = (40_000, 5_201);
@@ -51,7 +52,8 @@ pub(super) struct IdleGuest {
 impl IdleGuest {
     /// Connects to the switch at `socket`.
     pub(super) fn connect(role: Role, socket: &Path) -> Result<Self, DemoError> {
-        let options = Options::new(role.station().mac);
+        let options =
+            Options { queue_size: vm_args::QUEUE_SIZE, ..Options::new(role.station().mac) };
         let connect_error = |source| DemoError::Connect { guest: role.name(), source };
         let mut vif = Vif::connect(socket, &options).map_err(connect_error)?;
         let pair = vif.queue_pairs().remove(0);
@@ -95,9 +97,7 @@ impl Guest {
     /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
     pub(super) fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
-        // Time on a CPU (ns), time waiting for one (ns), times scheduled.
-        let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
-        text.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        weir_engine::thread_cpu_ns(tid).unwrap_or(0)
     }
 
     /// Whether its thread has ended, which nobody asked it to.

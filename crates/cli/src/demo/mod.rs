@@ -2,7 +2,7 @@
 //!
 //! Nothing is faked but the machines: the switch is what `weir run` starts, the guests are
 //! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory. Each
-//! [`Phase`] has a switch and guests of its own, so that counters and histograms are the phase's.
+//! phase has a switch and guests of its own, so that counters and histograms are the phase's.
 //!
 //! | file | what |
 //! |---|---|
@@ -80,9 +80,9 @@ pub enum DemoError {
         /// What went wrong.
         source: VifError,
     },
-    /// A guest is connected and its interface does not run.
+    /// A guest is connected and nothing goes through its interface.
     #[error("the interface of the guest {guest} does not start: {reason}")]
-    NotRunning {
+    NotReady {
         /// The guest.
         guest: &'static str,
         /// What the switch says of the port.

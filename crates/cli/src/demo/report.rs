@@ -37,8 +37,7 @@ const ROWS: &[Row] = &[
         label: "latency p99",
         cell: |outcome| latency(&outcome.figures, |latency| latency.p99_ns),
     },
-    Row { label: "packets lost", cell: |outcome| decimal(outcome.figures.lost) },
-    Row { label: "packets reordered", cell: |outcome| decimal(outcome.figures.reordered) },
+    Row { label: "lost, reordered", cell: |outcome| lost_reordered(&outcome.figures) },
     Row { label: "CPU s, switch", cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s) },
     Row { label: "CPU s, guests", cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s) },
     Row {
@@ -51,6 +50,11 @@ const ROWS: &[Row] = &[
 
 fn latency(figures: &Figures, of: fn(Latency) -> u64) -> String {
     figures.latency.map_or_else(|| "-".into(), |latency| time(of(latency)))
+}
+
+/// Packets that did not come, and those that came after a later one.
+pub(super) fn lost_reordered(figures: &Figures) -> String {
+    format!("{}, {}", decimal(figures.lost), decimal(figures.reordered))
 }
 
 /// The table, and what went wrong.
@@ -151,11 +155,9 @@ impl fmt::Display for Closing<'_> {
         writeln!(
             f,
             "
-You have seen weir switch packets between two guests over vhost-user, as it does
-for VMs: each packet was copied once, from the sender's memory to the receiver's.
-That came to {},
-on {cpus} shared by the switch and both guests; these look at headers only, so a
-VM, whose kernel moves the payload once more, will show less.
+You saw weir switch packets between two vhost-user guests, with one copy each:
+{}.
+All shared {cpus}; a VM, whose kernel copies the payload again, gets less.
 Next, start a switch and plug in a VM of your own:
   echo '[vif.web0]' > weir.toml && weir run weir.toml
   qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)",

@@ -16,7 +16,7 @@ use crate::config::{
 use crate::stats::{PortState, PortStats, SwitchStats};
 use crate::switch::Switch;
 
-/// How long an interface may take from the guest's kick to receiving.
+/// How long a guest's interface may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const START_POLL: Duration = Duration::from_millis(1);
@@ -39,9 +39,12 @@ impl Rig {
         let sender = connect(Role::Sender)?;
         let receiver = connect(Role::Receiver)?;
         for role in [Role::Sender, Role::Receiver] {
-            wait_until_running(&switch, role)?;
+            wait_until(&switch, role, |port| port.state == PortState::Running)?;
         }
         let receiver = receiver.start(phase.traffic)?;
+        // Until the receiver has said where it is, frames to it are flooded, and floods don't wait
+        // for room.
+        wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
         let sender = sender.start(phase.traffic)?;
         Ok(Self { sender, receiver, switch, traffic: phase.traffic, started: Instant::now() })
     }
@@ -148,19 +151,20 @@ fn drops(stats: &SwitchStats) -> BTreeMap<String, u64> {
     drops
 }
 
-/// Frames that are sent to an interface before it runs are lost, as with any machine that boots.
-fn wait_until_running(switch: &Switch, role: Role) -> Result<(), DemoError> {
+/// Waits until a guest's interface is `ready`: what is sent to it before is lost, as with any
+/// machine that boots.
+fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Result<(), DemoError> {
     let start = Instant::now();
     loop {
         let stats = switch.stats();
         let port = port(&stats, role);
-        let state = port.map(|port| port.state).unwrap_or_default();
-        if state == PortState::Running {
+        if port.is_some_and(ready) {
             return Ok(());
         }
+        let state = port.map(|port| port.state).unwrap_or_default();
         if state == PortState::Stopped || start.elapsed() > START_TIMEOUT {
             let reason = port.and_then(|port| port.stopped_reason.clone());
-            return Err(DemoError::NotRunning {
+            return Err(DemoError::NotReady {
                 guest: role.name(),
                 reason: reason.unwrap_or_else(|| format!("the port is {state}")),
             });

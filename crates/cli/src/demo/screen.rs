@@ -11,6 +11,7 @@ use ratatui::widgets::{Block, BorderType, Padding, Paragraph, Row, Sparkline, Ta
 use ratatui::{DefaultTerminal, Frame};
 
 use super::figures::{Figures, Sample, or_dash};
+use super::report::lost_reordered;
 use super::traffic::Traffic;
 use super::{DemoError, Progress, View};
 use crate::stats::{decimal, time};
@@ -163,7 +164,10 @@ impl Metric {
 
     fn text(self, figures: &Figures) -> String {
         match self {
-            Self::GbitPerS => format!("{:.1} Gbit/s", figures.gbit_per_s()),
+            Self::GbitPerS => match figures.gbit_per_s() {
+                rate if rate < 1.0 => format!("{rate:.3} Gbit/s"),
+                rate => format!("{rate:.1} Gbit/s"),
+            },
             Self::PacketsPerS => format!("{} packets/s", decimal(figures.packets_per_s())),
         }
     }
@@ -214,10 +218,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
                 "calls per packet",
                 or_dash(figures.calls_per_packet(), |calls| format!("{calls:.3}")),
             ),
-            (
-                "lost, reordered",
-                format!("{}, {}", decimal(figures.lost), decimal(figures.reordered)),
-            ),
+            ("lost, reordered", lost_reordered(&figures)),
         ],
     );
     figure_list(

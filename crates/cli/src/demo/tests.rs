@@ -7,7 +7,7 @@ use super::figures::{Latency, Trouble};
 use super::*;
 use crate::stats::HoldTimes;
 
-/// Ten seconds in the middle of a demo of 20 s: what a rate of `frames` each second counts.
+/// The counters after `tenths` of a second with `frames` and `bytes` each second.
 fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {
     let n = u64::from(tenths);
     Sample {
@@ -78,8 +78,7 @@ fn table_for_people() {
     latency is           frame to ACK        one way        one way     round trip
     latency p50                152 us         152 us         152 us         152 us
     latency p99                990 us         990 us         990 us         990 us
-    packets lost                    0              0              0              0
-    packets reordered               0              0              0              0
+    lost, reordered              0, 0           0, 0           0, 0           0, 0
     CPU s, switch                5.70           5.70           5.70           5.70
     CPU s, guests                6.24           6.24           6.24           6.24
     bytes/CPU s, switch        3.4 GB        83.2 MB         674 kB         1.7 MB
@@ -90,15 +89,22 @@ fn table_for_people() {
 #[test]
 fn closing_words_name_the_figures_and_the_next_step() {
     insta::assert_snapshot!(report::Closing::new(&outcomes(), 2).to_string(), @r#"
-    You have seen weir switch packets between two guests over vhost-user, as it does
-    for VMs: each packet was copied once, from the sender's memory to the receiver's.
-    That came to 26.0 Gbit/s of TCP, 1,234,567 small packets/s, round trips of 152 us,
-    on 2 CPUs shared by the switch and both guests; these look at headers only, so a
-    VM, whose kernel moves the payload once more, will show less.
+    You saw weir switch packets between two vhost-user guests, with one copy each:
+    26.0 Gbit/s of TCP, 1,234,567 small packets/s, round trips of 152 us.
+    All shared 2 CPUs; a VM, whose kernel copies the payload again, gets less.
     Next, start a switch and plug in a VM of your own:
       echo '[vif.web0]' > weir.toml && weir run weir.toml
       qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)
     "#);
+}
+
+#[test]
+fn report_fits_a_terminal_of_80_by_24_with_the_prompt() {
+    let outcomes = outcomes();
+    let (table, closing) = (report::Summary::new(&outcomes), report::Closing::new(&outcomes, 256));
+    let text = format!("{table}{closing}");
+    assert!(text.lines().count() <= 23, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
 }
 
 #[test]
@@ -131,7 +137,7 @@ fn display_fits_80_by_24() {
     insta::assert_snapshot!(screen(80, 24).backend(), @r#"
     " weir demo   two guests, one switch, every packet copied once       9 s of 20 s "
     "                                                                                "
-    "╭ 64-byte flood: UDP as fast as it goes, at most 256 in flight ────────────────╮"
+    "╭ 64-byte flood: UDP as fast as it goes, at most 512 in flight ────────────────╮"
     "│                                                                              │"
     "│ ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃                                │"
     "│ █████████████████████████████████████████████                                │"
@@ -141,7 +147,7 @@ fn display_fits_80_by_24() {
     "│ █████████████████████████████████████████████                                │"
     "│ █████████████████████████████████████████████                                │"
     "╰───────────────────────────────────────────────────────── 1,234,567 packets/s ╯"
-    "  throughput        0.6 Gbit/s            hold time   p50 11 us, p99 45 us      "
+    "  throughput        0.632 Gbit/s          hold time   p50 11 us, p99 45 us      "
     "  packets           1,234,567 packets/s   one way     p50 152 us, p99 990 us    "
     "  calls per packet  0.250                 switch CPU  95%                       "
     "  lost, reordered   0, 0                  guests CPU  104%                      "
@@ -161,7 +167,7 @@ fn display_fits_120_by_40() {
     insta::assert_snapshot!(screen(120, 40).backend(), @r#"
     " weir demo   two guests, one switch, every packet copied once                                               9 s of 20 s "
     "                                                                                                                        "
-    "╭ 64-byte flood: UDP as fast as it goes, at most 256 in flight ────────────────────────────────────────────────────────╮"
+    "╭ 64-byte flood: UDP as fast as it goes, at most 512 in flight ────────────────────────────────────────────────────────╮"
     "│                                                                                                                      │"
     "│                                                                                                                      │"
     "│ ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁                                                 │"
@@ -177,7 +183,7 @@ fn display_fits_120_by_40() {
     "│ ████████████████████████████████████████████████████████████████████                                                 │"
     "│ ████████████████████████████████████████████████████████████████████                                                 │"
     "╰───────────────────────────────────────────────────────────────────────────────────────────────── 1,234,567 packets/s ╯"
-    "  throughput        0.6 Gbit/s            hold time   p50 11 us, p99 45 us                                              "
+    "  throughput        0.632 Gbit/s          hold time   p50 11 us, p99 45 us                                              "
     "  packets           1,234,567 packets/s   one way     p50 152 us, p99 990 us                                            "
     "  calls per packet  0.250                 switch CPU  95%                                                               "
     "  lost, reordered   0, 0                  guests CPU  104%                                                              "

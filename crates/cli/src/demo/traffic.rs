@@ -10,8 +10,9 @@ use crate::stats::decimal;
 
 /// Bytes of the frames that are small.
 const SMALL_FRAME_BYTES: usize = 64;
-/// Packets that may be in flight when small packets go as fast as they can.
-const FLOOD_WINDOW: u32 = 256;
+/// Packets that may be in flight when small packets go as fast as they can: half a
+/// guest's ring, so that what is lost was not lost for want of room.
+const FLOOD_WINDOW: u32 = 512;
 /// When the stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest
 /// that has to wait for a CPU does not exceed.
 const BULK_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
