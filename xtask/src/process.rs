@@ -109,7 +109,8 @@ impl Process {
         self.end_now();
     }
 
-    fn end_now(&mut self) {
+    /// The same, for a process that is to be replaced.
+    pub fn end_now(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -83,6 +83,7 @@ impl Setup {
 /// A running weir, killed when dropped.
 pub struct Weir {
     process: Process,
+    placement: Placement,
     /// Where the TAP is, if there is one.
     netns: Option<Netns>,
     program: String,
@@ -103,9 +104,8 @@ impl Weir {
             cpu: setup.cpu,
         };
         let program = lab.weir.to_string_lossy().into_owned();
-        let argv = [program.as_str(), "run", &config.to_string_lossy()];
-        let process = Process::start_logged(&argv, &placement, &dir.join("weir.log"))?;
-        let mut weir = Self { process, netns, program, dir, qemu: lab.qemu };
+        let process = launch(&program, &dir, &placement)?;
+        let mut weir = Self { process, placement, netns, program, dir, qemu: lab.qemu };
 
         let sockets: Vec<_> = (0_u8..)
             .zip(&setup.vifs)
@@ -118,6 +118,18 @@ impl Weir {
         })
         .map_err(|error| weir.with_log(&error))?;
         Ok(weir)
+    }
+
+    /// SIGKILL, and the same again: returns when every interface has its guest back.
+    pub fn crash_and_restart(&mut self) -> Result<()> {
+        self.process.end_now();
+        self.process = launch(&self.program, &self.dir, &self.placement)?;
+        wait_until("the guests to be back", START_PATIENCE, || {
+            self.process.check_alive()?;
+            // Until it listens again, its old control socket answers nobody.
+            Ok(self.stats().is_ok_and(|stats| stats.all_running()))
+        })
+        .map_err(|error| self.with_log(&error))
     }
 
     /// The namespace of the TAP uplink.
@@ -178,27 +190,28 @@ impl Weir {
 
 impl Switch for Weir {
     fn plug(&self, index: u8) -> Result<Plug> {
-        let config = self.dir.join("weir.toml");
-        let (name, config) = (name(index), config.to_string_lossy());
-        let mut argv = vec![
-            self.program.as_str(),
-            "qemu-args",
-            &name,
-            "--config",
-            &config,
-            "--memory",
-            MEMORY,
-        ];
-        if !self.qemu.has_msix() {
-            argv.extend(["--vectors", "0"]);
-        }
-        let qemu_args = shell_words(&run(&argv)?);
-        Ok(Plug { qemu_args, placement: Placement::default() })
+        plug(&self.program, self.qemu, &name(index), &self.dir.join("weir.toml"))
     }
 
     fn link(&self, index: u8) -> Result<Link> {
         Ok(Link { socket: self.socket(index)?, mac: address::mac(index) })
     }
+}
+
+fn launch(program: &str, dir: &Path, placement: &Placement) -> Result<Process> {
+    let config = dir.join("weir.toml");
+    let argv = [program, "run", &config.to_string_lossy()];
+    Process::start_logged(&argv, placement, &dir.join("weir.log"))
+}
+
+/// What `weir qemu-args` says for interface `name` of a configuration.
+pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug> {
+    let config = config.to_string_lossy();
+    let mut argv = vec![program, "qemu-args", name, "--config", &config, "--memory", MEMORY];
+    if !qemu.has_msix() {
+        argv.extend(["--vectors", "0"]);
+    }
+    Ok(Plug { qemu_args: shell_words(&run(&argv)?), placement: Placement::default() })
 }
 
 /// The name of interface `index` in the configuration.

@@ -32,6 +32,13 @@ impl Stats {
         state.ok_or_else(|| self.unreadable("a port's state"))
     }
 
+    /// Whether there is a port, and packets can flow at every one.
+    pub fn all_running(&self) -> bool {
+        self.report["ports"].as_array().is_some_and(|ports| {
+            !ports.is_empty() && ports.iter().all(|port| port["state"] == "running")
+        })
+    }
+
     /// Why weir stopped a port, if it did.
     pub fn stopped_reason(&self, port: &str) -> Result<Option<&str>> {
         Ok(self.port(port)?["stopped_reason"].as_str())

@@ -112,6 +112,21 @@ fn an_offset_inside_a_page_finds_the_right_bytes() {
 }
 
 #[test]
+fn as_many_regions_as_memory_slots_and_no_more() {
+    let file = memfd(0x1000);
+    let mut memory = GuestMemory::default();
+    for slot in 0..weir_limits::MEM_SLOTS_MAX as u64 {
+        memory.add(spec(slot << 20, 0x1000), &file).unwrap();
+    }
+    let one_more = spec(1 << 40, 0x1000);
+    assert!(matches!(memory.add(one_more, &file), Err(MemoryError::TooMany)));
+    assert_eq!(memory.len(), 509);
+    for slot in 0..weir_limits::MEM_SLOTS_MAX as u64 {
+        assert!(memory.slice(slot << 20, 0x1000).is_some());
+    }
+}
+
+#[test]
 fn removing_a_region_unmaps_only_that_one() {
     let mut memory = GuestMemory::map(&[
         (spec(0, 0x1000), memfd(0x1000)),

@@ -1,8 +1,10 @@
 //! What must hold between weir and machines it does not control: real guests, the kernel, DPDK.
 
+mod backend_program;
 mod guests;
 mod kill;
 mod queues;
+mod restart;
 mod testpmd;
 mod uplink;
 mod vlan;
@@ -38,6 +40,14 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
         run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
+    },
+    SystemTest {
+        name: "killed_weir_comes_back_and_guests_go_on",
+        run: restart::killed_weir_comes_back_and_guests_go_on,
+    },
+    SystemTest {
+        name: "backend_program_joins_guest_and_tap",
+        run: backend_program::backend_program_joins_guest_and_tap,
     },
     SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
     SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
