@@ -50,6 +50,14 @@ struct List {
     unicast: u64,
 }
 
+impl List {
+    #[inline]
+    fn push(&mut self, outgoing: Outgoing, unicast: bool) {
+        self.unicast |= u64::from(unicast) << self.frames.len();
+        self.frames.push(outgoing);
+    }
+}
+
 /// The lists of one burst, kept between bursts: the loop allocates only until it has seen its
 /// widest flood.
 pub struct Forwarder {
@@ -93,12 +101,29 @@ pub struct Ingress<'a> {
     pub now_ns: u64,
 }
 
+/// The decision for a unicast frame, which holds for those like it that follow in the burst: the
+/// frames of one flow come in a row.
+struct Run {
+    key: FrameKey,
+    tag: EgressTag,
+    list: usize,
+}
+
 impl Forwarder {
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        let mut run: Option<Run> = None;
         for index in 0..burst.frames().len() {
-            self.classify(&ingress, burst, index as u16);
+            let frame = &burst.frames()[index];
+            let key = FrameKey { src: frame.ethernet.src, dst: frame.ethernet.dst, tag: frame.tag };
+            let frame = index as u16; // a burst is short
+            match &run {
+                Some(run) if run.key == key => {
+                    self.lists[run.list].push(Outgoing { frame, tag: run.tag }, true);
+                }
+                _ => run = self.classify(&ingress, burst, key, frame),
+            }
         }
         for list in 0..self.used {
             self.serve(&ingress, burst, list);
@@ -106,33 +131,39 @@ impl Forwarder {
         self.used = 0;
     }
 
-    #[inline]
-    fn classify(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: u16) {
-        let frame = &burst.frames()[usize::from(index)];
-        let key = FrameKey { src: frame.ethernet.src, dst: frame.ethernet.dst, tag: frame.tag };
+    fn classify(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &mut Burst<'_>,
+        key: FrameKey,
+        frame: u16,
+    ) -> Option<Run> {
         let now_secs = crate::clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
             Err(reason) => ingress.counters.dropped(reason, 1),
-            Ok(Forward::Unicast { port, vid }) => {
-                if burst.blocked.contains(&port) {
-                    if !burst.park(index, port) {
-                        count_drop(ingress, port, DropReason::RxRingFull);
-                    }
-                } else if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
-                    self.append(ingress, burst, port, Outgoing { frame: index, tag }, true);
+            Ok(Forward::Unicast { port, .. }) if burst.blocked.contains(&port) => {
+                if !burst.park(frame, port) {
+                    count_drop(ingress, port, DropReason::RxRingFull);
                 }
+            }
+            Ok(Forward::Unicast { port, vid }) => {
+                let tag = ingress.view.egress(port, vid, key.tag)?;
+                let list = self.append(ingress, burst, port, Outgoing { frame, tag }, true)?;
+                return Some(Run { key, tag, list });
             }
             Ok(Forward::Flood { vid }) => {
                 for port in ingress.view.flood_ports(ingress.port, vid) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
-                        self.append(ingress, burst, port, Outgoing { frame: index, tag }, false);
+                        self.append(ingress, burst, port, Outgoing { frame, tag }, false);
                     }
                 }
             }
         }
+        None
     }
 
-    #[inline]
+    /// Puts a frame into its receiver's list. Says which, if that does not depend on more than the
+    /// receiver.
     fn append(
         &mut self,
         ingress: &Ingress<'_>,
@@ -140,17 +171,16 @@ impl Forwarder {
         port: PortId,
         outgoing: Outgoing,
         unicast: bool,
-    ) {
-        let Some(slot) = slot(ingress.ports, port) else {
-            return;
-        };
-        let queue = match slot.port.rx_queues() {
+    ) -> Option<usize> {
+        let slot = slot(ingress.ports, port)?;
+        let queues = slot.port.rx_queues();
+        let queue = match queues {
             0 => {
                 // A flood reaches whoever is there; only a frame meant for this port is lost.
                 if unicast {
                     slot.counters.dropped(DropReason::RxNotReady, 1);
                 }
-                return;
+                return None;
             }
             1 => 0,
             _ => {
@@ -158,6 +188,13 @@ impl Forwarder {
                 slot.port.rx_queue_for(symmetric_hash(head.as_slice()))
             }
         };
+        let list = self.list_for(port, queue);
+        self.lists[list].push(outgoing, unicast);
+        (queues == 1).then_some(list)
+    }
+
+    /// The list of a receive queue in this burst.
+    fn list_for(&mut self, port: PortId, queue: usize) -> usize {
         let entry = &mut self.list_of[port.index() * QUEUE_PAIRS_MAX + queue % QUEUE_PAIRS_MAX];
         if *entry == NO_LIST {
             *entry = self.used as u16;
@@ -169,9 +206,7 @@ impl Forwarder {
             list.frames.clear();
             self.used += 1;
         }
-        let list = &mut self.lists[usize::from(*entry)];
-        list.unicast |= u64::from(unicast) << list.frames.len();
-        list.frames.push(outgoing);
+        usize::from(*entry)
     }
 
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {

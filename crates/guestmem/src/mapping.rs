@@ -155,6 +155,11 @@ impl Mapping {
         Ok(Self { spec, start, map_base, map_len, registration })
     }
 
+    /// Where the region's first byte is mapped.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// Address of the byte `offset` bytes into the region, if `len` bytes from there are in it.
     #[inline]
     pub(crate) fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {

@@ -1,6 +1,7 @@
 //! The memory table of one front end.
 
 use std::fs::File;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use weir_limits::MEM_SLOTS_MAX;
@@ -41,8 +42,29 @@ pub enum MemoryError {
 /// the middle of a burst keeps what it started with.
 #[derive(Clone, Default)]
 pub struct GuestMemory {
+    /// Keeps the mappings.
     regions: Vec<Arc<Mapping>>,
+    /// The same, in the same order, as a lookup needs them: one line of cache for two regions, and
+    /// no pointer to follow.
+    table: Vec<Translation>,
 }
+
+/// Where a region's guest-physical addresses are mapped.
+#[derive(Clone, Copy)]
+struct Translation {
+    guest_address: u64,
+    size: u64,
+    start: NonNull<u8>,
+}
+
+// SAFETY: an address is plain data; what it points to is owned by the `Mapping` beside it, which
+// is `Send` and `Sync`.
+unsafe impl Send for Translation {}
+// SAFETY: as above.
+unsafe impl Sync for Translation {}
+
+/// Up to here a table is searched from the front: guests have two or three regions.
+const LINEAR_SEARCH_MAX: usize = 8;
 
 impl GuestMemory {
     /// Maps `regions`. Nothing stays mapped when one of them is refused.
@@ -72,6 +94,7 @@ impl GuestMemory {
         }
         let position = self.regions.partition_point(|r| r.spec.guest_address < spec.guest_address);
         self.regions.insert(position, Arc::new(mapping));
+        self.translate();
         Ok(())
     }
 
@@ -86,6 +109,7 @@ impl GuestMemory {
         match position {
             Some(position) => {
                 self.regions.remove(position);
+                self.translate();
                 Ok(())
             }
             None => Err(MemoryError::NoSuchRegion {
@@ -115,21 +139,37 @@ impl GuestMemory {
         self.regions.iter().any(|r| r.poisoned())
     }
 
+    fn translate(&mut self) {
+        let translation = |region: &Arc<Mapping>| Translation {
+            guest_address: region.spec.guest_address,
+            size: region.spec.size,
+            start: region.start(),
+        };
+        self.table = self.regions.iter().map(translation).collect();
+    }
+
     #[inline]
-    fn region_at(&self, guest_address: u64) -> Option<&Mapping> {
-        let after = self.regions.partition_point(|r| r.spec.guest_address <= guest_address);
-        let region = self.regions.get(after.checked_sub(1)?)?;
-        (guest_address - region.spec.guest_address < region.spec.size).then_some(&**region)
+    fn region_at(&self, guest_address: u64) -> Option<&Translation> {
+        let has =
+            |region: &&Translation| guest_address.wrapping_sub(region.guest_address) < region.size;
+        if self.table.len() <= LINEAR_SEARCH_MAX {
+            return self.table.iter().find(has);
+        }
+        let after = self.table.partition_point(|r| r.guest_address <= guest_address);
+        self.table.get(after.checked_sub(1)?).filter(has)
     }
 
     /// `len` bytes at a guest-physical address, if one region holds them all.
     #[inline]
     pub fn slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
         let region = self.region_at(guest_address)?;
-        let start = region.at(guest_address - region.spec.guest_address, u64::from(len))?;
-        // SAFETY: `at` checked that `len` bytes from `start` are mapped while `region`, and so
-        // `self`, lives.
-        Some(unsafe { Slice::new(start, len as usize) })
+        let offset = guest_address - region.guest_address;
+        if u64::from(len) > region.size - offset {
+            return None;
+        }
+        // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
+        // `Mapping`, which self holds, lives; `len` bytes from there are among them.
+        Some(unsafe { Slice::new(region.start.add(offset as usize), len as usize) })
     }
 
     /// `len` bytes at a guest-physical address as one or, where regions touch, several slices,
@@ -144,7 +184,7 @@ impl GuestMemory {
         let (mut address, mut left) = (guest_address, u64::from(len));
         while left > 0 {
             let step = self.region_at(address).and_then(|region| {
-                let room = region.spec.size - (address - region.spec.guest_address);
+                let room = region.size - (address - region.guest_address);
                 let len = room.min(left) as u32; // left started as a u32
                 Some((self.slice(address, len)?, u64::from(len)))
             });
