@@ -156,10 +156,16 @@ fn prefetch_line(address: *const u8) {
 /// As [`prefetch_line`], and takes the line from other cores.
 #[inline]
 fn prefetch_line_to_write(address: *const u8) {
+    // The intrinsic with a hint to write becomes a plain prefetch unless the whole program is built
+    // for newer processors; the line would then be fetched twice, the second time by each store.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHW accesses nothing architecturally; processors without it take it for a no-op.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
