@@ -1,8 +1,9 @@
 //! The addresses of test machines, by their number.
 
 /// Ethernet address of machine `index`: locally administered, in QEMU's usual range.
-pub fn mac(index: u8) -> String {
-    format!("52:54:00:77:00:{:02x}", index + 1)
+pub fn mac(index: impl Into<u16>) -> String {
+    let [high, low] = (index.into() + 1).to_be_bytes();
+    format!("52:54:00:77:{high:02x}:{low:02x}")
 }
 
 /// IPv4 address of machine `index`.

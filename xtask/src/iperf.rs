@@ -106,6 +106,8 @@ pub struct Datagrams {
     pub sent: f64,
     /// Of these, lost.
     pub lost: f64,
+    /// Time that the client sent for.
+    pub seconds: f64,
 }
 
 impl Datagrams {
@@ -124,11 +126,28 @@ impl Datagrams {
         Self::parse(&json)
     }
 
+    /// Runs a client in `guest` that sends datagrams of `payload_bytes` as fast as it can.
+    pub fn flood(
+        guest: &mut Guest,
+        server: &str,
+        payload_bytes: u32,
+        seconds: u64,
+    ) -> Result<Self> {
+        let command = format!("iperf3 -J -u -c {server} -t {seconds} -b 0 -l {payload_bytes}");
+        Self::parse(&guest.run(&command, Duration::from_secs(seconds) + CLIENT_GRACE)?)
+    }
+
+    /// Datagrams that arrived, per second of sending.
+    pub fn received_per_second(&self) -> f64 {
+        (self.sent - self.lost) / self.seconds
+    }
+
     fn parse(json: &str) -> Result<Self> {
         let report = report(json)?;
         let sent = number(&report, "/end/sum/packets", json)?;
         let lost = number(&report, "/end/sum/lost_packets", json)?;
-        Ok(Self { sent, lost })
+        let seconds = number(&report, "/end/sum/seconds", json)?;
+        Ok(Self { sent, lost, seconds })
     }
 }
 
@@ -177,7 +196,9 @@ mod tests {
     #[test]
     fn warnings_may_stand_in_front_of_a_report() {
         let printed = "warning: UDP block size 8000 exceeds TCP MSS 1448\n\
-            {\"end\":{\"sum\":{\"packets\":10,\"lost_packets\":1}}}";
-        assert_eq!(Datagrams::parse(printed).unwrap(), Datagrams { sent: 10.0, lost: 1.0 });
+            {\"end\":{\"sum\":{\"seconds\":3,\"packets\":10,\"lost_packets\":1}}}";
+        let datagrams = Datagrams::parse(printed).unwrap();
+        assert_eq!(datagrams, Datagrams { sent: 10.0, lost: 1.0, seconds: 3.0 });
+        assert_eq!(datagrams.received_per_second(), 3.0);
     }
 }

@@ -24,6 +24,8 @@ mod report;
 mod steps;
 mod system_tests;
 mod testpmd;
+mod usage;
+mod vif_programs;
 mod weir;
 mod weir_stats;
 mod workspace;
@@ -58,12 +60,16 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
-    /// Measure weir against its peers and write target/bench/report.json. Needs root.
+    /// Measure weir against its peers; write target/bench/report.json, report.md and
+    /// docs/bench.svg. Needs root.
     Bench {
+        /// Only rows whose name contains this; nothing is then written.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
         /// How often every contender is measured.
         #[arg(long, default_value_t = 5)]
         rounds: u32,
-        /// A built weir to measure instead of this workspace's; the report is then not written.
+        /// A built weir to measure instead of this workspace's; nothing is then written.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
@@ -98,14 +104,19 @@ fn run(task: Task) -> Result<ExitCode> {
             println!("{} passed, {} failed", tally.passed, tally.failed);
             return Ok(if tally.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
-        Task::Bench { rounds, weir } => {
+        Task::Bench { only, rounds, weir } => {
             need_root()?;
-            let own = weir.is_none();
+            // The report speaks for this workspace, for all of it and for nothing else.
+            let complete = weir.is_none() && only.is_none();
             let lab = Lab::prepare(workspace, weir)?;
-            let report = bench::run(&lab, rounds)?;
-            // The report speaks for this workspace and for nothing else.
-            if own {
-                println!("written to {}", report.write(&lab.workspace)?.display());
+            let report = bench::run(&lab, rounds, only.as_deref())?;
+            if complete {
+                for path in report.write(&lab.workspace)? {
+                    println!("written: {}", path.display());
+                }
+            }
+            if report.failures() > 0 {
+                return Ok(ExitCode::FAILURE);
             }
         }
         Task::DemoVm { weir } => {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::error::{Error, Result};
 
@@ -183,6 +183,20 @@ pub fn run_in<S: AsRef<OsStr>>(argv: &[S], dir: &Path, env: &[(&str, &OsStr)]) -
         command: text,
         status: output.status.to_string(),
         output: format!("{stdout}{stderr}"),
+    })
+}
+
+/// Lets processes started from now on have `count` descriptors open, or more.
+pub fn allow_descriptors(count: u64) -> Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // No limit is `None`.
+    let wanted = Rlimit {
+        current: current.map(|current| current.max(count)),
+        maximum: maximum.map(|maximum| maximum.max(count)),
+    };
+    setrlimit(Resource::Nofile, wanted).map_err(|errno| Error::Io {
+        what: format!("allow {count} open descriptors"),
+        source: errno.into(),
     })
 }
 

@@ -1,6 +1,8 @@
-//! What a benchmark found: a table for people and `target/bench/report.json` for programs.
+//! What a benchmark found: tables and a chart for people, `target/bench/report.json` for programs.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+mod chart;
+
+use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
 
 use crate::{
     error::{Error, Result},
@@ -19,9 +21,19 @@ impl Samples {
         Self { values: Vec::new() }
     }
 
+    /// What was measured once.
+    pub fn one(value: f64) -> Self {
+        Self { values: vec![value] }
+    }
+
     /// Adds one round's value.
     pub fn push(&mut self, value: f64) {
         self.values.push(value);
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
     }
 
     /// Round by round, these over `others`: what changes from one round to the next for both, as a
@@ -49,16 +61,66 @@ impl Samples {
         let max = self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         (min, max)
     }
+
+    /// Median, smallest and largest value.
+    fn summary(&self) -> [f64; 3] {
+        let (min, max) = self.spread();
+        [self.median(), min, max]
+    }
 }
 
 /// One figure of a report.
 #[derive(Clone, Debug)]
-struct Figure {
+pub struct Figure {
     name: &'static str,
     unit: &'static str,
+    what: &'static str,
     samples: Samples,
     goal: Option<Goal>,
 }
+
+impl Figure {
+    /// A figure in `unit`; `what` says what was measured.
+    pub fn new(
+        name: &'static str,
+        unit: &'static str,
+        what: &'static str,
+        samples: Samples,
+    ) -> Self {
+        Self { name, unit, what, samples, goal: None }
+    }
+
+    /// weir over a peer, or over a limit.
+    pub fn ratio(name: &'static str, what: &'static str, samples: Samples) -> Self {
+        Self::new(name, RATIO, what, samples)
+    }
+
+    /// With what it is to reach, if anything.
+    pub fn goal(self, goal: Option<Goal>) -> Self {
+        Self { goal, ..self }
+    }
+
+    fn is_ratio(&self) -> bool {
+        self.unit == RATIO
+    }
+
+    /// Whether the median reaches the goal, if there is one.
+    fn reached(&self) -> Option<bool> {
+        self.goal.map(|goal| goal.reached_by(self.samples.median()))
+    }
+
+    /// `>= 2: missed`, or nothing.
+    fn verdict(&self) -> String {
+        let Some((goal, reached)) = self.goal.zip(self.reached()) else {
+            return String::new();
+        };
+        let verdict = if reached { "reached" } else { "missed" };
+        format!("{goal}: {verdict}")
+    }
+}
+
+/// The unit of ratios.
+const RATIO: &str = "x";
 
 /// What a figure is to reach.
 #[derive(Clone, Copy, Debug)]
@@ -76,41 +138,91 @@ impl Goal {
             Self::AtMost(bound) => value <= bound,
         }
     }
+
+    fn bound(self) -> f64 {
+        match self {
+            Self::AtLeast(bound) | Self::AtMost(bound) => bound,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(bound) => write!(out, ">= {bound}"),
+            Self::AtMost(bound) => write!(out, "<= {bound}"),
+        }
+    }
 }
 
 /// Everything one benchmark run found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     figures: Vec<Figure>,
+    /// Rows without figures, and why.
+    missing: Vec<(&'static str, String)>,
+    failures: u32,
 }
 
 impl Report {
-    /// Adds a figure. `unit` is for the table; a ratio's is `x`.
-    pub fn add(
-        &mut self,
-        name: &'static str,
-        unit: &'static str,
-        samples: Samples,
-        goal: Option<Goal>,
-    ) {
-        self.figures.push(Figure { name, unit, samples, goal });
+    /// Adds a figure.
+    pub fn add(&mut self, figure: Figure) {
+        self.figures.push(figure);
+    }
+
+    /// Says why there are no figures for the row `name`, where that is as it should be.
+    pub fn leave_out(&mut self, name: &'static str, why: String) {
+        self.missing.push((name, why));
+    }
+
+    /// The same where it is not.
+    pub fn fail(&mut self, name: &'static str, error: &Error) {
+        let text = error.to_string();
+        let first_line = text.lines().next().unwrap_or_default();
+        self.missing.push((name, format!("could not be measured: {first_line}")));
+        self.failures += 1;
+    }
+
+    /// Rows that could not be measured.
+    pub fn failures(&self) -> u32 {
+        self.failures
     }
 
     /// The table: median, spread over the rounds, and the goal where there is one.
     pub fn table(&self) -> String {
         let mut text =
-            format!("{:<28}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
-        for Figure { name, unit, samples, goal } in &self.figures {
-            let (median, (min, max)) = (samples.median(), samples.spread());
-            let [median_text, min, max] = [median, min, max].map(significant);
-            let goal = goal.map_or(String::new(), |goal| {
-                let verdict = if goal.reached_by(median) { "reached" } else { "MISSED" };
-                match goal {
-                    Goal::AtLeast(bound) => format!("  (goal >= {bound}: {verdict})"),
-                    Goal::AtMost(bound) => format!("  (goal <= {bound}: {verdict})"),
-                }
-            });
-            text += &format!("{name:<28}{median_text:>14}{min:>14}{max:>14}  {unit}{goal}\n");
+            format!("{:<32}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
+        for figure in &self.figures {
+            let Figure { name, unit, .. } = figure;
+            let [median, min, max] = figure.samples.summary().map(significant);
+            let goal = match figure.verdict() {
+                verdict if verdict.is_empty() => verdict,
+                verdict => format!("  (goal {verdict})"),
+            };
+            text += &format!("{name:<32}{median:>14}{min:>14}{max:>14}  {unit}{goal}\n");
+        }
+        for (name, why) in &self.missing {
+            text += &format!("{name:<32}  {why}\n");
+        }
+        text
+    }
+
+    /// The same as Markdown, with what was measured.
+    pub fn to_markdown(&self) -> String {
+        let mut text = String::from(
+            "| figure | median | min to max | unit | goal | what was measured |\n\
+             |---|--:|--:|---|---|---|\n",
+        );
+        for figure in &self.figures {
+            let Figure { name, unit, what, .. } = figure;
+            let [median, min, max] = figure.samples.summary().map(significant);
+            let verdict = figure.verdict();
+            text += &format!(
+                "| `{name}` | {median} | {min} to {max} | {unit} | {verdict} | {what} |\n"
+            );
+        }
+        for (name, why) in &self.missing {
+            text += &format!("| `{name}` | | | | | {why} |\n");
         }
         text
     }
@@ -119,19 +231,37 @@ impl Report {
     pub fn to_json(&self) -> String {
         let mut numbers = BTreeMap::new();
         for Figure { name, samples, .. } in &self.figures {
-            let (min, max) = samples.spread();
-            numbers.insert((*name).to_owned(), samples.median());
+            let [median, min, max] = samples.summary();
+            numbers.insert((*name).to_owned(), median);
             numbers.insert(format!("{name}_min"), min);
             numbers.insert(format!("{name}_max"), max);
         }
         format!("{:#}\n", serde_json::json!(numbers))
     }
 
-    /// Writes `target/bench/report.json` and returns its path.
-    pub fn write(&self, workspace: &Workspace) -> Result<PathBuf> {
-        let path = workspace.target("bench")?.join("report.json");
-        fs::write(&path, self.to_json()).map_err(Error::io("write", &path))?;
-        Ok(path)
+    /// The ratios that have a goal, as bars.
+    pub fn to_svg(&self) -> String {
+        let ratios = self.figures.iter().filter(|figure| figure.is_ratio());
+        let bars = ratios.filter_map(|figure| {
+            let [median, min, max] = figure.samples.summary();
+            Some(chart::Bar { name: figure.name, median, min, max, goal: figure.goal?.bound() })
+        });
+        chart::draw(&bars.collect::<Vec<_>>())
+    }
+
+    /// Writes `report.json` and `report.md` in `target/bench`, and `docs/bench.svg`; their paths.
+    pub fn write(&self, workspace: &Workspace) -> Result<[PathBuf; 3]> {
+        let dir = workspace.target("bench")?;
+        let paths = [
+            dir.join("report.json"),
+            dir.join("report.md"),
+            workspace.root.join("docs").join("bench.svg"),
+        ];
+        let texts = [self.to_json(), self.to_markdown(), self.to_svg()];
+        for (path, text) in paths.iter().zip(texts) {
+            fs::write(path, text).map_err(Error::io("write", path))?;
+        }
+        Ok(paths)
     }
 }
 
@@ -161,16 +291,48 @@ mod tests {
         assert_eq!(ratio.spread(), (2.0, 3.0));
     }
 
-    #[test]
-    fn json_is_flat_and_table_says_whether_a_goal_is_reached() {
+    fn report() -> Report {
         let mut report = Report::default();
-        report.add("fast", "x", samples(&[2.0]), Some(Goal::AtLeast(1.0)));
-        report.add("idle", "/s", samples(&[2.0]), Some(Goal::AtMost(1.0)));
-        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        let fast = Figure::ratio("fast", "speed", samples(&[2.0, 2.5, 1.5]));
+        report.add(fast.goal(Some(Goal::AtLeast(1.0))));
+        let idle = Figure::new("idle", "/s", "rest", samples(&[2.0]));
+        report.add(idle.goal(Some(Goal::AtMost(1.0))));
+        report.leave_out("packed", "not supported".into());
+        report
+    }
+
+    #[test]
+    fn json_is_flat_and_without_what_was_left_out() {
+        let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
         assert_eq!(json["fast"], 2.0);
+        assert_eq!(json["fast_min"], 1.5);
         assert_eq!(json["idle_max"], 2.0);
-        let table = report.table();
+        assert_eq!(json.as_object().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn tables_say_whether_a_goal_is_reached_and_what_is_missing() {
+        let table = report().table();
         assert!(table.contains("(goal >= 1: reached)"), "{table}");
-        assert!(table.contains("(goal <= 1: MISSED)"), "{table}");
+        assert!(table.contains("(goal <= 1: missed)"), "{table}");
+        assert!(table.contains("not supported"), "{table}");
+        let markdown = report().to_markdown();
+        let row = "| `fast` | 2.000 | 1.500 to 2.500 | x | >= 1: reached | speed |";
+        assert!(markdown.contains(row), "{markdown}");
+        assert!(markdown.contains("| `packed` | | | | | not supported |"), "{markdown}");
+    }
+
+    #[test]
+    fn a_row_that_fails_is_counted_and_named() {
+        let mut report = report();
+        report.fail("slow", &Error::Check("no such luck\nand more".into()));
+        assert_eq!(report.failures(), 1);
+        assert!(report.table().contains("could not be measured: no such luck\n"));
+    }
+
+    #[test]
+    fn the_chart_shows_ratios_only() {
+        let svg = report().to_svg();
+        assert!(svg.contains(">fast<") && !svg.contains(">idle<"), "{svg}");
     }
 }

@@ -20,12 +20,48 @@ use crate::{
 /// How long testpmd may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bursts of 32 packets that each queue sends at the start: half of a ring of 256 descriptors, so
-/// that a packet always finds room and none is lost for a reason of testpmd's own.
-const FIRST_BURSTS: u32 = 4;
+/// The packets that go round, and the rings they go through.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    /// Queue pairs of each port.
+    pub queues: u8,
+    /// Length of each packet without its checksum, 64 to 1500.
+    pub packet_bytes: u32,
+    /// Packets that testpmd takes from and gives to a ring at a time, at most 512.
+    pub burst: u32,
+    /// Bursts that each queue sends at the start: what is in flight in each direction from then on.
+    /// To be a good deal less than [`Traffic::queue_size`], so that a packet always finds room and
+    /// none is lost for a reason of testpmd's own.
+    pub first_bursts: u32,
+    /// Entries of each ring.
+    pub queue_size: u16,
+    /// The rings' format.
+    pub rings: Rings,
+}
 
-/// Length of each packet without its checksum: the shortest that Ethernet carries.
-const PACKET_BYTES: u32 = 64;
+/// The format of rings (virtio 1.2 §2.7 and §2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rings {
+    /// Split, with buffers used in any order.
+    Split,
+    /// Packed, with buffers used in the order in which they were made available.
+    PackedInOrder,
+}
+
+impl Default for Traffic {
+    /// The shortest packets that Ethernet carries, 128 of them in each direction of one queue pair
+    /// with split rings of 256 entries.
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            packet_bytes: 64,
+            burst: 32,
+            first_bursts: 4,
+            queue_size: 256,
+            rings: Rings::Split,
+        }
+    }
+}
 
 /// One port of the switch under test.
 #[derive(Clone, Debug)]
@@ -41,18 +77,29 @@ pub struct Testpmd {
     process: Process,
     dialogue: crate::process::Dialogue,
     transcript: String,
+    first_bursts: u32,
 }
 
 impl Testpmd {
-    /// Starts testpmd on `links` with `queues` queue pairs on each, all its threads on CPU `cpu`.
-    pub fn start(links: [&Link; 2], queues: u8, cpu: usize) -> Result<Self> {
+    /// Starts testpmd on `links` for `traffic`, all its threads on CPU `cpu`.
+    pub fn start(links: [&Link; 2], traffic: &Traffic, cpu: usize) -> Result<Self> {
+        let Traffic { queues, packet_bytes, burst, first_bursts, queue_size, rings } = *traffic;
         let [first, second] = links;
+        let format = match rings {
+            Rings::Split => "",
+            Rings::PackedInOrder => ",packed_vq=1,in_order=1",
+        };
         let vdev = |number: u8, link: &Link| {
             let Link { socket, mac } = link;
             let path = socket.display();
-            format!("--vdev=net_virtio_user{number},path={path},queues={queues},mac={mac}")
+            format!(
+                "--vdev=net_virtio_user{number},path={path},queues={queues},\
+                 queue_size={queue_size},mac={mac}{format}"
+            )
         };
-        let length = format!("--txpkts={PACKET_BYTES}");
+        let length = format!("--txpkts={packet_bytes}");
+        let burst = format!("--burst={burst}");
+        let (rxd, txd) = (format!("--rxd={queue_size}"), format!("--txd={queue_size}"));
         let lcores = format!("--lcores=0@{cpu},1@{cpu}");
         let (vdev0, vdev1) = (vdev(0, first), vdev(1, second));
         // Each port's packets are addressed to the other, as the switch has to learn them.
@@ -79,20 +126,23 @@ impl Testpmd {
             "--total-num-mbufs=16384",
             "--txonly-multi-flow",
             &length,
+            &burst,
+            &rxd,
+            &txd,
             &rxq,
             &txq,
             &peer0,
             &peer1,
         ];
         let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
-        let mut testpmd = Self { process, dialogue, transcript: String::new() };
+        let mut testpmd = Self { process, dialogue, transcript: String::new(), first_bursts };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
         Ok(testpmd)
     }
 
     /// Sends the first packets and forwards from then on.
     pub fn circulate(&mut self) -> Result<()> {
-        self.command(&format!("start tx_first {FIRST_BURSTS}"))?;
+        self.command(&format!("start tx_first {}", self.first_bursts))?;
         self.await_line("forwarding to start", |line| line.contains("packet forwarding"))
     }
 

@@ -16,6 +16,7 @@ use crate::{
     process::{Placement, Process, run, run_in, wait_until},
     qemu::{MEMORY, Plug, Qemu},
     testpmd::Link,
+    usage::Usage,
     weir_stats::Stats,
     workspace::{Workspace, socket_path},
 };
@@ -40,6 +41,8 @@ pub struct Vif {
     pub queues: Option<u8>,
     /// The VLAN it is an access port of.
     pub vlan: Option<u16>,
+    /// Its Ethernet address; [`address::mac`] of its index where nothing is said.
+    pub mac: Option<&'static str>,
 }
 
 /// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
@@ -65,9 +68,9 @@ impl Setup {
         if self.tap {
             let _ = write!(toml, "\n[uplink.lan]\nkind = \"tap\"\nname = \"{TAP}\"\nqueues = 1\n");
         }
-        for (index, vif) in (0_u8..).zip(&self.vifs) {
+        for (index, vif) in (0_u16..).zip(&self.vifs) {
             let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
-            let mac = address::mac(index);
+            let mac = vif.mac.map_or_else(|| address::mac(index), str::to_owned);
             let _ = write!(toml, "\n[vif.{}]\nsocket = {socket:?}\nmac = \"{mac}\"\n", name(index));
             if let Some(queues) = vif.queues {
                 let _ = writeln!(toml, "queues = {queues}");
@@ -107,7 +110,7 @@ impl Weir {
         let process = launch(&program, &dir, &placement)?;
         let mut weir = Self { process, placement, netns, program, dir, qemu: lab.qemu };
 
-        let sockets: Vec<_> = (0_u8..)
+        let sockets: Vec<_> = (0_u16..)
             .zip(&setup.vifs)
             .map(|(index, _)| weir.socket(index))
             .chain([socket_path(&weir.dir, "control.sock")])
@@ -155,16 +158,9 @@ impl Weir {
         Stats::parse(&json)
     }
 
-    /// Voluntary and involuntary context switches of all of weir's threads so far.
-    pub fn context_switches(&self) -> Result<u64> {
-        let tasks = PathBuf::from(format!("/proc/{}/task", self.process.pid()));
-        let mut total = 0;
-        for task in fs::read_dir(&tasks).map_err(Error::io("list", &tasks))?.flatten() {
-            let status = task.path().join("status");
-            let text = fs::read_to_string(&status).map_err(Error::io("read", &status))?;
-            total += switches_of(&text);
-        }
-        Ok(total)
+    /// What weir uses of the machine.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.process.pid())
     }
 
     /// SIGTERM; an error unless weir ends with success, as a service manager would want.
@@ -178,7 +174,8 @@ impl Weir {
         Err(Error::Check(format!("weir ended with {status} after SIGTERM; see {}", log.display())))
     }
 
-    fn socket(&self, index: u8) -> Result<PathBuf> {
+    /// The vhost-user socket of interface `index`.
+    pub fn socket(&self, index: impl Into<u16>) -> Result<PathBuf> {
         socket_path(&self.dir, &format!("{}.sock", name(index)))
     }
 
@@ -215,17 +212,8 @@ pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug
 }
 
 /// The name of interface `index` in the configuration.
-pub fn name(index: u8) -> String {
-    format!("vif{index}")
-}
-
-/// The sum of both kinds of context switches in a `/proc/PID/status`.
-fn switches_of(status: &str) -> u64 {
-    status
-        .lines()
-        .filter_map(|line| line.split_once("voluntary_ctxt_switches:"))
-        .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
-        .sum()
+pub fn name(index: impl Into<u16>) -> String {
+    format!("vif{}", index.into())
 }
 
 /// The words a shell would make of `text`: quotes, backslashes and joined lines, nothing more.
@@ -265,14 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_context_switches_count() {
-        let status = "Name:\tweir\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
-        assert_eq!(switches_of(status), 42);
-    }
-
-    #[test]
     fn configuration_names_every_interface_with_its_address() {
-        let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7) }];
+        let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7), ..Vif::default() }];
         let setup = Setup { vifs, tap: true, cpu: None };
         let toml = setup.to_toml(Path::new("/t")).unwrap();
         assert_eq!(

@@ -5,15 +5,14 @@
 //! cargo run --release -p weir-vif --example stream -- /run/weir/web0.sock /run/weir/db0.sock 5
 //! ```
 
+mod support;
+
 use std::error::Error;
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use weir_vif::load::{Flow, LoadStats, Station, bulk};
-use weir_vif::{Options, Vif};
-use weir_wire::Mac;
+use weir_vif::load::{LoadStats, bulk};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
@@ -21,15 +20,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: stream FROM.sock TO.sock SECONDS".into());
     };
     let seconds: u32 = seconds.parse()?;
-    let station =
-        |n| Station { mac: Mac([0x52, 0x54, 0, 0, 1, n]), ip: Ipv4Addr::new(10, 0, 1, n) };
-    let flow =
-        Flow { local: station(1), remote: station(2), local_port: 40_000, remote_port: 5201 };
-    let join = |path: &str, station: Station| -> Result<Vif, Box<dyn Error>> {
-        let options = Options { queue_size: 1024, ..Options::new(station.mac) };
-        Ok(Vif::connect(path, &options)?)
-    };
-    let (mut sender, mut receiver) = (join(from, flow.local)?, join(to, flow.remote)?);
+    let flow = support::flow();
+    let mut sender = support::join(from, flow.local)?;
+    let mut receiver = support::join(to, flow.remote)?;
     let (mut tx, mut rx) = (sender.queue_pairs().remove(0), receiver.queue_pairs().remove(0));
 
     let (sent, got, stop) = (LoadStats::default(), LoadStats::default(), AtomicBool::new(false));

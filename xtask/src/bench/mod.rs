@@ -1,26 +1,34 @@
-//! weir against its peers on this machine, in interleaved rounds.
+//! weir against its peers, and against what it is to reach, on this machine.
 //!
-//! A round measures every contender once, each brought up from nothing, so that whatever else the
-//! machine does at the time meets all of them; ratios are taken within a round.
+//! Where there are peers, a round measures every contender once, each brought up from nothing, so
+//! that whatever else the machine does at the time meets all of them; ratios are taken within a
+//! round.
 
 mod idle;
+mod load_cost;
+mod memcpy;
+mod other_load;
 mod packet_rate;
-mod vm_tcp;
+mod vm_traffic;
+
+use std::cell::RefCell;
 
 use crate::{
-    error::Result,
+    error::{Result, check},
     lab::Lab,
-    peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge},
-    report::{Goal, Report, Samples},
+    peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
+    report::{Figure, Report, Samples},
+    vif_programs::VifPrograms,
     weir::{Setup, Weir},
 };
 
-/// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to packet rates.
+/// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
 const PINNING: &str = "\
-VM throughput: nothing is pinned, the scheduler places guests and switches; OVS-DPDK pins its
+QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DPDK pins its
   polling thread itself (CPU 1).
-Packet rate: the switch's packet thread is pinned to CPU 1 (weir: the whole process; OVS-DPDK: its
-  polling thread, its other threads on CPU 0), testpmd with all its threads to CPU 0.";
+Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
+  whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
+  its threads to CPU 0.";
 
 /// The CPU a switch is held on where packet rates are measured.
 const SWITCH_CPU: usize = crate::peers::ovs_dpdk::POLLING_CPU;
@@ -28,12 +36,81 @@ const SWITCH_CPU: usize = crate::peers::ovs_dpdk::POLLING_CPU;
 /// The CPU of the client there.
 const CLIENT_CPU: usize = 0;
 
+/// What every row needs.
+struct Bench<'a> {
+    lab: &'a Lab,
+    programs: VifPrograms,
+    /// How often each contender is measured.
+    rounds: u32,
+    /// What else the machine did before each measurement.
+    other_load: RefCell<Samples>,
+}
+
+impl Bench<'_> {
+    /// To be called when nothing that was started here runs: notes what the machine does all the
+    /// same.
+    fn note_other_load(&self) -> Result<()> {
+        let percent = other_load::percent()?;
+        if percent >= other_load::DISTURBING_PERCENT {
+            println!("disturbed: others use {percent:.0} % of this machine");
+        }
+        self.other_load.borrow_mut().push(percent);
+        Ok(())
+    }
+
+    /// `measure` of every contender in turn, in all rounds: A B C A B C ...
+    fn interleaved<const N: usize>(
+        &self,
+        unit: &str,
+        contenders: [Contender; N],
+        mut measure: impl FnMut(Contender) -> Result<f64>,
+    ) -> Result<[Samples; N]> {
+        let mut all = [const { Samples::new() }; N];
+        for round in 1..=self.rounds {
+            for (samples, contender) in all.iter_mut().zip(contenders) {
+                self.note_other_load()?;
+                let value = measure(contender)?;
+                let (rounds, name) = (self.rounds, contender.name());
+                println!("round {round}/{rounds}: {name:<12}{value:>14.3} {unit}");
+                samples.push(value);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A measurement, named as the figure it is there for.
+struct Row {
+    name: &'static str,
+    measure: fn(&Bench<'_>, &mut Report) -> Result<()>,
+}
+
+/// All of them, in the order they run.
+const ROWS: &[Row] = &[
+    Row { name: "pps64_vs_ovs_dpdk", measure: packet_rate::small_vs_ovs_dpdk },
+    Row { name: "pps64_vs_testpmd", measure: packet_rate::small_vs_testpmd },
+    Row { name: "pps64_burst32_vs_testpmd", measure: packet_rate::small_32_vs_testpmd },
+    Row { name: "pps64_packed_vs_testpmd", measure: packet_rate::small_packed_vs_testpmd },
+    Row { name: "pps1500_vs_testpmd", measure: packet_rate::large_vs_testpmd },
+    Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
+    Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },
+    Row { name: "cpu_idle", measure: idle::cpu },
+    Row { name: "idle_wakeups_per_s", measure: idle::wakeups },
+    Row { name: "bytes_per_idle_port", measure: idle::memory },
+    Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
+    Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
+];
+
 /// A switch to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
     TapBridge,
     OvsDpdk,
+    /// Two vhost-user ports and nothing between them, `burst` packets at a time.
+    TestpmdVhost {
+        burst: u32,
+    },
 }
 
 impl Contender {
@@ -42,6 +119,7 @@ impl Contender {
             Self::Weir => "weir",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
+            Self::TestpmdVhost { .. } => "testpmd",
         }
     }
 
@@ -51,59 +129,39 @@ impl Contender {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
+            Self::TestpmdVhost { burst } => {
+                Box::new(TestpmdVhost::start(&lab.workspace, burst, SWITCH_CPU)?)
+            }
         })
     }
 }
 
-/// Measures everything and prints the table as it goes; what was found.
-pub fn run(lab: &Lab, rounds: u32) -> Result<Report> {
-    println!("{PINNING}\n");
+/// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.
+///
+/// A row that can't be measured is told in the report and does not keep the others from being.
+pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
+    let rows: Vec<_> =
+        ROWS.iter().filter(|row| only.is_none_or(|only| row.name.contains(only))).collect();
+    check(!rows.is_empty(), || {
+        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        format!("no such row; there are {}", names.join(", "))
+    })?;
+    println!("{PINNING}");
+    let programs = VifPrograms::build(&lab.workspace)?;
+    let bench = Bench { lab, programs, rounds, other_load: RefCell::default() };
     let mut report = Report::default();
-
-    let [weir, bridge, ovs] = interleaved(
-        rounds,
-        "Gbit/s",
-        [Contender::Weir, Contender::TapBridge, Contender::OvsDpdk],
-        |contender| vm_tcp::gbit_per_second(lab, contender),
-    )?;
-    let at_least = |bound| Some(Goal::AtLeast(bound));
-    report.add("vm_tcp_vs_tap_bridge", "x", weir.ratio_to(&bridge), at_least(1.0));
-    report.add("vm_tcp_vs_ovs_dpdk", "x", weir.ratio_to(&ovs), at_least(3.0));
-    report.add("vm_tcp_gbit_weir", "Gbit/s", weir, None);
-    report.add("vm_tcp_gbit_tap_bridge", "Gbit/s", bridge, None);
-    report.add("vm_tcp_gbit_ovs_dpdk", "Gbit/s", ovs, None);
-
-    let mut wakeups = Samples::default();
-    wakeups.push(idle::wakeups_per_second(lab)?);
-    report.add("idle_wakeups_per_s", "/s", wakeups, Some(Goal::AtMost(1.0)));
-
-    let [weir, ovs] =
-        interleaved(rounds, "packets/s", [Contender::Weir, Contender::OvsDpdk], |contender| {
-            packet_rate::packets_per_second(lab, contender)
-        })?;
-    report.add("pps64_vs_ovs_dpdk", "x", weir.ratio_to(&ovs), None);
-    report.add("pps64_weir", "packets/s", weir, None);
-    report.add("pps64_ovs_dpdk", "packets/s", ovs, None);
-
-    println!("\n{}", report.table());
-    Ok(report)
-}
-
-/// `measure` of every contender in turn, `rounds` times over: A B C A B C ...
-fn interleaved<const N: usize>(
-    rounds: u32,
-    unit: &str,
-    contenders: [Contender; N],
-    mut measure: impl FnMut(Contender) -> Result<f64>,
-) -> Result<[Samples; N]> {
-    let mut all = [const { Samples::new() }; N];
-    for round in 1..=rounds {
-        for (samples, contender) in all.iter_mut().zip(contenders) {
-            let value = measure(contender)?;
-            let name = contender.name();
-            println!("round {round}/{rounds}: {name:<12}{value:>14.3} {unit}");
-            samples.push(value);
+    for row in rows {
+        println!("\n{}", row.name);
+        if let Err(error) = (row.measure)(&bench, &mut report) {
+            println!("{error}");
+            report.fail(row.name, &error);
         }
     }
-    Ok(all)
+    let other_load = bench.other_load.into_inner();
+    if !other_load.is_empty() {
+        let what = "CPU time that others used right before each measurement";
+        report.add(Figure::new("other_load", "% of the machine", what, other_load));
+    }
+    println!("\n{}", report.table());
+    Ok(report)
 }

@@ -1,25 +1,150 @@
-//! Small packets through two ports, from a client that polls, on one core of the switch.
+//! Packets through two ports, from a client that polls, on one core of the switch.
 
-use std::{thread, time::Duration};
+use std::{os::unix::net::UnixStream, thread, time::Duration};
 
-use super::{CLIENT_CPU, Contender, SWITCH_CPU};
-use crate::{error::Result, hugepages::HugePages, lab::Lab, testpmd::Testpmd};
+use weir_vhost_user::FrontEnd;
+
+use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU};
+use crate::{
+    error::{Error, Result},
+    hugepages::HugePages,
+    peers::Switch,
+    report::{Figure, Goal, Report},
+    testpmd::{Rings, Testpmd, Traffic},
+    weir::{Setup, Weir},
+};
 
 /// What adaptive switches may take to notice the load.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// How long is counted.
-const TIME: Duration = Duration::from_secs(4);
+const TIME: Duration = Duration::from_millis(2500);
 
-/// Packets of 64 bytes delivered per second, both directions together.
-pub(super) fn packets_per_second(lab: &Lab, contender: Contender) -> Result<f64> {
+/// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).
+const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "VIRTIO_F_IN_ORDER")];
+
+/// 256 packets in flight in each direction, all of one burst.
+///
+/// Each traffic's rings have the size with which the peer was fastest: DPDK's split rings are slow
+/// when all their entries are in flight, while its packed rings, and those of large packets, gain
+/// from the caches they fit.
+const IN_FLIGHT_256: Traffic = Traffic {
+    queues: 1,
+    packet_bytes: 64,
+    burst: 256,
+    first_bursts: 1,
+    queue_size: 512,
+    rings: Rings::Split,
+};
+
+/// A row: the same traffic through weir and through a peer.
+struct Comparison {
+    peer: Contender,
+    traffic: Traffic,
+    /// Names of the figures: the ratio, weir's rate, the peer's.
+    names: [&'static str; 3],
+    /// What is measured.
+    what: &'static str,
+    goal: Option<Goal>,
+}
+
+pub(super) fn small_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::OvsDpdk,
+        traffic: Traffic::default(),
+        names: ["pps64_vs_ovs_dpdk", "pps64_weir", "pps64_ovs_dpdk"],
+        what: "64 B, split rings, 4 bursts of 32 in flight each way; both switch by MAC",
+        goal: Some(Goal::AtLeast(2.0)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: IN_FLIGHT_256,
+        names: ["pps64_vs_testpmd", "pps64_burst256_weir", "pps64_burst256_testpmd"],
+        what: "64 B, split rings, 256 in flight each way; weir switches by MAC, testpmd is blind",
+        goal: Some(Goal::AtLeast(1.2)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_32_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let traffic = Traffic { burst: 32, first_bursts: 1, ..Traffic::default() };
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: traffic.burst },
+        traffic,
+        names: ["pps64_burst32_vs_testpmd", "pps64_burst32_weir", "pps64_burst32_testpmd"],
+        what: "the same with 32 in flight each way",
+        goal: None,
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let names = ["pps64_packed_vs_testpmd", "pps64_packed_weir", "pps64_packed_testpmd"];
+    // testpmd falls back to split rings without a word, so the back end is asked.
+    if let Some(missing) = missing_packed_feature(bench)? {
+        report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
+        return Ok(());
+    }
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: Traffic { rings: Rings::PackedInOrder, queue_size: 256, ..IN_FLIGHT_256 },
+        names,
+        what: "64 B, packed rings in order, 256 in flight each way; testpmd is blind",
+        goal: Some(Goal::AtLeast(1.0)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: Traffic { packet_bytes: 1500, queue_size: 256, ..IN_FLIGHT_256 },
+        names: ["pps1500_vs_testpmd", "pps1500_weir", "pps1500_testpmd"],
+        what: "1500 B, split rings, 256 in flight each way; testpmd is blind",
+        goal: Some(Goal::AtLeast(1.6)),
+    };
+    row.measure(bench, report)
+}
+
+impl Comparison {
+    fn measure(&self, bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+        let contenders = [Contender::Weir, self.peer];
+        let [weir, peer] = bench.interleaved("packets/s", contenders, |contender| {
+            packets_per_second(bench, contender, &self.traffic)
+        })?;
+        let [ratio, weir_name, peer_name] = self.names;
+        report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
+        report.add(Figure::new(weir_name, "packets/s", "both ports together", weir));
+        report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
+        Ok(())
+    }
+}
+
+/// Packets delivered per second, both directions together.
+fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<f64> {
     let _pages = HugePages::reserve()?;
-    let switch = contender.start(lab, Some(SWITCH_CPU))?;
+    let switch = contender.start(bench.lab, Some(SWITCH_CPU))?;
     let links = [&switch.link(0)?, &switch.link(1)?];
-    let mut client = Testpmd::start(links, 1, CLIENT_CPU)?;
+    let mut client = Testpmd::start(links, traffic, CLIENT_CPU)?;
     client.circulate()?;
     thread::sleep(WARM_UP);
     let rate = client.packets_per_second(TIME)?;
     client.quit()?;
     Ok(rate)
+}
+
+/// The first feature of packed rings in order that weir's ports don't offer.
+fn missing_packed_feature(bench: &Bench<'_>) -> Result<Option<&'static str>> {
+    let weir = Weir::start(bench.lab, &Setup::vifs(1))?;
+    let socket = weir.link(0)?.socket;
+    let stream = UnixStream::connect(&socket).map_err(Error::io("connect to", &socket))?;
+    let offered = FrontEnd::new(stream)
+        .get_features()
+        .map_err(|error| Error::Check(format!("weir's features: {error}")))?;
+    let missing = PACKED_FEATURES.iter().find(|(bit, _)| offered & (1 << bit) == 0);
+    Ok(missing.map(|&(_, name)| name))
 }

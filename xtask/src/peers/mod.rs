@@ -2,6 +2,7 @@
 
 pub mod ovs_dpdk;
 pub mod tap_bridge;
+pub mod testpmd_vhost;
 
 use crate::{
     error::{Error, Result},
@@ -11,8 +12,10 @@ use crate::{
 
 /// A running switch with ports numbered from 0, stopped when dropped.
 pub trait Switch {
-    /// How the guest of port `index` is plugged in.
-    fn plug(&self, index: u8) -> Result<Plug>;
+    /// How the guest of port `index` is plugged in, for switches that take one.
+    fn plug(&self, index: u8) -> Result<Plug> {
+        Err(Error::Check(format!("port {index} takes no QEMU guest")))
+    }
 
     /// The vhost-user end of port `index`, for switches that have one.
     fn link(&self, index: u8) -> Result<Link> {

@@ -69,7 +69,7 @@ pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {
     // One frame a datagram, and datagrams of six fragments.
     for payload in [1400, 8000] {
         let overrun_before = receive_buffer_errors(&mut server)?;
-        let Datagrams { sent, lost } =
+        let Datagrams { sent, lost, .. } =
             Datagrams::send(&mut client, &address::ip(1), MEGABIT_PER_SECOND, payload)?;
         check(sent > 500.0, || format!("only {sent} datagrams sent"))?;
         // What the receiver's own socket had no room for did arrive.

@@ -6,7 +6,7 @@ use crate::{
     error::{Result, check},
     lab::Lab,
     peers::Switch,
-    testpmd::Testpmd,
+    testpmd::{Testpmd, Traffic},
     weir::{Setup, Vif, Weir},
     weir_stats::Way,
 };
@@ -26,7 +26,8 @@ fn forwards(lab: &Lab, queues: u8) -> Result<()> {
     let _pages = crate::hugepages::HugePages::reserve()?;
     let vifs = vec![Vif { queues: Some(queues), ..Vif::default() }; 2];
     let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
-    let mut client = Testpmd::start([&weir.link(0)?, &weir.link(1)?], queues, 0)?;
+    let traffic = Traffic { queues, ..Traffic::default() };
+    let mut client = Testpmd::start([&weir.link(0)?, &weir.link(1)?], &traffic, 0)?;
     client.circulate()?;
     let rate = client.packets_per_second(Duration::from_secs(3))?;
     check(rate > PACKETS_PER_SECOND_MIN, || format!("only {rate:.0} packets per second"))?;

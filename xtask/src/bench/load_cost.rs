@@ -1,0 +1,112 @@
+//! What weir's CPU does for traffic between two `vif` guests: the cost of 1 Gbit/s, and the most
+//! that a core moves in large segments.
+
+use std::{path::PathBuf, time::Instant};
+
+use super::{Bench, CLIENT_CPU, SWITCH_CPU, memcpy};
+use crate::{
+    error::{Result, check},
+    report::{Figure, Goal, Report, Samples},
+    vif_programs::{EverySecond, MACS},
+    weir::{Setup, Vif, Weir},
+};
+
+/// Frames of 1500 bytes of IP packet, without check sequence, as a guest sends them.
+const FRAME_BYTES: u32 = 1514;
+
+/// 1 Gbit/s in such frames, their check sequences counted.
+const FRAMES_PER_SECOND: u32 = 1_000_000_000 / ((FRAME_BYTES + 4) * 8);
+
+/// What of that has to arrive for the figure to mean something.
+const ARRIVED_MIN: f64 = 0.99;
+
+/// How long is counted, after a second to warm up.
+const SECONDS: u32 = 3;
+
+/// CPU of all of weir's threads while 1 Gbit/s crosses it.
+pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let mut cores = Samples::new();
+    for round in 1..=bench.rounds {
+        let (weir, sockets) = start(bench)?;
+        let load = bench.programs.paced(
+            &sockets,
+            FRAMES_PER_SECOND,
+            FRAME_BYTES,
+            1 + SECONDS,
+            CLIENT_CPU,
+        )?;
+        let Measured { figure: frames, cores: used } = measure(&weir, load)?;
+        check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
+            format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
+        })?;
+        println!("round {round}/{}: {frames:.0} frames/s, {used:.3} of a core", bench.rounds);
+        cores.push(used);
+    }
+    let what = "1 Gbit/s of UDP in 1518 B frames, vif to vif, evenly paced: CPU of all \
+                threads";
+    let figure = Figure::new("cpu_at_1gbps_1500B", "cores", what, cores);
+    report.add(figure.goal(Some(Goal::AtMost(0.15))));
+    Ok(())
+}
+
+/// Large segments against a plain copy of as many bytes, in turn.
+pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let [mut plain, mut per_core, mut copies] = [const { Samples::new() }; 3];
+    for round in 1..=bench.rounds {
+        let (weir, sockets) = start(bench)?;
+        let load = bench.programs.stream(&sockets, 1 + SECONDS, CLIENT_CPU)?;
+        let Measured { figure: gbit, cores } = measure(&weir, load)?;
+        check(gbit > 0.0, || String::from("nothing arrived"))?;
+        drop(weir);
+        let copied = memcpy::gbit_per_second(SWITCH_CPU)?;
+        println!(
+            "round {round}/{}: {gbit:.1} Gbit/s with {cores:.3} of a core; memcpy {copied:.1} \
+             Gbit/s",
+            bench.rounds
+        );
+        plain.push(gbit);
+        per_core.push(gbit / cores);
+        copies.push(copied);
+    }
+    let what = "TCP in 64 KiB segments, vif to vif, by weir's share of its core";
+    let ratio = per_core.ratio_to(&copies);
+    let figure = Figure::new("gbps_tso_per_core", "Gbit/s", what, per_core);
+    report.add(figure.goal(Some(Goal::AtLeast(100.0))));
+    let what = "that against a plain copy of the same bytes";
+    let figure = Figure::ratio("tso_vs_memcpy", what, ratio);
+    report.add(figure.goal(Some(Goal::AtLeast(0.7))));
+    let what = "the same as it arrived, both guests on the other core";
+    report.add(Figure::new("gbps_tso", "Gbit/s", what, plain));
+    let what = "64 KiB at a time, within 2 MiB, to 2 MiB";
+    report.add(Figure::new("gbps_memcpy", "Gbit/s", what, copies));
+    Ok(())
+}
+
+fn start(bench: &Bench<'_>) -> Result<(Weir, [PathBuf; 2])> {
+    bench.note_other_load()?;
+    let vifs = MACS.map(|mac| Vif { mac: Some(mac), ..Vif::default() }).to_vec();
+    let setup = Setup { vifs, cpu: Some(SWITCH_CPU), ..Setup::default() };
+    let weir = Weir::start(bench.lab, &setup)?;
+    let sockets = [weir.socket(0_u8)?, weir.socket(1_u8)?];
+    Ok((weir, sockets))
+}
+
+/// What a load reached, and what weir took for it.
+struct Measured {
+    /// The mean of the load's seconds.
+    figure: f64,
+    /// CPU time per time.
+    cores: f64,
+}
+
+fn measure(weir: &Weir, mut load: EverySecond) -> Result<Measured> {
+    load.next()?;
+    let (start, before) = (Instant::now(), weir.usage().cpu_time()?);
+    let mut sum = 0.0;
+    for _ in 0..SECONDS {
+        sum += load.next()?;
+    }
+    let spent = weir.usage().cpu_time()?.saturating_sub(before);
+    let cores = spent.as_secs_f64() / start.elapsed().as_secs_f64();
+    Ok(Measured { figure: sum / f64::from(SECONDS), cores })
+}

@@ -1,0 +1,134 @@
+//! The examples of the `vif` crate: user-space guests that load a switch, or just sit there.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::mpsc::Receiver,
+    time::Duration,
+};
+
+use crate::{
+    error::{Error, Result},
+    process::{Dialogue, Placement, Process, run_in},
+    workspace::Workspace,
+};
+
+/// How long a program may be silent: it says something every second while it runs, and once all of
+/// a thousand guests are attached.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The Ethernet addresses of the two guests of `stream` and `paced`, from which alone weir takes
+/// frames at their ports.
+pub const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
+
+/// The built programs.
+#[derive(Clone, Debug)]
+pub struct VifPrograms {
+    dir: PathBuf,
+}
+
+impl VifPrograms {
+    /// Builds them, with optimisation.
+    pub fn build(workspace: &Workspace) -> Result<Self> {
+        let cargo = Workspace::cargo();
+        let argv = [cargo.as_str(), "build", "--release", "-p", "weir-vif", "--examples"];
+        run_in(&argv, &workspace.root, &[])?;
+        Ok(Self { dir: workspace.build_dir()?.join("release").join("examples") })
+    }
+
+    /// A stream of 64 KiB segments from the guest at the first socket to that at the second, for
+    /// `seconds`, both on CPU `cpu`: Gbit/s of payload, every second.
+    pub fn stream(&self, sockets: &[PathBuf; 2], seconds: u32, cpu: usize) -> Result<EverySecond> {
+        self.every_second("stream", sockets, &[seconds], cpu)
+    }
+
+    /// `rate` UDP frames of `frame_bytes` a second the same way: frames that arrived, every second.
+    pub fn paced(
+        &self,
+        sockets: &[PathBuf; 2],
+        rate: u32,
+        frame_bytes: u32,
+        seconds: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        self.every_second("paced", sockets, &[rate, frame_bytes, seconds], cpu)
+    }
+
+    /// A silent guest at each of `sockets`, until what is returned is dropped.
+    pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
+        let program = self.program("attach");
+        let (process, Dialogue { mut stdin, lines }) =
+            Process::start_dialogue(&[&program], &Placement::default())?;
+        for socket in sockets {
+            writeln!(stdin, "{}", socket.display())
+                .map_err(|source| Error::Io { what: format!("write to {program}"), source })?;
+        }
+        // It waits for the end of the list.
+        drop(stdin);
+        let line = next_line(&lines, &program)?;
+        if line != format!("{} attached", sockets.len()) {
+            return Err(Error::parse("that all guests are attached", line));
+        }
+        Ok(process)
+    }
+
+    fn every_second(
+        &self,
+        name: &'static str,
+        sockets: &[PathBuf; 2],
+        numbers: &[u32],
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        let program = self.program(name);
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let mut argv = vec![program];
+        argv.extend(sockets.iter().map(text));
+        argv.extend(numbers.iter().map(u32::to_string));
+        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
+        let placement = Placement { cpu: Some(cpu), netns: None };
+        let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
+        Ok(EverySecond { _process: process, dialogue, name })
+    }
+
+    fn program(&self, name: &str) -> String {
+        Path::new(&self.dir).join(name).to_string_lossy().into_owned()
+    }
+}
+
+/// A running program that says every second what arrived.
+pub struct EverySecond {
+    _process: Process,
+    dialogue: Dialogue,
+    name: &'static str,
+}
+
+impl EverySecond {
+    /// Awaits the end of the current second: its figure.
+    pub fn next(&mut self) -> Result<f64> {
+        let line = next_line(&self.dialogue.lines, self.name)?;
+        figure(&line).ok_or_else(|| Error::parse("a second's figure", line))
+    }
+}
+
+fn next_line(lines: &Receiver<String>, name: &str) -> Result<String> {
+    lines.recv_timeout(PATIENCE).map_err(|error| Error::Check(format!("{name}: {error}")))
+}
+
+/// The third word of `  1 s    82345 frames/s  0 lost in all`.
+fn figure(line: &str) -> Option<f64> {
+    let mut words = line.split_whitespace();
+    let (_number, unit, figure) = (words.next()?, words.next()?, words.next()?);
+    if unit == "s" { figure.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_of_a_second_is_read() {
+        assert_eq!(figure("  1 s     82345 frames/s  0 lost in all"), Some(82_345.0));
+        assert_eq!(figure(" 10 s   101.50 Gbit/s"), Some(101.5));
+        assert_eq!(figure("Error: no such file"), None);
+    }
+}
