@@ -13,7 +13,8 @@ use weir_engine::{Engine, PortCounters};
 use weir_fabric::{PortError, PortId};
 use weir_limits::PORTS_MAX;
 use weir_policy::moderation::Kind;
-use weir_port_tap::{Tap, TapError, TapOptions, TapPort};
+use weir_port_packet::{PacketError, PacketOptions, PacketSocket};
+use weir_port_tap::{FrameDevice, FramePort, Tap, TapError, TapOptions};
 use weir_port_vhost::{Endpoint, Manager, ManagerGone, State, VhostInfo, VhostOptions, VhostPort};
 
 use crate::config::{
@@ -53,6 +54,17 @@ pub enum SwitchError {
         #[help]
         help: Option<String>,
     },
+    /// The interface of an uplink.
+    #[error("uplink {name}")]
+    Packet {
+        /// The uplink.
+        name: PortName,
+        /// What is wrong.
+        source: PacketError,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
     /// No room for another port.
     #[error("port {name}")]
     Port {
@@ -86,7 +98,7 @@ struct Vif {
 struct Uplink {
     config: UplinkConfig,
     id: PortId,
-    port: Arc<TapPort>,
+    port: Arc<FramePort>,
     counters: Arc<PortCounters>,
 }
 
@@ -192,29 +204,48 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
         let name = config.name.clone();
-        let UplinkKind::Tap { interface, queues } = &config.kind;
-        let options = TapOptions {
-            name: interface.to_string(),
-            queues: queues.get().into(),
-            mtu: config.mtu.map(|mtu| mtu.get()),
-        };
-        let tap = Tap::open(&options).map_err(|source| SwitchError::Tap {
-            name: name.clone(),
-            help: source.help(),
-            source,
-        })?;
+        let mtu = config.mtu.map(|mtu| mtu.get());
+        match &config.kind {
+            UplinkKind::Tap { interface, queues } => {
+                let options =
+                    TapOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
+                let device = Tap::open(&options).map_err(|source| SwitchError::Tap {
+                    name,
+                    help: source.help(),
+                    source,
+                })?;
+                self.plug(config, device)
+            }
+            UplinkKind::AfPacket { interface, queues } => {
+                let options =
+                    PacketOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
+                let device = PacketSocket::open(&options)
+                    .map_err(|source| SwitchError::Packet { name, help: source.help(), source })?;
+                self.plug(config, device)
+            }
+        }
+    }
+
+    /// Puts an open device on the switch.
+    fn plug(
+        &self,
+        config: &UplinkConfig,
+        device: impl FrameDevice + 'static,
+    ) -> Result<(), SwitchError> {
+        let name = config.name.clone();
         let mut made = None;
         let (id, port) = self
             .engine
             .add_port(config.port_config(), |_, counters| {
                 made = Some(Arc::clone(&counters));
-                Arc::new(TapPort::new(tap, counters))
+                Arc::new(FramePort::new(device, counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
+        let interface = config.kind.interface();
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters });
@@ -350,7 +381,7 @@ fn uplink_stats(uplink: &Uplink) -> PortStats {
         None => PortState::Running,
     };
     stats.vlan = uplink.config.vlan.clone();
-    count(&mut stats, &uplink.counters, uplink.port.info().queues);
+    count(&mut stats, &uplink.counters, uplink.port.queues());
     stats
 }
 

@@ -45,6 +45,35 @@ pub fn readv(fd: BorrowedFd<'_>, head: &mut [u8], body: &[Slice<'_>]) -> io::Res
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
+/// What [`recvmsg`] received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Bytes of the message.
+    pub len: usize,
+    /// Bytes of control messages (`struct cmsghdr` and what follows it, cmsg(3)).
+    pub control_len: usize,
+}
+
+/// Receives one message into `body` and its control messages into `control`.
+pub fn recvmsg(fd: BorrowedFd<'_>, body: &[Slice<'_>], control: &mut [u8]) -> io::Result<Message> {
+    let mut iovecs = Iovecs::new();
+    for slice in body {
+        iovecs.push(slice.as_ptr(), slice.len())?;
+    }
+    // SAFETY: `msghdr` is a C struct of integers and pointers; zero bytes are a value of it.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = iovecs.entries.as_mut_ptr().cast();
+    header.msg_iovlen = iovecs.count as _;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control.len() as _;
+    // SAFETY: the first `msg_iovlen` iovecs are filled in, and each names memory that is writable
+    // during the call, a checked slice of foreign memory; `control` is borrowed mutably.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, 0) };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    let control_len = control.len().min(header.msg_controllen as _);
+    Ok(Message { len, control_len })
+}
+
 struct Iovecs {
     /// Only the first `count` are filled in: clearing 4 KiB would cost more than a small write.
     entries: [MaybeUninit<libc::iovec>; IOVECS_MAX],

@@ -11,7 +11,7 @@
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
 //! | `slice.rs` | [`Slice`] and [`Window`]: reads, writes, copies, sums |
-//! | `io.rs` | `readv` and `writev` between a file descriptor and slices |
+//! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
 
 mod fault;
@@ -23,7 +23,7 @@ mod slice;
 
 pub use fault::fault_count;
 pub use host::HostBuffer;
-pub use io::{readv, writev};
+pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
 pub use regions::{GuestMemory, MemoryError};
 pub use slice::{Slice, Window, recycle};

@@ -59,8 +59,8 @@ pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 pub const PARKED_MAX: usize = 128;
 /// How long such a frame may wait before it is dropped.
 pub const PARKED_NS_MAX: u64 = 100_000_000;
-/// Most frames read from one TAP queue before the worker looks at the next: each may be a 64 KiB GSO
-/// packet, so fewer than from a guest's ring.
+/// Most frames read from one TAP queue, or packet socket, before the worker looks at the next: each
+/// may be a 64 KiB GSO packet, so fewer than from a guest's ring.
 pub const TAP_BURST_MAX: usize = 32;
 /// Frames of one TAP queue that may wait, in weir's memory, for receivers that are full. All of them
 /// are tried again in one burst.
@@ -68,6 +68,9 @@ pub const TAP_PARKED_MAX: usize = BURST_MAX;
 /// Frame buffers of one TAP queue. One burst more than may wait: receivers that take nothing never
 /// stop the others' frames.
 pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
+/// Room in the kernel for one packet socket's frames, each way (bytes): some 60 GSO packets, where the
+/// usual 208 KiB hold three.
+pub const PACKET_SOCKET_BUFFER_LEN: usize = 4 << 20;
 
 /// Largest latency budget a user may set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;

@@ -1,16 +1,19 @@
 //! Opens a TAP and sets it up.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libc::c_int;
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use weir_limits::IFNAME_LEN_MAX;
+use weir_engine::Side;
+use weir_guestmem::{HostBuffer, readv};
 use weir_policy::steering::Steering;
 use weir_wire::{Mac, OffloadCaps, VnetHdr};
 
-use crate::error::{NameProblem, TapError};
+use crate::error::TapError;
+use crate::frame_device::{FrameDevice, SLOT_LEN};
+use crate::link::{InterfaceName, Link};
 use crate::sys;
 
 /// Which TAP, and how it should be.
@@ -81,24 +84,19 @@ impl Tap {
             queues.push(queue);
         }
 
-        let setup = |step| name.setup(step);
-        // Interface ioctls take any socket; of all kinds this one depends on no protocol.
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(|error| setup("ask for it")(error.into()))?;
+        let failed = |step| setup_failed(&name, step);
+        let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
         if let Some(mtu) = options.mtu {
-            set_mtu(&socket, &name, mtu)?;
+            link.set_mtu(mtu).map_err(|source| TapError::Mtu {
+                name: name.to_string(),
+                mtu,
+                source,
+            })?;
         }
-        bring_up(&socket, &name)?;
-        let mtu = sys::mtu(socket.as_fd(), &name).map_err(setup("read its MTU"))?;
+        link.bring_up().map_err(|source| TapError::LinkUp { name: name.to_string(), source })?;
         let info = TapInfo {
-            mac: sys::mac(socket.as_fd(), &name).map_err(setup("read its MAC address"))?,
-            // The kernel's MTUs are not negative.
-            mtu: mtu.cast_unsigned(),
+            mac: link.mac().map_err(failed("read its MAC address"))?,
+            mtu: link.mtu().map_err(failed("read its MTU"))?,
             queues: queues.len(),
             offloads,
             name: options.name.clone(),
@@ -137,7 +135,7 @@ fn open_driver() -> Result<OwnedFd, TapError> {
 
 /// What `TUNSETIFF`'s error codes mean (`tun_set_iff` and `tun_attach` in `drivers/net/tun.c`).
 fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapError {
-    let name = name.0.clone();
+    let name = name.to_string();
     match error.raw_os_error() {
         Some(libc::EPERM) => TapError::NotPermitted { name },
         Some(libc::EBUSY) => TapError::Busy { name },
@@ -149,11 +147,11 @@ fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapErr
 /// Header and offloads, which are the device's, not the queue's.
 fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapError> {
     let queue = queue.as_fd();
-    let setup = |step| name.setup(step);
+    let setup = |step| setup_failed(name, step);
     let flags = sys::tun_flags(queue, name).map_err(setup("read its flags"))?;
     if flags & libc::IFF_VNET_HDR == 0 {
         // The first to attach decides; it was another process.
-        return Err(TapError::Busy { name: name.0.clone() });
+        return Err(TapError::Busy { name: name.to_string() });
     }
     sys::set_vnet_hdr_len(queue, VnetHdr::LEN as c_int)
         .map_err(setup("set the length of its virtio_net_hdr"))?;
@@ -167,56 +165,50 @@ fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapEr
     Ok(TSO)
 }
 
-/// Only where it differs: a TAP made beforehand may be usable without the privilege to change it.
-fn set_mtu(socket: &OwnedFd, name: &InterfaceName, mtu: u16) -> Result<(), TapError> {
-    let failed = |source| TapError::Mtu { name: name.0.clone(), mtu, source };
-    if sys::mtu(socket.as_fd(), name).map_err(failed)? == c_int::from(mtu) {
-        return Ok(());
-    }
-    sys::set_mtu(socket.as_fd(), name, mtu).map_err(failed)
+fn setup_failed(
+    name: &InterfaceName,
+    step: &'static str,
+) -> impl FnOnce(io::Error) -> TapError + use<> {
+    let name = name.to_string();
+    move |source| TapError::Setup { name, step, source }
 }
 
-/// Only where it is down, for the same reason.
-fn bring_up(socket: &OwnedFd, name: &InterfaceName) -> Result<(), TapError> {
-    const UP: libc::c_short = libc::IFF_UP as libc::c_short;
-    let failed = |source| TapError::LinkUp { name: name.0.clone(), source };
-    let flags = sys::link_flags(socket.as_fd(), name).map_err(failed)?;
-    if flags & UP != 0 {
-        return Ok(());
-    }
-    sys::set_link_flags(socket.as_fd(), name, flags | UP).map_err(failed)
-}
-
-/// A name that Linux accepts as it is (`dev_valid_name` in `net/core/dev.c`) and takes for no
-/// pattern (`dev_alloc_name`).
-#[derive(Debug)]
-pub(crate) struct InterfaceName(String);
-
-impl InterfaceName {
-    pub(crate) fn new(name: &str) -> Result<Self, TapError> {
-        let refused =
-            |c: &char| c.is_ascii_whitespace() || matches!(c, '/' | ':' | '%' | '\0' | '\x0b');
-        let problem = if name.is_empty() {
-            NameProblem::Empty
-        } else if name.len() > IFNAME_LEN_MAX {
-            NameProblem::TooLong(name.len())
-        } else if matches!(name, "." | "..") {
-            NameProblem::Dots
-        } else if let Some(c) = name.chars().find(refused) {
-            NameProblem::Character(c)
-        } else {
-            return Ok(Self(name.to_owned()));
-        };
-        Err(TapError::Name { name: name.to_owned(), problem })
+impl FrameDevice for Tap {
+    fn name(&self) -> &str {
+        &self.info.name
     }
 
-    /// At most [`IFNAME_LEN_MAX`] bytes, none of them NUL.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+    fn queues(&self) -> &[OwnedFd] {
+        &self.queues
     }
 
-    fn setup(&self, step: &'static str) -> impl FnOnce(io::Error) -> TapError + use<> {
-        let name = self.0.clone();
-        move |source| TapError::Setup { name, step, source }
+    fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    fn offloads(&self) -> OffloadCaps {
+        self.info.offloads
+    }
+
+    fn vnet_len(&self) -> usize {
+        VnetHdr::LEN
+    }
+
+    fn receive(&self, queue: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<Range<usize>> {
+        let slice = buffer.slice(0, SLOT_LEN).ok_or(io::ErrorKind::InvalidInput)?;
+        match readv(queue, &mut [], &[slice])? {
+            // A TAP has no frame without bytes: this is a descriptor's other side that has closed.
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            len => Ok(0..len),
+        }
+    }
+
+    fn is_gone(&self, _queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool {
+        match side {
+            Side::Tx => true,
+            // Others: the link is down (EIO), there is no memory, the frame is longer than the device
+            // takes, it is in more pieces than one call takes.
+            Side::Rx => error.raw_os_error() == Some(libc::EBADFD),
+        }
     }
 }

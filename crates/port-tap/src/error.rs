@@ -9,13 +9,8 @@ use weir_policy::steering::QueueCountError;
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// Not a name that an interface can have.
-    #[error("`{name}` cannot be an interface's name: {problem}")]
-    Name {
-        /// The name.
-        name: String,
-        /// What is wrong with it.
-        problem: NameProblem,
-    },
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// More queues than weir serves, or none.
     #[error(transparent)]
     Queues(#[from] QueueCountError),
@@ -72,6 +67,23 @@ pub enum TapError {
     },
 }
 
+/// Not a name that an interface can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` cannot be an interface's name: {problem}")]
+pub struct NameError {
+    /// The name.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: NameProblem,
+}
+
+impl NameError {
+    /// What its user can do.
+    pub fn help(&self) -> String {
+        format!("a name has 1 to {IFNAME_LEN_MAX} bytes without white space, `/`, `:` and `%`")
+    }
+}
+
 /// What is wrong with an interface's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameProblem {
@@ -93,9 +105,7 @@ impl TapError {
     /// What its user can do, where that is known.
     pub fn help(&self) -> Option<String> {
         match self {
-            Self::Name { .. } => Some(format!(
-                "a name has 1 to {IFNAME_LEN_MAX} bytes without white space, `/`, `:` and `%`"
-            )),
+            Self::Name(error) => Some(error.help()),
             Self::Queues(_) => None,
             Self::NoDriver(source) => Some(match source.kind() {
                 io::ErrorKind::PermissionDenied => {

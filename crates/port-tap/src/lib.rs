@@ -2,8 +2,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `device.rs` | [`Tap`]: open or attach, offloads, MTU, link |
-//! | `port.rs` | [`TapPort`]: what the engine asks of a port |
+//! | `device.rs` | [`Tap`]: open or attach, offloads |
+//! | `link.rs` | [`Link`]: an interface's MTU, address and state |
+//! | `frame_device.rs` | [`FrameDevice`]: what a TAP and a packet socket (`port-packet`) have in common |
+//! | `port.rs` | [`FramePort`]: what the engine asks of a port |
 //! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
 //! | `error.rs` | [`TapError`], with what to do about it |
 //! | `sys.rs` | the ioctls; the only file with `unsafe` |
@@ -17,14 +19,18 @@
 
 mod device;
 mod error;
+mod frame_device;
+mod link;
 mod port;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;
 
 pub use device::{Tap, TapInfo, TapOptions};
-pub use error::{NameProblem, TapError};
-pub use port::TapPort;
+pub use error::{NameError, NameProblem, TapError};
+pub use frame_device::{FrameDevice, SLOT_LEN};
+pub use link::{InterfaceName, Link};
+pub use port::FramePort;
 
 #[cfg(test)]
 mod tests;

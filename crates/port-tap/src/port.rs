@@ -1,4 +1,4 @@
-//! A TAP as the engine sees it.
+//! A frame device as the engine sees it.
 
 use std::cell::Cell;
 use std::io;
@@ -13,27 +13,20 @@ use weir_engine::{
 };
 use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle, writev};
-use weir_policy::steering::Steering;
 
-use crate::device::{Tap, TapInfo};
-use crate::tx::TxQueue;
+use crate::frame_device::FrameDevice;
+use crate::tx::{Source, TxQueue};
 
-/// A TAP as a port of the switch.
-pub struct TapPort {
-    info: TapInfo,
-    queues: Vec<Queue>,
-    steering: Steering,
+/// A [`FrameDevice`] as a port of the switch.
+pub struct FramePort {
+    device: Box<dyn FrameDevice>,
+    /// One for each of the device's queues. The kernel takes writes of several threads, and writes
+    /// during reads; only reading needs a lock, for the buffers.
+    tx: Vec<Mutex<TxQueue>>,
     counters: Arc<PortCounters>,
-    /// Why it stopped. What stopped stays so: a TAP that was deleted does not come back.
+    /// Why it stopped. What stopped stays so: a device that was deleted does not come back.
     failure: OnceLock<String>,
     watches: Mutex<Vec<Watch>>,
-}
-
-struct Queue {
-    /// The kernel takes writes of several threads, and writes during reads; only reading needs a
-    /// lock, for the buffers.
-    fd: OwnedFd,
-    tx: Mutex<TxQueue>,
 }
 
 thread_local! {
@@ -41,14 +34,12 @@ thread_local! {
     static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
 }
 
-impl TapPort {
-    /// A port on `tap`, which counts into `counters`.
-    pub fn new(tap: Tap, counters: Arc<PortCounters>) -> Self {
-        let queue = |fd| Queue { fd, tx: Mutex::new(TxQueue::new()) };
+impl FramePort {
+    /// A port on `device`, which counts into `counters`.
+    pub fn new(device: impl FrameDevice + 'static, counters: Arc<PortCounters>) -> Self {
         Self {
-            info: tap.info,
-            queues: tap.queues.into_iter().map(queue).collect(),
-            steering: tap.steering,
+            tx: device.queues().iter().map(|_| Mutex::new(TxQueue::new())).collect(),
+            device: Box::new(device),
             counters,
             failure: OnceLock::new(),
             watches: Mutex::new(Vec::new()),
@@ -62,12 +53,13 @@ impl TapPort {
     /// Of duplicating a descriptor or adding it to a worker's epoll set, or there is no port `id`. No
     /// queue is served then.
     pub fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
-        let watch = |(queue, it): (usize, &Queue)| {
-            engine.watch(QueueRef { port: id, queue, side: Side::Tx }, it.fd.try_clone()?)
+        let watch = |(queue, fd): (usize, &OwnedFd)| {
+            engine.watch(QueueRef { port: id, queue, side: Side::Tx }, fd.try_clone()?)
         };
         // First: what a descriptor says as soon as it is watched must find the port active.
         engine.fabric().set_active(id, true).map_err(io::Error::other)?;
-        let watches: io::Result<Vec<_>> = self.queues.iter().enumerate().map(watch).collect();
+        let watches: io::Result<Vec<_>> =
+            self.device.queues().iter().enumerate().map(watch).collect();
         match watches {
             Ok(watches) => *lock(&self.watches) = watches,
             Err(error) => {
@@ -85,9 +77,9 @@ impl TapPort {
         let _ = engine.fabric().set_active(id, false);
     }
 
-    /// What the TAP is.
-    pub fn info(&self) -> &TapInfo {
-        &self.info
+    /// Queues, each with both directions.
+    pub fn queues(&self) -> usize {
+        self.tx.len()
     }
 
     /// Why the port stopped, if it did.
@@ -98,15 +90,15 @@ impl TapPort {
     /// Slots of a transmit queue that hold no frame.
     #[cfg(test)]
     pub(crate) fn free_slots(&self, queue: usize) -> usize {
-        lock(&self.queues[queue].tx).free_slots()
+        lock(&self.tx[queue]).free_slots()
     }
 
     /// Frames of this burst find their replies on this queue.
     fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
-        if self.queues.len() > 1 {
+        if self.queues() > 1 {
             for frame in burst.frames() {
                 let hash = symmetric_hash(frame.head.as_slice());
-                self.steering.record(hash, queue, clock::secs(now_ns));
+                self.device.steering().record(hash, queue, clock::secs(now_ns));
             }
         }
     }
@@ -129,7 +121,8 @@ impl TapPort {
         pieces.clear();
         pieces.extend(packet.body());
         let header = packet.offload.to_vnet(0).to_bytes();
-        match writev(fd, &[&header, packet.head.as_slice()], pieces) {
+        let header = &header[..self.device.vnet_len().min(header.len())];
+        match writev(fd, &[header, packet.head.as_slice()], pieces) {
             Ok(_) => {
                 if let Some(rx) = self.counters.rx.get(queue) {
                     rx.frames.add(1);
@@ -139,10 +132,8 @@ impl TapPort {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Put::Full,
             Err(error) => {
-                // The link is down (EIO), there is no memory, the frame is longer than the device
-                // takes, it is in more pieces than one call takes; or the device has gone.
                 self.counters.dropped(DropReason::DeviceError, 1);
-                if error.raw_os_error() == Some(libc::EBADFD) {
+                if self.device.is_gone(fd, Side::Rx, &error) {
                     self.gone(&error);
                 }
                 Put::Refused
@@ -151,11 +142,11 @@ impl TapPort {
     }
 
     fn gone(&self, error: &io::Error) {
-        self.fail(&format!("TAP `{}` is gone: {error}", self.info.name));
+        self.fail(&format!("interface `{}` is gone: {error}", self.device.name()));
     }
 }
 
-impl Port for TapPort {
+impl Port for FramePort {
     fn take(
         &self,
         queue: usize,
@@ -164,10 +155,10 @@ impl Port for TapPort {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        let Some(it) = self.queues.get(queue) else {
+        let (Some(tx), Some(fd)) = (self.tx.get(queue), self.device.queues().get(queue)) else {
             return Taken::default();
         };
-        let mut tx = lock(&it.tx);
+        let mut tx = lock(tx);
         if self.failure.get().is_some() {
             tx.abandon_waiting(&self.counters);
             return Taken::default();
@@ -179,9 +170,9 @@ impl Port for TapPort {
                     self.record_flows(queue, burst, now_ns);
                     forward(burst);
                 };
-                let fd = it.fd.as_fd();
+                let source = Source { device: &*self.device, queue: fd.as_fd() };
                 let (taken, result) =
-                    tx.take_new(fd, now_ns, &self.counters, scratch, &mut record_and_forward);
+                    tx.take_new(&source, now_ns, &self.counters, scratch, &mut record_and_forward);
                 match result {
                     Ok(()) => taken,
                     Err(error) => {
@@ -191,7 +182,9 @@ impl Port for TapPort {
                     }
                 }
             }
-            Take::Parked => tx.take_parked(now_ns, &self.counters, scratch, forward),
+            Take::Parked => {
+                tx.take_parked(self.device.vnet_len(), now_ns, &self.counters, scratch, forward)
+            }
         }
     }
 
@@ -202,7 +195,7 @@ impl Port for TapPort {
         frames: &[Outgoing],
         _now_ns: u64,
     ) -> Delivered {
-        let Some(it) = self.queues.get(queue) else {
+        let Some(fd) = self.device.queues().get(queue) else {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
@@ -210,8 +203,8 @@ impl Port for TapPort {
         let mut dealt_with = 0;
         for outgoing in frames {
             if let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) {
-                let emitted = emit(burst, frame, outgoing.tag, self.info.offloads, |packet| {
-                    self.put(queue, it.fd.as_fd(), &packet, &mut pieces)
+                let emitted = emit(burst, frame, outgoing.tag, self.device.offloads(), |packet| {
+                    self.put(queue, fd.as_fd(), &packet, &mut pieces)
                 });
                 match emitted {
                     Ok(Emitted::Full) => break,
@@ -224,8 +217,8 @@ impl Port for TapPort {
             dealt_with += 1;
         }
         PIECES.set(recycle(pieces));
-        // A TAP's receive side is the host's backlog, which is never full for long and says nothing
-        // when it has room again: there is nothing to wait for.
+        // The receive side is the host's backlog or the interface's queue, which is never full for
+        // long and says nothing when it has room again: there is nothing to wait for.
         Delivered { frames: dealt_with, worth_waiting: false, hold_until: None }
     }
 
@@ -236,8 +229,7 @@ impl Port for TapPort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
-        self.failure.get().is_none()
-            && self.queues.get(queue).is_some_and(|it| !lock(&it.tx).drained())
+        self.failure.get().is_none() && self.tx.get(queue).is_some_and(|tx| !lock(tx).drained())
     }
 
     fn arm_rx(&self, _queue: usize) -> bool {
@@ -252,23 +244,26 @@ impl Port for TapPort {
     }
 
     fn rx_queues(&self) -> usize {
-        if self.failure.get().is_some() { 0 } else { self.queues.len() }
+        if self.failure.get().is_some() { 0 } else { self.queues() }
     }
 
     fn rx_queue_for(&self, hash: u32) -> usize {
-        self.steering.queue_for(hash)
+        self.device.steering().queue_for(hash)
     }
 
     fn fail(&self, reason: &str) {
         if self.failure.set(reason.to_owned()).is_ok() {
-            tracing::error!(tap = self.info.name, reason, "port stopped");
+            tracing::error!(interface = self.device.name(), reason, "port stopped");
         }
     }
 }
 
-impl std::fmt::Debug for TapPort {
+impl std::fmt::Debug for FramePort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TapPort").field("info", &self.info).field("failure", &self.failure).finish()
+        f.debug_struct("FramePort")
+            .field("interface", &self.device.name())
+            .field("failure", &self.failure)
+            .finish()
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{c_int, c_short, c_uint, c_ulong, ifreq};
 use weir_wire::Mac;
 
-use crate::device::InterfaceName;
+use crate::link::InterfaceName;
 
 /// A request about an interface, all else zero.
 fn request(name: &InterfaceName) -> ifreq {
@@ -110,6 +110,14 @@ pub(crate) fn mac(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<Ma
     // SAFETY: the kernel has written the address; every bit pattern is one of integers.
     let [m0, m1, m2, m3, m4, m5, ..] = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
     Ok(Mac([m0, m1, m2, m3, m4, m5].map(|byte| byte as u8)))
+}
+
+/// `SIOCGIFHWADDR`: the interface's `ARPHRD_*` type.
+pub(crate) fn hardware_type(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<u16> {
+    let mut request = request(name);
+    with_request(socket, libc::SIOCGIFHWADDR as libc::Ioctl, &mut request)?;
+    // SAFETY: the kernel has written the type; every bit pattern is an integer.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
 }
 
 /// Moves the calling thread into a network namespace of its own.

@@ -19,9 +19,8 @@ use weir_policy::steering::Steering;
 use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{Mac, OffloadCaps, VnetHdr, vnet};
 
-use crate::device::InterfaceName;
 use crate::error::NameProblem;
-use crate::{Tap, TapError, TapInfo, TapOptions, TapPort};
+use crate::{FramePort, InterfaceName, NameError, Tap, TapInfo, TapOptions};
 
 const ALL: OffloadCaps = OffloadCaps::CSUM
     .union(OffloadCaps::TSO4)
@@ -50,7 +49,7 @@ fn fake_tap(queues: usize, offloads: OffloadCaps) -> (Tap, Vec<OwnedFd>) {
 
 /// A port that a test drives by hand.
 struct Rig {
-    port: TapPort,
+    port: FramePort,
     host: Vec<OwnedFd>,
     counters: Arc<PortCounters>,
     scratch: Scratch,
@@ -60,7 +59,7 @@ impl Rig {
     fn new(queues: usize) -> Self {
         let counters = Arc::new(PortCounters::default());
         let (tap, host) = fake_tap(queues, ALL);
-        let port = TapPort::new(tap, Arc::clone(&counters));
+        let port = FramePort::new(tap, Arc::clone(&counters));
         Self { port, host, counters, scratch: Scratch::default() }
     }
 
@@ -339,7 +338,7 @@ fn a_device_that_goes_stops_the_port_and_says_so() {
     rig.host.clear();
     assert_eq!(rig.take(Take::New, 0, |_| {}), Taken::default());
     let failure = rig.port.failure().unwrap();
-    assert!(failure.starts_with("TAP `fake0` is gone: "), "{failure}");
+    assert!(failure.starts_with("interface `fake0` is gone: "), "{failure}");
     assert_eq!(rig.port.rx_queues(), 0);
     assert!(!rig.port.arm_tx(0), "no more bursts");
     assert_eq!(rig.drops(), [("tx_disabled", 1)], "what waited is counted");
@@ -483,13 +482,13 @@ fn checked_payload(frame: &[u8]) -> Vec<u8> {
 }
 
 /// Two TAPs of socket pairs on one switch.
-fn switch(offloads: [OffloadCaps; 2]) -> (Arc<Engine>, [Arc<TapPort>; 2], [Vec<OwnedFd>; 2]) {
+fn switch(offloads: [OffloadCaps; 2]) -> (Arc<Engine>, [Arc<FramePort>; 2], [Vec<OwnedFd>; 2]) {
     let engine = Engine::start(1).unwrap();
     let (mut ports, mut hosts) = (Vec::new(), Vec::new());
     for offloads in offloads {
         let (tap, host) = fake_tap(1, offloads);
         let (id, port) = engine
-            .add_port(PortConfig::uplink(), |_, counters| Arc::new(TapPort::new(tap, counters)))
+            .add_port(PortConfig::uplink(), |_, counters| Arc::new(FramePort::new(tap, counters)))
             .unwrap();
         port.start(&engine, id).unwrap();
         ports.push(port);
@@ -538,8 +537,7 @@ fn a_stopped_port_neither_sends_nor_receives() {
 #[test]
 fn names_that_linux_refuses_are_refused_with_a_reason() {
     let problem = |name: &str| match InterfaceName::new(name) {
-        Err(TapError::Name { problem, .. }) => Some(problem),
-        Err(error) => panic!("{error}"),
+        Err(NameError { problem, .. }) => Some(problem),
         Ok(_) => None,
     };
     assert_eq!(problem("weir0"), None);

@@ -1,23 +1,19 @@
-//! One queue's frames from the host: from the TAP into buffers, from there into bursts, and for
+//! One queue's frames from the host: from the device into buffers, from there into bursts, and for
 //! those that find their receiver full, waiting in their buffers.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use weir_engine::burst::{Burst, Scratch, TakenChain};
-use weir_engine::{DropReason, PortCounters, Taken};
+use weir_engine::{DropReason, PortCounters, Side, Taken};
 use weir_fabric::PortId;
-use weir_guestmem::{HostBuffer, readv};
-use weir_limits::{
-    BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS,
-};
-use weir_wire::VnetHdr;
+use weir_guestmem::HostBuffer;
+use weir_limits::{BURST_MAX, PARKED_NS_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS};
 
-/// Bytes of a frame buffer. The last one is never part of a frame that weir moves: a read that fills
-/// it was cut off, and [`Burst::add`] finds the frame too long.
-const SLOT_LEN: usize = VnetHdr::LEN + FRAME_LEN_MAX as usize + 1;
+use crate::frame_device::{FrameDevice, SLOT_LEN};
 
 // `settle` notes in one word which frames of a burst wait.
 const _: () = assert!(BURST_MAX <= u64::BITS as usize);
@@ -31,13 +27,19 @@ struct Waiting {
     since_ns: u64,
 }
 
+/// Where a queue's frames come from.
+pub(crate) struct Source<'d> {
+    pub device: &'d dyn FrameDevice,
+    pub queue: BorrowedFd<'d>,
+}
+
 /// A transmit queue. Every slot is in `free`, in `waiting`, or the token of a frame of the burst that
 /// is under way.
 pub(crate) struct TxQueue {
-    /// Frame buffers, each made at its first use: a TAP with little traffic has few.
+    /// Frame buffers, each made at its first use: a device with little traffic has few.
     buffers: Box<[OnceCell<HostBuffer>]>,
-    /// Bytes in each buffer, the virtio-net header included.
-    lens: Box<[u32]>,
+    /// Where in each buffer header and frame are.
+    places: Box<[Range<usize>]>,
     /// The last one freed is used first: its memory is still in the CPU's cache.
     free: Vec<u16>,
     /// In the host's order.
@@ -51,7 +53,7 @@ impl TxQueue {
     pub(crate) fn new() -> Self {
         Self {
             buffers: (0..TAP_SLOTS).map(|_| OnceCell::new()).collect(),
-            lens: vec![0; TAP_SLOTS].into(),
+            places: vec![0..0; TAP_SLOTS].into(),
             free: (0..TAP_SLOTS as u16).rev().collect(),
             waiting: VecDeque::with_capacity(TAP_PARKED_MAX),
             drained: false,
@@ -69,7 +71,7 @@ impl TxQueue {
     /// A read that failed; what was read before it has been forwarded.
     pub(crate) fn take_new(
         &mut self,
-        fd: BorrowedFd<'_>,
+        source: &Source<'_>,
         now_ns: u64,
         counters: &PortCounters,
         scratch: &mut Scratch,
@@ -83,6 +85,7 @@ impl TxQueue {
                 burst.blocked.push(waiting.port);
             }
         }
+        let vnet_len = source.device.vnet_len();
         let mut frames = 0;
         let mut result = Ok(());
         self.drained = false;
@@ -91,21 +94,31 @@ impl TxQueue {
             && let Some(slot) = self.free.pop()
         {
             let buffer = self.buffers[usize::from(slot)].get_or_init(|| HostBuffer::new(SLOT_LEN));
-            match read(fd, buffer) {
-                Ok(len) => {
+            match source.device.receive(source.queue, buffer) {
+                Ok(place) => {
                     frames += 1;
-                    self.lens[usize::from(slot)] = len as u32; // at most SLOT_LEN
-                    if !add(&mut burst, buffer, len, slot, now_ns, counters) {
+                    self.places[usize::from(slot)] = place.clone();
+                    if !add(&mut burst, buffer, place, slot, vnet_len, now_ns, counters) {
                         self.free.push(slot);
                     }
                 }
                 Err(error) => {
                     self.free.push(slot);
-                    self.drained = error.kind() == io::ErrorKind::WouldBlock;
-                    if !self.drained {
-                        result = Err(error);
+                    match error.kind() {
+                        io::ErrorKind::Interrupted => {}
+                        io::ErrorKind::WouldBlock => {
+                            self.drained = true;
+                            break;
+                        }
+                        _ if source.device.is_gone(source.queue, Side::Tx, &error) => {
+                            result = Err(error);
+                            break;
+                        }
+                        _ => {
+                            frames += 1;
+                            counters.dropped(DropReason::DeviceError, 1);
+                        }
                     }
-                    break;
                 }
             }
         }
@@ -121,6 +134,7 @@ impl TxQueue {
     /// Has all frames that wait forwarded again, but for those that have waited too long.
     pub(crate) fn take_parked(
         &mut self,
+        vnet_len: usize,
         now_ns: u64,
         counters: &PortCounters,
         scratch: &mut Scratch,
@@ -135,9 +149,10 @@ impl TxQueue {
             if expired {
                 counters.dropped(DropReason::RxWaitedTooLong, 1);
             }
-            let len = self.lens[usize::from(slot)] as usize;
+            let place = self.places[usize::from(slot)].clone();
             let buffer = self.buffers[usize::from(slot)].get().filter(|_| !expired);
-            if !buffer.is_some_and(|it| add(&mut burst, it, len, slot, since_ns, counters)) {
+            let added = |it| add(&mut burst, it, place, slot, vnet_len, since_ns, counters);
+            if !buffer.is_some_and(added) {
                 self.free.push(slot);
             }
         }
@@ -173,35 +188,22 @@ impl TxQueue {
     }
 }
 
-/// Reads one frame, its header included.
-fn read(fd: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<usize> {
-    let Some(slice) = buffer.slice(0, SLOT_LEN) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    loop {
-        match readv(fd, &mut [], &[slice]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A TAP has no frame without bytes: this is a descriptor's other side that has closed.
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            result => return result,
-        }
-    }
-}
-
 /// Adds the frame in `buffer` to the burst. `false`: it was dropped, with a counter.
 fn add<'m>(
     burst: &mut Burst<'m>,
     buffer: &'m HostBuffer,
-    len: usize,
+    place: Range<usize>,
     slot: u16,
+    vnet_len: usize,
     arrived_ns: u64,
     counters: &PortCounters,
 ) -> bool {
     let first = burst.pieces.len() as u32;
-    burst.pieces.extend(buffer.slice(0, len));
+    let len = place.len();
+    burst.pieces.extend(buffer.slice(place.start, len));
     let pieces = (first, burst.pieces.len() as u32);
-    let chain = TakenChain { token: slot, len: len as u32, pieces };
-    let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) else {
+    let chain = TakenChain { token: slot, len: len as u32, pieces }; // at most SLOT_LEN
+    let Err(error) = burst.add(chain, vnet_len, arrived_ns) else {
         return true;
     };
     // The kernel does not lie about its frames; an offload that weir never asked for is an error of

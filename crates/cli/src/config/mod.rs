@@ -48,7 +48,7 @@ pub use values::{
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
-/// MAC address or a TAP interface.
+/// MAC address or an interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `[switch]`
@@ -93,6 +93,22 @@ pub enum UplinkKind {
         /// Its queues (`IFF_MULTI_QUEUE` if more than one).
         queues: QueuePairs,
     },
+    /// An interface of the host, by packet sockets.
+    AfPacket {
+        /// Its name; it must exist.
+        interface: InterfaceName,
+        /// Sockets that share its frames by flow.
+        queues: QueuePairs,
+    },
+}
+
+impl UplinkKind {
+    /// The interface of the host that the uplink uses.
+    pub fn interface(&self) -> &InterfaceName {
+        match self {
+            Self::Tap { interface, .. } | Self::AfPacket { interface, .. } => interface,
+        }
+    }
 }
 
 impl UplinkConfig {

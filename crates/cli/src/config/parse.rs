@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use weir_limits as limits;
 
 use super::error::{Problem, count};
-use super::section::{Located, Section, TapKind};
+use super::section::{KindOfUplink, Located, Section};
 use super::values::{
     LatencyBudget, Moderation, PortName, QueuePairs, SocketPath, SocketRole, TrunkVids, Vid,
     VlanMode, Workers,
@@ -22,7 +22,7 @@ use super::{Config, Defaults, SwitchConfig, UplinkConfig, UplinkKind, VifConfig}
 struct Placed<T> {
     port: T,
     header: Range<usize>,
-    /// Where the socket or the TAP interface is named; the header if it is a default.
+    /// Where the socket or the interface is named; the header if it is a default.
     resource: Range<usize>,
     mac: Option<Range<usize>>,
 }
@@ -123,7 +123,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
     }
-    section.take::<TapKind>("kind", problems);
+    let kind = section.take_or("kind", KindOfUplink::Tap, problems);
     if !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
@@ -135,7 +135,10 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     section.finish(problems);
 
     let Located { value: interface, span } = interface?;
-    let kind = UplinkKind::Tap { interface, queues };
+    let kind = match kind {
+        KindOfUplink::Tap => UplinkKind::Tap { interface, queues },
+        KindOfUplink::AfPacket => UplinkKind::AfPacket { interface, queues },
+    };
     Some(Placed {
         port: UplinkConfig { name: name?, kind, vlan, mtu },
         header,
@@ -277,11 +280,10 @@ fn check_across(
         vifs.iter().filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
     report_repeated("MAC address", macs, problems);
 
-    let taps = uplinks.iter().map(|placed| {
-        let UplinkKind::Tap { interface, .. } = &placed.port.kind;
-        (interface.to_string(), placed.resource.clone())
-    });
-    report_repeated("TAP interface", taps, problems);
+    let interfaces = uplinks
+        .iter()
+        .map(|placed| (placed.port.kind.interface().to_string(), placed.resource.clone()));
+    report_repeated("interface", interfaces, problems);
 
     for placed in vifs.iter().filter(|placed| placed.port.socket == switch.control) {
         problems.push(

@@ -284,18 +284,28 @@ impl FromToml for TrunkVids {
     }
 }
 
-/// The kinds of uplink a file may name; all but TAP come in later versions.
-pub(super) struct TapKind;
+/// The kinds of uplink a file may name; AF_XDP comes in a later version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KindOfUplink {
+    Tap,
+    AfPacket,
+}
 
-impl FromToml for TapKind {
+impl FromToml for KindOfUplink {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         let error = match value.get_ref().as_str() {
-            Some("tap") => return Ok(Self),
-            Some(later @ ("af_xdp" | "af_packet")) => {
-                ValueError::NotAvailable { value: later.into(), instead: "tap" }
+            Some("tap") => return Ok(Self::Tap),
+            Some("af_packet") => return Ok(Self::AfPacket),
+            Some(later @ "af_xdp") => {
+                ValueError::NotAvailable { value: later.into(), instead: "af_packet" }
             }
-            Some(other) => ValueError::NotAChoice { value: other.into(), choices: &["tap"] },
-            None => return Err(Fault::wrong_type(value, "the kind of the uplink, \"tap\"")),
+            Some(other) => {
+                ValueError::NotAChoice { value: other.into(), choices: &["tap", "af_packet"] }
+            }
+            None => {
+                let expected = "the kind of the uplink, \"tap\" or \"af_packet\"";
+                return Err(Fault::wrong_type(value, expected));
+            }
         };
         Err(Fault::new(value, error))
     }

@@ -284,7 +284,7 @@ fn diagnostic_uplink_kind_of_a_later_version() {
        ·            ╰── `af_xdp` is not available in this version of weir
      3 │ name = "eth0"
        ╰────
-      help: use `tap`
+      help: use `af_packet`
     "#);
 }
 
@@ -541,6 +541,19 @@ fn interface_names_are_those_linux_accepts() {
 }
 
 #[test]
+fn an_uplink_can_be_an_interface_of_the_host() {
+    let config =
+        parse("[uplink.lan]\nkind = \"af_packet\"\nname = \"eth0\"\nqueues = 2\n").unwrap();
+    let kind =
+        UplinkKind::AfPacket { interface: "eth0".parse().unwrap(), queues: 2.try_into().unwrap() };
+    assert_eq!(config.uplinks[0].kind, kind);
+    assert_eq!(
+        messages("[uplink.lan]\nkind = \"bridge\"\nname = \"br0\"\n"),
+        ["bad value for `uplink.lan.kind`"]
+    );
+}
+
+#[test]
 fn what_must_differ_from_port_to_port_is_checked() {
     let cases = [
         (
@@ -556,8 +569,8 @@ fn what_must_differ_from_port_to_port_is_checked() {
             "the socket /run/weir/a.sock is used 2 times",
         ),
         (
-            "[uplink.a]\nkind=\"tap\"\nname=\"t0\"\n[uplink.b]\nkind=\"tap\"\nname=\"t0\"\n",
-            "the TAP interface t0 is used 2 times",
+            "[uplink.a]\nkind=\"tap\"\nname=\"t0\"\n[uplink.b]\nkind=\"af_packet\"\nname=\"t0\"\n",
+            "the interface t0 is used 2 times",
         ),
         ("[vif.control]\n", "`vif.control` uses the control socket"),
         ("[vif.a]\nnative = 1\n", "`vif.a` has `native` without `trunk`"),

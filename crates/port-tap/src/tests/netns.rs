@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
 use super::*;
+use crate::TapError;
 
 /// Runs `body` in a thread with a network namespace of its own, or says that it did not. Sockets and
 /// TAPs made there stay there, whichever thread uses them.
@@ -43,11 +44,11 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Adds `tap` to `engine` and starts it.
-fn plug(engine: &Engine, tap: Tap) -> (PortId, Arc<TapPort>, Arc<PortCounters>) {
+fn plug(engine: &Engine, tap: Tap) -> (PortId, Arc<FramePort>, Arc<PortCounters>) {
     let mut its_counters = None;
     let added = engine.add_port(PortConfig::uplink(), |_, counters| {
         its_counters = Some(Arc::clone(&counters));
-        Arc::new(TapPort::new(tap, counters))
+        Arc::new(FramePort::new(tap, counters))
     });
     let (id, port) = added.unwrap();
     port.start(engine, id).unwrap();
@@ -58,7 +59,7 @@ fn plug(engine: &Engine, tap: Tap) -> (PortId, Arc<TapPort>, Arc<PortCounters>) 
 /// these offloads.
 struct Uplink {
     engine: Arc<Engine>,
-    port: Arc<TapPort>,
+    port: Arc<FramePort>,
     counters: Arc<PortCounters>,
     guest: OwnedFd,
     mac: Mac,

@@ -1,0 +1,199 @@
+//! Opens an interface by packet sockets and reads from them.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
+    set_socket_send_buffer_size_force,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use weir_engine::Side;
+use weir_guestmem::{HostBuffer, recvmsg};
+use weir_limits::PACKET_SOCKET_BUFFER_LEN;
+use weir_policy::steering::Steering;
+use weir_port_tap::{FrameDevice, InterfaceName, Link, SLOT_LEN};
+use weir_wire::vlan::TAG_LEN;
+use weir_wire::{Mac, OffloadCaps};
+
+use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};
+use crate::error::PacketError;
+use crate::sys;
+
+/// Which interface, and how it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketOptions {
+    /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
+    pub name: String,
+    /// Sockets that share its frames by flow, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
+    pub queues: usize,
+    /// Its MTU (bytes); `None` leaves it as it is.
+    pub mtu: Option<u16>,
+}
+
+/// What the interface turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// The host's address on it.
+    pub mac: Mac,
+    /// Its MTU (bytes) when it was opened.
+    pub mtu: u32,
+}
+
+/// An interface, promiscuous as long as this lives.
+#[derive(Debug)]
+pub struct PacketSocket {
+    info: PacketInfo,
+    /// One socket per queue, non-blocking.
+    queues: Vec<OwnedFd>,
+    steering: Steering,
+}
+
+/// What Linux does itself for an interface that does not (`virtio_net_hdr_to_skb`). UDP GSO is left
+/// out: it came in 6.2, and a socket does not say whether it has it.
+const OFFLOADS: OffloadCaps =
+    OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
+
+impl PacketSocket {
+    /// Opens the interface of that name in the calling thread's network namespace, which must exist,
+    /// and brings it up.
+    ///
+    /// # Errors
+    /// [`PacketError`]
+    pub fn open(options: &PacketOptions) -> Result<Self, PacketError> {
+        let name = InterfaceName::new(&options.name)?;
+        let steering = Steering::new(options.queues)?;
+        let failed = |step| setup_failed(&options.name, step);
+        let link = Link::new(name).map_err(failed("ask for it"))?;
+        let index = link.index().map_err(failed("find it"))?;
+        if !link.is_ethernet().map_err(failed("read its type"))? {
+            return Err(PacketError::NotEthernet { name: options.name.clone() });
+        }
+        // Before the interface is changed: an error so far leaves it as it was.
+        let queues = open_queues(&options.name, index, options.queues)?;
+        if let Some(mtu) = options.mtu {
+            let name = options.name.clone();
+            link.set_mtu(mtu).map_err(|source| PacketError::Mtu { name, mtu, source })?;
+        }
+        let name = options.name.clone();
+        link.bring_up().map_err(|source| PacketError::LinkUp { name, source })?;
+        let info = PacketInfo {
+            name: options.name.clone(),
+            index,
+            mac: link.mac().map_err(failed("read its MAC address"))?,
+            mtu: link.mtu().map_err(failed("read its MTU"))?,
+        };
+        Ok(Self { info, queues, steering })
+    }
+
+    /// What the interface is.
+    pub fn info(&self) -> &PacketInfo {
+        &self.info
+    }
+}
+
+fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, PacketError> {
+    let failed = |step| setup_failed(name, step);
+    let mut queues = Vec::with_capacity(count);
+    let mut group = None;
+    for _ in 0..count {
+        // Without a protocol it receives nothing: no frame of another interface comes in before it
+        // is bound.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(io::Error::from)
+            .map_err(failed("open a packet socket"))?;
+        let fd = socket.as_fd();
+        let set = |option, what| sys::set_option(fd, option, 1).map_err(failed(what));
+        set(libc::PACKET_VNET_HDR, "ask for a virtio_net_hdr (PACKET_VNET_HDR)")?;
+        set(libc::PACKET_AUXDATA, "ask for VLAN tags (PACKET_AUXDATA)")?;
+        set(libc::PACKET_IGNORE_OUTGOING, "leave out what the host sends (Linux 4.20 has it)")?;
+        enlarge(fd);
+        sys::add_promiscuous(fd, index).map_err(failed("make it promiscuous"))?;
+        sys::bind(fd, index).map_err(failed("bind to it"))?;
+        if count > 1 {
+            group = Some(
+                sys::join_fanout(fd, group).map_err(failed("share its frames between queues"))?,
+            );
+        }
+        queues.push(socket);
+    }
+    Ok(queues)
+}
+
+/// Makes room for GSO packets. Beyond the limit that the host sets for all (`net.core.rmem_max`) that
+/// takes a privilege; with less room more frames are lost under load, and nothing else.
+fn enlarge(socket: BorrowedFd<'_>) {
+    const LEN: usize = PACKET_SOCKET_BUFFER_LEN;
+    if set_socket_recv_buffer_size_force(socket, LEN).is_err() {
+        let _ = set_socket_recv_buffer_size(socket, LEN);
+    }
+    if set_socket_send_buffer_size_force(socket, LEN).is_err() {
+        let _ = set_socket_send_buffer_size(socket, LEN);
+    }
+}
+
+/// The error of a step: the kernel's, or what it comes down to.
+fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> PacketError + use<> {
+    let name = name.to_owned();
+    move |source| match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ACCESS) => PacketError::NotPermitted { name },
+        Some(Errno::NODEV | Errno::NXIO) => PacketError::NoInterface { name },
+        _ => PacketError::Setup { name, step, source },
+    }
+}
+
+impl FrameDevice for PacketSocket {
+    fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    fn queues(&self) -> &[OwnedFd] {
+        &self.queues
+    }
+
+    fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    fn offloads(&self) -> OffloadCaps {
+        OFFLOADS
+    }
+
+    fn vnet_len(&self) -> usize {
+        VNET_LEN
+    }
+
+    fn receive(&self, queue: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<Range<usize>> {
+        let slot = buffer.slice(0, SLOT_LEN).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut control = [0; CONTROL_LEN];
+        let message = match recvmsg(queue, &[slot.skip(TAG_LEN)], &mut control) {
+            // The link went down, which is said once, and no frame is lost by it: ask again.
+            Err(error)
+                if Errno::from_io_error(&error) == Some(Errno::NETDOWN)
+                    && sys::is_bound(queue).unwrap_or(false) =>
+            {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            result => result?,
+        };
+        let end = TAG_LEN + message.len;
+        let tag = control.get(..message.control_len).and_then(auxdata::tag);
+        match tag {
+            Some(tag) if auxdata::put_back(&slot.first(end), tag) => Ok(0..end),
+            _ => Ok(TAG_LEN..end),
+        }
+    }
+
+    fn is_gone(&self, queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {
+        // An interface that goes unbinds its sockets, one that is down does not. Linux reports only the
+        // latter, which comes first: the next frame toward the interface finds the rest.
+        !sys::is_bound(queue).unwrap_or(false)
+    }
+}
