@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_engine::burst::{Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
-use weir_ring::{Addresses, RingConfig, SplitDevice};
+use weir_ring::{Addresses, DeviceRing, RingConfig};
 
 const MEMORY: u64 = 64 << 10;
 const SIZE: u16 = 16;
@@ -25,11 +25,21 @@ fuzz_target!(|input: &[u8]| {
     file.write_all_at(image, 0).expect("the memory image");
     let spec = RegionSpec { guest_address: 0, size: MEMORY, user_address: 0, mmap_offset: 0 };
     let memory = Arc::new(GuestMemory::map(&[(spec, file)]).expect("one good region"));
-    let config =
-        RingConfig { size: SIZE, event_idx: options & 1 != 0, indirect: options & 2 != 0 };
-    let mut device = SplitDevice::new(&memory, config, &AT, (*base).into()).expect("a good ring");
+    let bit = |n: u8| options & 1 << n != 0;
+    let config = RingConfig {
+        size: SIZE,
+        event_idx: bit(0),
+        indirect: bit(1),
+        packed: bit(3),
+        in_order: bit(4),
+    };
+    // Both wrap counters as a new ring has them, so that the image's first lap is available.
+    let base = u32::from(*base) % u32::from(SIZE);
+    let base = if config.packed { base | base << 16 | config.fresh_base() } else { base };
+    let mut device = DeviceRing::new(&memory, config, &AT, base).expect("a good ring");
 
     let mut scratch = Scratch::default();
+    let mut parked = Vec::new();
     for step in script {
         let mut burst = scratch.lend();
         if device.refill().is_err() {
@@ -40,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
                 break;
             }
             let first = burst.pieces.len() as u32;
-            let taken = if options & 4 != 0 {
+            let taken = if bit(2) {
                 device.take_writable(&memory, &mut burst.pieces)
             } else {
                 device.take_readable(&memory, &mut burst.pieces)
@@ -51,7 +61,13 @@ fuzz_target!(|input: &[u8]| {
                     let pieces = (first, burst.pieces.len() as u32);
                     let chain = TakenChain { token: chain.head, len: chain.len, pieces };
                     let _ = burst.add(chain, 12, 0);
-                    device.complete(chain.token, 0);
+                    // Some wait, as frames for a full receiver do.
+                    if step & 0x80 != 0 && !bit(2) {
+                        device.keep(chain.token);
+                        parked.push(chain.token);
+                    } else {
+                        device.complete(chain.token, (step & 1).into());
+                    }
                 }
                 Ok(None) => break,
                 Err(_) => return,
@@ -60,6 +76,12 @@ fuzz_target!(|input: &[u8]| {
         let mut sink = [0; 256];
         for slice in &burst.pieces {
             slice.read(&mut sink);
+        }
+        if step & 0x40 != 0 {
+            for token in parked.drain(..) {
+                let _ = device.retake_readable(token, &memory, &mut burst.pieces);
+                device.complete(token, 0);
+            }
         }
         scratch.give_back(burst);
         device.publish();

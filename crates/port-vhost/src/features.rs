@@ -1,6 +1,6 @@
 //! What weir offers a driver, and what the driver's answer means.
 
-use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_config::{VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE,
     VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -8,6 +8,7 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use weir_ring::RingConfig;
 use weir_vhost_user::{
     VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_RARP,
@@ -31,10 +32,14 @@ const fn bits(features: &[u32]) -> u64 {
     set
 }
 
-/// Device features. `CTRL_VQ` and what goes over it are the front end's to serve; it asks here
+/// Device features. `IN_ORDER` is not among them, although the rings know it: DPDK's driver takes it
+/// wherever it is offered, a frame that waits for a full receiver then holds up all behind it, and
+/// the bookkeeping cost a fifth of the small packets in one comparison with `dpdk-testpmd`.
+/// `CTRL_VQ` and what goes over it are the front end's to serve; it asks here
 /// only whether the back end minds.
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
+    VIRTIO_F_RING_PACKED,
     VIRTIO_RING_F_INDIRECT_DESC,
     VIRTIO_RING_F_EVENT_IDX,
     VIRTIO_NET_F_CSUM,
@@ -85,12 +90,19 @@ impl Features {
         self.has(VHOST_USER_F_PROTOCOL_FEATURES)
     }
 
-    pub(crate) fn event_idx(self) -> bool {
-        self.has(VIRTIO_RING_F_EVENT_IDX)
+    /// What a ring of `size` entries is like.
+    pub(crate) fn ring(self, size: u16) -> RingConfig {
+        RingConfig {
+            size,
+            event_idx: self.has(VIRTIO_RING_F_EVENT_IDX),
+            indirect: self.has(VIRTIO_RING_F_INDIRECT_DESC),
+            packed: self.packed(),
+            in_order: self.has(VIRTIO_F_IN_ORDER),
+        }
     }
 
-    pub(crate) fn indirect(self) -> bool {
-        self.has(VIRTIO_RING_F_INDIRECT_DESC)
+    pub(crate) fn packed(self) -> bool {
+        self.has(VIRTIO_F_RING_PACKED)
     }
 
     /// A frame may span several receive chains.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_guestmem::{GuestMemory, fault_count};
-use weir_ring::SplitDevice;
+use weir_ring::DeviceRing;
 
 use crate::features::Features;
 use crate::notify::Notifier;
@@ -11,7 +11,7 @@ use crate::notify::Notifier;
 /// A ring in service.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    pub(crate) device: SplitDevice,
+    pub(crate) device: DeviceRing,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) features: Features,
     /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
@@ -23,7 +23,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new(
-        device: SplitDevice,
+        device: DeviceRing,
         memory: Arc<GuestMemory>,
         features: Features,
         started: bool,

@@ -9,7 +9,7 @@ use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
 use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
-use weir_ring::{Chain, RingError, SplitDevice};
+use weir_ring::{Chain, DeviceRing, RingError};
 use weir_wire::{Offload, VnetHdr};
 
 use crate::error::StopReason;
@@ -229,7 +229,7 @@ struct Reserved {
 
 /// Writes packets into a ring, one after the other.
 struct Writer<'r> {
-    device: &'r mut SplitDevice,
+    device: &'r mut DeviceRing,
     memory: &'r GuestMemory,
     features: Features,
     buffers: Vec<Slice<'r>>,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use weir_engine::{Engine, QueueRef, Side, Watch};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN, QUEUE_SIZE_MAX};
-use weir_ring::{Addresses, RingConfig, SetupError, SplitDevice};
+use weir_ring::{Addresses, DeviceRing, SetupError};
 use weir_vhost_user::{
     Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VringState,
@@ -33,7 +33,8 @@ use crate::queue::Ring;
 struct Vring {
     size: Option<u16>,
     addresses: Option<Addresses>,
-    base: u16,
+    /// Where the ring goes on; `None` where nobody said so, and it has not run.
+    base: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
 }
@@ -159,11 +160,14 @@ impl Session {
                 self.rebuild(addr.index as usize)?;
             }
             FrontMessage::SetVringBase(VringState { index, num }) => {
-                self.vring(index)?.base = u16::try_from(num).map_err(|_| Refusal::Base(num))?;
+                if !self.features.packed() && num > u16::MAX.into() {
+                    return Err(Refusal::Base(num));
+                }
+                self.vring(index)?.base = Some(num);
             }
             FrontMessage::GetVringBase { index } => {
                 self.vring(index)?;
-                let num = self.stop_ring(index as usize).into();
+                let num = self.stop_ring(index as usize);
                 return Ok(Answer::Vring(VringState { index, num }));
             }
             FrontMessage::SetVringKick { index, fd } => {
@@ -273,12 +277,11 @@ impl Session {
         &self,
         size: u16,
         addresses: &Addresses,
-        base: u16,
+        base: u32,
         started: bool,
     ) -> Result<Ring, SetupError> {
-        let (event_idx, indirect) = (self.features.event_idx(), self.features.indirect());
-        let config = RingConfig { size, event_idx, indirect };
-        let device = SplitDevice::new(&self.memory, config, addresses, base)?;
+        let config = self.features.ring(size);
+        let device = DeviceRing::new(&self.memory, config, addresses, base)?;
         Ok(Ring::new(device, Arc::clone(&self.memory), self.features, started))
     }
 
@@ -293,8 +296,11 @@ impl Session {
         };
         // A ring that comes with a base was running before this session: its driver may have
         // nothing to kick about, and may even have been asked for no kicks by a switch that is gone.
-        let resumed = vring.base != 0;
-        let ring = self.build(size, &addresses, vring.base, resumed)?;
+        let fresh = self.features.ring(size).fresh_base();
+        let base = vring.base.unwrap_or(fresh);
+        // Of a packed ring's base some front ends say the lower half only.
+        let resumed = base as u16 != fresh as u16;
+        let ring = self.build(size, &addresses, base, resumed)?;
         self.port.with_queue(ring_index, |queue| queue.ring = Some(ring));
         // Before the kick is watched: the first frame may come with it.
         let _ = self.engine.fabric().set_active(self.port.id(), true);
@@ -332,18 +338,19 @@ impl Session {
     }
 
     /// Takes a ring out of service and says where it stands.
-    fn stop_ring(&mut self, index: usize) -> u16 {
+    fn stop_ring(&mut self, index: usize) -> u32 {
         self.stop_ring_keeping_base(index);
         if self.vrings.iter().all(|vring| vring.watch.is_none()) {
             let _ = self.engine.fabric().set_active(self.port.id(), false);
         }
-        self.vrings[index].base
+        let vring = &self.vrings[index];
+        vring.base.unwrap_or(self.features.ring(vring.size.unwrap_or_default()).fresh_base())
     }
 
     fn stop_ring_keeping_base(&mut self, index: usize) {
         self.vrings[index].watch = None;
         if let Some(ring) = self.port.stop_ring(index) {
-            self.vrings[index].base = ring.device.base();
+            self.vrings[index].base = Some(ring.device.base());
         }
     }
 

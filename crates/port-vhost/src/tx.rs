@@ -82,7 +82,7 @@ impl TxQueue {
 
         let ring = self.queue.ring.as_mut();
         let (more, gone) =
-            ring.map_or((false, false), |ring| (ring.device.available() > 0, ring.memory_gone()));
+            ring.map_or((false, false), |ring| (ring.device.has_more(), ring.memory_gone()));
         if gone {
             return Err(StopReason::MemoryTruncated);
         }
@@ -121,6 +121,7 @@ impl TxQueue {
             if parked & 1 << i == 0 {
                 ring.device.complete(frame.token, 0);
             } else if let Some(port) = PortId::new(order[i]) {
+                ring.device.keep(frame.token);
                 let since_ns = frame.arrived_ns;
                 self.waiting.push_back(Waiting { head: frame.token, port, since_ns });
                 if what == Take::New {

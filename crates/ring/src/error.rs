@@ -28,6 +28,9 @@ pub enum SetupError {
         /// What it must be aligned to.
         align: usize,
     },
+    /// Where the ring is to go on is no place that such a ring can be at.
+    #[error("ring base {0:#x} is no position of this ring")]
+    Base(u32),
 }
 
 /// A driver broke the rules of the ring. The port that owns the ring stops.
@@ -42,6 +45,26 @@ pub enum RingError {
         to: u16,
         /// Queue size.
         size: u16,
+    },
+    /// A slot of a packed ring was made available again before it was used.
+    #[error("slot {slot} of {size} was made available again before it was used")]
+    AvailableOverrun {
+        /// The slot at which the chain begins.
+        slot: u16,
+        /// Queue size.
+        size: u16,
+    },
+    /// More chains at one time than the ring has room for, with `VIRTIO_F_IN_ORDER`.
+    #[error("more than {size} chains were made available before any was used")]
+    TooManyInFlight {
+        /// Queue size.
+        size: u16,
+    },
+    /// A slot of a packed ring was available, and then no longer.
+    #[error("slot {slot} was available and is not any more")]
+    AvailableRetracted {
+        /// The slot.
+        slot: u16,
     },
     /// An available entry, or `next`, names no descriptor.
     #[error("descriptor {index} is beyond the table of {size}")]
@@ -95,7 +118,8 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
-    /// An indirect descriptor inside an indirect table, or with `NEXT` (virtio 1.2 §2.7.5.3.1).
+    /// An indirect descriptor inside an indirect table, or with `NEXT` (virtio 1.2 §2.7.5.3.1), or
+    /// behind other descriptors of a packed ring (§2.8.19).
     #[error("descriptor chain from {head} nests or continues an indirect table")]
     IndirectMisused {
         /// First descriptor.
@@ -116,6 +140,9 @@ impl RingError {
     pub fn name(&self) -> &'static str {
         match self {
             Self::AvailIndexJump { .. } => "avail_index_jump",
+            Self::AvailableOverrun { .. } => "available_overrun",
+            Self::TooManyInFlight { .. } => "too_many_in_flight",
+            Self::AvailableRetracted { .. } => "available_retracted",
             Self::DescriptorOutOfRange { .. } => "descriptor_out_of_range",
             Self::ChainTooLong { .. } => "chain_too_long",
             Self::ZeroLength { .. } => "zero_length_buffer",

@@ -1,8 +1,16 @@
-//! Layout of a split virtqueue in memory (virtio 1.2 §2.7).
+//! Layout of virtqueues in memory: split (virtio 1.2 §2.7) and packed (§2.8).
 
-/// Bytes of one descriptor: `addr: le64, len: le32, flags: le16, next: le16` (§2.7.5).
+use std::sync::Arc;
+
+use weir_guestmem::{GuestMemory, Window};
+use weir_limits::QUEUE_SIZE_MAX;
+
+use crate::error::SetupError;
+
+/// Bytes of one descriptor: `addr: le64, len: le32, flags: le16, next: le16` in a split ring
+/// (§2.7.5), `addr: le64, len: le32, id: le16, flags: le16` in a packed one (§2.8.13).
 pub(crate) const DESC_BYTES: usize = 16;
-/// The chain goes on at `next`.
+/// The chain goes on: at `next` in a split ring, in the next slot of a packed one.
 pub(crate) const DESC_F_NEXT: u16 = 1;
 /// The device writes the buffer (otherwise it reads it).
 pub(crate) const DESC_F_WRITE: u16 = 2;
@@ -46,14 +54,86 @@ pub(crate) fn avail_event(size: u16) -> usize {
     used_entry(size.into())
 }
 
+/// Where `len` lies in a packed descriptor; `id` and `flags` follow it.
+pub(crate) const PACKED_LEN: usize = 8;
+/// Where `flags` lies in a packed descriptor.
+pub(crate) const PACKED_FLAGS: usize = 14;
+/// Equal to the driver's wrap counter where a descriptor is available (§2.8.1).
+pub(crate) const PACKED_F_AVAIL: u16 = 1 << 7;
+/// Equal to the device's wrap counter where a descriptor is used (§2.8.1).
+pub(crate) const PACKED_F_USED: u16 = 1 << 15;
+/// Bytes of an event suppression structure: `off_wrap: le16, flags: le16` (§2.8.14). The driver
+/// area holds the driver's, the device area the device's.
+pub(crate) const EVENT_BYTES: usize = 4;
+/// Slot and wrap counter that the other side is to be told about.
+pub(crate) const EVENT_OFF_WRAP: usize = 0;
+/// One of the three below in bits 0 and 1.
+pub(crate) const EVENT_FLAGS: usize = 2;
+/// Bits of `flags` that mean something.
+pub(crate) const EVENT_FLAGS_MASK: u16 = 3;
+/// Tell me of everything.
+pub(crate) const EVENT_ENABLE: u16 = 0;
+/// Tell me of nothing.
+pub(crate) const EVENT_DISABLE: u16 = 1;
+/// Tell me when `off_wrap` is passed (`VIRTIO_F_EVENT_IDX`).
+pub(crate) const EVENT_DESC: u16 = 2;
+
 /// Bytes of the descriptor, driver (available) and device (used) areas of a ring with `size`
-/// entries, the event fields included.
+/// entries, the event fields included. A packed ring's areas fit where a split ring's do.
 pub fn area_sizes(size: u16) -> [usize; 3] {
     [DESC_BYTES * usize::from(size), used_event(size) + 2, avail_event(size) + 2]
 }
 
+/// The three areas of a ring of `size` entries, checked for place and alignment. `shape` is bytes
+/// and alignment of the descriptor, the driver and the device area.
+pub(crate) fn areas(
+    memory: &Arc<GuestMemory>,
+    size: u16,
+    at: &Addresses,
+    shape: [(usize, usize); 3],
+) -> Result<[Window; 3], SetupError> {
+    if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
+        return Err(SetupError::Size(size));
+    }
+    let area = |area, address, (bytes, align): (usize, usize)| {
+        let window =
+            memory.window(address, bytes).ok_or(SetupError::NotShared { area, address, bytes })?;
+        // The mapping keeps offsets within a page, so that an address that was aligned for the
+        // front end is aligned here unless the region itself is odd: test ours.
+        if !window.is_aligned(align) {
+            return Err(SetupError::Misaligned { area, address, align });
+        }
+        Ok(window)
+    };
+    Ok([
+        area("descriptor", at.descriptor, shape[0])?,
+        area("driver", at.driver, shape[1])?,
+        area("device", at.device, shape[2])?,
+    ])
+}
+
+/// The areas of a split ring (§2.7).
+pub(crate) fn split_areas(
+    memory: &Arc<GuestMemory>,
+    size: u16,
+    at: &Addresses,
+) -> Result<[Window; 3], SetupError> {
+    let [descriptor, driver, device] = area_sizes(size);
+    areas(memory, size, at, [(descriptor, 16), (driver, 2), (device, 4)])
+}
+
+/// The areas of a packed ring (§2.8.10.1).
+pub(crate) fn packed_areas(
+    memory: &Arc<GuestMemory>,
+    size: u16,
+    at: &Addresses,
+) -> Result<[Window; 3], SetupError> {
+    let descriptor = DESC_BYTES * usize::from(size);
+    areas(memory, size, at, [(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
+}
+
 /// What was negotiated about a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingConfig {
     /// Entries; a power of two.
     pub size: u16,
@@ -61,15 +141,27 @@ pub struct RingConfig {
     pub event_idx: bool,
     /// `VIRTIO_F_INDIRECT_DESC`.
     pub indirect: bool,
+    /// `VIRTIO_F_RING_PACKED`.
+    pub packed: bool,
+    /// `VIRTIO_F_IN_ORDER`.
+    pub in_order: bool,
+}
+
+impl RingConfig {
+    /// Where a ring that nobody has used yet begins, as vhost-user's `SET_VRING_BASE` says it.
+    pub fn fresh_base(&self) -> u32 {
+        // Both wrap counters of a packed ring begin at 1 (§2.8.1).
+        if self.packed { 0x8000_8000 } else { 0 }
+    }
 }
 
 /// Where a ring lies, as addresses of the front end's process (vhost-user `SET_VRING_ADDR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Addresses {
-    /// Descriptor table.
+    /// Descriptor table, or descriptor ring.
     pub descriptor: u64,
-    /// Driver area: the available ring.
+    /// Driver area: the available ring, or the driver's event suppression.
     pub driver: u64,
-    /// Device area: the used ring.
+    /// Device area: the used ring, or the device's event suppression.
     pub device: u64,
 }

@@ -1,27 +1,39 @@
-//! Virtqueues (virtio 1.2 §2.7): the device side, which weir is, and the driver side, which the
-//! user-space guest `vif` and the tests are.
+//! Virtqueues, split (virtio 1.2 §2.7) and packed (§2.8): the device side, which weir is, and the
+//! driver side, which the user-space guest `vif` and the tests are.
 //!
 //! | file | what |
 //! |---|---|
-//! | `index.rs` | arithmetic of free-running 16-bit indices, in one place |
-//! | `layout.rs` | where a split ring's fields lie, and its flags |
-//! | `split/device.rs` | [`SplitDevice`]: take chains, complete, publish, call or not |
-//! | `split/chain.rs` | the walk over a chain that a guest wrote, with every check |
-//! | `split/driver.rs` | [`SplitDriver`]: offer buffers, kick or not, take back |
+//! | `index.rs` | arithmetic of free-running 16-bit indices and wrap counters, in one place |
+//! | `layout.rs` | where the fields lie, and the flags |
+//! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
+//! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
+//! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
+//! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
+//! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over what a guest wrote |
 //!
 //! Nothing a guest writes into a ring can do more than yield a [`RingError`].
 #![forbid(unsafe_code)]
 
+mod buffers;
+mod device;
+mod driver;
 mod error;
+mod in_order;
 mod index;
 mod layout;
+mod packed;
 mod split;
 
+pub use buffers::Chain;
+pub use device::DeviceRing;
+pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
+pub use in_order::InOrder;
 pub use layout::{Addresses, RingConfig, area_sizes};
-pub use split::chain::Chain;
+pub use packed::device::PackedDevice;
+pub use packed::driver::PackedDriver;
 pub use split::device::SplitDevice;
-pub use split::driver::{Buffer, SplitDriver, Used};
+pub use split::driver::SplitDriver;
 
 #[cfg(test)]
 mod tests;

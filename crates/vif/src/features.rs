@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{BitAnd, BitOr, Sub};
 
 use virtio_bindings::{virtio_config, virtio_net, virtio_ring};
+use weir_ring::RingConfig;
 use weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 use weir_wire::OffloadCaps;
 
@@ -26,6 +27,10 @@ macro_rules! features {
 features! {
     /// `VIRTIO_F_VERSION_1`; always required.
     VERSION_1 = virtio_config::VIRTIO_F_VERSION_1;
+    /// `VIRTIO_F_RING_PACKED`.
+    RING_PACKED = virtio_config::VIRTIO_F_RING_PACKED;
+    /// `VIRTIO_F_IN_ORDER`.
+    IN_ORDER = virtio_config::VIRTIO_F_IN_ORDER;
     /// `VIRTIO_F_INDIRECT_DESC`.
     INDIRECT_DESC = virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
     /// `VIRTIO_F_EVENT_IDX`.
@@ -114,6 +119,17 @@ impl Features {
             .iter()
             .filter(|(_, needed)| !self.contains(*needed))
             .fold(self, |kept, (feature, _)| kept - *feature)
+    }
+
+    /// What a ring of `size` entries is like.
+    pub fn ring(self, size: u16) -> RingConfig {
+        RingConfig {
+            size,
+            event_idx: self.contains(Features::EVENT_IDX),
+            indirect: self.contains(Features::INDIRECT_DESC),
+            packed: self.contains(Features::RING_PACKED),
+            in_order: self.contains(Features::IN_ORDER),
+        }
     }
 
     /// What a frame that is sent may leave to the device.

@@ -4,7 +4,7 @@ use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK,
     VIRTIO_CONFIG_S_FEATURES_OK,
 };
-use weir_ring::Addresses;
+use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{
     FrontEnd, FrontEndError, Request, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_REPLY_ACK,
@@ -38,7 +38,7 @@ pub(crate) struct Handshake {
 /// What a ring needs to be told.
 pub(crate) struct Vring<'v> {
     pub(crate) index: u32,
-    pub(crate) size: u16,
+    pub(crate) config: RingConfig,
     pub(crate) at: Addresses,
     pub(crate) kick: &'v Event,
     pub(crate) call: &'v Event,
@@ -159,9 +159,10 @@ impl Handshake {
             log: 0,
         };
         let front = &mut self.front;
-        let size = u32::from(vring.size);
+        let size = u32::from(vring.config.size);
+        let base = vring.config.fresh_base();
         at(Request::SetVringNum, ring, front.set_vring_num(index, size))?;
-        at(Request::SetVringBase, ring, front.set_vring_base(index, 0))?;
+        at(Request::SetVringBase, ring, front.set_vring_base(index, base))?;
         at(Request::SetVringAddr, ring, front.set_vring_addr(addr))?;
         let fd = Some(vring.err.as_fd());
         at(Request::SetVringErr, ring, front.set_vring_err(index, fd))?;

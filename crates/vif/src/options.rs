@@ -57,14 +57,15 @@ pub enum OptionsError {
 }
 
 impl Options {
-    /// One queue pair of 256 entries with every feature.
+    /// One queue pair of 256 entries with every feature but two: split rings, and completions in
+    /// any order, so that a frame that waits for a full receiver holds up no other.
     pub fn new(mac: Mac) -> Self {
         Self {
             mac,
             queues: 1,
             queue_size: QUEUE_SIZE_DEFAULT,
             rx_buffer_bytes: RX_BUFFER_BYTES_DEFAULT,
-            features: Features::ALL,
+            features: Features::ALL - Features::RING_PACKED - Features::IN_ORDER,
             required: Features::VERSION_1,
             mtu: None,
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{FRAME_LEN_MIN, RX_MERGE_MAX};
-use weir_ring::{Buffer, SplitDriver};
+use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
 
 use crate::counters::PairCounters;
@@ -73,7 +73,7 @@ struct UsedBuffer {
 #[derive(Debug)]
 pub(crate) struct Receive {
     memory: Arc<GuestMemory>,
-    ring: SplitDriver,
+    ring: DriverRing,
     buffers: Slots,
     mergeable: bool,
     kick: Event,
@@ -98,7 +98,7 @@ impl Receive {
 
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
-        ring: SplitDriver,
+        ring: DriverRing,
         mergeable: bool,
         buffers: Slots,
         kick: Event,
@@ -153,13 +153,10 @@ impl Receive {
 
     /// The next buffer that the device used.
     fn take(&mut self, counters: &PairCounters) -> Option<UsedBuffer> {
-        let before = self.ring.in_flight();
         let used = self.ring.take();
-        // The ring skips used elements that name nothing in flight.
-        let seen = before.wrapping_sub(self.ring.in_flight());
-        let skipped = seen.wrapping_sub(u16::from(used.is_some()));
+        let skipped = self.ring.skipped();
         if skipped > 0 {
-            counters.device_errors.add(u64::from(skipped));
+            counters.device_errors.add(skipped);
         }
         let used = used?;
         let slot = self.slot_of[usize::from(used.head)];

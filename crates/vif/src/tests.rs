@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_guestmem::Slice;
 use weir_limits::RX_MERGE_MAX;
-use weir_ring::{RingConfig, SplitDevice, SplitDriver};
+use weir_ring::{DriverRing, SplitDevice};
 use weir_wire::{Mac, Offload, VnetHdr};
 
 use crate::event::Event;
@@ -44,14 +44,14 @@ fn next(written: u32) -> Fill {
 
 impl Bench {
     fn new(features: Features) -> Self {
-        let config = RingConfig { size: SIZE, event_idx: true, indirect: true };
+        let config = Features(Features::EVENT_IDX.0 | Features::INDIRECT_DESC.0).ring(SIZE);
         let mut plan = Plan::default();
         let (rx_at, tx_at) = (plan.ring(SIZE), plan.ring(SIZE));
         let buffers = Receive::plan(&mut plan, SIZE, BUFFER_BYTES);
         let transmit = TransmitPlan::new(&mut plan, SIZE);
         let memory = plan.build().unwrap();
         let event = || Event::new().unwrap();
-        let driver = |at| SplitDriver::new(&memory.memory, config, at).unwrap();
+        let driver = |at| DriverRing::new(&memory.memory, config, at).unwrap();
         let rx = Receive::new(
             Arc::clone(&memory.memory),
             driver(&rx_at),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use weir_guestmem::GuestMemory;
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
-use weir_ring::{Buffer, SplitDriver};
+use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
 
 use crate::counters::PairCounters;
@@ -27,7 +27,7 @@ const FRAME_SEGMENTS_MAX: usize =
 pub(crate) const CHAIN_DESCRIPTORS_MAX: usize = 8;
 /// Bytes of one descriptor in an indirect table (virtio 1.2 §2.7.5).
 const DESCRIPTOR_BYTES: usize = 16;
-/// `VIRTQ_DESC_F_NEXT`.
+/// `VIRTQ_DESC_F_NEXT` of a split ring.
 const DESC_F_NEXT: u16 = 1;
 
 const _: () = assert!(FRAME_SEGMENTS_MAX + 2 <= CHAIN_DESCRIPTORS_MAX);
@@ -87,7 +87,7 @@ enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Transmit {
     memory: Arc<GuestMemory>,
-    ring: SplitDriver,
+    ring: DriverRing,
     indirect: bool,
     plan: TransmitPlan,
     kick: Event,
@@ -105,7 +105,7 @@ pub(crate) struct Transmit {
 impl Transmit {
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
-        ring: SplitDriver,
+        ring: DriverRing,
         indirect: bool,
         plan: TransmitPlan,
         kick: Event,
@@ -277,11 +277,14 @@ impl Transmit {
             table.chunks_exact_mut(DESCRIPTOR_BYTES).zip(&self.chain).enumerate()
         {
             let next = i + 1;
-            let flags = if next < count { DESC_F_NEXT } else { 0 };
+            // A packed ring's tables have no chain and no such flag (virtio 1.2 §2.8.7).
+            let more = next < count && !self.ring.is_packed();
+            let (flags, next) = if more { (DESC_F_NEXT, next) } else { (0, 0) };
+            let [flags_at, next_at] = if self.ring.is_packed() { [14, 12] } else { [12, 14] };
             entry[..8].copy_from_slice(&buffer.address.to_le_bytes());
             entry[8..12].copy_from_slice(&buffer.len.to_le_bytes());
-            entry[12..14].copy_from_slice(&flags.to_le_bytes());
-            entry[14..].copy_from_slice(&(next as u16).to_le_bytes());
+            entry[flags_at..flags_at + 2].copy_from_slice(&flags.to_le_bytes());
+            entry[next_at..next_at + 2].copy_from_slice(&(next as u16).to_le_bytes());
         }
         let address = self.plan.tables.address(slot);
         let bytes = &table[..count * DESCRIPTOR_BYTES];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_guestmem::GuestMemory;
-use weir_ring::{Addresses, RingConfig, SplitDriver};
+use weir_ring::{Addresses, DriverRing};
 use weir_vhost_user::FrontEnd;
 use weir_wire::Mac;
 
@@ -76,14 +76,10 @@ impl PairPlan {
         options: &Options,
         features: Features,
     ) -> Result<QueuePair, VifError> {
-        let config = RingConfig {
-            size: options.queue_size,
-            event_idx: features.contains(Features::EVENT_IDX),
-            indirect: features.contains(Features::INDIRECT_DESC),
-        };
+        let config = features.ring(options.queue_size);
         let rx = Receive::new(
             Arc::clone(memory),
-            SplitDriver::new(memory, config, &self.rx_ring)?,
+            DriverRing::new(memory, config, &self.rx_ring)?,
             features.contains(Features::MRG_RXBUF),
             self.buffers,
             event()?,
@@ -91,7 +87,7 @@ impl PairPlan {
         );
         let tx = Transmit::new(
             Arc::clone(memory),
-            SplitDriver::new(memory, config, &self.tx_ring)?,
+            DriverRing::new(memory, config, &self.tx_ring)?,
             config.indirect,
             self.transmit,
             event()?,
@@ -153,7 +149,7 @@ impl Vif {
             ] {
                 handshake.set_vring(&Vring {
                     index: rings,
-                    size: options.queue_size,
+                    config: features.ring(options.queue_size),
                     at,
                     kick,
                     call,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::boot;
+use super::{boot, boot_specs, guest_spec};
 use crate::{
     address,
     error::{Error, Result, check},
@@ -58,6 +58,36 @@ pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
     }
     no_checksum_errors(&mut server)?;
     no_checksum_errors(&mut client)
+}
+
+/// A guest with packed rings talks to one with split rings, both ways.
+pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
+    /// `VIRTIO_F_RING_PACKED` (virtio 1.2 §6), as sysfs counts bits.
+    const RING_PACKED: usize = 34;
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
+    for argument in &mut specs[0].plug.qemu_args {
+        if argument.starts_with("virtio-net-pci") {
+            argument.push_str(",packed=on");
+        }
+    }
+    let [mut packed, mut split] = boot_specs(lab, &specs, weir.dir())?;
+    let features = packed.run("cat /sys/bus/virtio/devices/virtio0/features", PING_PATIENCE)?;
+    check(features.trim().as_bytes().get(RING_PACKED) == Some(&b'1'), || {
+        format!("packed rings were not negotiated: {features}")
+    })?;
+    streams(&mut packed, &mut split, 1)?;
+    streams(&mut split, &mut packed, 0)
+}
+
+/// Streams from `client` to `server`, which is guest `to`.
+fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
+    iperf::serve(server, iperf::PORT)?;
+    let transfer = Tcp::to(address::ip(to), 3).run(client)?;
+    check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+        format!("to guest {to}: only {:.3} Gbit/s", transfer.gbit_per_second())
+    })?;
+    no_checksum_errors(server)
 }
 
 pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {

@@ -31,6 +31,7 @@ pub struct SystemTest {
 pub const ALL: &[SystemTest] = &[
     SystemTest { name: "two_guests_ping_each_other", run: guests::two_guests_ping_each_other },
     SystemTest { name: "guest_sends_tcp_to_guest", run: guests::guest_sends_tcp_to_guest },
+    SystemTest { name: "packed_ring_guest_sends_tcp", run: guests::packed_ring_guest_sends_tcp },
     SystemTest { name: "guest_sends_udp_to_guest", run: guests::guest_sends_udp_to_guest },
     SystemTest { name: "file_arrives_unchanged", run: guests::file_arrives_unchanged },
     SystemTest {
@@ -53,6 +54,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
     SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
     SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
+    SystemTest {
+        name: "testpmd_forwards_over_packed_rings",
+        run: testpmd::forwards_over_packed_rings,
+    },
 ];
 
 impl SystemTest {

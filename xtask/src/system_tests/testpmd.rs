@@ -6,7 +6,7 @@ use crate::{
     error::{Result, check},
     lab::Lab,
     peers::Switch,
-    testpmd::{Testpmd, Traffic},
+    testpmd::{Rings, Testpmd, Traffic},
     weir::{Setup, Vif, Weir},
     weir_stats::Way,
 };
@@ -15,18 +15,22 @@ use crate::{
 const PACKETS_PER_SECOND_MIN: f64 = 20_000.0;
 
 pub(super) fn forwards_with_one_queue(lab: &Lab) -> Result<()> {
-    forwards(lab, 1)
+    forwards(lab, Traffic::default())
 }
 
 pub(super) fn forwards_with_two_queues(lab: &Lab) -> Result<()> {
-    forwards(lab, 2)
+    forwards(lab, Traffic { queues: 2, ..Traffic::default() })
 }
 
-fn forwards(lab: &Lab, queues: u8) -> Result<()> {
+pub(super) fn forwards_over_packed_rings(lab: &Lab) -> Result<()> {
+    forwards(lab, Traffic { rings: Rings::PackedInOrder, ..Traffic::default() })
+}
+
+fn forwards(lab: &Lab, traffic: Traffic) -> Result<()> {
+    let queues = traffic.queues;
     let _pages = crate::hugepages::HugePages::reserve()?;
     let vifs = vec![Vif { queues: Some(queues), ..Vif::default() }; 2];
     let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
-    let traffic = Traffic { queues, ..Traffic::default() };
     let mut client = Testpmd::start([&weir.link(0)?, &weir.link(1)?], &traffic, 0)?;
     client.circulate()?;
     let rate = client.packets_per_second(Duration::from_secs(3))?;

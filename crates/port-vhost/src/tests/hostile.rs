@@ -58,6 +58,20 @@ fn a_ring_full_of_garbage_stops_its_port_only() {
 }
 
 #[test]
+fn a_packed_ring_full_of_garbage_stops_its_port_only() {
+    let mut neighbours = Neighbours::new();
+    let guest = neighbours.switch.guest(3, modern() | RING_PACKED);
+    let at = (ring_at(1).descriptor - USER) as usize;
+    for slot in 0..usize::from(SIZE) {
+        // Available, and the next slot belongs to it.
+        guest.raw().write(at + 16 * slot, [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x81, 0]);
+    }
+    guest.kick(1);
+    stopped_with(&guest.port, "ring 1: slot 0 of 64 was made available again before it was used");
+    neighbours.still_talk();
+}
+
+#[test]
 fn garbage_in_a_receive_ring_stops_its_port_only() {
     let mut neighbours = Neighbours::new();
     let mut guest = neighbours.third();

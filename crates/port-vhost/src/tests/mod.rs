@@ -17,19 +17,26 @@ use weir_engine::Engine;
 use weir_fabric::PortConfig;
 use weir_guestmem::{GuestMemory, RegionSpec, Window};
 use weir_policy::moderation::Kind;
-use weir_ring::{Addresses, Buffer, RingConfig, SplitDriver, Used};
+use weir_ring::{Addresses, Buffer, DriverRing, Used};
 use weir_vhost_user::{FrontEnd, FrontEndError, MemoryRegion, VringAddr};
 use weir_wire::{Offload, VnetHdr};
 
-use crate::features::OFFERED;
+use crate::features::{Features, OFFERED};
 use crate::{Endpoint, Manager, State, VhostOptions, VhostPort};
 
 pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;
 
-/// What a plain modern driver acknowledges.
+pub(crate) const RING_PACKED: u64 = 1 << 34;
+
+/// What a plain modern driver with split rings acknowledges.
 pub(crate) fn modern() -> u64 {
-    OFFERED
+    OFFERED & !RING_PACKED
+}
+
+/// The same over every format of rings.
+pub(crate) fn formats() -> [u64; 2] {
+    [0, RING_PACKED].map(|format| modern() | format)
 }
 
 pub(crate) struct Switch {
@@ -104,8 +111,8 @@ pub(crate) struct Guest {
     pub features: u64,
     pub memfd: File,
     pub memory: Arc<GuestMemory>,
-    pub rx: SplitDriver,
-    pub tx: SplitDriver,
+    pub rx: DriverRing,
+    pub tx: DriverRing,
     pub kicks: [OwnedFd; 2],
     pub calls: [OwnedFd; 2],
     /// Where the receive buffer of each chain lies, and which places are free.
@@ -122,8 +129,8 @@ impl Guest {
             RegionSpec { guest_address: 0, size: MEMORY, user_address: USER, mmap_offset: 0 };
         let mapped = GuestMemory::map(&[(spec, memfd.try_clone().unwrap())]).unwrap();
         let memory = Arc::new(mapped);
-        let config = RingConfig { size: SIZE, event_idx: features & 1 << 29 != 0, indirect: true };
-        let ring = |index| SplitDriver::new(&memory, config, &ring_at(index)).unwrap();
+        let config = Features(features).ring(SIZE);
+        let ring = |index| DriverRing::new(&memory, config, &ring_at(index)).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let mut front = FrontEnd::new(stream);
         front.set_timeout(Duration::from_secs(20));
@@ -174,7 +181,8 @@ impl Guest {
 
     pub fn vring(&mut self, index: u32) -> Result<(), FrontEndError> {
         self.front.set_vring_num(index, SIZE.into())?;
-        self.front.set_vring_base(index, 0)?;
+        let fresh = Features(self.features).ring(SIZE).fresh_base();
+        self.front.set_vring_base(index, fresh)?;
         let at = ring_at(index.into());
         self.front.set_vring_addr(VringAddr {
             index,

@@ -7,36 +7,40 @@ use weir_vhost_user::VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;
 
 #[test]
 fn rings_start_on_kick_and_stop_on_get_vring_base() {
-    let switch = Switch::new();
-    let mut other = switch.guest(2, modern());
-    let (port, stream) = switch.port();
-    let mut guest = Guest::new(port, stream, 1, modern());
-    guest.set_up().unwrap();
-    assert_eq!(guest.port.info().state, State::Connected, "complete, but nobody has kicked");
+    for format in formats() {
+        let switch = Switch::new();
+        let mut other = switch.guest(2, format);
+        let (port, stream) = switch.port();
+        let mut guest = Guest::new(port, stream, 1, format);
+        guest.set_up().unwrap();
+        assert_eq!(guest.port.info().state, State::Connected, "complete, but nobody has kicked");
 
-    // A frame that is in the ring before the kick stays there.
-    let hello = frame(&guest, None, 60, 1);
-    guest.offer(0, &VnetHdr::default(), &hello);
-    guest.tx.publish();
-    guest.post(SIZE);
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(guest.tx.take(), None);
+        // A frame that is in the ring before the kick stays there.
+        let hello = frame(&guest, None, 60, 1);
+        guest.offer(0, &VnetHdr::default(), &hello);
+        guest.tx.publish();
+        guest.post(SIZE);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(guest.tx.take(), None);
 
-    guest.kick(1);
-    assert_eq!(other.wait_received().1, hello);
-    guest.reap();
-    guest.kick(0);
-    let port = Arc::clone(&guest.port);
-    eventually("the receive ring starts", || port.info().state == State::Running);
+        guest.kick(1);
+        assert_eq!(other.wait_received().1, hello);
+        guest.reap();
+        guest.kick(0);
+        let port = Arc::clone(&guest.port);
+        eventually("the receive ring starts", || port.info().state == State::Running);
 
-    assert_eq!(guest.front.get_vring_base(0).unwrap(), 0, "no buffer was used");
-    assert_eq!(guest.front.get_vring_base(1).unwrap(), 1, "one frame was taken");
-    guest.offer(1, &VnetHdr::default(), &hello);
-    guest.tx.publish();
-    guest.kick(1);
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(guest.tx.take(), None, "a stopped ring is not touched, kick or no kick");
-    assert_eq!(guest.port.info().state, State::Connected);
+        let packed = format & RING_PACKED != 0;
+        let bases = if packed { [0x8000_8000, 0x8001_8001] } else { [0, 1] };
+        assert_eq!(guest.front.get_vring_base(0).unwrap(), bases[0], "no buffer was used");
+        assert_eq!(guest.front.get_vring_base(1).unwrap(), bases[1], "one frame was taken");
+        guest.offer(1, &VnetHdr::default(), &hello);
+        guest.tx.publish();
+        guest.kick(1);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(guest.tx.take(), None, "a stopped ring is not touched, kick or no kick");
+        assert_eq!(guest.port.info().state, State::Connected);
+    }
 }
 
 #[test]
@@ -107,22 +111,22 @@ fn the_inband_notification_bit_is_never_acked() {
 
 #[test]
 fn a_ring_that_comes_with_a_base_is_served_without_a_kick() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    introduce(&mut a, &mut b);
-    // The switch goes away; the guest's rings stay as they are, and a frame is put in unnoticed.
-    for ring in 0..2 {
-        a.front.get_vring_base(ring).unwrap();
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        // The switch goes away; the guest's rings stay as they are, and a frame is put in unnoticed.
+        let bases = [0, 1].map(|ring| a.front.get_vring_base(ring).unwrap());
+        let late = frame(&a, Some(&b), 60, 9);
+        a.offer(0, &VnetHdr::default(), &late);
+        a.tx.publish();
+        // A front end that reconnects says where the rings stood.
+        for ring in 0..2 {
+            a.front.set_vring_base(ring, bases[ring as usize]).unwrap();
+            a.front.set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd())).unwrap();
+        }
+        assert_eq!(b.wait_received().1, late);
     }
-    let late = frame(&a, Some(&b), 60, 9);
-    a.offer(0, &VnetHdr::default(), &late);
-    a.tx.publish();
-    // A front end that reconnects says where the rings stood.
-    for ring in 0..2 {
-        a.front.set_vring_base(ring, 1).unwrap();
-        a.front.set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd())).unwrap();
-    }
-    assert_eq!(b.wait_received().1, late);
 }
 
 #[test]
@@ -327,7 +331,9 @@ fn a_session_that_ends_lets_go_of_everything() {
     let port = Arc::clone(&guest.port);
     assert_eq!(port.info().memory_bytes, MEMORY);
     drop(guest);
-    eventually("the session ends", || port.info().state == State::Waiting);
+    // The rings go first; that the session is over is noted next.
+    eventually("the session ends", || port.info().closed + port.info().failed == 1);
+    eventually("nobody is connected", || port.info().state == State::Waiting);
     let info = port.info();
     assert_eq!((info.memory_bytes, info.closed, info.failed), (0, 1, 0));
 }

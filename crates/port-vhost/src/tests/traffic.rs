@@ -6,40 +6,45 @@ use weir_wire::vnet;
 
 #[test]
 fn frames_of_every_size_arrive_whole_and_in_order() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    introduce(&mut a, &mut b);
-    for (number, len) in [15, 60, 127, 128, 129, 1514, 2036, 2037, 9000, 65_549].iter().enumerate()
-    {
-        let sent = frame(&a, Some(&b), *len, number as u8);
-        a.send(&sent);
-        let (vnet, arrived) = b.wait_received();
-        assert_eq!(usize::from(vnet.num_buffers), (len + 12).div_ceil(2048));
-        assert!(arrived == sent, "{len} bytes");
-        b.post(vnet.num_buffers);
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        for (number, len) in
+            [15, 60, 127, 128, 129, 1514, 2036, 2037, 9000, 65_549].iter().enumerate()
+        {
+            let sent = frame(&a, Some(&b), *len, number as u8);
+            a.send(&sent);
+            let (vnet, arrived) = b.wait_received();
+            assert_eq!(usize::from(vnet.num_buffers), (len + 12).div_ceil(2048));
+            assert!(arrived == sent, "{len} bytes");
+            b.post(vnet.num_buffers);
+        }
     }
 }
 
 #[test]
 fn one_burst_is_one_call() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    introduce(&mut a, &mut b);
-    while b.received().is_some() {}
-    b.rx.enable_calls();
-    b.calls(0);
-    let calls = b.port.counters().rx[0].calls.get();
-    for slot in 0..32 {
-        let sent = frame(&a, Some(&b), 60, slot as u8);
-        a.offer(slot, &VnetHdr::default(), &sent);
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        while b.received().is_some() {}
+        b.rx.enable_calls();
+        b.calls(0);
+        let calls = b.port.counters().rx[0].calls.get();
+        for slot in 0..32 {
+            let sent = frame(&a, Some(&b), 60, slot as u8);
+            a.offer(slot, &VnetHdr::default(), &sent);
+        }
+        a.send_now();
+        a.reap();
+        for number in 0..32 {
+            assert_eq!(b.wait_received().1[14], number);
+        }
+        assert_eq!(b.port.counters().rx[0].calls.get() - calls, 1);
+        assert_eq!(b.calls(0), 1);
     }
-    a.send_now();
-    a.reap();
-    for number in 0..32 {
-        assert_eq!(b.wait_received().1[14], number);
-    }
-    assert_eq!(b.port.counters().rx[0].calls.get() - calls, 1);
-    assert_eq!(b.calls(0), 1);
 }
 
 #[test]
@@ -115,18 +120,20 @@ const GUEST_OFFLOADS: u64 = 1 << 1 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 54 | 1 << 5
 
 #[test]
 fn offloads_pass_untouched_between_guests_that_have_them() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    introduce(&mut a, &mut b);
-    let (sent, mut vnet) = tcp(&a, &b, 40_000);
-    vnet.gso_type = vnet::GSO_TCPV4;
-    vnet.gso_size = 1448;
-    vnet.hdr_len = 54;
-    a.offer(0, &vnet, &sent);
-    a.send_now();
-    let (arrived_vnet, arrived) = b.wait_received();
-    assert!(arrived == sent);
-    assert_eq!(VnetHdr { num_buffers: 0, ..arrived_vnet }, vnet);
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let (sent, mut vnet) = tcp(&a, &b, 40_000);
+        vnet.gso_type = vnet::GSO_TCPV4;
+        vnet.gso_size = 1448;
+        vnet.hdr_len = 54;
+        a.offer(0, &vnet, &sent);
+        a.send_now();
+        let (arrived_vnet, arrived) = b.wait_received();
+        assert!(arrived == sent);
+        assert_eq!(VnetHdr { num_buffers: 0, ..arrived_vnet }, vnet);
+    }
 }
 
 #[test]
@@ -150,83 +157,89 @@ fn a_receiver_without_checksum_offload_gets_it_done() {
 
 #[test]
 fn a_receiver_without_tso_gets_segments() {
-    for features in [modern() & !GUEST_OFFLOADS, modern() & !(GUEST_OFFLOADS & !2)] {
-        let switch = Switch::new();
-        let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, features));
-        introduce(&mut a, &mut b);
-        let (sent, mut vnet) = tcp(&a, &b, 20_001);
-        vnet.gso_type = vnet::GSO_TCPV4;
-        vnet.gso_size = 1000;
-        a.offer(0, &vnet, &sent);
-        a.send_now();
-        a.reap();
-        let mut payload: Vec<u8> = Vec::new();
-        while payload.len() < 20_001 {
-            let (vnet, segment) = b.wait_received();
-            assert_eq!(vnet.gso_type, vnet::GSO_NONE);
-            let seq = u32::from_be_bytes(segment[38..42].try_into().unwrap());
-            assert_eq!(seq as usize, payload.len());
-            if vnet.flags & vnet::F_NEEDS_CSUM == 0 {
-                assert_eq!(tcp_sum(&segment), 0xffff);
+    for format in formats() {
+        for features in [format & !GUEST_OFFLOADS, format & !(GUEST_OFFLOADS & !2)] {
+            let switch = Switch::new();
+            let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, features));
+            introduce(&mut a, &mut b);
+            let (sent, mut vnet) = tcp(&a, &b, 20_001);
+            vnet.gso_type = vnet::GSO_TCPV4;
+            vnet.gso_size = 1000;
+            a.offer(0, &vnet, &sent);
+            a.send_now();
+            a.reap();
+            let mut payload: Vec<u8> = Vec::new();
+            while payload.len() < 20_001 {
+                let (vnet, segment) = b.wait_received();
+                assert_eq!(vnet.gso_type, vnet::GSO_NONE);
+                let seq = u32::from_be_bytes(segment[38..42].try_into().unwrap());
+                assert_eq!(seq as usize, payload.len());
+                if vnet.flags & vnet::F_NEEDS_CSUM == 0 {
+                    assert_eq!(tcp_sum(&segment), 0xffff);
+                }
+                payload.extend(&segment[54..]);
             }
-            payload.extend(&segment[54..]);
+            assert!(payload == sent[54..]);
         }
-        assert!(payload == sent[54..]);
     }
 }
 
 #[test]
 fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    let mut c = switch.guest(3, modern());
-    introduce(&mut a, &mut b);
-    c.wait_received();
-    let hello = frame(&c, None, 60, 0);
-    c.send(&hello);
-    // b had 64 buffers and used two; a sends 32 frames of two buffers each.
-    a.wait_received();
-    b.wait_received();
-    let (mut next, mut b_free) = (0, SIZE - 2);
-    for slot in 0..32 {
-        let sent = frame(&a, Some(&b), 3000, slot as u8);
-        a.offer(slot, &VnetHdr::default(), &sent);
-    }
-    let to_c = frame(&a, Some(&c), 60, 99);
-    a.offer(32, &VnetHdr::default(), &to_c);
-    a.send_now();
-    // The receiver that is not full does not wait for the one that is.
-    eventually("c has its frame", || c.received().is_some_and(|(_, f)| f[14] == 99));
-    while next < 32 {
-        let (vnet, arrived) = b.wait_received();
-        assert_eq!(arrived[14], next, "in order");
-        next += 1;
-        b_free -= vnet.num_buffers;
-        if b_free == 0 {
-            b.post(2);
-            b_free += 2;
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        let mut c = switch.guest(3, format);
+        introduce(&mut a, &mut b);
+        c.wait_received();
+        let hello = frame(&c, None, 60, 0);
+        c.send(&hello);
+        // b had 64 buffers and used two; a sends 32 frames of two buffers each.
+        a.wait_received();
+        b.wait_received();
+        let (mut next, mut b_free) = (0, SIZE - 2);
+        for slot in 0..32 {
+            let sent = frame(&a, Some(&b), 3000, slot as u8);
+            a.offer(slot, &VnetHdr::default(), &sent);
         }
+        let to_c = frame(&a, Some(&c), 60, 99);
+        a.offer(32, &VnetHdr::default(), &to_c);
+        a.send_now();
+        // The receiver that is not full does not wait for the one that is.
+        eventually("c has its frame", || c.received().is_some_and(|(_, f)| f[14] == 99));
+        while next < 32 {
+            let (vnet, arrived) = b.wait_received();
+            assert_eq!(arrived[14], next, "in order");
+            next += 1;
+            b_free -= vnet.num_buffers;
+            if b_free == 0 {
+                b.post(2);
+                b_free += 2;
+            }
+        }
+        a.reap();
+        assert!(a.port.counters().parked.get() >= 1);
+        assert_eq!(drops(&b.port, "rx_ring_full"), 0);
     }
-    a.reap();
-    assert!(a.port.counters().parked.get() >= 1);
-    assert_eq!(drops(&b.port, "rx_ring_full"), 0);
 }
 
 #[test]
 fn frames_for_a_receiver_that_never_takes_them_are_dropped_and_the_sender_gets_its_buffers() {
-    let switch = Switch::new();
-    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
-    introduce(&mut a, &mut b);
-    for _ in 0..4 {
-        for slot in 0..32 {
-            let sent = frame(&a, Some(&b), 1500, slot as u8);
-            a.offer(slot, &VnetHdr::default(), &sent);
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        for _ in 0..4 {
+            for slot in 0..32 {
+                let sent = frame(&a, Some(&b), 1500, slot as u8);
+                a.offer(slot, &VnetHdr::default(), &sent);
+            }
+            a.send_now();
+            a.reap();
         }
-        a.send_now();
-        a.reap();
+        let lost = drops(&b.port, "rx_ring_full") + drops(&a.port, "rx_waited_too_long");
+        assert_eq!(lost, 4 * 32 - u64::from(SIZE - 1), "what had no buffer is lost, and counted");
     }
-    let lost = drops(&b.port, "rx_ring_full") + drops(&a.port, "rx_waited_too_long");
-    assert_eq!(lost, 4 * 32 - u64::from(SIZE - 1), "what had no buffer is lost, and counted");
 }
 
 #[test]

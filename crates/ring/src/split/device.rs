@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use weir_guestmem::{GuestMemory, Slice, Window};
-use weir_limits::QUEUE_SIZE_MAX;
 
+use crate::buffers::{Chain, Direction};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed, position};
 use crate::layout::*;
-use crate::split::chain::{Chain, Direction, walk};
+use crate::split::chain::walk;
 
 /// A ring that weir serves.
 #[derive(Debug)]
@@ -40,33 +40,6 @@ pub struct SplitDevice {
     kicks_enabled: bool,
 }
 
-/// The three areas of a ring, checked for place and alignment.
-pub(crate) fn areas(
-    memory: &Arc<GuestMemory>,
-    size: u16,
-    at: &Addresses,
-) -> Result<[Window; 3], SetupError> {
-    if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
-        return Err(SetupError::Size(size));
-    }
-    let [descriptor, driver, device] = area_sizes(size);
-    let area = |area, address, bytes, align| {
-        let window =
-            memory.window(address, bytes).ok_or(SetupError::NotShared { area, address, bytes })?;
-        // The mapping keeps offsets within a page, so that an address that was aligned for the
-        // front end is aligned here unless the region itself is odd: test ours.
-        if !window.is_aligned(align) {
-            return Err(SetupError::Misaligned { area, address, align });
-        }
-        Ok(window)
-    };
-    Ok([
-        area("descriptor", at.descriptor, descriptor, 16)?,
-        area("driver", at.driver, driver, 2)?,
-        area("device", at.device, device, 4)?,
-    ])
-}
-
 impl SplitDevice {
     /// A ring at `at`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
     /// used index that its memory holds.
@@ -76,7 +49,7 @@ impl SplitDevice {
         at: &Addresses,
         base: u16,
     ) -> Result<Self, SetupError> {
-        let [descriptors, avail, used] = areas(memory, config.size, at)?;
+        let [descriptors, avail, used] = split_areas(memory, config.size, at)?;
         let next_used = used.load(IDX);
         let mut ring = Self {
             config,
@@ -192,7 +165,7 @@ impl SplitDevice {
 
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
     /// after [`publish`](Self::publish).
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, head: u16, written: u32) {
         let entry = u64::from(head) | u64::from(written) << 32;
         let at = used_entry(position(self.next_used, self.config.size));

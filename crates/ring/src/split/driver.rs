@@ -1,34 +1,15 @@
 //! The driver side of a split virtqueue: the guest's, when the guest is weir's own `vif`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use weir_guestmem::{GuestMemory, Window};
 
+use crate::driver::{Buffer, Used};
 use crate::error::SetupError;
 use crate::index::{distance, passed, position};
 use crate::layout::*;
-use crate::split::device::areas;
-
-/// One buffer of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffer {
-    /// Guest-physical address.
-    pub address: u64,
-    /// Bytes.
-    pub len: u32,
-    /// The device writes it.
-    pub writable: bool,
-}
-
-/// A chain that came back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Used {
-    /// What [`SplitDriver::offer`] returned for it.
-    pub head: u16,
-    /// Bytes that the device wrote.
-    pub written: u32,
-}
 
 /// A ring that this process drives.
 #[derive(Debug)]
@@ -50,6 +31,12 @@ pub struct SplitDriver {
     published: u16,
     /// Next entry of the used ring to read.
     next_used: u16,
+    /// Chains in flight in their order, with `VIRTIO_F_IN_ORDER`.
+    order: VecDeque<u16>,
+    in_order: bool,
+    /// The last chain of a batch that is being taken, with `VIRTIO_F_IN_ORDER` (§2.7.9).
+    batch_end: Option<Used>,
+    skipped: u64,
 }
 
 impl SplitDriver {
@@ -59,8 +46,8 @@ impl SplitDriver {
         config: RingConfig,
         at: &Addresses,
     ) -> Result<Self, SetupError> {
-        let RingConfig { size, event_idx, .. } = config;
-        let [descriptors, avail, used] = areas(memory, size, at)?;
+        let RingConfig { size, event_idx, in_order, .. } = config;
+        let [descriptors, avail, used] = split_areas(memory, size, at)?;
         Ok(Self {
             size,
             event_idx,
@@ -74,6 +61,10 @@ impl SplitDriver {
             next_avail: 0,
             published: 0,
             next_used: 0,
+            order: VecDeque::new(),
+            in_order,
+            batch_end: None,
+            skipped: 0,
         })
     }
 
@@ -137,6 +128,9 @@ impl SplitDriver {
         self.chain_len[usize::from(head)] = count;
         self.avail.store(avail_entry(position(self.next_avail, self.size)), head);
         self.next_avail = self.next_avail.wrapping_add(1);
+        if self.in_order {
+            self.order.push_back(head);
+        }
     }
 
     /// Shows the device what was offered, and says whether it wants a kick.
@@ -159,34 +153,58 @@ impl SplitDriver {
     /// Takes back the next chain that the device completed. A used element that names no chain in
     /// flight is the device's mistake: it is skipped.
     pub fn take(&mut self) -> Option<Used> {
+        if self.batch_end.is_none() {
+            self.batch_end = Some(self.next_element()?);
+        }
+        let end = self.batch_end?;
+        // With IN_ORDER, all before the one that is named are used, too, and were not written to.
+        let head = if self.in_order { self.order.pop_front()? } else { end.head };
+        let written = if head == end.head {
+            self.batch_end = None;
+            end.written
+        } else {
+            0
+        };
+        self.next_used = self.next_used.wrapping_add(1);
+        self.release(head);
+        Some(Used { head, written })
+    }
+
+    /// The next used element that names a chain in flight.
+    fn next_element(&mut self) -> Option<Used> {
         // Read once: a device that keeps moving the index cannot keep this loop going.
-        let mut left = distance(self.next_used, self.used.load_acquire(IDX)).min(self.size);
-        while left > 0 {
-            left -= 1;
+        let left = distance(self.next_used, self.used.load_acquire(IDX)).min(self.size);
+        for _ in 0..left {
             let at = used_entry(position(self.next_used, self.size));
             let [i0, i1, i2, i3, l0, l1, l2, l3] = self.used.read::<USED_ELEM_BYTES>(at);
-            self.next_used = self.next_used.wrapping_add(1);
-            let id = u32::from_le_bytes([i0, i1, i2, i3]);
-            let Some((head, count)) = self.release(id) else {
-                continue;
-            };
-            let mut tail = head;
-            for _ in 1..count {
-                tail = self.next[usize::from(tail)];
+            let written = u32::from_le_bytes([l0, l1, l2, l3]);
+            let head = u16::try_from(u32::from_le_bytes([i0, i1, i2, i3])).ok();
+            let in_flight =
+                |head: &u16| self.chain_len.get(usize::from(*head)).is_some_and(|count| *count > 0);
+            if let Some(head) = head.filter(in_flight) {
+                return Some(Used { head, written });
             }
-            self.next[usize::from(tail)] = self.free_head;
-            self.free_head = head;
-            self.free_count += count;
-            return Some(Used { head, written: u32::from_le_bytes([l0, l1, l2, l3]) });
+            self.next_used = self.next_used.wrapping_add(1);
+            self.skipped += 1;
         }
         None
     }
 
-    /// The chain of a used element and its length in descriptors, if it is in flight.
-    fn release(&mut self, id: u32) -> Option<(u16, u16)> {
-        let head = u16::try_from(id).ok()?;
-        let count = std::mem::take(self.chain_len.get_mut(usize::from(head))?);
-        (count > 0).then_some((head, count))
+    /// Frees the descriptors of a chain.
+    fn release(&mut self, head: u16) {
+        let count = std::mem::take(&mut self.chain_len[usize::from(head)]);
+        let mut tail = head;
+        for _ in 1..count {
+            tail = self.next[usize::from(tail)];
+        }
+        self.next[usize::from(tail)] = self.free_head;
+        self.free_head = head;
+        self.free_count += count;
+    }
+
+    /// Used elements that named nothing, since this was last asked.
+    pub fn skipped(&mut self) -> u64 {
+        std::mem::take(&mut self.skipped)
     }
 
     /// Asks the device for no calls.
@@ -210,6 +228,6 @@ impl SplitDriver {
         }
         // Pairs with the fence in the device's `needs_call`.
         fence(Ordering::SeqCst);
-        self.used.load_acquire(IDX) != self.next_used
+        self.batch_end.is_some() || self.used.load_acquire(IDX) != self.next_used
     }
 }

@@ -1,6 +1,8 @@
 //! A driver and a device in one process over a memfd, as two processes would have it.
 
 mod hostile;
+mod packed_hostile;
+mod packed_spec;
 mod pair;
 
 use std::fs::File;
@@ -24,7 +26,7 @@ pub(crate) fn memory() -> Arc<GuestMemory> {
 }
 
 pub(crate) fn config(size: u16) -> RingConfig {
-    RingConfig { size, event_idx: true, indirect: true }
+    RingConfig { size, event_idx: true, indirect: true, ..RingConfig::default() }
 }
 
 pub(crate) const AT: Addresses = Addresses { descriptor: 0, driver: 0x1_0000, device: 0x2_0000 };

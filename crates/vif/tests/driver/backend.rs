@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use virtio_bindings::virtio_config::VIRTIO_CONFIG_S_FEATURES_OK;
 use weir_guestmem::{GuestMemory, RegionSpec, Slice};
-use weir_ring::{Addresses, RingConfig, SplitDevice};
+use weir_ring::{Addresses, DeviceRing};
 use weir_vhost_user::*;
 use weir_vif::Features;
 use weir_wire::VnetHdr;
@@ -100,17 +100,17 @@ impl Backend {
 #[derive(Default)]
 struct Ring {
     size: u16,
-    base: u16,
+    base: u32,
     at: Addresses,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     enabled: bool,
-    device: Option<SplitDevice>,
+    device: Option<DeviceRing>,
 }
 
 impl Ring {
     fn call_if_wanted(&mut self) {
-        if self.device.as_mut().is_some_and(SplitDevice::needs_call)
+        if self.device.as_mut().is_some_and(DeviceRing::needs_call)
             && let Some(call) = &self.call
         {
             rustix::io::write(call, &1u64.to_ne_bytes()).unwrap();
@@ -200,7 +200,7 @@ impl Port {
             }
             FrontMessage::GetVringBase { index } => {
                 let ring = &mut rings[index as usize];
-                let num = ring.device.take().map_or(0, |device| device.base()).into();
+                let num = ring.device.take().map_or(0, |device| device.base());
                 ring.kick = None;
                 return connection.reply(request, VringState { index, num }).unwrap();
             }
@@ -214,7 +214,7 @@ impl Port {
                 rings[index as usize].size = num.try_into().unwrap();
             }
             FrontMessage::SetVringBase(VringState { index, num }) => {
-                rings[index as usize].base = num.try_into().unwrap();
+                rings[index as usize].base = num;
             }
             FrontMessage::SetVringAddr(addr) => {
                 rings[addr.index as usize].at = Addresses {
@@ -241,16 +241,12 @@ impl Port {
 
     /// A kick starts a ring.
     fn kicked(&mut self, index: usize) {
-        let config = RingConfig {
-            size: self.rings[index].size,
-            event_idx: self.has(Features::EVENT_IDX),
-            indirect: self.has(Features::INDIRECT_DESC),
-        };
+        let config = Features(self.report.features).ring(self.rings[index].size);
         let ring = &mut self.rings[index];
         if let Some(kick) = &ring.kick {
             rustix::io::read(kick, &mut [0; 8]).unwrap();
             if ring.device.is_none() {
-                let device = SplitDevice::new(&self.memory, config, &ring.at, ring.base);
+                let device = DeviceRing::new(&self.memory, config, &ring.at, ring.base);
                 ring.device = Some(device.unwrap());
             }
         }
@@ -394,7 +390,7 @@ impl Switch {
 fn deliver(
     from: &[Slice<'_>],
     len: usize,
-    rx: &mut SplitDevice,
+    rx: &mut DeviceRing,
     memory: &GuestMemory,
     mergeable: bool,
 ) -> bool {

@@ -30,11 +30,16 @@ struct Endpoint {
 
 impl Bench {
     fn new(config: &Config) -> Self {
+        Self::with(config, |options| options)
+    }
+
+    /// With other options than the usual ones.
+    fn with(config: &Config, change: impl Fn(Options) -> Options) -> Self {
         let (backend, sockets) = Backend::pair(config);
         let mut vifs = sockets
             .into_iter()
             .zip(MACS)
-            .map(|(socket, mac)| Vif::over(socket, &Options::new(mac)).unwrap())
+            .map(|(socket, mac)| Vif::over(socket, &change(Options::new(mac))).unwrap())
             .collect::<Vec<_>>();
         let pairs = vifs.iter_mut().flat_map(Vif::queue_pairs).collect();
         let station = |n: usize| Station { mac: MACS[n], ip: Ipv4Addr::new(10, 0, 0, 1 + n as u8) };
@@ -99,7 +104,10 @@ fn bulk_options() -> bulk::Options {
 
 /// Runs a stream of `bytes`; sender and receiver afterwards.
 fn stream(config: &Config, bytes: u64) -> [Endpoint; 2] {
-    let mut bench = Bench::new(config);
+    stream_over(Bench::new(config), bytes)
+}
+
+fn stream_over(mut bench: Bench, bytes: u64) -> [Endpoint; 2] {
     let receiver = bench
         .start(|pair, flow, stats, stop| bulk::receive(pair, flow, &bulk_options(), stats, stop));
     let sender =
@@ -146,8 +154,43 @@ fn a_stream_over_a_lossy_network_arrives_whole_and_the_loss_shows() {
     assert_eq!(received.invalid, 0, "{received:?}");
 }
 
+/// Packed rings, and those in order.
+fn packed() -> [Features; 2] {
+    [Features::RING_PACKED, Features::RING_PACKED | Features::IN_ORDER]
+}
+
+fn over(format: Features) -> Bench {
+    Bench::with(&Config::default(), |options| Options {
+        features: options.features | format,
+        required: format,
+        ..options
+    })
+}
+
+#[test]
+fn a_stream_over_packed_rings_arrives_whole_in_large_frames() {
+    for format in packed() {
+        let [sender, receiver] = stream_over(over(format), 50 << 20);
+        let (sent, received) = (sender.stats.snapshot(), receiver.stats.snapshot());
+        assert!(sent.tx_bytes / sent.tx_frames > 60_000, "{sent:?}");
+        assert_eq!(received.invalid + received.lost, 0, "{received:?}");
+    }
+}
+
+#[test]
+fn small_packets_over_packed_rings_are_neither_lost_nor_reordered() {
+    for format in packed() {
+        let [_, receiver] = packets_over(over(format), small::Options::default(), 20_000);
+        let received = receiver.stats.snapshot();
+        assert_eq!(received.lost + received.reordered + received.invalid, 0, "{received:?}");
+    }
+}
+
 fn packets(config: &Config, options: small::Options, count: u64) -> [Endpoint; 2] {
-    let mut bench = Bench::new(config);
+    packets_over(Bench::new(config), options, count)
+}
+
+fn packets_over(mut bench: Bench, options: small::Options, count: u64) -> [Endpoint; 2] {
     let receiver = bench
         .start(move |pair, flow, stats, stop| small::receive(pair, flow, &options, stats, stop));
     let sender =

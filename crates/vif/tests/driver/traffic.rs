@@ -46,6 +46,15 @@ fn expect(pair: &mut QueuePair, expected: &[u8], seen: &mut Vec<u8>) {
     }
 }
 
+/// With split and packed rings, in order and not.
+fn formats() -> [Options; 4] {
+    let (packed, in_order) = (Features::RING_PACKED, Features::IN_ORDER);
+    [Features::NONE, packed, in_order, packed | in_order].map(|format| {
+        let features = options().features | format;
+        Options { features, ..options() }
+    })
+}
+
 /// Features to go without, one combination a time.
 fn without() -> [Features; 6] {
     [
@@ -74,10 +83,13 @@ fn frames_of_every_length_come_back_whole() {
         65_535,
         FRAME_LEN_MAX as usize,
     ];
-    for absent in without() {
+    let combinations = without().into_iter().flat_map(|absent| formats().map(|o| (absent, o)));
+    for (absent, options) in combinations {
         let config = Config { features: Features::ALL - absent, ..Config::default() };
-        let (backend, vif, mut pair) = echo(&config, &options());
+        let (backend, vif, mut pair) = echo(&config, &options);
         assert!(!vif.features().intersects(absent));
+        let packed = options.features.contains(Features::RING_PACKED);
+        assert_eq!(vif.features().contains(Features::RING_PACKED), packed);
         let mut seen = Vec::new();
         // Three times around the ring's large frames.
         for number in 0..12 {
@@ -112,9 +124,10 @@ fn lengths_that_are_no_frame_are_refused() {
 
 #[test]
 fn a_frame_from_a_body_is_its_head_and_the_range() {
-    for absent in [Features::NONE, Features::INDIRECT_DESC] {
+    let absent = [Features::NONE, Features::INDIRECT_DESC];
+    for (absent, options) in absent.into_iter().flat_map(|absent| formats().map(|o| (absent, o))) {
         let config = Config { features: Features::ALL - absent, ..Config::default() };
-        let (backend, vif, mut pair) = echo(&config, &options());
+        let (backend, vif, mut pair) = echo(&config, &options);
         let bytes = frame(7, 65_000);
         let body = pair.add_body(&bytes).unwrap();
         let mut seen = Vec::new();

@@ -1,0 +1,416 @@
+//! The device side of a packed virtqueue.
+//!
+//! ```text
+//! refill()           is the next slot available       one acquire load of a descriptor's flags
+//! take_*()           the next list's buffers          the guest's descriptors, each read once
+//! keep()             copies a list that stays         before its slots are written over
+//! complete()         noted, nothing written yet
+//! publish()          used descriptors, the first one's flags last: one release store
+//! needs_call()       is the guest waiting?            after a full fence
+//! enable_kicks()     before sleep: did more come?     after a full fence
+//! ```
+//!
+//! There is one ring for both ways. A used descriptor goes where the device stands, not where the
+//! list was, so that completing out of order writes over lists that are still in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use weir_guestmem::{GuestMemory, Slice, Window};
+
+use crate::buffers::{Chain, Descriptor, Direction};
+use crate::error::{RingError, SetupError};
+use crate::index::*;
+use crate::layout::*;
+use crate::packed::chain::{Rules, walk};
+
+/// A list that was taken and not completed.
+#[derive(Debug, Clone, Copy, Default)]
+struct InFlight {
+    /// Free-running index of its first slot.
+    at: u16,
+    /// Slots; 0: this entry is free.
+    slots: u16,
+    /// The guest's name for it. Weir's own is the entry's number: whatever a guest writes here
+    /// only comes back to it.
+    id: u16,
+    kept: bool,
+}
+
+/// A list that was completed and not published.
+#[derive(Debug, Clone, Copy)]
+struct Completed {
+    id: u16,
+    slots: u16,
+    written: u32,
+}
+
+/// The descriptors of a list whose slots may be written over.
+#[derive(Debug, Default)]
+struct Kept {
+    head: u16,
+    descriptors: Vec<[u8; DESC_BYTES]>,
+}
+
+/// A packed ring that weir serves.
+#[derive(Debug)]
+pub struct PackedDevice {
+    config: RingConfig,
+    ring: Window,
+    /// The driver's event suppression: when it wants calls.
+    driver_event: Window,
+    /// The device's: when weir wants kicks.
+    device_event: Window,
+    /// Next slot to take.
+    next_avail: u16,
+    /// Slots before this one have been seen to be available.
+    avail_end: u16,
+    /// Slot of the next used descriptor.
+    next_used: u16,
+    /// `next_used` when [`needs_call`](Self::needs_call) last looked.
+    looked_at: u16,
+    kicks_enabled: bool,
+    in_flight: Box<[InFlight]>,
+    /// Free entries of `in_flight`.
+    free: Vec<u16>,
+    /// Lists taken since the last [`publish`](Self::publish), to be given back.
+    taken: Vec<u16>,
+    completed: Vec<Completed>,
+    kept: Vec<Kept>,
+    /// Kept for their allocations.
+    spare: Vec<Kept>,
+}
+
+impl PackedDevice {
+    /// A ring at `at`, going on at `base` (vhost-user, "Vring descriptor indices for packed
+    /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of
+    /// the next used one in the upper half. An upper half of 0 stands for the same place: that is
+    /// what front ends say that know of the lower half only.
+    pub fn new(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        base: u32,
+    ) -> Result<Self, SetupError> {
+        let size = config.size;
+        let [ring, driver_event, device_event] = packed_areas(memory, size, at)?;
+        let (avail, used) = (base as u16, (base >> 16) as u16);
+        let used = if used == 0 { avail } else { used };
+        let next_avail = from_off_wrap(avail, size);
+        let behind = lap_distance(from_off_wrap(used, size), next_avail, size);
+        let within = |off_wrap: u16| off_wrap & !(1 << 15) < size;
+        if !within(avail) || !within(used) || behind > size {
+            return Err(SetupError::Base(base));
+        }
+        let next_used = next_avail.wrapping_sub(behind);
+        let mut ring = Self {
+            config,
+            ring,
+            driver_event,
+            device_event,
+            next_avail,
+            avail_end: next_avail,
+            next_used,
+            // The guest may have missed a call before weir took over: the first look always says yes.
+            looked_at: next_used.wrapping_sub(1),
+            kicks_enabled: true,
+            in_flight: vec![InFlight::default(); size.into()].into(),
+            free: (0..size).rev().collect(),
+            taken: Vec::new(),
+            completed: Vec::new(),
+            kept: Vec::new(),
+            spare: Vec::new(),
+        };
+        ring.suppress_kicks();
+        Ok(ring)
+    }
+
+    /// What was negotiated.
+    pub fn config(&self) -> &RingConfig {
+        &self.config
+    }
+
+    /// Where the ring stands: what `GET_VRING_BASE` answers, in the form that [`new`](Self::new)
+    /// takes.
+    pub fn base(&self) -> u32 {
+        let size = self.config.size;
+        let [avail, used] = [self.next_avail, self.next_used].map(|i| to_off_wrap(i, size));
+        u32::from(avail) | u32::from(used) << 16
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        position(index, self.config.size) * DESC_BYTES
+    }
+
+    /// Has the driver made this slot available (§2.8.1)?
+    #[inline]
+    fn is_available(&self, index: u16) -> bool {
+        // Acquire: the rest of the descriptor is read after its flags (§2.8.21).
+        let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS);
+        let wrap = wrap(index, self.config.size);
+        (flags & PACKED_F_AVAIL != 0) == wrap && (flags & PACKED_F_USED != 0) != wrap
+    }
+
+    /// Slots known to be available, after a look at the one behind them. Not all that are: a packed
+    /// ring has no index that would tell.
+    #[inline]
+    pub fn refill(&mut self) -> Result<u16, RingError> {
+        if self.is_available(self.avail_end) {
+            self.avail_end = self.avail_end.wrapping_add(1);
+        }
+        Ok(self.available())
+    }
+
+    /// Slots known to be available.
+    #[inline]
+    pub fn available(&self) -> u16 {
+        distance(self.next_avail, self.avail_end)
+    }
+
+    /// Whether there is something to take.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.available() > 0 || self.is_available(self.next_avail)
+    }
+
+    /// Takes the next list of a transmit queue, if there is one.
+    #[inline(never)]
+    pub fn take_readable<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        self.take(Direction::Readable, memory, pieces)
+    }
+
+    /// Takes the next list of a receive queue, if there is one.
+    #[inline(never)]
+    pub fn take_writable<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        self.take(Direction::Writable, memory, pieces)
+    }
+
+    #[inline]
+    fn take<'m>(
+        &mut self,
+        direction: Direction,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<Chain>, RingError> {
+        let (at, size) = (self.next_avail, self.config.size);
+        let slot = position(at, size) as u16;
+        if !self.is_available(at) {
+            return match self.available() {
+                0 => Ok(None),
+                _ => Err(RingError::AvailableRetracted { slot }),
+            };
+        }
+        let room = size.saturating_sub(distance(self.next_used, at));
+        let rules = self.rules(direction, slot, memory);
+        let descriptor = |nth| {
+            if nth < room {
+                Ok(self.descriptor(at.wrapping_add(nth)))
+            } else {
+                Err(RingError::AvailableOverrun { slot, size })
+            }
+        };
+        let walked = walk(rules, descriptor, pieces)?;
+        let Some(head) = self.free.pop() else {
+            return Err(RingError::AvailableOverrun { slot, size });
+        };
+        let slots = walked.slots;
+        self.in_flight[usize::from(head)] = InFlight { at, slots, id: walked.id, kept: false };
+        self.taken.push(head);
+        self.next_avail = at.wrapping_add(slots);
+        if distance(at, self.avail_end) < slots {
+            self.avail_end = self.next_avail;
+        }
+        Ok(Some(Chain { head, len: walked.len }))
+    }
+
+    fn rules<'m>(&self, direction: Direction, slot: u16, memory: &'m GuestMemory) -> Rules<'m> {
+        Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
+    }
+
+    #[inline]
+    fn descriptor(&self, index: u16) -> Descriptor {
+        Descriptor::parse_packed(self.ring.read(self.slot(index)))
+    }
+
+    /// Gives back the last `count` lists that were taken since the last [`publish`](Self::publish)
+    /// and not completed: they are taken again.
+    #[inline]
+    pub fn give_back(&mut self, count: u16) {
+        for _ in 0..count {
+            let Some(head) = self.taken.pop() else { return };
+            let list = std::mem::take(&mut self.in_flight[usize::from(head)]);
+            self.next_avail = self.next_avail.wrapping_sub(list.slots);
+            self.free.push(head);
+        }
+    }
+
+    /// Copies the descriptors of a list that was taken, so that
+    /// [`retake_readable`](Self::retake_readable) finds them when others were completed before it.
+    /// To be called before the [`publish`](Self::publish) that follows the take.
+    pub fn keep(&mut self, head: u16) {
+        let Some(list) = self.in_flight.get_mut(usize::from(head)).filter(|list| !list.kept) else {
+            return;
+        };
+        list.kept = true;
+        let InFlight { at, slots, .. } = *list;
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.head = head;
+        kept.descriptors.clear();
+        let bytes = (0..slots).map(|nth| self.ring.read(self.slot(at.wrapping_add(nth))));
+        kept.descriptors.extend(bytes);
+        self.kept.push(kept);
+    }
+
+    /// Walks a list again that was taken before and [kept](Self::keep). What was copied is checked
+    /// as if it were new: the guest may have changed it before that.
+    pub fn retake_readable<'m>(
+        &self,
+        head: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Chain, RingError> {
+        let list = self.in_flight.get(usize::from(head)).copied().unwrap_or_default();
+        let slot = position(list.at, self.config.size) as u16;
+        let retracted = RingError::AvailableRetracted { slot };
+        let kept = self.kept.iter().find(|kept| kept.head == head).ok_or(retracted)?;
+        let descriptor = |nth| {
+            let bytes = kept.descriptors.get(usize::from(nth)).ok_or(retracted)?;
+            Ok(Descriptor::parse_packed(*bytes))
+        };
+        let rules = self.rules(Direction::Readable, slot, memory);
+        Ok(Chain { head, len: walk(rules, descriptor, pieces)?.len })
+    }
+
+    /// Completes a list: `written` bytes were put into it. The guest sees it after
+    /// [`publish`](Self::publish).
+    #[inline(never)]
+    pub fn complete(&mut self, head: u16, written: u32) {
+        let Some(list) = self.in_flight.get_mut(usize::from(head)).filter(|list| list.slots > 0)
+        else {
+            return;
+        };
+        let InFlight { slots, id, kept, .. } = std::mem::take(list);
+        self.completed.push(Completed { id, slots, written });
+        self.free.push(head);
+        if kept {
+            self.forget(head);
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, head: u16) {
+        if let Some(place) = self.kept.iter().position(|kept| kept.head == head) {
+            self.spare.push(self.kept.swap_remove(place));
+        }
+    }
+
+    /// Shows the guest what was completed, all at once: the first used descriptor's flags are
+    /// written last. Says how many lists that was.
+    ///
+    /// With `VIRTIO_F_IN_ORDER` lists that nothing was written to share one used descriptor, that
+    /// of the last of them (§2.8.8).
+    #[inline]
+    pub fn publish(&mut self) -> u16 {
+        self.taken.clear();
+        let count = self.completed.len() as u16; // at most the queue size
+        let first = self.next_used;
+        let mut first_flags = None;
+        let mut slots = 0;
+        for (i, used) in self.completed.iter().enumerate() {
+            slots += used.slots;
+            let next = self.completed.get(i + 1);
+            let joins = |next: &Completed| next.written == 0 && used.written == 0;
+            if self.config.in_order && next.is_some_and(joins) {
+                continue;
+            }
+            let [l0, l1, l2, l3] = used.written.to_le_bytes();
+            let [i0, i1] = used.id.to_le_bytes();
+            let flags = self.used_flags(used.written);
+            let [f0, f1] = flags.to_le_bytes();
+            let at = self.slot(self.next_used) + PACKED_LEN;
+            if self.next_used == first {
+                self.ring.write(at, [l0, l1, l2, l3, i0, i1]);
+                first_flags = Some(flags);
+            } else {
+                self.ring.write(at, [l0, l1, l2, l3, i0, i1, f0, f1]);
+            }
+            self.next_used = self.next_used.wrapping_add(slots);
+            slots = 0;
+        }
+        if let Some(flags) = first_flags {
+            // Release: all that was written before is there when the guest sees this (§2.8.22).
+            self.ring.store_release(self.slot(first) + PACKED_FLAGS, flags);
+        }
+        self.completed.clear();
+        count
+    }
+
+    /// Flags of the used descriptor at `next_used`; `WRITE` says that its length counts (§2.8.3).
+    #[inline]
+    fn used_flags(&self, written: u32) -> u16 {
+        let wrap =
+            if wrap(self.next_used, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+        if written > 0 { wrap | DESC_F_WRITE } else { wrap }
+    }
+
+    /// Does the guest want a call for what was published since the last look (§2.8.14)?
+    #[inline]
+    pub fn needs_call(&mut self) -> bool {
+        if self.looked_at == self.next_used {
+            return false;
+        }
+        // The guest writes its event and then looks at the ring; weir wrote the ring and now reads
+        // the event. Without a full fence on both sides each could miss the other.
+        fence(Ordering::SeqCst);
+        let old = std::mem::replace(&mut self.looked_at, self.next_used);
+        // Acquire: the driver writes off_wrap before the flags that make it count.
+        match self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.config.event_idx => {
+                let off_wrap = self.driver_event.load(EVENT_OFF_WRAP);
+                passed_off_wrap(off_wrap, old, self.next_used, self.config.size)
+            }
+            _ => true,
+        }
+    }
+
+    /// Published slots that no [`needs_call`](Self::needs_call) has looked at yet.
+    #[inline]
+    pub fn unannounced(&self) -> u16 {
+        distance(self.looked_at, self.next_used)
+    }
+
+    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if std::mem::replace(&mut self.kicks_enabled, false) {
+            self.device_event.store(EVENT_FLAGS, EVENT_DISABLE);
+        }
+    }
+
+    /// Asks for a kick at the next slot beyond those that [`available`](Self::available) counts,
+    /// and says how many are known to be available now: only when that is no more may the caller
+    /// sleep.
+    #[inline]
+    pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+        self.kicks_enabled = true;
+        if self.config.event_idx {
+            let off_wrap = to_off_wrap(self.avail_end, self.config.size);
+            self.device_event.store(EVENT_OFF_WRAP, off_wrap);
+            self.device_event.store_release(EVENT_FLAGS, EVENT_DESC);
+        } else {
+            self.device_event.store(EVENT_FLAGS, EVENT_ENABLE);
+        }
+        // The mirror image of the fence in `needs_call`.
+        fence(Ordering::SeqCst);
+        self.refill()
+    }
+}

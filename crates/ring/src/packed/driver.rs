@@ -1,0 +1,236 @@
+//! The driver side of a packed virtqueue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use weir_guestmem::{GuestMemory, Window};
+
+use crate::driver::{Buffer, Used};
+use crate::error::SetupError;
+use crate::index::*;
+use crate::layout::*;
+
+/// A packed ring that this process drives.
+#[derive(Debug)]
+pub struct PackedDriver {
+    size: u16,
+    event_idx: bool,
+    in_order: bool,
+    ring: Window,
+    /// The driver's event suppression: when this side wants calls.
+    driver_event: Window,
+    /// The device's: when it wants kicks.
+    device_event: Window,
+    /// How many slots the list of this buffer id takes; 0 when it is free.
+    slots: Vec<u16>,
+    free_ids: Vec<u16>,
+    free_slots: u16,
+    /// Lists in flight.
+    in_flight: u16,
+    /// Next slot to write.
+    next_avail: u16,
+    /// Slots before this one were published.
+    published: u16,
+    /// Flags of the first slot that was not published: they are written last.
+    first_flags: u16,
+    /// Next slot in which a used descriptor will be.
+    next_used: u16,
+    /// Ids in flight in their order, with `VIRTIO_F_IN_ORDER`.
+    order: VecDeque<u16>,
+    /// The last list of a batch that is being taken, with `VIRTIO_F_IN_ORDER` (§2.8.8).
+    batch_end: Option<Used>,
+    /// The device lost its way in the ring: nobody knows where the next used descriptor will be.
+    broken: bool,
+    skipped: u64,
+}
+
+impl PackedDriver {
+    /// An empty ring in zeroed memory at `at`.
+    pub fn new(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+    ) -> Result<Self, SetupError> {
+        let RingConfig { size, event_idx, in_order, .. } = config;
+        let [ring, driver_event, device_event] = packed_areas(memory, size, at)?;
+        Ok(Self {
+            size,
+            event_idx,
+            in_order,
+            ring,
+            driver_event,
+            device_event,
+            slots: vec![0; size.into()],
+            free_ids: (0..size).rev().collect(),
+            free_slots: size,
+            in_flight: 0,
+            next_avail: 0,
+            published: 0,
+            first_flags: 0,
+            next_used: 0,
+            order: VecDeque::new(),
+            batch_end: None,
+            broken: false,
+            skipped: 0,
+        })
+    }
+
+    /// Slots that are free.
+    pub fn free(&self) -> u16 {
+        self.free_slots
+    }
+
+    /// Lists that the device has not given back.
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        position(index, self.size) * DESC_BYTES
+    }
+
+    /// Offers a list of buffers; the device sees it after [`publish`](Self::publish). `None` when
+    /// the ring has too few free slots, or when there is no buffer.
+    pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
+        let count = u16::try_from(buffers.len()).ok()?;
+        if count == 0 || count > self.free_slots {
+            return None;
+        }
+        let id = self.free_ids.pop()?;
+        let last = buffers.len() - 1;
+        // From the back: the first slot's flags are what makes the list available (§2.8.21).
+        for (i, buffer) in buffers.iter().enumerate().rev() {
+            let next = if i < last { DESC_F_NEXT } else { 0 };
+            let write = if buffer.writable { DESC_F_WRITE } else { 0 };
+            self.write_slot(self.next_avail.wrapping_add(i as u16), buffer, id, next | write);
+        }
+        self.enqueue(id, count);
+        Some(id)
+    }
+
+    /// Offers a table of descriptors that the caller wrote at `address` (`VIRTIO_F_INDIRECT_DESC`).
+    pub fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
+        if self.free_slots == 0 {
+            return None;
+        }
+        let id = self.free_ids.pop()?;
+        let table = Buffer { address, len: table_bytes, writable: false };
+        self.write_slot(self.next_avail, &table, id, DESC_F_INDIRECT);
+        self.enqueue(id, 1);
+        Some(id)
+    }
+
+    fn write_slot(&mut self, index: u16, buffer: &Buffer, id: u16, flags: u16) {
+        let avail = if wrap(index, self.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
+        let flags = flags | avail;
+        let mut bytes = [0; PACKED_FLAGS];
+        bytes[..8].copy_from_slice(&buffer.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&buffer.len.to_le_bytes());
+        bytes[12..].copy_from_slice(&id.to_le_bytes());
+        let at = self.slot(index);
+        self.ring.write(at, bytes);
+        if index == self.published {
+            self.first_flags = flags;
+        } else {
+            self.ring.store_release(at + PACKED_FLAGS, flags);
+        }
+    }
+
+    fn enqueue(&mut self, id: u16, count: u16) {
+        self.slots[usize::from(id)] = count;
+        self.free_slots -= count;
+        self.in_flight += 1;
+        self.next_avail = self.next_avail.wrapping_add(count);
+        if self.in_order {
+            self.order.push_back(id);
+        }
+    }
+
+    /// Shows the device what was offered, and says whether it wants a kick.
+    pub fn publish(&mut self) -> bool {
+        let old = self.published;
+        if old == self.next_avail {
+            return false;
+        }
+        self.ring.store_release(self.slot(old) + PACKED_FLAGS, self.first_flags);
+        self.published = self.next_avail;
+        // Pairs with the fence in the device's `enable_kicks`.
+        fence(Ordering::SeqCst);
+        match self.device_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.event_idx => {
+                let off_wrap = self.device_event.load(EVENT_OFF_WRAP);
+                passed_off_wrap(off_wrap, old, self.published, self.size)
+            }
+            _ => true,
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        // Acquire: the rest of the used descriptor is read after its flags (§2.8.22).
+        let flags = self.ring.load_acquire(self.slot(self.next_used) + PACKED_FLAGS);
+        let wrap = wrap(self.next_used, self.size);
+        (flags & PACKED_F_AVAIL != 0) == wrap && (flags & PACKED_F_USED != 0) == wrap
+    }
+
+    /// Takes back the next list that the device completed. After a used descriptor that names no
+    /// list in flight there are no more: where the device goes on cannot be known.
+    pub fn take(&mut self) -> Option<Used> {
+        if self.batch_end.is_none() {
+            if self.broken || self.in_flight == 0 || !self.is_used() {
+                return None;
+            }
+            let at = self.slot(self.next_used) + PACKED_LEN;
+            let [l0, l1, l2, l3, i0, i1] = self.ring.read(at);
+            let head = u16::from_le_bytes([i0, i1]);
+            let written = u32::from_le_bytes([l0, l1, l2, l3]);
+            if self.slots.get(usize::from(head)).is_none_or(|slots| *slots == 0) {
+                self.broken = true;
+                self.skipped += 1;
+                return None;
+            }
+            self.batch_end = Some(Used { head, written });
+        }
+        let end = self.batch_end?;
+        // With IN_ORDER, all before the one that is named are used, too, and were not written to.
+        let head = if self.in_order { self.order.pop_front()? } else { end.head };
+        let written = if head == end.head {
+            self.batch_end = None;
+            end.written
+        } else {
+            0
+        };
+        let slots = std::mem::take(&mut self.slots[usize::from(head)]);
+        self.next_used = self.next_used.wrapping_add(slots);
+        self.free_slots += slots;
+        self.free_ids.push(head);
+        self.in_flight -= 1;
+        Some(Used { head, written })
+    }
+
+    /// Used descriptors that named nothing, since this was last asked.
+    pub fn skipped(&mut self) -> u64 {
+        std::mem::take(&mut self.skipped)
+    }
+
+    /// Asks the device for no calls.
+    pub fn suppress_calls(&mut self) {
+        self.driver_event.store(EVENT_FLAGS, EVENT_DISABLE);
+    }
+
+    /// Asks for a call at the next completed list, and says whether one came in the meantime: only
+    /// when not may the caller sleep.
+    pub fn enable_calls(&mut self) -> bool {
+        if self.event_idx {
+            let off_wrap = to_off_wrap(self.next_used, self.size);
+            self.driver_event.store(EVENT_OFF_WRAP, off_wrap);
+            self.driver_event.store_release(EVENT_FLAGS, EVENT_DESC);
+        } else {
+            self.driver_event.store(EVENT_FLAGS, EVENT_ENABLE);
+        }
+        // Pairs with the fence in the device's `needs_call`.
+        fence(Ordering::SeqCst);
+        self.batch_end.is_some() || (!self.broken && self.in_flight > 0 && self.is_used())
+    }
+}

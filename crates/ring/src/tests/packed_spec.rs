@@ -1,0 +1,243 @@
+//! What virtio 1.2 §2.8 asks of a packed ring, by clause.
+
+use super::pair::{buffer, formats, pair};
+use super::*;
+use crate::layout::*;
+
+fn packed(size: u16) -> RingConfig {
+    RingConfig { packed: true, ..config(size) }
+}
+
+fn raw(memory: &Arc<GuestMemory>) -> Window {
+    memory.window(0, MEMORY as usize).unwrap()
+}
+
+fn flags(memory: &Arc<GuestMemory>, slot: usize) -> u16 {
+    raw(memory).load(slot * DESC_BYTES + PACKED_FLAGS)
+}
+
+fn take(device: &mut DeviceRing, memory: &GuestMemory) -> Chain {
+    device.refill().unwrap();
+    device.take_readable(memory, &mut Vec::new()).unwrap().unwrap()
+}
+
+#[test]
+fn spec_2_8_1_wrap_counters_flip_at_the_end_of_the_ring() {
+    let (memory, mut driver, mut device) = pair(packed(2));
+    let both = PACKED_F_AVAIL | PACKED_F_USED;
+    for (available, used) in [(PACKED_F_AVAIL, both), (PACKED_F_USED, 0)] {
+        for slot in 0..2 {
+            driver.offer(&[buffer(0, 1, false)]).unwrap();
+            driver.publish();
+            assert_eq!(flags(&memory, slot) & both, available);
+            let chain = take(&mut device, &memory);
+            device.complete(chain.head, 0);
+            device.publish();
+            assert_eq!(flags(&memory, slot) & both, used);
+            assert!(driver.take().is_some());
+        }
+    }
+}
+
+#[test]
+fn spec_2_8_22_a_batch_is_seen_at_once() {
+    let (memory, mut driver, mut device) = pair(packed(8));
+    for _ in 0..3 {
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+    }
+    assert_eq!(device.refill(), Ok(0), "offered, but not published");
+    driver.publish();
+    for _ in 0..3 {
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, 7);
+    }
+    assert_eq!(driver.take(), None, "completed, but not published");
+    assert_eq!(device.publish(), 3);
+    assert_eq!(std::iter::from_fn(|| driver.take()).count(), 3);
+    assert_eq!(device.publish(), 0);
+}
+
+#[test]
+fn spec_2_8_6_a_list_is_used_by_one_descriptor_that_skips_its_slots() {
+    let (memory, mut driver, mut device) = pair(packed(8));
+    let id = driver.offer(&[buffer(0, 1, false), buffer(1, 2, false), buffer(2, 3, false)]);
+    let next = driver.offer(&[buffer(3, 4, false)]);
+    driver.publish();
+    // Only the id of the last descriptor of a list counts.
+    raw(&memory).write(12, [0xaa, 0xaa]);
+    let (first, second) = (take(&mut device, &memory), take(&mut device, &memory));
+    assert_eq!((first.len, second.len), (6, 4));
+    device.complete(first.head, 0);
+    device.complete(second.head, 0);
+    device.publish();
+    let used = |slot| flags(&memory, slot) & PACKED_F_USED != 0;
+    assert_eq!([0, 1, 2, 3].map(used), [true, false, false, true]);
+    assert_eq!([driver.take(), driver.take()].map(|used| used.map(|u| u.head)), [id, next]);
+}
+
+#[test]
+fn spec_2_8_3_the_write_flag_says_whether_the_length_counts() {
+    let (memory, mut driver, mut device) = pair(packed(8));
+    for _ in 0..2 {
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+    }
+    driver.publish();
+    for written in 0..2 {
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, written);
+    }
+    device.publish();
+    assert_eq!([0, 1].map(|slot| flags(&memory, slot) & DESC_F_WRITE), [0, DESC_F_WRITE]);
+}
+
+#[test]
+fn spec_2_8_7_of_an_indirect_table_all_entries_are_buffers_and_only_write_counts() {
+    let (memory, mut driver, mut device) = pair(packed(8));
+    let raw = raw(&memory);
+    for i in 0..3 {
+        let at = BUFFERS as usize + i * DESC_BYTES;
+        raw.write(at, (BUFFERS + 0x1000).to_le_bytes());
+        raw.write(at + 8, 5u32.to_le_bytes());
+        raw.write(at + PACKED_FLAGS, (DESC_F_NEXT | PACKED_F_AVAIL).to_le_bytes());
+    }
+    let id = driver.offer_indirect(BUFFERS, 3 * DESC_BYTES as u32).unwrap();
+    driver.publish();
+    let chain = take(&mut device, &memory);
+    assert_eq!(chain.len, 15);
+    device.complete(chain.head, 0);
+    device.publish();
+    assert_eq!(driver.take(), Some(Used { head: id, written: 0 }));
+    assert_eq!(driver.free(), 8);
+}
+
+#[test]
+fn spec_2_8_8_in_order_one_used_descriptor_stands_for_a_batch() {
+    let (memory, mut driver, mut device) = pair(RingConfig { in_order: true, ..packed(8) });
+    let ids: Vec<_> = (0..3).map(|i| driver.offer(&[buffer(i, 1, false)]).unwrap()).collect();
+    driver.publish();
+    for _ in 0..3 {
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, 0);
+    }
+    device.publish();
+    let used = |slot| flags(&memory, slot) & PACKED_F_USED != 0;
+    assert_eq!([0, 1, 2].map(used), [true, false, false]);
+    let back: Vec<_> = std::iter::from_fn(|| driver.take()).map(|used| used.head).collect();
+    assert_eq!(back, ids);
+}
+
+#[test]
+fn spec_2_7_9_a_split_driver_takes_a_batch_that_one_element_stands_for() {
+    let split = RingConfig { in_order: true, ..config(8) };
+    let (memory, mut driver, _device) = pair(split);
+    let ids: Vec<_> = (0..3).map(|i| driver.offer(&[buffer(i, 1, true)]).unwrap()).collect();
+    driver.publish();
+    let raw = raw(&memory);
+    let element = u64::from(ids[2]) | 9 << 32;
+    raw.write(AT.device as usize + used_entry(0), element.to_le_bytes());
+    raw.store_release(AT.device as usize + IDX, 3);
+    let back: Vec<_> = std::iter::from_fn(|| driver.take()).collect();
+    let expected = [(ids[0], 0), (ids[1], 0), (ids[2], 9)];
+    assert_eq!(back, expected.map(|(head, written)| Used { head, written }));
+    assert_eq!(driver.free(), 8);
+}
+
+#[test]
+fn in_order_completions_wait_for_their_turn() {
+    for config in formats(8).into_iter().filter(|config| config.in_order) {
+        let (memory, mut driver, mut device) = pair(config);
+        let ids: Vec<_> = (0..3).map(|i| driver.offer(&[buffer(i, 1, false)]).unwrap()).collect();
+        driver.publish();
+        let heads: Vec<_> = (0..3).map(|_| take(&mut device, &memory).head).collect();
+        device.keep(heads[0]);
+        device.complete(heads[2], 0);
+        device.complete(heads[1], 0);
+        assert_eq!(device.publish(), 0);
+        assert_eq!(driver.take(), None);
+        device.complete(heads[0], 0);
+        assert_eq!(device.publish(), 3);
+        let back: Vec<_> = std::iter::from_fn(|| driver.take()).map(|used| used.head).collect();
+        assert_eq!(back, ids);
+    }
+}
+
+#[test]
+fn a_kept_list_survives_what_is_written_over_its_slots() {
+    let (memory, mut driver, mut device) = pair(packed(4));
+    let parked = driver.offer(&[buffer(0, 5, false), buffer(1, 6, false)]).unwrap();
+    driver.offer(&[buffer(2, 1, false)]).unwrap();
+    driver.publish();
+    let (first, second) = (take(&mut device, &memory), take(&mut device, &memory));
+    device.keep(first.head);
+    device.complete(second.head, 0);
+    device.publish();
+    assert!(driver.take().is_some());
+    // The rest of the ring is used several times around.
+    for _ in 0..9 {
+        driver.offer(&[buffer(3, 1, false)]).unwrap();
+        driver.publish();
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, 0);
+        device.publish();
+        assert!(driver.take().is_some());
+    }
+    let again = device.retake_readable(first.head, &memory, &mut Vec::new());
+    assert_eq!(again, Ok(first));
+    device.complete(first.head, 0);
+    device.publish();
+    assert_eq!(driver.take(), Some(Used { head: parked, written: 0 }));
+}
+
+#[test]
+fn spec_2_8_14_descriptor_events_call_and_kick_once_per_request() {
+    let (memory, mut driver, mut device) = pair(packed(4));
+    let mut pass = |driver: &mut DriverRing| {
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+        driver.publish();
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, 0);
+        device.publish();
+        device.needs_call()
+    };
+    // Several times around the ring, so that the wrap counter in the event matters.
+    for _ in 0..9 {
+        assert!(!driver.enable_calls());
+        assert!(pass(&mut driver));
+        assert!(!pass(&mut driver), "asked for once");
+        while driver.take().is_some() {}
+        driver.suppress_calls();
+        assert!(!pass(&mut driver));
+        while driver.take().is_some() {}
+    }
+}
+
+#[test]
+fn vhost_user_base_says_slots_and_wrap_counters_of_both_indices() {
+    let (memory, mut driver, mut device) = pair(packed(4));
+    assert_eq!(device.base(), 0x8000_8000);
+    for (i, base) in [0x8001_8001u32, 0x8002_8002, 0x8003_8003, 0, 0x0001_0001].iter().enumerate() {
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+        driver.publish();
+        let chain = take(&mut device, &memory);
+        assert_eq!(device.base() >> 16, [0x8000, 0x8001, 0x8002, 0x8003, 0][i]);
+        device.complete(chain.head, 0);
+        device.publish();
+        assert_eq!(device.base(), *base);
+        driver.take().unwrap();
+    }
+    // A front end that knows of the lower half only.
+    let half = DeviceRing::new(&memory, packed(4), &AT, 0x8003).unwrap();
+    assert_eq!(half.base(), 0x8003_8003);
+}
+
+#[test]
+fn a_used_descriptor_that_names_nothing_is_the_end_of_the_driver() {
+    let (memory, mut driver, _device) = pair(packed(4));
+    driver.offer(&[buffer(0, 1, false)]).unwrap();
+    driver.publish();
+    let raw = raw(&memory);
+    raw.write(12, [3, 0]);
+    raw.store_release(PACKED_FLAGS, PACKED_F_AVAIL | PACKED_F_USED);
+    assert_eq!((driver.take(), driver.skipped()), (None, 1));
+    assert_eq!((driver.take(), driver.skipped(), driver.enable_calls()), (None, 0, false));
+}
