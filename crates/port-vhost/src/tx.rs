@@ -106,27 +106,23 @@ impl TxQueue {
         let Some(ring) = self.queue.ring.as_mut() else {
             return;
         };
-        let mut parked = 0u64;
+        let mut waits_for: [Option<PortId>; BURST_MAX] = [None; BURST_MAX];
         for waiting in &burst.parked {
-            parked |= 1 << waiting.frame;
+            waits_for[usize::from(waiting.frame)] = Some(waiting.port);
         }
         // Parked again: before those that were not looked at.
         let rest =
             if what == Take::Parked { std::mem::take(&mut self.waiting) } else { VecDeque::new() };
-        let mut order: [u16; BURST_MAX] = [0; BURST_MAX];
-        for waiting in &burst.parked {
-            order[usize::from(waiting.frame)] = waiting.port.get();
-        }
-        for (i, frame) in burst.frames()[..from_ring].iter().enumerate() {
-            if parked & 1 << i == 0 {
-                ring.device.complete(frame.token, 0);
-            } else if let Some(port) = PortId::new(order[i]) {
+        for (frame, waits_for) in burst.frames()[..from_ring].iter().zip(waits_for) {
+            if let Some(port) = waits_for {
                 ring.device.keep(frame.token);
                 let since_ns = frame.arrived_ns;
                 self.waiting.push_back(Waiting { head: frame.token, port, since_ns });
                 if what == Take::New {
                     counters.parked.add(1);
                 }
+            } else {
+                ring.device.complete(frame.token, 0);
             }
         }
         self.waiting.extend(rest);
