@@ -6,8 +6,10 @@
 //! a simulation on virtual time, and a result from the one holds for the other.
 //!
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
+//! - [`pace`]: what a worker without work does: look on, nap, sleep.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
 #![forbid(unsafe_code)]
 
 pub mod moderation;
+pub mod pace;
 pub mod steering;

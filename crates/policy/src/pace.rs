@@ -1,0 +1,327 @@
+//! What a worker does when it has run out of work: look on, nap or sleep.
+//!
+//! Sleeping costs a system call on either side, a wake-up and a guest's kick, some microseconds
+//! together. So a worker **looks on** for a while, kicks off, if work has lately come sooner than
+//! that; never for longer than a sleep would cost, so that it spends at most twice what the best
+//! choice would have cost (the ski-rental argument). Where looking on finds nothing it is not tried
+//! again for a growing number of sleeps.
+//!
+//! Where frames come steadily but further apart, every one of them would cost a wake-up. There the
+//! worker **naps**: it sleeps for a part of the latency budget, kicks off, and takes what has come
+//! at once. A sender that waits for answers before it sends more would get slower by that; it is
+//! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
+
+/// Longest time to look on (ns): about what a sleep costs, the guest's kick included.
+const POLL_NS_MAX: u64 = 8_000;
+/// Shortest (ns): one look takes a tenth of it.
+const POLL_NS_MIN: u64 = 1_000;
+/// A sleep that ended sooner than this (ns) may be one that looking on would have saved: the gap as
+/// it looks from behind a wake-up.
+const PROBE_NS: u64 = 50_000;
+/// Most sleeps, or periods of napping, that go by before what failed is tried again.
+const HOLD_OFF_MAX: u32 = 1_023;
+
+/// Longest nap (ns), whatever the latency budget.
+const NAP_NS_MAX: u64 = 50_000;
+/// What one latency budget is to a nap: the rest is for the queues and timers behind it.
+const BUDGET_PER_NAP: u64 = 4;
+/// Frames that a nap must bring to be worth its wake-up.
+const NAP_FRAMES_MIN: u64 = 4;
+/// With fewer than this, naps end.
+const NAP_FRAMES_KEPT: u64 = 2;
+/// Frames that a nap may bring at most: more would fill small rings.
+const NAP_FRAMES_MAX: u64 = 64;
+/// How long the rate of frames is counted for one decision (ns).
+const PERIOD_NS: u64 = 1_000_000;
+/// Periods without harm after which earlier harm is forgotten.
+const PERIODS_TO_FORGET: u32 = 256;
+
+/// What a worker that has run out of work does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Look at the queues for so long (ns), kicks off; then tell [`Pace::polled`].
+    Poll(u64),
+    /// Sleep for so long (ns), kicks off; then look at the queues.
+    Nap(u64),
+    /// Turn kicks on and sleep until one comes; then tell [`Pace::slept`].
+    Sleep,
+}
+
+/// A number of turns to let go by, which doubles with every failure.
+#[derive(Clone, Copy, Debug, Default)]
+struct HoldOff {
+    left: u32,
+    last: u32,
+}
+
+impl HoldOff {
+    fn failed(&mut self) {
+        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
+        self.left = self.last;
+    }
+
+    fn tick(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Naps, as the rate of frames lets them be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Naps {
+    period_start_ns: u64,
+    /// Frames served in this period.
+    frames: u64,
+    /// While napping: frames a second before it began.
+    rate_before: Option<u64>,
+    nap_ns: u64,
+    hold_off: HoldOff,
+    good_periods: u32,
+}
+
+/// One worker's policy. Every `now_ns` is from one monotonic clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    window_ns: u64,
+    poll_hold_off: HoldOff,
+    naps: Naps,
+}
+
+impl Pace {
+    /// Frames were served.
+    pub fn served(&mut self, frames: usize) {
+        self.naps.frames += frames as u64;
+    }
+
+    /// There is nothing to do. `budget_ns`: the smallest latency budget of the queues that had work
+    /// lately.
+    pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
+        self.naps.judge(now_ns, (budget_ns / BUDGET_PER_NAP).min(NAP_NS_MAX));
+        if self.naps.rate_before.is_some() {
+            Rest::Nap(self.naps.nap_ns)
+        } else if self.poll_hold_off.left == 0 {
+            Rest::Poll(self.window_ns.clamp(POLL_NS_MIN, POLL_NS_MAX))
+        } else {
+            Rest::Sleep
+        }
+    }
+
+    /// Looking on ended: with work after so many ns, or with none.
+    pub fn polled(&mut self, gap_ns: Option<u64>) {
+        match gap_ns {
+            Some(gap_ns) => {
+                let wanted = 2 * gap_ns;
+                // Wider at once, narrower by and by.
+                self.window_ns = wanted.max(self.window_ns - self.window_ns / 8).min(POLL_NS_MAX);
+                self.poll_hold_off.forget();
+            }
+            None if self.window_ns < POLL_NS_MAX => {
+                self.window_ns = (2 * self.window_ns).clamp(POLL_NS_MIN, POLL_NS_MAX);
+                self.poll_hold_off.failed();
+            }
+            None => self.poll_hold_off.failed(),
+        }
+    }
+
+    /// A sleep ended with work after so many ns.
+    pub fn slept(&mut self, gap_ns: u64) {
+        if gap_ns < PROBE_NS {
+            self.poll_hold_off.tick();
+        }
+    }
+}
+
+impl Naps {
+    /// At the end of a period: begin, go on or end?
+    fn judge(&mut self, now_ns: u64, nap_ns_max: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.period_start_ns);
+        if elapsed_ns < PERIOD_NS {
+            return;
+        }
+        let rate = self.frames.saturating_mul(1_000_000_000) / elapsed_ns;
+        let frames_in = |ns: u64| rate.saturating_mul(ns) / 1_000_000_000;
+        (self.period_start_ns, self.frames) = (now_ns, 0);
+        // Not longer than it takes to bring as many frames as a nap may.
+        self.nap_ns = nap_ns_max.min(NAP_FRAMES_MAX * 1_000_000_000 / rate.max(1));
+        match self.rate_before {
+            None if self.hold_off.left > 0 => self.hold_off.tick(),
+            None => {
+                let pays = self.nap_ns > POLL_NS_MAX && frames_in(self.nap_ns) >= NAP_FRAMES_MIN;
+                self.rate_before = pays.then_some(rate);
+            }
+            Some(before) if rate < before - before / 8 => {
+                self.rate_before = None;
+                self.hold_off.failed();
+                self.good_periods = 0;
+            }
+            Some(_) => {
+                self.good_periods += 1;
+                if self.good_periods == PERIODS_TO_FORGET {
+                    self.good_periods = 0;
+                    self.hold_off.forget();
+                }
+                if self.nap_ns <= POLL_NS_MAX || frames_in(self.nap_ns) < NAP_FRAMES_KEPT {
+                    self.rate_before = None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET_NS: u64 = 1_000_000;
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// What a worker did in a run.
+    #[derive(Debug, Default)]
+    struct Did {
+        polls: u64,
+        empty_polls: u64,
+        naps: u64,
+        sleeps: u64,
+        frames: u64,
+    }
+
+    /// A worker and a sender in virtual time. `next(now, left)` says when the next frame comes, given
+    /// the time at which the one before was taken and when it was sent.
+    fn run(pace: &mut Pace, from_ns: u64, for_ns: u64, next: impl Fn(u64, u64) -> u64) -> Did {
+        let mut did = Did::default();
+        let (mut now, mut sent) = (from_ns, from_ns);
+        while now < from_ns + for_ns {
+            let mut taken = 0;
+            while sent <= now {
+                taken += 1;
+                sent = next(now, sent);
+            }
+            did.frames += taken;
+            pace.served(taken as usize);
+            let start = now;
+            let mut rest = pace.rest(now, BUDGET_NS);
+            if let Rest::Poll(window) = rest {
+                did.polls += 1;
+                if sent <= start + window {
+                    now = sent;
+                    pace.polled(Some(now - start));
+                    continue;
+                }
+                did.empty_polls += 1;
+                now += window;
+                pace.polled(None);
+                rest = pace.rest(start, BUDGET_NS);
+            }
+            match rest {
+                Rest::Nap(ns) => {
+                    did.naps += 1;
+                    now += ns;
+                }
+                _ => {
+                    did.sleeps += 1;
+                    now = now.max(sent);
+                    pace.slept(now - start);
+                }
+            }
+        }
+        did
+    }
+
+    #[test]
+    fn work_that_comes_at_once_is_waited_for_awake() {
+        let mut pace = Pace::default();
+        // Each frame comes 3 us after the one before was taken: a sender that waits for answers.
+        let did = run(&mut pace, 0, SECOND_NS / 10, |taken, _| taken + 3_000);
+        assert!(did.frames > 30_000, "{did:?}");
+        assert!(did.sleeps < 100, "{did:?}");
+    }
+
+    #[test]
+    fn the_window_is_twice_the_gap_and_follows_it() {
+        let mut pace = Pace::default();
+        pace.polled(Some(3_000));
+        assert_eq!(pace.rest(0, BUDGET_NS), Rest::Poll(6_000));
+        for _ in 0..100 {
+            pace.polled(Some(600));
+        }
+        let Rest::Poll(window) = pace.rest(0, BUDGET_NS) else { panic!("polling pays") };
+        assert!((1_200..1_300).contains(&window), "{window}");
+        pace.polled(Some(7_000));
+        assert_eq!(
+            pace.rest(0, BUDGET_NS),
+            Rest::Poll(POLL_NS_MAX),
+            "no longer than a sleep costs"
+        );
+    }
+
+    #[test]
+    fn work_that_comes_late_is_slept_for() {
+        for gap_ns in [12_000, 40_000, 200_000, 10_000_000] {
+            let mut pace = Pace::default();
+            let did = run(&mut pace, 0, SECOND_NS, |taken, _| taken + gap_ns);
+            assert!(did.empty_polls <= 12 + did.sleeps / 1_000, "{gap_ns} ns: {did:?}");
+        }
+    }
+
+    #[test]
+    fn polling_comes_back_with_the_traffic_that_pays_for_it() {
+        let mut pace = Pace::default();
+        run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
+        let did = run(&mut pace, SECOND_NS, SECOND_NS, |taken, _| taken + 2_000);
+        assert!(did.sleeps <= u64::from(HOLD_OFF_MAX), "{did:?}");
+        assert!(did.polls > 400_000, "{did:?}");
+    }
+
+    #[test]
+    fn steady_frames_are_taken_in_naps() {
+        let mut pace = Pace::default();
+        let did = run(&mut pace, 0, SECOND_NS, |_, sent| sent + 12_000);
+        assert!(did.naps > 19_000, "{did:?}");
+        assert!(did.frames / (did.naps + did.sleeps) >= 4, "{did:?}");
+    }
+
+    #[test]
+    fn a_nap_is_a_quarter_of_the_budget_at_most() {
+        for (budget_ns, longest_ns) in
+            [(60_000, 15_000), (100_000, 25_000), (BUDGET_NS, NAP_NS_MAX)]
+        {
+            let mut pace = Pace::default();
+            pace.served(1_000);
+            assert_eq!(pace.rest(PERIOD_NS, budget_ns), Rest::Nap(longest_ns));
+        }
+        let mut pace = Pace::default();
+        pace.served(1_000);
+        let rest = pace.rest(PERIOD_NS, 20_000);
+        assert!(!matches!(rest, Rest::Nap(_)), "not worth a sleep: {rest:?}");
+    }
+
+    #[test]
+    fn a_nap_ends_before_small_rings_are_full() {
+        let mut pace = Pace::default();
+        pace.served(4_000);
+        assert_eq!(pace.rest(PERIOD_NS, BUDGET_NS), Rest::Nap(16_000), "64 frames at 4 Mpps");
+        let mut pace = Pace::default();
+        pace.served(20_000);
+        let rest = pace.rest(PERIOD_NS, BUDGET_NS);
+        assert!(!matches!(rest, Rest::Nap(_)), "too short to be worth a sleep: {rest:?}");
+    }
+
+    #[test]
+    fn a_sender_that_naps_slow_down_is_left_alone() {
+        let mut pace = Pace::default();
+        // Each frame comes 12 us after the one before was taken: naps would stretch that to 50.
+        let did = run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
+        assert!(did.naps < 1_000 && did.frames > SECOND_NS / 12_000 * 19 / 20, "{did:?}");
+    }
+
+    #[test]
+    fn naps_end_with_the_traffic() {
+        let mut pace = Pace::default();
+        run(&mut pace, 0, SECOND_NS / 10, |_, sent| sent + 12_000);
+        let did = run(&mut pace, SECOND_NS / 10, SECOND_NS, |_, sent| sent + 500_000);
+        assert!(did.naps <= 2 * PERIOD_NS / NAP_NS_MAX, "{did:?}");
+    }
+}
