@@ -10,23 +10,34 @@
 //! | `mapping.rs` | one region's `mmap`, its checks, and its end |
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
-//! | `slice.rs` | [`Slice`] and [`Window`]: reads, writes, copies, sums |
+//! | `slice.rs` | [`Slice`]: reads, writes, copies |
+//! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
+//! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
+//! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
 
 mod fault;
 mod host;
 mod io;
 mod mapping;
+mod pages;
 mod regions;
 mod slice;
+pub mod ticks;
+#[cfg_attr(loom, path = "window_loom.rs")]
+mod window;
 
 pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
+pub use pages::HostPages;
 pub use regions::{GuestMemory, MemoryError};
-pub use slice::{Slice, Window, recycle};
+pub use slice::{Slice, recycle};
+#[cfg(loom)]
+pub use window::{Weakness, weaken};
+pub use window::{Window, fence};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use weir_limits::MEM_SLOTS_MAX;
 
 use crate::mapping::{MapError, Mapping, RegionSpec};
-use crate::slice::{Slice, Window};
+use crate::slice::Slice;
+use crate::window::Window;
 
 /// Why a memory table was refused, or an address is not in it.
 #[derive(Debug, thiserror::Error)]
@@ -180,6 +181,16 @@ impl GuestMemory {
             pieces.push(slice);
             return true;
         }
+        self.pieces_of_several(guest_address, len, pieces)
+    }
+
+    #[cold]
+    fn pieces_of_several<'m>(
+        &'m self,
+        guest_address: u64,
+        len: u32,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> bool {
         let before = pieces.len();
         let (mut address, mut left) = (guest_address, u64::from(len));
         while left > 0 {

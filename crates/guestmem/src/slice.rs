@@ -2,8 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::regions::GuestMemory;
 
@@ -137,13 +136,13 @@ impl<'m> Slice<'m> {
 /// memory for it, nor turn two copies (in, and on to the receiver) into one that skips the checks.
 /// It costs no instruction. (`read_volatile` of an array would, too many: one load per byte.)
 #[inline]
-fn read_once() {
+pub(crate) fn read_once() {
     compiler_fence(Ordering::SeqCst);
 }
 
 /// A hint: no access, so that it cannot fault whatever the address is.
 #[inline]
-fn prefetch_line(address: *const u8) {
+pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHT0 accesses nothing architecturally; SSE is part of x86-64.
     unsafe {
@@ -155,7 +154,7 @@ fn prefetch_line(address: *const u8) {
 
 /// As [`prefetch_line`], and takes the line from other cores.
 #[inline]
-fn prefetch_line_to_write(address: *const u8) {
+pub(crate) fn prefetch_line_to_write(address: *const u8) {
     // The intrinsic with a hint to write becomes a plain prefetch unless the whole program is built
     // for newer processors; the line would then be fetched twice, the second time by each store.
     #[cfg(target_arch = "x86_64")]
@@ -184,106 +183,4 @@ pub fn recycle<'b>(mut used: Vec<Slice<'_>>) -> Vec<Slice<'b>> {
     used.clear();
     // Source and target have one layout: collecting in place keeps the allocation (asserted by a test).
     used.into_iter().map(|_| -> Slice<'b> { unreachable!("the vector was cleared") }).collect()
-}
-
-/// A ring structure in foreign memory, kept mapped for as long as this lives.
-pub struct Window {
-    start: NonNull<u8>,
-    len: usize,
-    /// Keeps the mapping.
-    _memory: Arc<GuestMemory>,
-}
-
-// SAFETY: as for `Slice`.
-unsafe impl Send for Window {}
-// SAFETY: as for `Slice`.
-unsafe impl Sync for Window {}
-
-impl Window {
-    /// # Safety
-    /// `len` bytes from `start` are mapped for as long as `memory` lives.
-    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, memory: Arc<GuestMemory>) -> Self {
-        Self { start, len, _memory: memory }
-    }
-
-    /// Bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// No bytes.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// `at` is a multiple of 2 or the caller's programming error; so is a position beyond the end.
-    #[inline]
-    fn atomic(&self, at: usize) -> &AtomicU16 {
-        let address = self.start.as_ptr() as usize + at;
-        assert!(
-            at + 2 <= self.len && address.is_multiple_of(2),
-            "ring offset {at} of {}",
-            self.len
-        );
-        // SAFETY: in bounds and aligned (just checked), mapped while self lives. An atomic is the
-        // one reference that may exist to memory which others write: its accesses cannot race in
-        // the language's sense, whatever the guest does.
-        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(at).cast()) }
-    }
-
-    /// Reads a little-endian 16-bit field; later reads are not moved before it.
-    #[inline]
-    pub fn load_acquire(&self, at: usize) -> u16 {
-        u16::from_le(self.atomic(at).load(Ordering::Acquire))
-    }
-
-    /// Reads a little-endian 16-bit field.
-    #[inline]
-    pub fn load(&self, at: usize) -> u16 {
-        u16::from_le(self.atomic(at).load(Ordering::Relaxed))
-    }
-
-    /// Writes a little-endian 16-bit field; earlier writes are not moved after it.
-    #[inline]
-    pub fn store_release(&self, at: usize, value: u16) {
-        self.atomic(at).store(value.to_le(), Ordering::Release);
-    }
-
-    /// Writes a little-endian 16-bit field.
-    #[inline]
-    pub fn store(&self, at: usize, value: u16) {
-        self.atomic(at).store(value.to_le(), Ordering::Relaxed);
-    }
-
-    /// Reads `N` bytes at `at`, each once. A position beyond the end is a programming error.
-    #[inline]
-    pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
-        let mut bytes = [0; N];
-        // SAFETY: in bounds (just checked), mapped while self lives.
-        unsafe { std::ptr::copy(self.start.as_ptr().add(at), bytes.as_mut_ptr(), N) };
-        read_once();
-        bytes
-    }
-
-    /// Writes `N` bytes at `at`. A position beyond the end is a programming error.
-    #[inline]
-    pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
-        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
-        // SAFETY: as in `read`.
-        unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };
-    }
-
-    /// The window starts at a multiple of `align`.
-    pub fn is_aligned(&self, align: usize) -> bool {
-        (self.start.as_ptr() as usize).is_multiple_of(align)
-    }
-}
-
-impl std::fmt::Debug for Window {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Window({} bytes)", self.len)
-    }
 }

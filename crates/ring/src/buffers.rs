@@ -15,6 +15,15 @@ pub struct Chain {
     pub len: u32,
 }
 
+/// Where the pieces of a chain are that was just taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces<'p, 'm> {
+    /// Place of its first piece; it has all behind that, and at least one.
+    pub first: usize,
+    /// All pieces so far.
+    pub all: &'p [Slice<'m>],
+}
+
 /// Which way the buffers of a queue go; a network queue's chains go one way only (virtio 1.2 §5.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -24,44 +33,58 @@ pub(crate) enum Direction {
     Writable,
 }
 
-/// A descriptor as it lies in memory, read once: the last two fields are `flags, next` in a split
-/// ring (§2.7.5) and `id, flags` in a packed one (§2.8.13).
+/// A descriptor as it lies in memory, read once: address, then length and two fields more, which are
+/// `flags, next` in a split ring (§2.7.5) and `id, flags` in a packed one (§2.8.13). Two words, so
+/// that it stays in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descriptor {
-    pub(crate) address: u64,
-    pub(crate) len: u32,
-    pub(crate) flags: u16,
-    next_or_id: u16,
+    address: u64,
+    /// From the lowest bit: length, flags, next or id.
+    rest: u64,
 }
 
 impl Descriptor {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(bytes: [u8; DESC_BYTES]) -> Self {
-        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, r0, r1, r2, r3, r4, r5, r6, r7] = bytes;
         Self {
             address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-            len: u32::from_le_bytes([l0, l1, l2, l3]),
-            flags: u16::from_le_bytes([f0, f1]),
-            next_or_id: u16::from_le_bytes([n0, n1]),
+            rest: u64::from_le_bytes([r0, r1, r2, r3, r4, r5, r6, r7]),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse_packed(bytes: [u8; DESC_BYTES]) -> Self {
-        let Self { address, len, flags: id, next_or_id: flags } = Self::parse(bytes);
-        Self { address, len, flags, next_or_id: id }
+        let Self { address, rest } = Self::parse(bytes);
+        let id_flags = (rest >> 32) as u32;
+        Self { address, rest: u64::from(id_flags.rotate_left(16)) << 32 | u64::from(rest as u32) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        self.rest as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> u16 {
+        (self.rest >> 32) as u16
     }
 
     /// Of a split ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&self) -> u16 {
-        self.next_or_id
+        (self.rest >> 48) as u16
     }
 
     /// Of a packed ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn id(&self) -> u16 {
-        self.next_or_id
+        (self.rest >> 48) as u16
     }
 }
 
@@ -69,25 +92,25 @@ impl Descriptor {
 /// which chain is to blame.
 #[inline(always)]
 pub(crate) fn add_buffer<'m>(
-    descriptor: &Descriptor,
+    descriptor: Descriptor,
     direction: Direction,
     head: u16,
     memory: &'m GuestMemory,
     pieces: &mut Vec<Slice<'m>>,
     len: &mut u32,
 ) -> Result<(), RingError> {
-    if descriptor.len == 0 {
+    if descriptor.len() == 0 {
         return Err(RingError::ZeroLength { head });
     }
-    let writable = descriptor.flags & DESC_F_WRITE != 0;
+    let writable = descriptor.flags() & DESC_F_WRITE != 0;
     match direction {
         Direction::Readable if writable => return Err(RingError::WritableInTransmit { head }),
         Direction::Writable if !writable => return Err(RingError::ReadOnlyInReceive { head }),
         _ => {}
     }
-    *len = len.checked_add(descriptor.len).ok_or(RingError::LengthOverflow { head })?;
-    if !memory.pieces(descriptor.address, descriptor.len, pieces) {
-        return Err(RingError::BadAddress { address: descriptor.address, len: descriptor.len });
+    *len = len.checked_add(descriptor.len()).ok_or(RingError::LengthOverflow { head })?;
+    if !memory.pieces(descriptor.address(), descriptor.len(), pieces) {
+        return Err(RingError::BadAddress { address: descriptor.address(), len: descriptor.len() });
     }
     Ok(())
 }
@@ -95,7 +118,7 @@ pub(crate) fn add_buffer<'m>(
 /// The table that an indirect descriptor names, and its entries.
 #[inline]
 pub(crate) fn indirect_table<'m>(
-    descriptor: &Descriptor,
+    descriptor: Descriptor,
     negotiated: bool,
     head: u16,
     memory: &'m GuestMemory,
@@ -103,15 +126,15 @@ pub(crate) fn indirect_table<'m>(
     if !negotiated {
         return Err(RingError::IndirectNotNegotiated { head });
     }
-    if descriptor.flags & DESC_F_NEXT != 0 {
+    if descriptor.flags() & DESC_F_NEXT != 0 {
         return Err(RingError::IndirectMisused { head });
     }
-    let len = descriptor.len;
+    let len = descriptor.len();
     if len == 0 || !(len as usize).is_multiple_of(DESC_BYTES) {
         return Err(RingError::IndirectLength { head, len });
     }
     let table = memory
-        .slice(descriptor.address, len)
-        .ok_or(RingError::BadAddress { address: descriptor.address, len })?;
+        .slice(descriptor.address(), len)
+        .ok_or(RingError::BadAddress { address: descriptor.address(), len })?;
     Ok((table, len / DESC_BYTES as u32))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_guestmem::{GuestMemory, Slice};
 
-use crate::buffers::Chain;
+use crate::buffers::{Chain, Direction, Pieces};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
 use crate::layout::{Addresses, RingConfig};
@@ -13,22 +13,35 @@ use crate::split::device::SplitDevice;
 
 /// A ring that weir serves. Each call is one `match` away from its format's own.
 #[derive(Debug)]
-pub enum DeviceRing {
-    /// A split ring.
-    Split(SplitDevice),
-    /// A packed ring (`VIRTIO_F_RING_PACKED`).
-    Packed(PackedDevice),
-    /// Either, with `VIRTIO_F_IN_ORDER`.
-    InOrder(InOrder),
+pub struct DeviceRing {
+    format: Format,
+    /// With `VIRTIO_F_IN_ORDER`.
+    in_order: Option<InOrder>,
 }
 
-/// The same call, whichever format; those of an [`InOrder`] go to its ring.
+#[derive(Debug)]
+pub(crate) enum Format {
+    Split(SplitDevice),
+    /// `VIRTIO_F_RING_PACKED`.
+    Packed(PackedDevice),
+}
+
+impl Format {
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, head: u16, written: u32) {
+        match self {
+            Self::Split(ring) => ring.complete(head, written),
+            Self::Packed(ring) => ring.complete(head, written),
+        }
+    }
+}
+
+/// The same call, whichever format.
 macro_rules! each {
     ($self:expr, $ring:ident => $call:expr) => {
         match $self {
-            DeviceRing::Split($ring) => $call,
-            DeviceRing::Packed($ring) => $call,
-            DeviceRing::InOrder(InOrder { ring: $ring, .. }) => $call,
+            Format::Split($ring) => $call,
+            Format::Packed($ring) => $call,
         }
     };
 }
@@ -44,27 +57,26 @@ impl DeviceRing {
         at: &Addresses,
         base: u32,
     ) -> Result<Self, SetupError> {
-        let ring = if config.packed {
-            Self::Packed(PackedDevice::new(memory, config, at, base)?)
+        let format = if config.packed {
+            Format::Packed(PackedDevice::new(memory, config, at, base)?)
         } else {
             let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
-            Self::Split(SplitDevice::new(memory, config, at, base)?)
+            Format::Split(SplitDevice::new(memory, config, at, base)?)
         };
-        Ok(if config.in_order { Self::InOrder(InOrder::new(ring)) } else { ring })
+        Ok(Self { format, in_order: config.in_order.then(|| InOrder::new(config.size)) })
     }
 
     /// What was negotiated.
     #[inline]
     pub fn config(&self) -> &RingConfig {
-        each!(self, ring => ring.config())
+        each!(&self.format, ring => ring.config())
     }
 
     /// Where the ring stands: what `GET_VRING_BASE` answers.
     pub fn base(&self) -> u32 {
-        match self {
-            Self::Split(ring) => ring.base().into(),
-            Self::Packed(ring) => ring.base(),
-            Self::InOrder(in_order) => in_order.ring.base(),
+        match &self.format {
+            Format::Split(ring) => ring.base().into(),
+            Format::Packed(ring) => ring.base(),
         }
     }
 
@@ -72,23 +84,40 @@ impl DeviceRing {
     /// slots of a packed one.
     #[inline]
     pub fn refill(&mut self) -> Result<u16, RingError> {
-        each!(self, ring => ring.refill())
+        each!(&mut self.format, ring => ring.refill())
     }
 
     /// What the last look found and was not taken since.
     #[inline]
     pub fn available(&self) -> u16 {
-        each!(self, ring => ring.available())
+        each!(&self.format, ring => ring.available())
     }
 
     /// Whether there is something to take. Costs no access to memory that is not at hand: a split
     /// ring's index is not read anew, a packed ring's next descriptor is.
     #[inline]
     pub fn has_more(&self) -> bool {
-        match self {
-            Self::Split(ring) => ring.available() > 0,
-            Self::Packed(ring) => ring.has_more(),
-            Self::InOrder(in_order) => in_order.ring.has_more(),
+        match &self.format {
+            Format::Split(ring) => ring.available() > 0,
+            Format::Packed(ring) => ring.has_more(),
+        }
+    }
+
+    /// Whether there is something to take, the ring's memory read anew.
+    #[inline]
+    pub fn peek(&self) -> bool {
+        match &self.format {
+            Format::Split(ring) => ring.peek(),
+            Format::Packed(ring) => ring.has_more(),
+        }
+    }
+
+    /// Has the processor fetch what taking and completing the next `count` chains will touch. A
+    /// packed ring is read and written front to back, which processors foresee.
+    #[inline]
+    pub fn fetch_ahead(&self, count: u16) {
+        if let Format::Split(ring) = &self.format {
+            ring.fetch_ahead(count);
         }
     }
 
@@ -99,14 +128,8 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        match self {
-            Self::Split(ring) => ring.take_readable(memory, pieces),
-            Self::Packed(ring) => ring.take_readable(memory, pieces),
-            Self::InOrder(in_order) => {
-                let chain = in_order.ring.take_readable(memory, pieces)?;
-                in_order.taken(chain)
-            }
-        }
+        let chain = each!(&mut self.format, ring => ring.take_readable(memory, pieces))?;
+        self.note_taken(chain)
     }
 
     /// Takes the next chain of a receive queue, if there is one.
@@ -116,34 +139,80 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        match self {
-            Self::Split(ring) => ring.take_writable(memory, pieces),
-            Self::Packed(ring) => ring.take_writable(memory, pieces),
-            Self::InOrder(in_order) => {
-                let chain = in_order.ring.take_writable(memory, pieces)?;
-                in_order.taken(chain)
+        let chain = each!(&mut self.format, ring => ring.take_writable(memory, pieces))?;
+        self.note_taken(chain)
+    }
+
+    /// Takes up to `max` chains of a transmit queue: `each` is given every one.
+    ///
+    /// # Errors
+    /// Of the first chain that is wrong; those before it were given to `each`.
+    #[inline(always)]
+    pub fn take_readable_burst<'m>(
+        &mut self,
+        max: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+        each: impl FnMut(Chain, Pieces<'_, 'm>),
+    ) -> Result<(), RingError> {
+        self.take_burst(Direction::Readable, max, memory, pieces, each)
+    }
+
+    /// The same for a receive queue.
+    #[inline(always)]
+    pub fn take_writable_burst<'m>(
+        &mut self,
+        max: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+        each: impl FnMut(Chain, Pieces<'_, 'm>),
+    ) -> Result<(), RingError> {
+        self.take_burst(Direction::Writable, max, memory, pieces, each)
+    }
+
+    #[inline(always)]
+    fn take_burst<'m>(
+        &mut self,
+        direction: Direction,
+        max: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
+    ) -> Result<(), RingError> {
+        let in_order = &mut self.in_order;
+        let note = |chain: Chain, pieces: Pieces<'_, 'm>| {
+            if let Some(in_order) = in_order {
+                in_order.taken(chain)?;
             }
-        }
+            each(chain, pieces);
+            Ok(())
+        };
+        each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, note))
     }
 
     /// Gives back the last `count` chains that were taken since the last [`publish`](Self::publish)
     /// and not completed: they are taken again.
     #[inline]
     pub fn give_back(&mut self, count: u16) {
-        match self {
-            Self::Split(ring) => ring.give_back(count),
-            Self::Packed(ring) => ring.give_back(count),
-            Self::InOrder(in_order) => in_order.give_back(count),
+        if let Some(in_order) = &mut self.in_order {
+            in_order.give_back(count);
         }
+        each!(&mut self.format, ring => ring.give_back(count));
+    }
+
+    #[inline(always)]
+    fn note_taken(&mut self, chain: Option<Chain>) -> Result<Option<Chain>, RingError> {
+        if let (Some(in_order), Some(chain)) = (&mut self.in_order, chain) {
+            in_order.taken(chain)?;
+        }
+        Ok(chain)
     }
 
     /// Says that a chain stays for longer than the next [`publish`](Self::publish): a packed ring's
     /// descriptors are copied, since those of completed chains are written over them.
     pub fn keep(&mut self, head: u16) {
-        match self {
-            Self::Split(_) => {}
-            Self::Packed(ring) => ring.keep(head),
-            Self::InOrder(in_order) => in_order.ring.keep(head),
+        if let Format::Packed(ring) = &mut self.format {
+            ring.keep(head);
         }
     }
 
@@ -155,48 +224,54 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        each!(self, ring => ring.retake_readable(head, memory, pieces))
+        each!(&self.format, ring => ring.retake_readable(head, memory, pieces))
     }
 
     /// Completes a chain: `written` bytes were put into it. The guest sees it after
     /// [`publish`](Self::publish); with `VIRTIO_F_IN_ORDER`, once all before it are complete, too.
     #[inline(always)]
     pub fn complete(&mut self, head: u16, written: u32) {
-        match self {
-            Self::Split(ring) => ring.complete(head, written),
-            Self::Packed(ring) => ring.complete(head, written),
-            Self::InOrder(in_order) => in_order.complete(head, written),
+        match &mut self.in_order {
+            None => self.format.complete(head, written),
+            Some(in_order) => in_order.complete(&mut self.format, head, written),
         }
     }
 
     /// Shows the guest what was completed, at once. Says how many chains that was.
     #[inline]
     pub fn publish(&mut self) -> u16 {
-        each!(self, ring => ring.publish())
+        each!(&mut self.format, ring => ring.publish())
+    }
+
+    /// As [`publish`](Self::publish), for the first `count` of the completed chains: behind them are
+    /// some whose buffers are being written to yet.
+    #[inline]
+    pub fn publish_first(&mut self, count: u16) -> u16 {
+        each!(&mut self.format, ring => ring.publish_first(count))
     }
 
     /// Does the guest want a call for what was published since the last look?
     #[inline]
     pub fn needs_call(&mut self) -> bool {
-        each!(self, ring => ring.needs_call())
+        each!(&mut self.format, ring => ring.needs_call())
     }
 
     /// How much was published that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {
-        each!(self, ring => ring.unannounced())
+        each!(&self.format, ring => ring.unannounced())
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
     #[inline]
     pub fn suppress_kicks(&mut self) {
-        each!(self, ring => ring.suppress_kicks());
+        each!(&mut self.format, ring => ring.suppress_kicks());
     }
 
     /// Asks for a kick at the next chain beyond what [`available`](Self::available) counts, and
     /// says how much is available now: only when that is no more may the caller sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
-        each!(self, ring => ring.enable_kicks())
+        each!(&mut self.format, ring => ring.enable_kicks())
     }
 }

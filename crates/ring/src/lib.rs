@@ -8,6 +8,7 @@
 //! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
 //! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
 //! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
+//! | `fill.rs` | the order in which workers that fill one ring together publish |
 //! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
 //! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over what a guest wrote |
 //!
@@ -18,17 +19,18 @@ mod buffers;
 mod device;
 mod driver;
 mod error;
+mod fill;
 mod in_order;
 mod index;
 mod layout;
 mod packed;
 mod split;
 
-pub use buffers::Chain;
+pub use buffers::{Chain, Pieces};
 pub use device::DeviceRing;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
-pub use in_order::InOrder;
+pub use fill::{FillOrder, Place};
 pub use layout::{Addresses, RingConfig, area_sizes};
 pub use packed::device::PackedDevice;
 pub use packed::driver::PackedDriver;

@@ -44,16 +44,16 @@ pub(crate) fn walk<'m>(
     for nth in 0..CHAIN_LEN_MAX as u16 {
         let read = descriptor(nth)?;
         let (id, slots) = (read.id(), nth + 1);
-        if read.flags & DESC_F_INDIRECT != 0 {
+        if read.flags() & DESC_F_INDIRECT != 0 {
             if nth > 0 && indirect_negotiated {
                 return Err(RingError::IndirectMisused { head: slot });
             }
-            let (table, count) = indirect_table(&read, indirect_negotiated, slot, memory)?;
+            let (table, count) = indirect_table(read, indirect_negotiated, slot, memory)?;
             walk_table(rules, table, count, pieces, &mut len)?;
             return Ok(Walked { id, slots, len });
         }
-        add_buffer(&read, direction, slot, memory, pieces, &mut len)?;
-        if read.flags & DESC_F_NEXT == 0 {
+        add_buffer(read, direction, slot, memory, pieces, &mut len)?;
+        if read.flags() & DESC_F_NEXT == 0 {
             return Ok(Walked { id, slots, len });
         }
     }
@@ -77,10 +77,10 @@ fn walk_table<'m>(
         let mut bytes = [0; DESC_BYTES];
         table.skip(index * DESC_BYTES).read(&mut bytes);
         let read = Descriptor::parse_packed(bytes);
-        if read.flags & DESC_F_INDIRECT != 0 {
+        if read.flags() & DESC_F_INDIRECT != 0 {
             return Err(RingError::IndirectMisused { head: slot });
         }
-        add_buffer(&read, direction, slot, memory, pieces, len)?;
+        add_buffer(read, direction, slot, memory, pieces, len)?;
     }
     Ok(())
 }

@@ -14,11 +14,11 @@
 //! list was, so that completing out of order writes over lists that are still in flight.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Slice, Window};
+use weir_guestmem::{GuestMemory, Slice, Window, fence};
 
-use crate::buffers::{Chain, Descriptor, Direction};
+use crate::buffers::{Chain, Descriptor, Direction, Pieces};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
@@ -231,6 +231,24 @@ impl PackedDevice {
         Ok(Some(Chain { head, len: walked.len }))
     }
 
+    /// Takes up to `max` lists. `each` is given every one.
+    #[inline(always)]
+    pub(crate) fn take_burst<'m>(
+        &mut self,
+        direction: Direction,
+        max: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+        mut each: impl FnMut(Chain, Pieces<'_, 'm>) -> Result<(), RingError>,
+    ) -> Result<(), RingError> {
+        for _ in 0..max {
+            let first = pieces.len();
+            let Some(chain) = self.take(direction, memory, pieces)? else { break };
+            each(chain, Pieces { first, all: pieces })?;
+        }
+        Ok(())
+    }
+
     fn rules<'m>(&self, direction: Direction, slot: u16, memory: &'m GuestMemory) -> Rules<'m> {
         Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
     }
@@ -319,14 +337,21 @@ impl PackedDevice {
     /// of the last of them (§2.8.8).
     #[inline]
     pub fn publish(&mut self) -> u16 {
+        self.publish_first(self.completed.len() as u16) // at most the queue size
+    }
+
+    /// Shows the guest the first `count` lists of what was completed and not published.
+    #[inline]
+    pub fn publish_first(&mut self, count: u16) -> u16 {
         self.taken.clear();
-        let count = self.completed.len() as u16; // at most the queue size
+        let count = usize::from(count).min(self.completed.len());
         let first = self.next_used;
         let mut first_flags = None;
         let mut slots = 0;
-        for (i, used) in self.completed.iter().enumerate() {
+        let completed = &self.completed[..count];
+        for (i, used) in completed.iter().enumerate() {
             slots += used.slots;
-            let next = self.completed.get(i + 1);
+            let next = completed.get(i + 1);
             let joins = |next: &Completed| next.written == 0 && used.written == 0;
             if self.config.in_order && next.is_some_and(joins) {
                 continue;
@@ -349,8 +374,8 @@ impl PackedDevice {
             // Release: all that was written before is there when the guest sees this (§2.8.22).
             self.ring.store_release(self.slot(first) + PACKED_FLAGS, flags);
         }
-        self.completed.clear();
-        count
+        self.completed.drain(..count);
+        count as u16
     }
 
     /// Flags of the used descriptor at `next_used`; `WRITE` says that its length counts (§2.8.3).

@@ -8,7 +8,7 @@ use weir_limits::CHAIN_LEN_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, add_buffer, indirect_table};
 use crate::error::RingError;
-use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT};
+use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
 /// Where the walk reads descriptors: the ring's own table, or an indirect one.
 #[derive(Clone, Copy)]
@@ -41,32 +41,54 @@ impl Table<'_> {
 
 /// Appends the buffers of the chain that begins at `head` to `pieces`. After an error `pieces` may
 /// hold some of them; the caller stops the port.
-#[inline]
+#[inline(always)]
 pub(crate) fn walk<'m>(
     table: &Window,
-    size: u16,
-    indirect_negotiated: bool,
+    config: &RingConfig,
     direction: Direction,
     head: u16,
     memory: &'m GuestMemory,
     pieces: &mut Vec<Slice<'m>>,
 ) -> Result<Chain, RingError> {
-    let mut table = Table::Ring { table, size };
-    let mut index = head;
+    let size = config.size;
+    if head >= size {
+        return Err(RingError::DescriptorOutOfRange { index: head, size: size.into() });
+    }
+    let first = Descriptor::parse(table.read(usize::from(head) * DESC_BYTES));
+    if first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) != 0 {
+        return walk_on(table, config, direction, head, first, memory, pieces);
+    }
+    let mut len = 0;
+    add_buffer(first, direction, head, memory, pieces, &mut len)?;
+    Ok(Chain { head, len })
+}
+
+/// The same for a chain of more than one descriptor, the first of which is read.
+#[inline(never)]
+fn walk_on<'m>(
+    table: &Window,
+    config: &RingConfig,
+    direction: Direction,
+    head: u16,
+    first: Descriptor,
+    memory: &'m GuestMemory,
+    pieces: &mut Vec<Slice<'m>>,
+) -> Result<Chain, RingError> {
+    let mut table = Table::Ring { table, size: config.size };
+    let mut descriptor = first;
     let mut len = 0u32;
     for _ in 0..CHAIN_LEN_MAX {
-        let descriptor = table.get(index)?;
-        if descriptor.flags & DESC_F_INDIRECT != 0 {
+        if descriptor.flags() & DESC_F_INDIRECT != 0 {
             // The device ignores WRITE here (§2.7.5.3.2).
-            table = open_indirect(&table, &descriptor, indirect_negotiated, head, memory)?;
-            index = 0;
+            table = open_indirect(&table, descriptor, config.indirect, head, memory)?;
+            descriptor = table.get(0)?;
             continue;
         }
-        add_buffer(&descriptor, direction, head, memory, pieces, &mut len)?;
-        if descriptor.flags & DESC_F_NEXT == 0 {
+        add_buffer(descriptor, direction, head, memory, pieces, &mut len)?;
+        if descriptor.flags() & DESC_F_NEXT == 0 {
             return Ok(Chain { head, len });
         }
-        index = descriptor.next();
+        descriptor = table.get(descriptor.next())?;
     }
     Err(RingError::ChainTooLong { head })
 }
@@ -74,7 +96,7 @@ pub(crate) fn walk<'m>(
 #[inline]
 fn open_indirect<'m>(
     from: &Table<'_>,
-    descriptor: &Descriptor,
+    descriptor: Descriptor,
     negotiated: bool,
     head: u16,
     memory: &'m GuestMemory,

@@ -10,11 +10,11 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Slice, Window};
+use weir_guestmem::{GuestMemory, Slice, Window, fence};
 
-use crate::buffers::{Chain, Direction};
+use crate::buffers::{Chain, Direction, Pieces};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed, position};
 use crate::layout::*;
@@ -38,6 +38,8 @@ pub struct SplitDevice {
     /// `published` when [`needs_call`](Self::needs_call) last looked.
     looked_at: u16,
     kicks_enabled: bool,
+    /// Chains that share one used element, not written yet: its place, and the last one's head.
+    batch: Option<(u16, u16)>,
 }
 
 impl SplitDevice {
@@ -63,6 +65,7 @@ impl SplitDevice {
             // The guest may have missed a call before weir took over: the first look always says yes.
             looked_at: next_used.wrapping_sub(1),
             kicks_enabled: true,
+            batch: None,
         };
         ring.suppress_kicks();
         Ok(ring)
@@ -98,6 +101,29 @@ impl SplitDevice {
         distance(self.next_avail, self.avail_end)
     }
 
+    /// Whether there is a chain to take, the index read anew. A wrong index is `true`, too:
+    /// [`refill`](Self::refill) says what is wrong with it.
+    #[inline]
+    pub fn peek(&self) -> bool {
+        self.avail.load(IDX) != self.next_avail
+    }
+
+    /// Has the processor fetch what taking and completing the next `count` chains will touch, all at
+    /// once: the guest's core has written it, and one after the other each line would be waited for.
+    #[inline]
+    pub fn fetch_ahead(&self, count: u16) {
+        let size = self.config.size;
+        let count = count.min(self.available());
+        for nth in 0..count {
+            let entry = avail_entry(position(self.next_avail.wrapping_add(nth), size));
+            self.descriptors.prefetch(usize::from(self.avail.load(entry)) * DESC_BYTES);
+        }
+        for nth in (0..count).step_by(CACHE_LINE_BYTES / USED_ELEM_BYTES) {
+            let entry = used_entry(position(self.next_used.wrapping_add(nth), size));
+            self.used.prefetch_write(entry);
+        }
+    }
+
     /// Takes the next chain of a transmit queue, if [`available`](Self::available) says there is one.
     #[inline]
     pub fn take_readable<'m>(
@@ -125,13 +151,33 @@ impl SplitDevice {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        if self.next_avail == self.avail_end {
-            return Ok(None);
+        let mut taken = None;
+        self.take_burst(direction, 1, memory, pieces, |chain, _| {
+            taken = Some(chain);
+            Ok(())
+        })?;
+        Ok(taken)
+    }
+
+    /// Takes up to `max` of the chains that [`available`](Self::available) counts. `each` is given every
+    /// one.
+    #[inline(always)]
+    pub(crate) fn take_burst<'m>(
+        &mut self,
+        direction: Direction,
+        max: u16,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+        mut each: impl FnMut(Chain, Pieces<'_, 'm>) -> Result<(), RingError>,
+    ) -> Result<(), RingError> {
+        for _ in 0..max.min(self.available()) {
+            let first = pieces.len();
+            let head = self.avail.load(avail_entry(position(self.next_avail, self.config.size)));
+            let chain = self.walk(direction, head, memory, pieces)?;
+            self.next_avail = self.next_avail.wrapping_add(1);
+            each(chain, Pieces { first, all: pieces })?;
         }
-        let head = self.avail.load(avail_entry(position(self.next_avail, self.config.size)));
-        let chain = self.walk(direction, head, memory, pieces)?;
-        self.next_avail = self.next_avail.wrapping_add(1);
-        Ok(Some(chain))
+        Ok(())
     }
 
     /// Gives back the last `count` chains that were taken and not completed: they are taken again.
@@ -151,7 +197,7 @@ impl SplitDevice {
         self.walk(Direction::Readable, head, memory, pieces)
     }
 
-    #[inline]
+    #[inline(always)]
     fn walk<'m>(
         &self,
         direction: Direction,
@@ -159,28 +205,52 @@ impl SplitDevice {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        let RingConfig { size, indirect, .. } = self.config;
-        walk(&self.descriptors, size, indirect, direction, head, memory, pieces)
+        walk(&self.descriptors, &self.config, direction, head, memory, pieces)
     }
 
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
     /// after [`publish`](Self::publish).
     #[inline(always)]
     pub fn complete(&mut self, head: u16, written: u32) {
-        let entry = u64::from(head) | u64::from(written) << 32;
-        let at = used_entry(position(self.next_used, self.config.size));
-        self.used.write(at, entry.to_le_bytes());
+        if self.config.in_order && written == 0 {
+            self.batch = Some((self.batch.map_or(self.next_used, |(first, _)| first), head));
+        } else {
+            self.end_batch();
+            self.write_element(self.next_used, head, written);
+        }
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// Shows the guest what was completed: one index write. Says how many elements that was.
+    #[inline(always)]
+    fn write_element(&self, index: u16, head: u16, written: u32) {
+        let element = u64::from(head) | u64::from(written) << 32;
+        self.used.write(used_entry(position(index, self.config.size)), element.to_le_bytes());
+    }
+
+    /// With `VIRTIO_F_IN_ORDER` chains that nothing was written to share one used element, the
+    /// place of the first with the head of the last (§2.7.9).
+    #[inline]
+    fn end_batch(&mut self) {
+        if let Some((first, head)) = self.batch.take() {
+            self.write_element(first, head, 0);
+        }
+    }
+
+    /// Shows the guest what was completed: one index write. Says how many chains that was.
     #[inline]
     pub fn publish(&mut self) -> u16 {
-        let count = distance(self.published, self.next_used);
+        self.publish_first(distance(self.published, self.next_used))
+    }
+
+    /// Shows the guest the first `count` chains of what was completed and not published.
+    #[inline]
+    pub fn publish_first(&mut self, count: u16) -> u16 {
+        self.end_batch();
+        let count = count.min(distance(self.published, self.next_used));
         if count > 0 {
+            self.published = self.published.wrapping_add(count);
             // Release: the elements are written before the index that covers them (§2.7.13).
-            self.used.store_release(IDX, self.next_used);
-            self.published = self.next_used;
+            self.used.store_release(IDX, self.published);
         }
         count
     }

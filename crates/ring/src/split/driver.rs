@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Window};
+use weir_guestmem::{GuestMemory, Window, fence};
 
 use crate::driver::{Buffer, Used};
 use crate::error::SetupError;

@@ -143,6 +143,30 @@ fn spec_2_7_9_a_split_driver_takes_a_batch_that_one_element_stands_for() {
 }
 
 #[test]
+fn spec_2_7_9_in_order_one_used_element_stands_for_a_batch() {
+    let split = RingConfig { in_order: true, ..config(8) };
+    let (memory, mut driver, mut device) = pair(split);
+    let ids: Vec<_> = (0..4).map(|i| driver.offer(&[buffer(i, 1, i == 2)]).unwrap()).collect();
+    driver.publish();
+    let element = |nth| raw(&memory).read::<8>(AT.device as usize + used_entry(nth));
+    let untouched = element(1);
+    for written in [0, 0] {
+        let chain = take(&mut device, &memory);
+        device.complete(chain.head, written);
+    }
+    let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
+    device.complete(chain.head, 1);
+    let chain = take(&mut device, &memory);
+    device.complete(chain.head, 0);
+    assert_eq!(device.publish(), 4);
+    assert_eq!(element(0), u64::from(ids[1]).to_le_bytes(), "the last of the batch");
+    assert_eq!(element(1), untouched);
+    let back: Vec<_> = std::iter::from_fn(|| driver.take()).collect();
+    let expected = [(ids[0], 0), (ids[1], 0), (ids[2], 1), (ids[3], 0)];
+    assert_eq!(back, expected.map(|(head, written)| Used { head, written }));
+}
+
+#[test]
 fn in_order_completions_wait_for_their_turn() {
     for config in formats(8).into_iter().filter(|config| config.in_order) {
         let (memory, mut driver, mut device) = pair(config);

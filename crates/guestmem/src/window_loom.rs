@@ -1,0 +1,145 @@
+//! [`Window`] for the model checker `loom`: the same calls as in `window.rs`, over 16-bit words
+//! whose every interleaving and every permitted stale value is tried.
+//!
+//! Windows that begin at the same address are the same words for the length of one execution, so
+//! that a driver and a device meet as they do in shared memory. Words begin as 0; what the mapping
+//! holds plays no part.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use loom::sync::atomic::{AtomicU16, Ordering};
+
+use crate::regions::GuestMemory;
+
+type Words = Arc<[AtomicU16]>;
+
+loom::lazy_static! {
+    /// By the address of their first byte. A lock of `std`: `loom` switches threads only where one
+    /// of its own is touched, and nobody holds this one there.
+    static ref WORDS: Mutex<HashMap<usize, Words>> = Mutex::default();
+}
+
+loom::thread_local! {
+    static WEAKNESS: Cell<Weakness> = Cell::new(Weakness::None);
+}
+
+/// What a thread leaves undone. A model that holds all the same does not test it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weakness {
+    /// Nothing.
+    None,
+    /// [`fence`] does nothing.
+    NoFence,
+    /// [`Window::store_release`] releases nothing.
+    RelaxedStores,
+    /// [`Window::load_acquire`] acquires nothing.
+    RelaxedLoads,
+}
+
+/// Makes the calling thread of a model leave something undone from now on.
+pub fn weaken(weakness: Weakness) {
+    WEAKNESS.with(|cell| cell.set(weakness));
+}
+
+fn has(weakness: Weakness) -> bool {
+    WEAKNESS.with(|cell| cell.get() == weakness)
+}
+
+/// A fence, if the thread has not been [weakened](weaken).
+pub fn fence(order: Ordering) {
+    if !has(Weakness::NoFence) {
+        loom::sync::atomic::fence(order);
+    }
+}
+
+/// A ring structure.
+pub struct Window {
+    words: Words,
+    start: usize,
+}
+
+impl Window {
+    /// # Safety
+    /// None needed: as in `window.rs`, where `len` bytes from `start` are mapped while `memory` lives.
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, _memory: Arc<GuestMemory>) -> Self {
+        let start = start.as_ptr() as usize;
+        let zeroed = || (0..len.div_ceil(2)).map(|_| AtomicU16::new(0)).collect();
+        let mut all = WORDS.lock().expect("no thread panics with this lock");
+        let words = Arc::clone(all.entry(start).or_insert_with(zeroed));
+        assert_eq!(words.len(), len.div_ceil(2), "one address, two lengths");
+        Self { words, start }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        2 * self.words.len()
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    fn atomic(&self, at: usize) -> &AtomicU16 {
+        assert!(at.is_multiple_of(2), "ring offset {at}");
+        &self.words[at / 2]
+    }
+
+    /// Reads a field; later reads are not moved before it.
+    pub fn load_acquire(&self, at: usize) -> u16 {
+        let relaxed = has(Weakness::RelaxedLoads);
+        self.atomic(at).load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
+    }
+
+    /// Reads a field.
+    pub fn load(&self, at: usize) -> u16 {
+        self.atomic(at).load(Ordering::Relaxed)
+    }
+
+    /// Writes a field; earlier writes are not moved after it.
+    pub fn store_release(&self, at: usize, value: u16) {
+        let relaxed = has(Weakness::RelaxedStores);
+        self.atomic(at).store(value, if relaxed { Ordering::Relaxed } else { Ordering::Release });
+    }
+
+    /// Writes a field.
+    pub fn store(&self, at: usize, value: u16) {
+        self.atomic(at).store(value, Ordering::Relaxed);
+    }
+
+    /// Reads `N` bytes at `at`, both even; nothing orders the words among themselves.
+    pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        for (i, word) in bytes.chunks_exact_mut(2).enumerate() {
+            word.copy_from_slice(&self.load(at + 2 * i).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Writes `N` bytes at `at`, both even; nothing orders the words among themselves.
+    pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
+        for (i, word) in bytes.chunks_exact(2).enumerate() {
+            self.store(at + 2 * i, u16::from_le_bytes([word[0], word[1]]));
+        }
+    }
+
+    /// A hint, that changes nothing.
+    pub fn prefetch(&self, _at: usize) {}
+
+    /// A hint, that changes nothing.
+    pub fn prefetch_write(&self, _at: usize) {}
+
+    /// The window starts at a multiple of `align`.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        self.start.is_multiple_of(align)
+    }
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Window({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,24 @@
+//! The real rings under the model checker `loom`, which tries every interleaving of two sides and
+//! every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p weir-ring --test model --profile model --target-dir target/loom
+//! ```
+//!
+//! | file | who waits for whom |
+//! |---|---|
+//! | `transmit.rs` | the device for chains to send |
+//! | `complete.rs` | the driver for chains to come back |
+//! | `starved.rs` | the device for enough buffers to receive into |
+//! | `both_ways.rs` | each for the other, around a ring that is too short |
+//! | `fill.rs` | the driver for frames of two workers |
+//! | `waiting.rs` | two workers for buffers of one receive ring |
+#![cfg(loom)]
+
+mod both_ways;
+mod complete;
+mod fill;
+mod rig;
+mod starved;
+mod transmit;
+mod waiting;

@@ -1,0 +1,133 @@
+//! Frames of two workers wait for buffers of one receive ring: `RxQueue::place`, `Port::kicked` and
+//! `Worker::retry_stalled` around the real rings.
+
+use std::sync::Arc;
+
+use loom::sync::Mutex;
+use weir_ring::{DriverRing, RingConfig};
+
+use crate::rig::*;
+
+/// When a worker that found too few buffers asks for a kick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    /// Under the lock under which it found that; kicks then stay on until one came.
+    AtOnce,
+    /// Later, with a lock of its own, and whoever delivers turns kicks off.
+    Later,
+}
+
+/// What the queue's lock guards.
+struct RxQueue {
+    device: Device,
+    armed: bool,
+    delivered: u16,
+}
+
+impl RxQueue {
+    /// Delivers one frame, or finds no chain for it.
+    fn place(&mut self, armed: Armed) -> bool {
+        if !self.armed {
+            self.device.ring.suppress_kicks();
+        }
+        self.device.ring.refill().unwrap();
+        loop {
+            if let Some(chain) = self.device.take_writable() {
+                self.device.ring.complete(chain.head, 1);
+                self.device.ring.publish();
+                self.delivered += 1;
+                return true;
+            }
+            if armed == Armed::Later || !self.arm() {
+                return false;
+            }
+        }
+    }
+
+    /// Asks for a kick; whether chains have come.
+    fn arm(&mut self) -> bool {
+        self.armed = true;
+        let seen = self.device.ring.available();
+        self.device.ring.enable_kicks().unwrap() > seen
+    }
+
+    /// As [`arm`](Self::arm), and the next who delivers turns kicks off.
+    fn arm_for_a_while(&mut self) -> bool {
+        let came = self.arm();
+        self.armed = false;
+        came
+    }
+}
+
+/// Tries until the frame is delivered or a kick has to come first.
+fn deliver(rx: &Mutex<RxQueue>, armed: Armed) -> bool {
+    loop {
+        if rx.lock().unwrap().place(armed) {
+            return true;
+        }
+        if armed == Armed::AtOnce || !rx.lock().unwrap().arm_for_a_while() {
+            return false;
+        }
+    }
+}
+
+/// Two workers have a frame each; the driver offers two chains at once.
+fn waiting(config: RingConfig, armed: Armed) {
+    type Queue = Arc<Mutex<RxQueue>>;
+    let set_up = move || {
+        let (driver, device) = rings(config, 0);
+        let kick = Event::new();
+        let rx: Queue = Arc::new(Mutex::new(RxQueue { device, armed: false, delivered: 0 }));
+        ((driver, Arc::clone(&kick)), (rx, kick))
+    };
+    let driver = |(mut driver, kick): (DriverRing, Arc<Event>)| {
+        for nth in 0..2 {
+            driver.offer(&[buffer(nth, true)]).unwrap();
+        }
+        if driver.publish() {
+            kick.give();
+        }
+    };
+    let workers = move |(rx, kick): (Queue, Arc<Event>)| {
+        let retry = Event::new();
+        let second = {
+            let (rx, kick, retry) = (Arc::clone(&rx), Arc::clone(&kick), Arc::clone(&retry));
+            loom::thread::spawn(move || {
+                while !deliver(&rx, armed) {
+                    retry.wait();
+                }
+                if rx.lock().unwrap().delivered == 2 {
+                    kick.give(); // only to end the other, which has delivered
+                }
+            })
+        };
+        // The ring's kicks come to this worker; it passes them on.
+        let mut delivered = false;
+        loop {
+            delivered = delivered || deliver(&rx, armed);
+            if rx.lock().unwrap().delivered == 2 {
+                break;
+            }
+            kick.wait();
+            rx.lock().unwrap().armed = false;
+            retry.give();
+        }
+        second.join().unwrap();
+    };
+    interleave(3, SOUND, set_up, driver, workers);
+}
+
+#[test]
+fn no_kick_is_lost_for_two_workers_that_wait() {
+    for config in formats() {
+        waiting(config, Armed::AtOnce);
+    }
+}
+
+#[test]
+fn when_kicks_are_asked_for_later_the_other_worker_hides_the_chains() {
+    for config in formats() {
+        let failure = failure(move || waiting(config, Armed::Later));
+        assert!(is_lost_wakeup(&failure), "{config:?}: {failure:?}");
+    }
+}
