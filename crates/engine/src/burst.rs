@@ -5,8 +5,9 @@ use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle};
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_wire::vlan::TAG_LEN;
-use weir_wire::{Ethernet, Head, Mac, Offload, OffloadError, Tci, VnetHdr};
+use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
+use crate::gro::Fronts;
 use crate::stats::DropReason;
 
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
@@ -15,8 +16,6 @@ pub struct Frame {
     /// The frame's front without its VLAN tag. It is delivered from this copy: what was checked is
     /// what arrives, whatever the sender writes into its memory meanwhile.
     pub head: Head,
-    /// Addresses and type, read from `head`.
-    pub ethernet: Ethernet,
     /// The tag that the frame came with.
     pub tag: Option<Tci>,
     /// What the sender left to be done, relative to the untagged frame.
@@ -34,13 +33,6 @@ pub struct Frame {
 impl Frame {
     const EMPTY: Self = Self {
         head: Head::EMPTY,
-        ethernet: Ethernet {
-            dst: Mac([0; 6]),
-            src: Mac([0; 6]),
-            tag: None,
-            ethertype: 0,
-            header_len: 0,
-        },
         tag: None,
         offload: Offload::NONE,
         len: 0,
@@ -49,6 +41,26 @@ impl Frame {
         first_piece: 0,
         end_piece: 0,
     };
+}
+
+impl Frame {
+    /// A frame with something left to do, or with a VLAN tag.
+    #[inline(never)]
+    fn look_closer(&mut self, vnet: &VnetHdr, from_device: bool) -> Result<(), FrameError> {
+        if vnet.flags | vnet.gso_type != 0 {
+            self.offload = Offload::from_vnet(vnet, self.head.as_slice(), self.len)?;
+            if !from_device {
+                self.offload = self.offload.without_data_valid();
+            }
+        }
+        let short = |_| FrameError::TooShort(self.len);
+        if Ethernet::parse(self.head.as_slice()).map_err(short)?.tag.is_some() {
+            self.tag = self.head.strip_vlan();
+            self.offload = self.offload.tag_stripped();
+            self.len -= TAG_LEN as u32;
+        }
+        Ok(())
+    }
 }
 
 /// Why a frame was refused. The first two are dropped with a counter; a header that contradicts
@@ -112,6 +124,8 @@ pub struct Burst<'m> {
     /// The sender is a device, whose `DATA_VALID` counts; a driver must not set it (virtio 1.2
     /// §5.1.6.2.1).
     pub from_device: bool,
+    /// Room for the fronts of frames that are merged.
+    pub(crate) fronts: Fronts,
 }
 
 /// The vectors of a burst between two bursts: the loop allocates once.
@@ -122,6 +136,7 @@ pub struct Scratch {
     pieces: Vec<Slice<'static>>,
     blocked: Vec<PortId>,
     parked: Vec<Parked>,
+    fronts: Fronts,
 }
 
 impl Scratch {
@@ -140,6 +155,7 @@ impl Scratch {
             parked: std::mem::take(&mut self.parked),
             park_room: 0,
             from_device: false,
+            fronts: std::mem::take(&mut self.fronts),
         }
     }
 
@@ -154,6 +170,7 @@ impl Scratch {
         self.pieces = recycle(burst.pieces);
         self.blocked = burst.blocked;
         self.parked = burst.parked;
+        self.fronts = burst.fronts;
     }
 }
 
@@ -197,20 +214,15 @@ impl<'m> Burst<'m> {
         arrived_ns: u64,
     ) -> Result<(), FrameError> {
         let len = chain.len.saturating_sub(vnet_len as u32);
-        if len < FRAME_LEN_MIN {
-            return Err(FrameError::TooShort(len));
-        }
-        if len > FRAME_LEN_MAX {
-            return Err(FrameError::TooLong(len));
+        if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len) {
+            return Err(wrong_len(len));
         }
         let Some(frame) = self.slots.get_mut(self.count) else {
             unreachable!("the caller asks `is_full` first")
         };
         let (first, end) = (chain.pieces.0 as usize, chain.pieces.1 as usize);
         let pieces = &mut self.pieces[first..end];
-        let mut cursor = 0;
-        let vnet = take_vnet(pieces, &mut cursor, vnet_len);
-        consume(pieces, &mut cursor, frame.head.refill(len as usize));
+        let (vnet, cursor) = take_front(pieces, vnet_len, frame.head.refill(len as usize));
         frame.first_piece = (first + cursor) as u32;
         frame.end_piece = end as u32;
         frame.len = len;
@@ -218,20 +230,11 @@ impl<'m> Burst<'m> {
         frame.arrived_ns = arrived_ns;
         frame.tag = None;
         frame.offload = Offload::NONE;
-        if vnet.flags | vnet.gso_type != 0 {
-            frame.offload = Offload::from_vnet(&vnet, frame.head.as_slice(), len)?;
-            if !self.from_device {
-                frame.offload = frame.offload.without_data_valid();
-            }
+        if vnet.is_plain() && frame.head.ethertype() != ethertype::VLAN {
+            self.count += 1;
+            return Ok(());
         }
-        let short = |_| FrameError::TooShort(len);
-        frame.ethernet = Ethernet::parse(frame.head.as_slice()).map_err(short)?;
-        if frame.ethernet.tag.is_some() {
-            frame.tag = frame.head.strip_vlan();
-            frame.offload = frame.offload.tag_stripped();
-            frame.len -= TAG_LEN as u32;
-            frame.ethernet = Ethernet::parse(frame.head.as_slice()).map_err(short)?;
-        }
+        frame.look_closer(&vnet.parse(), self.from_device)?;
         self.count += 1;
         Ok(())
     }
@@ -240,10 +243,12 @@ impl<'m> Burst<'m> {
     /// when there is no room. The port that adds it leaves it out when it completes its chains.
     pub fn add_own(&mut self, bytes: &[u8], now_ns: u64) -> bool {
         let head = Head::copy_of(bytes);
-        let Ok(ethernet) = Ethernet::parse(head.as_slice()) else { return false };
+        if Ethernet::parse(head.as_slice()).is_err() {
+            return false;
+        }
         let len = head.len() as u32;
         let Some(frame) = self.slots.get_mut(self.count) else { return false };
-        *frame = Frame { head, ethernet, len, arrived_ns: now_ns, ..Frame::EMPTY };
+        *frame = Frame { head, len, arrived_ns: now_ns, ..Frame::EMPTY };
         self.count += 1;
         true
     }
@@ -259,19 +264,57 @@ impl<'m> Burst<'m> {
     }
 }
 
-/// The virtio-net header at the front of a chain.
-#[inline]
-fn take_vnet(pieces: &mut [Slice<'_>], cursor: &mut usize, vnet_len: usize) -> VnetHdr {
-    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len)
-        && let Some(bytes) = first.read_array()
-    {
-        *first = first.skip(VnetHdr::LEN);
-        *cursor += usize::from(first.is_empty());
-        return VnetHdr::from_bytes(&bytes);
+#[cold]
+fn wrong_len(len: u32) -> FrameError {
+    if len < FRAME_LEN_MIN { FrameError::TooShort(len) } else { FrameError::TooLong(len) }
+}
+
+/// A virtio-net header as it came, in two words: taken apart only where it says something.
+struct RawVnet(u64, u32);
+
+impl RawVnet {
+    /// `flags` and `gso_type`, its first two bytes, are 0: nothing else in it counts.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.0 as u16 == 0
     }
-    let mut bytes = [0; VnetHdr::LEN];
-    consume(pieces, cursor, &mut bytes[..vnet_len]);
-    VnetHdr::from_bytes(&bytes)
+
+    fn parse(&self) -> VnetHdr {
+        let mut bytes = [0; VnetHdr::LEN];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.1.to_le_bytes());
+        VnetHdr::from_bytes(&bytes)
+    }
+}
+
+/// Takes the virtio-net header and the frame's front out of a chain. Says with which piece the rest
+/// begins.
+#[inline(always)]
+fn take_front(pieces: &mut [Slice<'_>], vnet_len: usize, head: &mut [u8]) -> (RawVnet, usize) {
+    // The usual case: one piece has both.
+    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len)
+        && first.len() >= VnetHdr::LEN + head.len()
+        && let (Some(low), Some(high)) = (first.read_array(), first.skip(8).read_array())
+    {
+        let front = first.skip(VnetHdr::LEN);
+        *first = front.skip(front.read(head));
+        let vnet = RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high));
+        return (vnet, usize::from(first.is_empty()));
+    }
+    take_front_of_several(pieces, vnet_len, head)
+}
+
+#[inline(never)]
+fn take_front_of_several(
+    pieces: &mut [Slice<'_>],
+    vnet_len: usize,
+    head: &mut [u8],
+) -> (RawVnet, usize) {
+    let (mut cursor, mut low, mut high) = (0, [0; 8], [0; 4]);
+    consume(pieces, &mut cursor, &mut low);
+    consume(pieces, &mut cursor, &mut high[..vnet_len - 8]);
+    consume(pieces, &mut cursor, head);
+    (RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high)), cursor)
 }
 
 /// Copies bytes out of the pieces from `cursor` on and shortens those by what was copied.

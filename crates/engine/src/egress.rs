@@ -17,9 +17,11 @@ pub struct Packet<'p, 'm> {
     pub head: &'p Head,
     /// What is left for the receiver to do; fits its capabilities.
     pub offload: &'p Offload,
-    body: &'p [Slice<'m>],
-    body_skip: usize,
-    body_len: usize,
+    /// How many frames it stands for: more than one where they were merged.
+    pub frames: u32,
+    pub(crate) body: &'p [Slice<'m>],
+    pub(crate) body_skip: usize,
+    pub(crate) body_len: usize,
 }
 
 impl<'p, 'm> Packet<'p, 'm> {
@@ -29,9 +31,28 @@ impl<'p, 'm> Packet<'p, 'm> {
         self.head.len() + self.body_len
     }
 
+    /// Bytes of the frames it stands for, each with its headers.
+    #[inline]
+    pub fn frames_len(&self) -> usize {
+        let again = match self.frames {
+            1 => 0,
+            frames => {
+                let hdr_len = self.offload.gso().map_or(0, |gso| usize::from(gso.hdr_len));
+                (frames as usize - 1) * hdr_len
+            }
+        };
+        self.len() + again
+    }
+
     /// A packet always has an Ethernet header.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// There is more of it than its head.
+    #[inline]
+    pub fn has_body(&self) -> bool {
+        self.body_len > 0
     }
 
     /// The rest of the packet, where the sender put it.
@@ -71,12 +92,31 @@ pub enum Emitted {
 }
 
 /// Gives `frame` to `put` in the form that a receiver with `caps` takes: once, or once per segment.
+#[inline(always)]
 pub fn emit<'m>(
     burst: &Burst<'m>,
     frame: &Frame,
     tag: EgressTag,
     caps: OffloadCaps,
     mut put: impl FnMut(Packet<'_, 'm>) -> Put,
+) -> Result<Emitted, DropReason> {
+    // Nearly all frames, and nearly all of the small ones, of which there are most.
+    if frame.offload.is_none() && tag == EgressTag::Untagged {
+        let body = burst.payload(frame);
+        let body_len = frame.len as usize - frame.head.len();
+        let (head, offload) = (&frame.head, &Offload::NONE);
+        return Ok(whole(put(Packet { head, offload, frames: 1, body, body_skip: 0, body_len })));
+    }
+    emit_fitted(burst, frame, tag, caps, &mut put)
+}
+
+#[inline(never)]
+fn emit_fitted<'m>(
+    burst: &Burst<'m>,
+    frame: &Frame,
+    tag: EgressTag,
+    caps: OffloadCaps,
+    put: &mut dyn FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Emitted, DropReason> {
     let body = burst.payload(frame);
     let body_len = frame.len as usize - frame.head.len();
@@ -88,20 +128,23 @@ pub fn emit<'m>(
                 trimmed = caps.trim(*offload);
                 offload = &trimmed;
             }
-            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
-            Ok(whole(put_tagged(packet, tag, &mut put)?))
+            let packet =
+                Packet { head: &frame.head, offload, frames: 1, body, body_skip: 0, body_len };
+            Ok(whole(put_tagged(packet, tag, put)?))
         }
         Fit::NeedsChecksum => {
             let offload = &frame.offload;
-            let packet = Packet { head: &frame.head, offload, body, body_skip: 0, body_len };
+            let packet =
+                Packet { head: &frame.head, offload, frames: 1, body, body_skip: 0, body_len };
             let head = filled(&packet)?;
             let packet = Packet { head: &head, offload: &Offload::NONE, ..packet };
-            Ok(whole(put_tagged(packet, tag, &mut put)?))
+            Ok(whole(put_tagged(packet, tag, put)?))
         }
-        Fit::NeedsSegments => emit_segments(frame, body, tag, caps, &mut put),
+        Fit::NeedsSegments => emit_segments(frame, body, tag, caps, put),
     }
 }
 
+#[inline]
 fn whole(put: Put) -> Emitted {
     match put {
         Put::Done | Put::Refused => Emitted::Done { lost: 0 },
@@ -114,7 +157,7 @@ fn emit_segments<'m>(
     body: &[Slice<'m>],
     tag: EgressTag,
     caps: OffloadCaps,
-    put: &mut impl FnMut(Packet<'_, 'm>) -> Put,
+    put: &mut dyn FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Emitted, DropReason> {
     let mut segmenter = Segmenter::new(&frame.head, &frame.offload, frame.len)
         .map_err(|_| DropReason::OffloadUnsupported)?;
@@ -137,6 +180,7 @@ fn emit_segments<'m>(
         let packet = Packet {
             head: &head,
             offload: &offload,
+            frames: 1,
             body,
             body_skip: (from + near.len()).saturating_sub(in_head.len()),
             body_len: len - near.len(),
@@ -160,10 +204,10 @@ fn emit_segments<'m>(
 }
 
 /// Puts the tag in, if there is one to put in, and gives the packet on.
-fn put_tagged<'m>(
+pub(crate) fn put_tagged<'m>(
     packet: Packet<'_, 'm>,
     tag: EgressTag,
-    put: &mut impl FnMut(Packet<'_, 'm>) -> Put,
+    put: &mut dyn FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Put, DropReason> {
     match tag {
         EgressTag::Untagged => Ok(put(packet)),
@@ -181,15 +225,21 @@ fn put_tagged<'m>(
 fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
     let mut head = *packet.head;
     let Some(csum) = packet.offload.csum() else { return Ok(head) };
+    let sum = sum_of(packet.body());
+    fill_checksum(&mut head, csum, sum).map_err(|_| DropReason::OffloadUnsupported)?;
+    Ok(head)
+}
+
+/// The sum of the bytes in these slices.
+pub(crate) fn sum_of<'m>(slices: impl Iterator<Item = Slice<'m>>) -> Sum {
     let mut sum = Sum::new();
-    let mut chunk = [0; 4096];
-    for mut slice in packet.body() {
+    let mut chunk = [0; 1024]; // larger ones cost more to clear than they save
+    for mut slice in slices {
         while !slice.is_empty() {
             let read = slice.read(&mut chunk);
             sum.add(&chunk[..read]);
             slice = slice.skip(read);
         }
     }
-    fill_checksum(&mut head, csum, sum).map_err(|_| DropReason::OffloadUnsupported)?;
-    Ok(head)
+    sum
 }

@@ -8,9 +8,11 @@
 //! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
 //! | `port.rs` | what the engine asks of a port |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
+//! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `flow.rs` | the hash by which flows find their queue |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
+//! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
 //! | `shared.rs` | what workers share |
 //!
@@ -22,9 +24,11 @@ pub mod clock;
 pub mod egress;
 mod engine;
 mod flow;
+pub mod gro;
 mod poller;
 mod port;
 mod shared;
+pub mod stages;
 pub mod stats;
 mod switch;
 mod worker;
@@ -34,6 +38,7 @@ pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
 pub use stats::{DropReason, PortCounters};
+pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};
 
 #[cfg(test)]
 mod tests;

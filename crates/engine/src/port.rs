@@ -2,6 +2,7 @@
 //! Xen guest's netif rings.
 
 use weir_fabric::EgressTag;
+use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 
 use crate::burst::{Burst, Scratch};
 
@@ -21,6 +22,8 @@ pub struct Taken {
     pub frames: usize,
     /// There may be more now.
     pub more: bool,
+    /// [`Port::peek_tx`] sees when there is more: the queue needs not be armed at once.
+    pub peek: bool,
     /// Frames of this queue that wait for a receiver.
     pub parked: usize,
     /// When the first of them has waited long enough (ns), if any waits.
@@ -42,8 +45,13 @@ pub struct Delivered {
     /// Frames dealt with, from the first on: delivered, or dropped with a counter. The others found
     /// the queue full.
     pub frames: usize,
+    /// Bit i: `frames[i]` is dealt with too, though one before it may not be: it went ahead in a packet
+    /// merged with earlier ones of its flow. Bits below `frames` do not count.
+    pub ahead: u64,
     /// The receiver is expected to offer buffers soon: frames that found it full may wait for it.
     pub worth_waiting: bool,
+    /// It has offered some while this was found out: try again at once.
+    pub again: bool,
     /// When to ask [`Port::expired`] (ns), if the moderation policy holds the call.
     pub hold_until: Option<u64>,
 }
@@ -66,6 +74,8 @@ pub trait Port: Send + Sync {
 
     /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index
     /// write, and calls the guest if the moderation policy says so.
+    ///
+    /// Where frames found the queue full and may wait, a kick is asked for at the next buffer.
     fn deliver(
         &self,
         queue: usize,
@@ -78,12 +88,19 @@ pub trait Port: Send + Sync {
     /// next deadline.
     fn expired(&self, queue: usize, now_ns: u64) -> Option<u64>;
 
+    /// Whether transmit queue `queue` has a frame, by a look that makes no system call and leaves
+    /// kicks as they are. Asked only where [`Taken::peek`] said so.
+    fn peek_tx(&self, queue: usize) -> bool {
+        self.arm_tx(queue)
+    }
+
+    /// How long a frame of this port may be held in all (ns).
+    fn latency_budget_ns(&self) -> u64 {
+        LATENCY_BUDGET_NS_DEFAULT
+    }
+
     /// Asks for a kick at the next frame in transmit queue `queue`; `true` if one is there already.
     fn arm_tx(&self, queue: usize) -> bool;
-
-    /// Asks for a kick at the next buffer in receive queue `queue`; `true` if one came since
-    /// [`deliver`](Self::deliver) found it full.
-    fn arm_rx(&self, queue: usize) -> bool;
 
     /// A kick came. The first one starts a virtqueue (vhost-user: "rings start on kick").
     fn kicked(&self, queue: usize, side: Side);

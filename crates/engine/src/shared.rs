@@ -29,13 +29,14 @@ impl Shared {
     }
 
     /// A receiver has buffers: every worker that holds parked frames tries them again.
+    ///
+    /// A worker parks frames, counts them in `stalled`, and looks at `retry` before it sleeps; here it
+    /// is the other way round, so that one of the two sees the other.
     pub(crate) fn retry_everywhere(&self, me: usize) {
         for (index, worker) in self.workers.iter().enumerate() {
-            if worker.stalled.load(Ordering::SeqCst) > 0 {
-                worker.retry.store(true, Ordering::SeqCst);
-                if index != me {
-                    worker.poller.wake();
-                }
+            worker.retry.store(true, Ordering::SeqCst);
+            if worker.stalled.load(Ordering::SeqCst) > 0 && index != me {
+                worker.poller.wake();
             }
         }
     }

@@ -138,6 +138,9 @@ pub struct PortCounters {
     pub rx: [QueueCounters; QUEUE_PAIRS_MAX],
     /// Frames that waited in the sender's memory for a receiver; counted at the sender.
     pub parked: Counter,
+    /// Packets that were merged from TCP segments for this receiver; the segments are counted as
+    /// frames.
+    pub gro: Counter,
     drops: [Counter; DropReason::COUNT],
 }
 
@@ -147,6 +150,7 @@ impl Default for PortCounters {
             tx: Default::default(),
             rx: Default::default(),
             parked: Counter::default(),
+            gro: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
         }
     }
@@ -158,6 +162,14 @@ impl PortCounters {
     pub fn dropped(&self, reason: impl Into<DropReason>, frames: u64) {
         if frames > 0 {
             self.drops[reason.into().index()].add(frames);
+        }
+    }
+
+    /// Counts packets that were merged for this receiver.
+    #[inline]
+    pub fn merged(&self, packets: u64) {
+        if packets > 0 {
+            self.gro.add(packets);
         }
     }
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use weir_fabric::{EgressTag, Forward, FrameKey, PortId, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
+use weir_wire::{Ethernet, Tci};
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Frame};
 use crate::flow::symmetric_hash;
 use crate::port::{Outgoing, Port};
+use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
 /// A port in the table that workers read.
@@ -67,8 +69,8 @@ pub struct Forwarder {
     list_of: Box<[u16]>,
     /// Deadlines that came up; the worker takes them.
     pub holds: Vec<Hold>,
-    /// Receive queues that frames were parked for; the worker asks them for a kick.
-    pub full: Vec<(PortId, usize)>,
+    /// A receiver that frames were parked for has buffers already: the worker tries them again.
+    pub retry: bool,
 }
 
 const _: () = assert!(weir_limits::BURST_MAX <= u64::BITS as usize);
@@ -81,7 +83,7 @@ impl Default for Forwarder {
             used: 0,
             list_of: vec![NO_LIST; PORTS_MAX * QUEUE_PAIRS_MAX].into(),
             holds: Vec::new(),
-            full: Vec::new(),
+            retry: false,
         }
     }
 }
@@ -104,7 +106,8 @@ pub struct Ingress<'a> {
 /// The decision for a unicast frame, which holds for those like it that follow in the burst: the
 /// frames of one flow come in a row.
 struct Run {
-    key: FrameKey,
+    addresses: (u64, u32),
+    vlan: Option<Tci>,
     tag: EgressTag,
     list: usize,
 }
@@ -116,28 +119,37 @@ impl Forwarder {
         let mut run: Option<Run> = None;
         for index in 0..burst.frames().len() {
             let frame = &burst.frames()[index];
-            let key = FrameKey { src: frame.ethernet.src, dst: frame.ethernet.dst, tag: frame.tag };
+            let (addresses, vlan) = (frame.head.addresses(), frame.tag);
             let frame = index as u16; // a burst is short
             match &run {
-                Some(run) if run.key == key => {
+                Some(run) if run.addresses == addresses && run.vlan == vlan => {
                     self.lists[run.list].push(Outgoing { frame, tag: run.tag }, true);
                 }
-                _ => run = self.classify(&ingress, burst, key, frame),
+                _ => {
+                    let to = self.classify(&ingress, burst, frame);
+                    run = to.map(|(list, tag)| Run { addresses, vlan, tag, list });
+                }
             }
         }
+        stages::lap(Stage::Classify);
         for list in 0..self.used {
             self.serve(&ingress, burst, list);
         }
         self.used = 0;
     }
 
+    /// Takes one frame where it belongs. Says into which list, with which tag, if that holds for all
+    /// that are like it.
     fn classify(
         &mut self,
         ingress: &Ingress<'_>,
         burst: &mut Burst<'_>,
-        key: FrameKey,
         frame: u16,
-    ) -> Option<Run> {
+    ) -> Option<(usize, EgressTag)> {
+        let Frame { head, tag, .. } = &burst.frames()[usize::from(frame)];
+        // Every frame of a burst has an Ethernet header.
+        let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
+        let key = FrameKey { src, dst, tag: *tag };
         let now_secs = crate::clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
             Err(reason) => ingress.counters.dropped(reason, 1),
@@ -149,7 +161,7 @@ impl Forwarder {
             Ok(Forward::Unicast { port, vid }) => {
                 let tag = ingress.view.egress(port, vid, key.tag)?;
                 let list = self.append(ingress, burst, port, Outgoing { frame, tag }, true)?;
-                return Some(Run { key, tag, list });
+                return Some((list, tag));
             }
             Ok(Forward::Flood { vid }) => {
                 for port in ingress.view.flood_ports(ingress.port, vid) {
@@ -219,18 +231,16 @@ impl Forwarder {
         if let Some(until_ns) = done.hold_until {
             self.holds.push(Hold { until_ns, port: list.port, queue: list.queue });
         }
-        let mut waits = false;
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
+            if done.ahead & 1 << i != 0 {
+                continue;
+            }
             let may_wait = done.worth_waiting && list.unicast & 1 << i != 0;
-            if may_wait && burst.park(outgoing.frame, list.port) {
-                waits = true;
-            } else {
+            if !may_wait || !burst.park(outgoing.frame, list.port) {
                 slot.counters.dropped(DropReason::RxRingFull, 1);
             }
         }
-        if waits {
-            self.full.push((list.port, list.queue));
-        }
+        self.retry |= done.again;
     }
 }
 

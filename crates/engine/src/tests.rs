@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use weir_fabric::{MacCheck, PortConfig, PortId};
 use weir_guestmem::HostBuffer;
 
+use weir_wire::OffloadCaps;
+
 use crate::burst::{Burst, Scratch, TakenChain};
+use crate::egress::{Emitted, Packet, Put};
+use crate::gro::EgressList;
 use crate::*;
 
 /// A port whose other side is the test.
@@ -20,8 +24,9 @@ struct FakePort {
     /// Frames that it got, with the queue.
     got: Mutex<Vec<(usize, Vec<u8>)>>,
     rx_queues: AtomicUsize,
-    /// Buffers it has for frames to receive.
+    /// Buffers it has for frames to receive; a merged packet takes one per frame.
     room: AtomicUsize,
+    caps: OffloadCaps,
     /// Holds every call until this long after the delivery.
     hold: Option<Duration>,
     expired: Mutex<Option<Instant>>,
@@ -38,6 +43,7 @@ impl FakePort {
             got: Mutex::default(),
             rx_queues: AtomicUsize::new(1),
             room: AtomicUsize::new(usize::MAX),
+            caps: OffloadCaps::NONE,
             hold: None,
             expired: Mutex::default(),
             panics: false,
@@ -80,6 +86,7 @@ impl Port for FakePort {
         let taken = Taken {
             frames: frames.len(),
             more: false,
+            peek: false,
             parked: waiting.len(),
             parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
         };
@@ -94,24 +101,25 @@ impl Port for FakePort {
         frames: &[Outgoing],
         now_ns: u64,
     ) -> Delivered {
-        let mut done = 0;
-        for outgoing in frames {
-            if self.room.load(Ordering::SeqCst) == 0 {
-                break;
+        let mut list = EgressList::new(burst, frames, self.caps);
+        let put = |packet: Packet<'_, '_>| {
+            let (room, needed) = (self.room.load(Ordering::SeqCst), packet.frames as usize);
+            if room < needed {
+                return Put::Full;
             }
-            self.room.fetch_sub(1, Ordering::SeqCst);
-            let frame = &burst.frames()[usize::from(outgoing.frame)];
-            let mut bytes = frame.head.as_slice().to_vec();
-            for slice in burst.payload(frame) {
-                let mut rest = vec![0; slice.len()];
-                slice.read(&mut rest);
-                bytes.extend(rest);
+            self.room.fetch_sub(needed, Ordering::SeqCst);
+            let mut bytes = packet.head.as_slice().to_vec();
+            for slice in packet.body() {
+                let start = bytes.len();
+                bytes.resize(start + slice.len(), 0);
+                slice.read(&mut bytes[start..]);
             }
             self.got.lock().unwrap().push((queue, bytes));
-            done += 1;
-        }
+            Put::Done
+        };
+        while list.emit_next(put).is_some_and(|sent| sent.result != Ok(Emitted::Full)) {}
         let hold_until = self.hold.map(|hold| now_ns + hold.as_nanos() as u64);
-        Delivered { frames: done, worth_waiting: true, hold_until }
+        Delivered { worth_waiting: true, hold_until, ..list.delivered() }
     }
 
     fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
@@ -121,10 +129,6 @@ impl Port for FakePort {
 
     fn arm_tx(&self, _queue: usize) -> bool {
         !self.to_send.lock().unwrap().is_empty()
-    }
-
-    fn arm_rx(&self, _queue: usize) -> bool {
-        false
     }
 
     fn kicked(&self, _queue: usize, _side: Side) {}
@@ -234,6 +238,38 @@ fn frames_for_a_full_receiver_are_tried_again_when_it_kicks() {
         eventually("all arrive", || numbers(&b).len() == 11);
         assert_eq!(numbers(&b), (1..=11).collect::<Vec<_>>());
     }
+}
+
+/// A segment of 100 bytes, `number` segments into its connection.
+fn segment(from: u8, to: u8, number: u8) -> Vec<u8> {
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, from], [2, 0, 0, 0, 0, to])
+        .ipv4([10, 0, 0, from], [10, 0, 0, to], 64)
+        .tcp(4000, 80, u32::from(number) * 100, 1000)
+        .ack(1);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[number; 100]).unwrap();
+    frame
+}
+
+#[test]
+fn merged_segments_that_find_no_room_wait_each_by_itself() {
+    let engine = Engine::start(1).unwrap();
+    let a = add(&engine, |_| {});
+    let b = add(&engine, |port| port.caps = OffloadCaps::CSUM | OffloadCaps::TSO4);
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(3, Ordering::SeqCst);
+    send(&engine, &a, (0..10).map(|n| segment(1, 2, n)));
+    let lens = || b.got.lock().unwrap().iter().map(|(_, p)| p.len() - 54).collect::<Vec<_>>();
+    eventually("what does not fit waits", || a.waiting.lock().unwrap().len() == 7);
+    assert_eq!(lens(), [200, 100], "as many as there was room for");
+    b.room.store(100, Ordering::SeqCst);
+    engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Rx });
+    eventually("the rest arrives", || lens() == [200, 100, 700]);
+    let got = b.got.lock().unwrap();
+    let payload: Vec<u8> = got.iter().flat_map(|(_, packet)| packet[54..].to_vec()).collect();
+    let sent: Vec<u8> = (0..10).flat_map(|n| [n; 100]).collect();
+    assert_eq!(payload, sent);
 }
 
 #[test]

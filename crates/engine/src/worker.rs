@@ -1,38 +1,54 @@
 //! A worker: the thread that serves queues. Its loop is the whole life of a packet in weir:
 //!
 //! ```text
-//! sleep ── kick ──▶ take a burst ──▶ forward it ──▶ ... until its queues are empty ──▶ arm, sleep
-//!                   (Port::take)     (Forwarder: FDB, then Port::deliver per receiver)
+//! sleep ── kick ──▶ take a burst ──▶ forward it ──▶ ... until its queues are empty ──▶ look on,
+//!                   (Port::take)     (Forwarder: FDB, then Port::deliver per receiver)  nap, or
+//!                                                                                    arm and sleep
 //! ```
 //!
 //! While it is awake its queues' kicks are off; before it sleeps it turns them on and looks once
-//! more. With no traffic it sleeps without a timeout.
+//! more. How long it looks on before that is [`weir_policy::pace`]'s to say. With no traffic it
+//! sleeps without a timeout.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use weir_limits::BURST_MAX;
+use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_MAX};
+use weir_policy::pace::{Pace, Rest};
 
 use crate::burst::Scratch;
 use crate::clock;
 use crate::poller::QueueRef;
 use crate::port::{Side, Take, Taken};
 use crate::shared::{Shared, WorkerHandle};
-use crate::switch::{self, Forwarder, Hold, Ingress, slot};
+use crate::stages;
+use crate::switch::{Forwarder, Hold, Ingress, slot};
 
 /// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
 /// keep the worker busy waits for at most this many bursts per busy queue.
 const ROUNDS_PER_POLL: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
+/// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
+const WARM_NS: u64 = 100_000;
+/// How late the kernel may end a sleep so as to join it with others (ns).
+const TIMER_SLACK_NS: u64 = 1_000;
 
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
 type TxQueue = QueueRef;
+
+/// A queue that had work lately and has none now. Its kicks are off: it must be looked at.
+#[derive(Clone, Copy)]
+struct Warm {
+    queue: TxQueue,
+    since_ns: u64,
+}
 
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -43,6 +59,10 @@ pub(crate) struct Worker {
     kicked: Vec<QueueRef>,
     /// Transmit queues to serve, in turn.
     ready: VecDeque<TxQueue>,
+    warm: Vec<Warm>,
+    pace: Pace,
+    /// Rounds since the last look at the epoll set.
+    rounds: u32,
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
     stalled: Vec<(TxQueue, u64)>,
     holds: BinaryHeap<Reverse<Hold>>,
@@ -60,6 +80,9 @@ impl Worker {
             events: Vec::with_capacity(EVENTS_MAX),
             kicked: Vec::with_capacity(EVENTS_MAX),
             ready: VecDeque::new(),
+            warm: Vec::new(),
+            pace: Pace::default(),
+            rounds: 0,
             stalled: Vec::new(),
             holds: BinaryHeap::new(),
             aged_secs: 0,
@@ -73,24 +96,112 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle().thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+        stages::enter(self.index);
+        // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            let timeout = self.sleep_for();
-            self.poll(timeout);
+            self.rest();
             self.retry_stalled();
-            let mut rounds = 0;
             while !self.ready.is_empty() {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
                 }
+                self.look_at_warm(WARM_NS);
                 self.expire_holds();
                 self.retry_stalled();
-                rounds += 1;
-                if rounds % ROUNDS_PER_POLL == 0 {
+                self.rounds += 1;
+                if self.rounds >= ROUNDS_PER_POLL {
                     self.poll(Some(Duration::ZERO));
                 }
             }
             self.expire_holds();
         }
+    }
+
+    /// There is nothing to do: returns when there may be.
+    fn rest(&mut self) {
+        let start_ns = clock::now_ns();
+        let mut rest = self.how_to_rest(start_ns);
+        if let Rest::Poll(window_ns) = rest {
+            let gap_ns = self.look_on(start_ns, window_ns);
+            self.pace.polled(gap_ns);
+            if gap_ns.is_some() {
+                return;
+            }
+            rest = self.how_to_rest(start_ns);
+        }
+        if let Rest::Nap(nap_ns) = rest {
+            let nap = Duration::from_nanos(nap_ns);
+            self.poll(Some(self.sleep_for().map_or(nap, |deadline| deadline.min(nap))));
+            self.look_at_warm(nap_ns);
+            return;
+        }
+        // Kicks on, and a last look.
+        self.look_at_warm(0);
+        if self.ready.is_empty() {
+            self.poll(self.sleep_for());
+        }
+        if !self.ready.is_empty() {
+            self.pace.slept(clock::now_ns().saturating_sub(start_ns));
+        }
+    }
+
+    fn how_to_rest(&mut self, now_ns: u64) -> Rest {
+        // A receiver's kick, which frames wait for, is seen only in a sleep.
+        if self.warm.is_empty() || !self.stalled.is_empty() {
+            return Rest::Sleep;
+        }
+        let ports = self.shared.ports.load();
+        let budgets = self.warm.iter().filter_map(|warm| slot(&ports, warm.queue.port));
+        let budget_ns = budgets.map(|slot| slot.port.latency_budget_ns()).min();
+        self.pace.rest(now_ns, budget_ns.unwrap_or(LATENCY_BUDGET_NS_MAX))
+    }
+
+    /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;
+    /// `None` if none had any in `window_ns`, or something else is due.
+    fn look_on(&mut self, start_ns: u64, window_ns: u64) -> Option<u64> {
+        let hold_ns = self.holds.peek().map_or(u64::MAX, |Reverse(hold)| hold.until_ns);
+        let end_ns = hold_ns.min(start_ns + window_ns);
+        loop {
+            self.look_at_warm(u64::MAX);
+            let now_ns = clock::now_ns();
+            if !self.ready.is_empty() {
+                return Some(now_ns.saturating_sub(start_ns));
+            }
+            if now_ns >= end_ns || self.shared.stopping.load(Ordering::Relaxed) {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Looks at every warm queue. One with work is ready; one that has had none for `keep_ns` gets
+    /// its kicks on and is looked at once more.
+    fn look_at_warm(&mut self, keep_ns: u64) {
+        if self.warm.is_empty() {
+            return;
+        }
+        let ports = self.shared.ports.load();
+        let mut now_ns = None;
+        let ready = &mut self.ready;
+        self.warm.retain(|&Warm { queue, since_ns }| {
+            let Some(slot) = slot(&ports, queue.port) else {
+                return false;
+            };
+            let work = if keep_ns > 0 && slot.port.peek_tx(queue.queue) {
+                true
+            } else if keep_ns == u64::MAX
+                || now_ns.get_or_insert_with(clock::now_ns).saturating_sub(since_ns) < keep_ns
+            {
+                return true;
+            } else {
+                slot.port.arm_tx(queue.queue)
+            };
+            if work {
+                ready.push_back(queue);
+            }
+            false
+        });
     }
 
     /// Time until the next deadline; `None` when there is none.
@@ -108,6 +219,7 @@ impl Worker {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) {
+        self.rounds = 0;
         let handle = &self.shared.workers[self.index];
         handle.poller.wait(&mut self.events, timeout, &mut self.kicked);
         if timeout != Some(Duration::ZERO) {
@@ -123,7 +235,10 @@ impl Worker {
             };
             slot.port.kicked(queue.queue, queue.side);
             match queue.side {
-                Side::Tx if !self.ready.contains(&queue) => self.ready.push_back(queue),
+                Side::Tx if !self.ready.contains(&queue) => {
+                    self.warm.retain(|warm| warm.queue != queue);
+                    self.ready.push_back(queue);
+                }
                 Side::Tx => {}
                 // A receiver has buffers again.
                 Side::Rx => self.shared.retry_everywhere(self.index),
@@ -143,6 +258,10 @@ impl Worker {
             self.ready.push_back(queue);
             return;
         }
+        if taken.peek {
+            self.warm.push(Warm { queue, since_ns: clock::now_ns() });
+            return;
+        }
         let ports = self.shared.ports.load();
         if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
             self.ready.push_back(queue);
@@ -151,6 +270,7 @@ impl Worker {
 
     /// Takes one burst and forwards it. `None` when the port is gone.
     fn take(&mut self, queue: TxQueue, what: Take) -> Option<Taken> {
+        stages::begin();
         let ports = self.shared.ports.load();
         let view = self.shared.fabric.view();
         let slot = slot(&ports, queue.port)?;
@@ -175,17 +295,16 @@ impl Worker {
             self.forwarder = Forwarder::default();
             Taken::default()
         });
+        stages::end(taken.frames);
         self.handle().bursts.add(u64::from(taken.frames > 0));
+        self.pace.served(taken.frames);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(Reverse(hold));
         }
         self.note_stalled(queue, &taken);
         self.age(now_ns);
-        for (port, queue) in self.forwarder.full.drain(..) {
-            let full = switch::slot(&ports, port);
-            if full.is_some_and(|full| full.port.arm_rx(queue)) {
-                self.shared.workers[self.index].retry.store(true, Ordering::SeqCst);
-            }
+        if std::mem::take(&mut self.forwarder.retry) {
+            self.handle().retry.store(true, Ordering::SeqCst);
         }
         Some(taken)
     }
@@ -210,7 +329,7 @@ impl Worker {
             (Some(until), Some(position)) => self.stalled[position].1 = until,
             (Some(until), None) => self.stalled.push((queue, until)),
         }
-        // Before receivers' kicks are turned on below: whoever gets one must see the count.
+        // Whoever takes a receiver's kick sees either this count or, below, its `retry` is seen.
         self.handle().stalled.store(self.stalled.len(), Ordering::SeqCst);
     }
 

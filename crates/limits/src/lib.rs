@@ -34,6 +34,17 @@ pub const IPV6_EXT_HEADERS_MAX: usize = 8;
 /// Most segments one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's
 /// smallest (`tcp_min_snd_mss`, 48, less 12 of timestamps). What is cut finer is an attack.
 pub const GSO_SEGMENTS_MAX: u32 = 2048;
+/// Longest packet that TCP segments are merged into (bytes), without a VLAN tag: IP's length fields
+/// have room for it, and with a tag the buffers that a driver with TSO has (virtio 1.2 §5.1.6.3.1).
+pub const GRO_LEN_MAX: u32 = 65_535 - 4;
+/// Most frames of other flows in a row that are passed over in search of a flow's next segment. Linux
+/// keeps as many flows open in each bucket (`MAX_GRO_SKBS`).
+pub const GRO_FLOWS_BETWEEN_MAX: usize = 8;
+/// After so many segments in a row that could not be merged, a receiver's list is not searched further:
+/// its flows have one frame each, or it has no room.
+pub const GRO_LONE_MAX: u8 = 8;
+/// Most pieces of memory that one merged packet is copied from: as many as one frame may have.
+pub const GRO_PIECES_MAX: usize = CHAIN_LEN_MAX;
 
 /// Most ports of one switch (guests and uplinks).
 pub const PORTS_MAX: usize = 1024;
@@ -71,6 +82,24 @@ pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
 /// Room in the kernel for one packet socket's frames, each way (bytes): some 60 GSO packets, where the
 /// usual 208 KiB hold three.
 pub const PACKET_SOCKET_BUFFER_LEN: usize = 4 << 20;
+/// Frames of one AF_XDP queue that there is memory for, in each direction; its four rings have as many
+/// entries, so that none of them is ever too short.
+pub const XDP_FRAMES: u32 = 1024;
+/// Frames of one AF_XDP queue that may wait, in its own memory, for receivers that are full. All of
+/// them are tried again in one burst.
+pub const XDP_PARKED_MAX: usize = BURST_MAX;
+/// Smallest and largest piece of memory for one AF_XDP frame (bytes): the kernel takes powers of two
+/// from 2048 to a page.
+pub const XDP_CHUNK_LEN_MIN: u32 = 2048;
+/// See [`XDP_CHUNK_LEN_MIN`].
+pub const XDP_CHUNK_LEN_MAX: u32 = 4096;
+/// Bytes that the kernel leaves free before a frame that arrives (`XDP_PACKET_HEADROOM`).
+pub const XDP_HEADROOM_LEN: u32 = 256;
+/// When frames that the kernel would not take at once are offered to it again (ns).
+pub const XDP_SEND_RETRY_NS: u64 = 1_000_000;
+/// How long opening waits for a queue whose former owner has just ended (ns): the kernel gives it back
+/// in the background.
+pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 
 /// Largest latency budget a user may set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
@@ -123,9 +152,13 @@ const _: () = {
     assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
     assert!(HEAD_LEN >= 14 + 4 + 40 + 60);
     assert!(RX_MERGE_MAX * 1024 > FRAME_LEN_MAX as usize + 12);
+    assert!(GRO_LEN_MAX + 4 < FRAME_LEN_MAX && BURST_MAX <= GSO_SEGMENTS_MAX as usize);
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
+    assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);
+    assert!(XDP_PARKED_MAX <= BURST_MAX && XDP_PARKED_MAX + BURST_MAX <= XDP_FRAMES as usize);
+    assert!(XDP_CHUNK_LEN_MIN <= XDP_CHUNK_LEN_MAX && XDP_CHUNK_LEN_MIN.is_power_of_two());
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(FDB_ENTRIES_MAX.is_power_of_two());
     assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);

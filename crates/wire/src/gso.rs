@@ -9,15 +9,15 @@ use crate::head::Head;
 use crate::layers::{IPV6_HEADER_LEN, Layers, Network, Transport};
 use crate::offload::{CsumPartial, Offload, transport_csum};
 
-const IPV4_TOTAL_LEN_OFFSET: usize = 2;
-const IPV4_ID_OFFSET: usize = 4;
-const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
-const TCP_SEQ_OFFSET: usize = 4;
-const TCP_FLAGS_OFFSET: usize = 13;
+pub(crate) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
+pub(crate) const IPV4_ID_OFFSET: usize = 4;
+pub(crate) const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
+pub(crate) const TCP_SEQ_OFFSET: usize = 4;
+pub(crate) const TCP_FLAGS_OFFSET: usize = 13;
 const UDP_LEN_OFFSET: usize = 4;
 
 const TCP_FIN: u8 = 0x01;
-const TCP_PSH: u8 = 0x08;
+pub(crate) const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
 /// One frame cut from a GSO frame: its own headers, and a part of the original's payload.

@@ -80,6 +80,23 @@ impl Head {
         &mut self.bytes[..len]
     }
 
+    /// Destination and source address in two words, to be compared with those of another frame;
+    /// whatever was there before where the head is shorter.
+    #[inline]
+    pub fn addresses(&self) -> (u64, u32) {
+        let (mut low, mut high) = ([0; 8], [0; 4]);
+        low.copy_from_slice(&self.bytes[..8]);
+        high.copy_from_slice(&self.bytes[8..ETHERTYPE_OFFSET]);
+        (u64::from_ne_bytes(low), u32::from_ne_bytes(high))
+    }
+
+    /// The type of the frame, or of its outer tag, behind the addresses; as they, whatever was there
+    /// before where the head is shorter.
+    #[inline]
+    pub fn ethertype(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[ETHERTYPE_OFFSET], self.bytes[ETHERTYPE_OFFSET + 1]])
+    }
+
     /// How many bytes there are.
     #[inline]
     pub fn len(&self) -> usize {

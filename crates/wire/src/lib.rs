@@ -12,13 +12,15 @@
 //!    believed; [`OffloadCaps::accepts`] says whether a receiver takes it as it is.
 //! 4. Where it does not, [`Segmenter`] cuts a GSO frame and [`fill_checksum`] completes a checksum,
 //!    both on [`checksum::Sum`].
-//! 5. [`flow_hash`] is the RSS hash of a frame's flow.
+//! 5. [`Merge`] makes one packet of TCP segments, for a receiver that takes such packets.
+//! 6. [`flow_hash`] is the RSS hash of a frame's flow.
 #![forbid(unsafe_code)]
 
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
 pub mod flow;
+pub mod gro;
 pub mod gso;
 pub mod head;
 pub mod layers;
@@ -32,6 +34,7 @@ pub mod vnet;
 pub use checksum::{FillError, Sum, fill_checksum};
 pub use ethernet::{Ethernet, ParseError, ethertype};
 pub use flow::{Toeplitz, flow_hash, toeplitz};
+pub use gro::{Merge, MergedPacket, Next, TcpSegment};
 pub use gso::{GsoError, Segment, Segmenter};
 pub use head::{Head, TagError};
 pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};

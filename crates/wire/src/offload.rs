@@ -270,6 +270,11 @@ impl Offload {
         Offload { csum: Some(csum), gso: None, data_valid: false }
     }
 
+    /// A GSO frame whose `gso` and `csum` agree with its headers.
+    pub(crate) const fn with_gso(csum: CsumPartial, gso: Gso) -> Offload {
+        Offload { csum: Some(csum), gso: Some(gso), data_valid: false }
+    }
+
     /// Whether nothing is asked, [`Offload::NONE`]: the header in front is all zero but for
     /// `num_buffers`.
     #[inline]
@@ -389,14 +394,23 @@ impl OffloadCaps {
         if self.contains(OffloadCaps::CSUM) { offload } else { offload.without_data_valid() }
     }
 
-    fn needed_for(gso: Gso) -> OffloadCaps {
-        let kind = match gso.kind {
+    /// Whether this receiver takes GSO frames of that kind, without ECN.
+    pub const fn takes(self, kind: GsoKind) -> bool {
+        self.contains(OffloadCaps::needed_for_kind(kind))
+    }
+
+    const fn needed_for_kind(kind: GsoKind) -> OffloadCaps {
+        let kind = match kind {
             GsoKind::Tcp4 => OffloadCaps::TSO4,
             GsoKind::Tcp6 => OffloadCaps::TSO6,
             GsoKind::Udp => OffloadCaps::USO,
         };
+        kind.union(OffloadCaps::CSUM)
+    }
+
+    fn needed_for(gso: Gso) -> OffloadCaps {
         let ecn = if gso.ecn { OffloadCaps::TSO_ECN } else { OffloadCaps::NONE };
-        kind | ecn | OffloadCaps::CSUM
+        OffloadCaps::needed_for_kind(gso.kind) | ecn
     }
 }
 

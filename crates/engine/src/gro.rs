@@ -1,0 +1,301 @@
+//! Generic receive offload: the TCP segments of a burst that go to one receiver with TSO reach it as
+//! few large packets, which cost it little more than a small one each. [`weir_wire::gro`] says which
+//! may be merged; here a receiver's list is walked, checksums are verified and payloads gathered.
+//!
+//! Nothing waits: only segments of one burst are merged. Frames of other flows may lie between them.
+//! What a corrupt checksum would tell the receiver is never lost: unless the sender left the checksum to
+//! do or a device found it right, it is verified, which reads the payload shortly before it is copied.
+
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+
+use weir_guestmem::{HostBuffer, Slice, recycle};
+use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX, HEAD_LEN};
+use weir_wire::{Merge, Next, OffloadCaps, TcpSegment};
+
+use crate::burst::{Burst, Frame};
+use crate::egress::{Emitted, Packet, Put, emit, put_tagged, sum_of};
+use crate::port::{Delivered, Outgoing};
+use crate::stats::DropReason;
+
+/// A receiver's list of frames on its way out, one packet after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct EgressList<'b> {
+    burst: &'b Burst<'b>,
+    /// Those of the burst.
+    slots: &'b [Frame],
+    frames: &'b [Outgoing],
+    caps: OffloadCaps,
+    /// The frames before this one are dealt with.
+    next: usize,
+    /// Bit i: `frames[i]` is dealt with too, having gone ahead.
+    ahead: u64,
+    /// Whether there seems to be something to merge.
+    merges: bool,
+    /// Segments in a row that could not be merged.
+    lone: u8,
+    merged: u64,
+}
+
+const _: () = assert!(BURST_MAX <= u64::BITS as usize && BURST_MAX <= u8::MAX as usize);
+
+/// What became of the next packet of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// How many frames it stood for.
+    pub frames: u32,
+    /// When the first of them was taken (ns).
+    pub arrived_ns: u64,
+    /// What the receiver made of it, or why it is dropped. After [`Emitted::Full`] its frames are not
+    /// dealt with, and neither are those behind it.
+    pub result: Result<Emitted, DropReason>,
+}
+
+impl<'b> EgressList<'b> {
+    /// The frames of `burst` in `frames`, at most [`BURST_MAX`], for a receiver with `caps`.
+    #[inline]
+    pub fn new(burst: &'b Burst<'b>, frames: &'b [Outgoing], caps: OffloadCaps) -> Self {
+        let frames = &frames[..frames.len().min(BURST_MAX)];
+        let slots = burst.frames();
+        let mut list = Self {
+            burst,
+            slots,
+            frames,
+            caps,
+            next: 0,
+            ahead: 0,
+            merges: false,
+            lone: 0,
+            merged: 0,
+        };
+        let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
+        if let (true, [_, .., _]) = (tso, frames) {
+            // Three frames speak for all: a list without TCP is not looked at frame by frame.
+            list.merges = [0, frames.len() / 2, frames.len() - 1]
+                .iter()
+                .map(|index| list.frame(*index))
+                .any(|frame| TcpSegment::is_likely(&frame.head, frame.len));
+        }
+        list
+    }
+
+    /// Gives the next packet to `put` in the form that the receiver takes, as [`emit`] does; `None` when
+    /// all frames are dealt with. A `put` that has no room for a merged packet is asked again with the
+    /// first half of its frames, down to a single one: a receiver gets no less than without merging.
+    #[inline]
+    pub fn emit_next(&mut self, mut put: impl FnMut(Packet<'_, 'b>) -> Put) -> Option<Sent> {
+        if self.ahead != 0 {
+            self.next = self.first_left();
+        }
+        let outgoing = self.frames.get(self.next)?;
+        let frame = &self.slots[usize::from(outgoing.frame)];
+        if self.merges && TcpSegment::is_likely(&frame.head, frame.len) {
+            if let Some(merged) = self.emit_merged(&mut put) {
+                self.ahead |= merged.members;
+                self.merged += u64::from(merged.accepted);
+                self.lone = 0;
+                return Some(merged.sent);
+            }
+            self.lone += 1;
+            self.merges = self.lone < GRO_LONE_MAX;
+        }
+        let result = emit(self.burst, frame, outgoing.tag, self.caps, put);
+        if result != Ok(Emitted::Full) {
+            self.next += 1;
+        }
+        Some(Sent { frames: 1, arrived_ns: frame.arrived_ns, result })
+    }
+
+    /// Which frames are dealt with.
+    pub fn delivered(&self) -> Delivered {
+        Delivered { frames: self.first_left(), ahead: self.ahead, ..Delivered::default() }
+    }
+
+    /// The next frame that has not gone ahead.
+    fn first_left(&self) -> usize {
+        // Nothing is left of a mask that is shifted by its whole width.
+        let ahead = self.ahead.checked_shr(self.next as u32).unwrap_or(0);
+        self.next + ahead.trailing_ones() as usize
+    }
+
+    /// How many packets the receiver got merged.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Gives the packet that begins with the next frame to `put`; `None`, with nothing given, when no
+    /// segment follows it or not even two fit.
+    // Not inlined and on a copy of the list: the way of all other frames keeps its values in registers.
+    #[inline(never)]
+    fn emit_merged(self, put: &mut dyn FnMut(Packet<'_, 'b>) -> Put) -> Option<Merged> {
+        let run = self.gather(self.next)?;
+        let mut pieces = recycle(PIECES.take());
+        let all_fit = self.collect(&run, &mut pieces).is_some();
+        let mut merged = None;
+        let mut count = if all_fit { run.count } else { 0 };
+        while merged.is_none() && count > 1 {
+            merged = self.put_first(&run, count, &pieces, put);
+            count /= 2;
+        }
+        PIECES.set(recycle(pieces));
+        merged
+    }
+
+    /// Gives the packet of the run's first `count` segments to `put`; `None` when that is full.
+    fn put_first(
+        &self,
+        run: &Run<'b>,
+        count: usize,
+        pieces: &[Slice<'b>],
+        put: &mut dyn FnMut(Packet<'_, 'b>) -> Put,
+    ) -> Option<Merged> {
+        let frames = count as u32; // a list is short
+        let packet = run.merge.packet(frames);
+        let packet = Packet {
+            head: &packet.head,
+            offload: &packet.offload,
+            frames,
+            body: pieces,
+            body_skip: 0,
+            body_len: packet.len as usize - packet.head.len(),
+        };
+        let put = put_tagged(packet, self.frames[self.next].tag, put);
+        if put == Ok(Put::Full) {
+            return None;
+        }
+        let first = || run.members[..count].iter().map(|index| usize::from(*index));
+        let sent = Sent {
+            frames,
+            arrived_ns: first().map(|index| self.frame(index).arrived_ns).min().unwrap_or(0),
+            result: put.map(|_| Emitted::Done { lost: 0 }),
+        };
+        let members = first().fold(0, |set, index| set | 1 << index);
+        Some(Merged { sent, accepted: put == Ok(Put::Done), members })
+    }
+
+    #[inline]
+    fn frame(&self, index: usize) -> &'b Frame {
+        &self.slots[usize::from(self.frames[index].frame)]
+    }
+
+    /// The segment at `index` and those that follow it; `None` when there are none.
+    fn gather(&self, index: usize) -> Option<Run<'b>> {
+        let frame = self.frame(index);
+        let first = TcpSegment::read(&frame.head, &frame.offload, frame.len)?;
+        let merge = Merge::new(first);
+        if !self.caps.takes(merge.kind()) {
+            return None;
+        }
+        let mut run = Run { merge, members: [0; BURST_MAX], count: 1 };
+        run.members[0] = index as u8; // a list is short
+        let mut between = 0;
+        let mut pieces = self.burst.payload(frame).len();
+        for next in index + 1..self.frames.len() {
+            if self.ahead & 1 << next != 0 {
+                continue;
+            }
+            if run.merge.is_complete() || between > GRO_FLOWS_BETWEEN_MAX {
+                break;
+            }
+            let frame = self.frame(next);
+            let relation = match self.frames[next].tag == self.frames[index].tag {
+                true => run.merge.next(&frame.head, &frame.offload, frame.len),
+                false => Next::OtherFlow,
+            };
+            match relation {
+                Next::OtherFlow => between += 1,
+                Next::Ends => break,
+                Next::Follows(segment) => {
+                    between = 0;
+                    // One more for the part of its payload that is in its head.
+                    pieces += self.burst.payload(frame).len() + 1;
+                    let first_is_sound = || run.count > 1 || self.is_sound(&first, index);
+                    if pieces > GRO_PIECES_MAX
+                        || !first_is_sound()
+                        || !self.is_sound(&segment, next)
+                    {
+                        break;
+                    }
+                    run.merge.push(&segment);
+                    run.members[run.count] = next as u8; // a list is short
+                    run.count += 1;
+                }
+            }
+        }
+        (run.count > 1).then_some(run)
+    }
+
+    /// Whether the checksum of a segment is right. The sender may change its memory between this sum and
+    /// the copy, and only its own data by that.
+    fn is_sound(&self, segment: &TcpSegment<'_>, index: usize) -> bool {
+        if !segment.needs_verifying() {
+            return true;
+        }
+        let payload = self.burst.payload(self.frame(index)).iter().copied();
+        segment.verify(sum_of(payload))
+    }
+
+    /// The payload of all segments but what is in the head of the first.
+    fn collect(&self, run: &Run<'b>, pieces: &mut Vec<Slice<'b>>) -> Option<()> {
+        for (place, index) in run.members[..run.count].iter().enumerate() {
+            let outgoing = self.frames.get(usize::from(*index))?;
+            let frame = &self.slots[usize::from(outgoing.frame)];
+            if place > 0 {
+                let front = frame.head.as_slice().get(run.merge.first().hdr_len()..)?;
+                pieces.push(self.burst.fronts.copy_of(outgoing.frame, front)?);
+            }
+            pieces.extend_from_slice(self.burst.payload(frame));
+        }
+        Some(())
+    }
+}
+
+/// Frames that become one packet.
+struct Run<'b> {
+    merge: Merge<'b>,
+    /// Where they are in the list; the first `count` count.
+    members: [u8; BURST_MAX],
+    count: usize,
+}
+
+/// A merged packet that the receiver has dealt with.
+struct Merged {
+    sent: Sent,
+    /// The receiver has it.
+    accepted: bool,
+    /// Bit i: `frames[i]` is part of it.
+    members: u64,
+}
+
+thread_local! {
+    /// Room for the pieces of one merged packet, so that a worker allocates it once.
+    static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
+}
+
+/// The fronts of merged frames, which weir has copied out, in the shape of the foreign memory that the
+/// rest of them is in. Made at the first use.
+///
+/// Each frame of a burst has its place, so that what is there stays until the burst ends: receivers may
+/// put the copy off until they have the whole list.
+#[derive(Default)]
+pub(crate) struct Fronts(OnceCell<HostBuffer>);
+
+impl Fronts {
+    /// A copy of `front`, which is of frame number `frame` of the burst and no longer than a head;
+    /// `None` for any other.
+    fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
+        let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * HEAD_LEN));
+        let copy = room.slice(usize::from(frame) * HEAD_LEN, front.len())?;
+        copy.write(front);
+        Some(copy)
+    }
+}
+
+impl fmt::Debug for Fronts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Fronts").field(&self.0.get().map(HostBuffer::len)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,408 @@
+//! Software GRO: TCP segments of one flow merged into one packet for a receiver that takes such
+//! packets (TSO). It is [`Segmenter`](crate::Segmenter) the other way round: cutting the packet gives
+//! the segments again, byte for byte.
+//!
+//! Only what can be given back is merged. The rules are those of Linux (`inet_gro_receive`,
+//! `ipv6_gro_receive`, `tcp_gro_receive`), and stricter where Linux marks a packet with something that a
+//! `virtio_net_hdr` cannot say. The one thing that is not given back is an IPv4 identification that a
+//! sender kept the same: it is only merged where fragmentation is forbidden, where that field has no
+//! meaning (RFC 6864 §4.1).
+
+use std::ops::Range;
+
+use weir_limits::GRO_LEN_MAX;
+
+use crate::bytes::{be16_at, be32_at, put, u8_at};
+use crate::checksum::{IPV4_CSUM_OFFSET, Sum, ipv4_header_checksum};
+use crate::ethernet::{ETHERTYPE_OFFSET, HEADER_LEN, ethertype};
+use crate::gso::{
+    IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, TCP_FLAGS_OFFSET, TCP_PSH,
+    TCP_SEQ_OFFSET,
+};
+use crate::head::Head;
+use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, TCP_HEADER_LEN_MIN, protocol};
+use crate::offload::{CsumPartial, Gso, GsoKind, Offload, TCP_CSUM_OFFSET};
+
+/// Where the network header starts: a head has no tag when frames are merged.
+const L3: usize = HEADER_LEN;
+/// Where TCP starts behind an IPv4 header without options, and behind an IPv6 header.
+const L4_IPV4: usize = L3 + IPV4_HEADER_LEN_MIN as usize;
+const L4_IPV6: usize = L3 + IPV6_HEADER_LEN as usize;
+
+/// Version and length of an IPv4 header without options.
+const IPV4_PLAIN: u8 = 0x45;
+const IPV4_FRAGMENT_OFFSET: usize = 6;
+const IPV4_PROTOCOL_OFFSET: usize = 9;
+const IPV4_ADDRESSES: Range<usize> = L3 + 12..L4_IPV4;
+/// The flag "don't fragment", and all that makes a packet a fragment.
+const IPV4_DF: u16 = 0x4000;
+const IPV4_FRAGMENT: u16 = 0x3fff;
+const IPV6_NEXT_HEADER_OFFSET: usize = 6;
+const IPV6_ADDRESSES: Range<usize> = L3 + 8..L4_IPV6;
+
+const TCP_DATA_OFFSET: usize = 12;
+const TCP_ACK: u8 = 0x10;
+
+/// A TCP segment that can be part of a merged packet: no IP options or extension headers, no flags but
+/// ACK and PSH, lengths that agree, a right IPv4 header checksum.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpSegment<'h> {
+    head: &'h [u8],
+    kind: GsoKind,
+    l4: usize,
+    hdr_len: usize,
+    payload_len: u32,
+    /// Its TCP checksum is partial, or a device found it right.
+    checksum_known: bool,
+}
+
+impl<'h> TcpSegment<'h> {
+    /// Whether the frame of `frame_len` bytes that starts with `head`, without a tag, is TCP with payload
+    /// at first sight: a few comparisons, for a caller that sees many frames which are not.
+    #[inline]
+    pub fn is_likely(head: &Head, frame_len: u32) -> bool {
+        let head = head.as_slice();
+        let l4 = match Self::kind_of(head) {
+            Some(GsoKind::Tcp4) => L4_IPV4,
+            Some(_) => L4_IPV6,
+            None => return false,
+        };
+        let data_offset = head.get(l4 + TCP_DATA_OFFSET).copied().unwrap_or(0);
+        frame_len > l4 as u32 + u32::from(data_offset >> 4) * 4
+    }
+
+    #[inline]
+    fn kind_of(head: &[u8]) -> Option<GsoKind> {
+        let front = head.first_chunk::<{ L3 + IPV4_PROTOCOL_OFFSET + 1 }>()?;
+        match u16::from_be_bytes([front[ETHERTYPE_OFFSET], front[ETHERTYPE_OFFSET + 1]]) {
+            ethertype::IPV4 if front[L3 + IPV4_PROTOCOL_OFFSET] == protocol::TCP => {
+                Some(GsoKind::Tcp4)
+            }
+            ethertype::IPV6 if front[L3 + IPV6_NEXT_HEADER_OFFSET] == protocol::TCP => {
+                Some(GsoKind::Tcp6)
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads the headers of a frame of `frame_len` bytes that starts with `head`, without a tag. `None`
+    /// for any frame that is to go as it is.
+    pub fn read(head: &'h Head, offload: &Offload, frame_len: u32) -> Option<Self> {
+        let head = head.as_slice();
+        let kind = Self::kind_of(head)?;
+        let l4 = match kind {
+            GsoKind::Tcp6 => L4_IPV6,
+            _ => L4_IPV4,
+        };
+        // The four bits behind the data offset are reserved, or flags of accurate ECN.
+        let data_offset = u8_at(head, l4 + TCP_DATA_OFFSET)?;
+        let flags = u8_at(head, l4 + TCP_FLAGS_OFFSET)?;
+        let tcp_len = usize::from(data_offset >> 4) * 4;
+        let hdr_len = l4 + tcp_len;
+        let payload_len = frame_len.checked_sub(hdr_len as u32)?; // at most 114
+        if payload_len == 0
+            || flags & !TCP_PSH != TCP_ACK
+            || data_offset & 0xf != 0
+            || tcp_len < usize::from(TCP_HEADER_LEN_MIN)
+            || hdr_len > head.len()
+            || !is_plain_ip(head, kind, frame_len)?
+        {
+            return None;
+        }
+        let mut segment = Self { head, kind, l4, hdr_len, payload_len, checksum_known: false };
+        segment.checksum_known = segment.is_checksum_known(offload)?;
+        Some(segment)
+    }
+
+    /// Whether the checksum is known to be right; `None` when the sender left to do what cannot be left
+    /// to do for a segment, or a partial checksum that is wrong already.
+    fn is_checksum_known(&self, offload: &Offload) -> Option<bool> {
+        match (offload.gso(), offload.csum()) {
+            (None, None) => Some(offload.data_valid()),
+            (None, Some(csum)) => {
+                let field = be16_at(self.head, csum.field())?;
+                let right = csum == self.csum() && field == self.pseudo(self.payload_len).folded();
+                right.then_some(true)
+            }
+            (Some(_), _) => None,
+        }
+    }
+
+    /// Whether the checksum must be [verified](Self::verify) before the segment is merged.
+    pub fn needs_verifying(&self) -> bool {
+        !self.checksum_known
+    }
+
+    /// Whether the checksum is right. `rest` is the sum of the frame's bytes after the head, from an
+    /// even position on its own, as in [`fill_checksum`](crate::fill_checksum).
+    pub fn verify(&self, rest: Sum) -> bool {
+        let mut sum = self.pseudo(self.payload_len);
+        sum.add(self.head.get(self.l4..).unwrap_or_default());
+        sum.add_partial(rest.folded(), 0);
+        sum.folded() == 0xffff
+    }
+
+    /// Bytes of all headers.
+    pub fn hdr_len(&self) -> usize {
+        self.hdr_len
+    }
+
+    fn csum(&self) -> CsumPartial {
+        CsumPartial { start: self.l4 as u16, offset: TCP_CSUM_OFFSET } // 34 or 54
+    }
+
+    /// The pseudo-header's sum for a segment of these addresses with `payload_len` bytes of payload.
+    fn pseudo(&self, payload_len: u32) -> Sum {
+        let addresses = match self.kind {
+            GsoKind::Tcp6 => IPV6_ADDRESSES,
+            _ => IPV4_ADDRESSES,
+        };
+        let mut sum = Sum::new();
+        sum.add(self.head.get(addresses).unwrap_or_default());
+        sum.add_u32(u32::from(protocol::TCP));
+        sum.add_u32((self.hdr_len - self.l4) as u32 + payload_len);
+        sum
+    }
+
+    fn seq(&self) -> Option<u32> {
+        be32_at(self.head, self.l4 + TCP_SEQ_OFFSET)
+    }
+
+    fn has_psh(&self) -> bool {
+        u8_at(self.head, self.l4 + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_PSH != 0)
+    }
+
+    /// Whether a frame that starts with `other` is surely of another flow, so that this one's next
+    /// segments may overtake it. What hides its ports (a fragment, extension headers) is not.
+    fn is_of_another_flow(&self, other: &[u8]) -> bool {
+        // Ranges of arrays, whose lengths the compiler knows: this is done for many frames.
+        const PORTS_LEN: usize = 4;
+        match self.kind {
+            GsoKind::Tcp6 => {
+                const LEN: usize = L4_IPV6 + PORTS_LEN;
+                let (Some(mine), Some(other)) =
+                    (self.head.first_chunk::<LEN>(), other.first_chunk::<LEN>())
+                else {
+                    return false;
+                };
+                let next_header = other[L3 + IPV6_NEXT_HEADER_OFFSET];
+                mine[ETHERTYPE_OFFSET..HEADER_LEN] != other[ETHERTYPE_OFFSET..HEADER_LEN]
+                    || mine[IPV6_ADDRESSES] != other[IPV6_ADDRESSES]
+                    || next_header == protocol::UDP
+                    || next_header == protocol::TCP && mine[L4_IPV6..] != other[L4_IPV6..]
+            }
+            _ => {
+                const LEN: usize = L4_IPV4 + PORTS_LEN;
+                let (Some(mine), Some(other)) =
+                    (self.head.first_chunk::<LEN>(), other.first_chunk::<LEN>())
+                else {
+                    return false;
+                };
+                let fragment = L3 + IPV4_FRAGMENT_OFFSET;
+                let fragment = u16::from_be_bytes([other[fragment], other[fragment + 1]]);
+                let plain = other[L3] == IPV4_PLAIN && fragment & IPV4_FRAGMENT == 0;
+                let same_ports = other[L3 + IPV4_PROTOCOL_OFFSET] == protocol::TCP
+                    && mine[L4_IPV4..] == other[L4_IPV4..];
+                mine[ETHERTYPE_OFFSET..HEADER_LEN] != other[ETHERTYPE_OFFSET..HEADER_LEN]
+                    || mine[IPV4_ADDRESSES] != other[IPV4_ADDRESSES]
+                    || plain && !same_ports
+            }
+        }
+    }
+
+    /// Whether all header fields that a merged packet has once are those of `other`.
+    fn has_headers_of(&self, other: &TcpSegment<'_>) -> bool {
+        let same = |range: Range<usize>| self.head.get(range.clone()) == other.head.get(range);
+        // Not compared: IP's length; IPv4's identification and checksum.
+        let network = match self.kind {
+            GsoKind::Tcp6 => {
+                let len = L3 + IPV6_PAYLOAD_LEN_OFFSET;
+                same(0..len) && same(len + 2..self.l4)
+            }
+            _ => {
+                let csum = L3 + IPV4_CSUM_OFFSET;
+                same(0..L3 + IPV4_TOTAL_LEN_OFFSET)
+                    && same(L3 + IPV4_FRAGMENT_OFFSET..csum)
+                    && same(csum + 2..self.l4)
+            }
+        };
+        // Nor TCP's sequence number, flags (ACK, and PSH or not) and checksum.
+        let (seq, flags) = (self.l4 + TCP_SEQ_OFFSET, self.l4 + TCP_FLAGS_OFFSET);
+        let csum = self.l4 + usize::from(TCP_CSUM_OFFSET);
+        self.kind == other.kind
+            && self.hdr_len == other.hdr_len
+            && network
+            && same(self.l4..seq)
+            && same(seq + 4..flags)
+            && same(flags + 1..csum)
+            && same(csum + 2..self.hdr_len)
+    }
+}
+
+/// Whether the IP header has no options, is of no fragment, ends where the frame of `frame_len` bytes
+/// does and, of IPv4, has a right checksum; `None` when the head ends before it.
+fn is_plain_ip(head: &[u8], kind: GsoKind, frame_len: u32) -> Option<bool> {
+    let (plain, end) = match kind {
+        GsoKind::Tcp6 => {
+            let payload_len = usize::from(be16_at(head, L3 + IPV6_PAYLOAD_LEN_OFFSET)?);
+            (u8_at(head, L3)? >> 4 == 6, L4_IPV6 + payload_len)
+        }
+        _ => {
+            let total_len = usize::from(be16_at(head, L3 + IPV4_TOTAL_LEN_OFFSET)?);
+            let plain = u8_at(head, L3)? == IPV4_PLAIN
+                && be16_at(head, L3 + IPV4_FRAGMENT_OFFSET)? & IPV4_FRAGMENT == 0
+                && be16_at(head, L3 + IPV4_CSUM_OFFSET)?
+                    == ipv4_header_checksum(head.get(L3..L4_IPV4)?);
+            (plain, L3 + total_len)
+        }
+    };
+    Some(plain && u32::try_from(end) == Ok(frame_len))
+}
+
+/// What a frame is to the packet that was merged from those before it.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'h> {
+    /// Surely of another flow: more of this one may come behind it.
+    OtherFlow,
+    /// It may be of this flow and cannot be part of the packet, which therefore ends here.
+    Ends,
+    /// The packet's next segment, once its checksum is known to be right.
+    Follows(TcpSegment<'h>),
+}
+
+/// Segments of one flow that become one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Merge<'h> {
+    first: TcpSegment<'h>,
+    count: u32,
+    /// Bytes of payload of all segments.
+    payload_len: u32,
+    /// By how much IPv4's identification grows; `None` while there is one segment.
+    id_step: Option<u16>,
+    /// The last segment has PSH, which only the last one has.
+    psh: bool,
+}
+
+impl<'h> Merge<'h> {
+    /// Begins with one segment.
+    pub fn new(first: TcpSegment<'h>) -> Self {
+        let (payload_len, psh) = (first.payload_len, first.has_psh());
+        Self { first, count: 1, payload_len, id_step: None, psh }
+    }
+
+    /// The segment that it began with.
+    pub fn first(&self) -> &TcpSegment<'h> {
+        &self.first
+    }
+
+    /// What the merged packet's GSO type is.
+    pub fn kind(&self) -> GsoKind {
+        self.first.kind
+    }
+
+    /// Whether no segment can follow: the last one was shorter than the first, or has PSH.
+    pub fn is_complete(&self) -> bool {
+        self.psh || self.payload_len != self.count * self.first.payload_len
+    }
+
+    /// What a frame of `frame_len` bytes that starts with `head`, without a tag, is to this packet.
+    pub fn next<'n>(&self, head: &'n Head, offload: &Offload, frame_len: u32) -> Next<'n> {
+        if self.first.is_of_another_flow(head.as_slice()) {
+            return Next::OtherFlow;
+        }
+        match TcpSegment::read(head, offload, frame_len) {
+            Some(segment) if self.is_followed_by(&segment) => Next::Follows(segment),
+            _ => Next::Ends,
+        }
+    }
+
+    fn is_followed_by(&self, next: &TcpSegment<'_>) -> bool {
+        let expected = self.first.seq().map(|seq| seq.wrapping_add(self.payload_len));
+        let len = self.first.hdr_len as u32 + self.payload_len + next.payload_len;
+        !self.is_complete()
+            && next.payload_len <= self.first.payload_len
+            && len <= GRO_LEN_MAX
+            && next.seq() == expected
+            && self.first.has_headers_of(next)
+            && self.id_step_to(next).is_some()
+    }
+
+    /// The step of IPv4's identification if `next` follows; `None` where it must not. Cutting counts it
+    /// up by one; where fragmentation is forbidden it may also stay.
+    fn id_step_to(&self, next: &TcpSegment<'_>) -> Option<u16> {
+        if self.first.kind == GsoKind::Tcp6 {
+            return Some(1);
+        }
+        let id = |segment: &TcpSegment<'_>| be16_at(segment.head, L3 + IPV4_ID_OFFSET);
+        let grown = id(next)?.wrapping_sub(id(&self.first)?);
+        let df = be16_at(self.first.head, L3 + IPV4_FRAGMENT_OFFSET)? & IPV4_DF != 0;
+        let step = if grown == 0 && df { 0 } else { 1 };
+        // At most 65535 segments fit in a packet.
+        let counts = grown == step * self.count as u16;
+        (counts && self.id_step.is_none_or(|before| before == step)).then_some(step)
+    }
+
+    /// Adds the segment that [`next`](Self::next) said follows.
+    pub fn push(&mut self, next: &TcpSegment<'_>) {
+        self.id_step = self.id_step_to(next);
+        self.psh = next.has_psh();
+        self.payload_len += next.payload_len;
+        self.count += 1;
+    }
+
+    /// The packet of the first `count` segments, at least 1 and at most all. Its head is the first
+    /// segment's, with what was of its payload behind the headers.
+    pub fn packet(&self, count: u32) -> MergedPacket {
+        let first = &self.first;
+        let all = count >= self.count;
+        let payload_len = if all { self.payload_len } else { count * first.payload_len };
+        let mut head = Head::copy_of(first.head);
+        // Each field lies in the head, as reading it has shown.
+        let _ = self.write_headers(head.as_mut_slice(), payload_len, all && self.psh);
+        let gso = Gso {
+            kind: first.kind,
+            ecn: false,
+            size: first.payload_len as u16, // a part of GRO_LEN_MAX bytes
+            hdr_len: first.hdr_len as u16,
+        };
+        MergedPacket {
+            head,
+            offload: Offload::with_gso(first.csum(), gso),
+            len: first.hdr_len as u32 + payload_len,
+        }
+    }
+
+    fn write_headers(&self, head: &mut [u8], payload_len: u32, psh: bool) -> Option<()> {
+        let TcpSegment { l4, hdr_len, kind, .. } = self.first;
+        let ip_payload_len = (hdr_len - l4) as u32 + payload_len;
+        match kind {
+            GsoKind::Tcp6 => {
+                let len = u16::try_from(ip_payload_len).ok()?;
+                put(head, L3 + IPV6_PAYLOAD_LEN_OFFSET, len.to_be_bytes())?;
+            }
+            _ => {
+                let len = u16::try_from((l4 - L3) as u32 + ip_payload_len).ok()?;
+                put(head, L3 + IPV4_TOTAL_LEN_OFFSET, len.to_be_bytes())?;
+                let sum = ipv4_header_checksum(head.get(L3..l4)?);
+                put(head, L3 + IPV4_CSUM_OFFSET, sum.to_be_bytes())?;
+            }
+        }
+        put(head, l4 + TCP_FLAGS_OFFSET, [if psh { TCP_ACK | TCP_PSH } else { TCP_ACK }])?;
+        let partial = self.first.pseudo(payload_len).folded();
+        put(head, self.first.csum().field(), partial.to_be_bytes())
+    }
+}
+
+/// A packet merged from segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergedPacket {
+    /// Its headers, and the part of its payload that lay in the first segment's head.
+    pub head: Head,
+    /// How to cut it again; its checksum is partial.
+    pub offload: Offload,
+    /// Bytes of the packet.
+    pub len: u32,
+}
+
+#[cfg(test)]
+mod tests;
