@@ -1,11 +1,11 @@
 //! A guest's interface as the engine sees it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::stats::{Times, TimesSummary};
-use weir_engine::{Delivered, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
+use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation::Kind;
@@ -13,7 +13,7 @@ use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
-use crate::rx::RxQueue;
+use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
 
 /// What an interface is made with.
@@ -109,6 +109,7 @@ pub struct VhostPort {
     /// Leading receive queues that can receive.
     rx_ready: AtomicUsize,
     steering: Steering,
+    latency_budget_ns: AtomicU64,
     /// A worker found the guest breaking the rules: nothing is served until the session or the
     /// device starts afresh.
     failed: AtomicBool,
@@ -135,6 +136,7 @@ impl VhostPort {
             pairs: (0..queue_pairs).map(pair).collect(),
             rx_ready: AtomicUsize::new(0),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
+            latency_budget_ns: AtomicU64::new(options.latency_budget_ns),
             failed: AtomicBool::new(false),
             shown: Mutex::default(),
         }
@@ -162,6 +164,7 @@ impl VhostPort {
 
     /// Changes the moderation policy while traffic flows. A held call is given first.
     pub fn set_moderation(&self, kind: Kind, latency_budget_ns: u64) {
+        self.latency_budget_ns.store(latency_budget_ns, Ordering::Relaxed);
         for (index, pair) in self.pairs.iter().enumerate() {
             let new = kind.build(latency_budget_ns);
             // The old one is freed here, outside the lock.
@@ -221,6 +224,12 @@ impl VhostPort {
         let pair = self.pairs.get(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
             let mut rx = lock(&pair.rx);
+            // A worker that copies into it is done soon; one that panicked has failed the port.
+            while !rx.is_settled() && !self.has_failed() {
+                drop(rx);
+                std::thread::yield_now();
+                rx = lock(&pair.rx);
+            }
             rx.flush(ring / 2, &self.counters);
             rx.reset();
             rx.queue.ring.take()
@@ -238,6 +247,12 @@ impl VhostPort {
         if let Some(pair) = self.pairs.first() {
             lock(&pair.tx).injected = Some(frame);
         }
+    }
+
+    /// Its first receive queue.
+    #[cfg(test)]
+    pub(crate) fn first_rx(&self) -> MutexGuard<'_, RxQueue> {
+        lock(&self.pairs[0].rx)
     }
 
     /// Whether such a frame waits.
@@ -322,13 +337,11 @@ impl Port for VhostPort {
     ) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
-            self.counters.dropped(weir_engine::DropReason::RxNotReady, frames.len() as u64);
+            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        let mut rx = lock(&pair.rx);
-        let delivered = rx.deliver(queue, burst, frames, now_ns, &self.counters);
-        delivered.unwrap_or_else(|reason| {
-            rx.queue.signal_error();
+        self.fill(queue, pair, burst, frames, now_ns).unwrap_or_else(|reason| {
+            lock(&pair.rx).queue.signal_error();
             self.stop(&reason);
             all
         })
@@ -336,6 +349,19 @@ impl Port for VhostPort {
 
     fn expired(&self, queue: usize, now_ns: u64) -> Option<u64> {
         lock(&self.pairs.get(queue)?.rx).expired(queue, now_ns, &self.counters)
+    }
+
+    fn peek_tx(&self, queue: usize) -> bool {
+        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+            return false;
+        };
+        let mut tx = lock(&pair.tx);
+        // What is wrong with the ring shows when it is served.
+        tx.queue.ring.as_mut().is_some_and(|ring| ring.started && ring.device.peek())
+    }
+
+    fn latency_budget_ns(&self) -> u64 {
+        self.latency_budget_ns.load(Ordering::Relaxed)
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
@@ -356,25 +382,6 @@ impl Port for VhostPort {
         }
     }
 
-    fn arm_rx(&self, queue: usize) -> bool {
-        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
-            return false;
-        };
-        let mut rx = lock(&pair.rx);
-        let Some(ring) = rx.queue.ring.as_mut().filter(|ring| ring.started) else {
-            return false;
-        };
-        let seen = ring.device.available();
-        match ring.device.enable_kicks() {
-            Ok(available) => available > seen,
-            Err(error) => {
-                rx.queue.signal_error();
-                self.stop(&StopReason::Ring { ring: 2 * queue, error });
-                false
-            }
-        }
-    }
-
     fn kicked(&self, queue: usize, side: Side) {
         let Some(pair) = self.pairs.get(queue) else {
             return;
@@ -389,6 +396,7 @@ impl Port for VhostPort {
             Side::Rx => {
                 self.counters.rx[queue].kicks.add(1);
                 let mut rx = lock(&pair.rx);
+                rx.armed = false;
                 let started = rx
                     .queue
                     .ring
@@ -416,6 +424,30 @@ impl Port for VhostPort {
 }
 
 impl VhostPort {
+    fn fill(
+        &self,
+        queue: usize,
+        pair: &Pair,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Result<Delivered, StopReason> {
+        let mut rx = lock(&pair.rx);
+        // Kept while this worker copies without the lock.
+        let Some(memory) = rx.memory() else {
+            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
+        };
+        let Placed { mut delivered, rest } =
+            rx.place(queue, &memory, burst, frames, now_ns, &self.counters)?;
+        drop(rx);
+        if let Some(copies) = rest {
+            copies.copy();
+            delivered.hold_until = lock(&pair.rx).finish(queue, copies, &self.counters)?;
+        }
+        Ok(delivered)
+    }
+
     /// A flow's replies go to the queue on which the guest sent it.
     fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
         for frame in burst.frames() {

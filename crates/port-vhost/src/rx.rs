@@ -1,19 +1,30 @@
 //! Receive queues: from a burst into a guest's ring, with the one copy, and the guest's call.
+//!
+//! ```text
+//! place()    under the queue's lock   chains for every frame; headers and fronts are written
+//! copy()     no lock                  the rest, so that several workers fill one queue at a time
+//! finish()   under the lock           one index write, in the order of place(); the call
+//! ```
+//!
+//! Where all frames are no longer than their fronts there is nothing left to copy, and `place`
+//! finishes.
 
 use std::mem::take;
+use std::sync::Arc;
 
 use weir_engine::burst::Burst;
-use weir_engine::egress::{Emitted, Packet, Put, emit};
+use weir_engine::egress::{Emitted, Packet, Put};
+use weir_engine::gro::EgressList;
+use weir_engine::stages::{self, Stage};
 use weir_engine::stats::Times;
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
 use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
-use weir_ring::{Chain, DeviceRing, RingError};
-use weir_wire::{Offload, VnetHdr};
+use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
+use weir_wire::VnetHdr;
 
 use crate::error::StopReason;
-use crate::features::Features;
 use crate::queue::Queue;
 
 /// A receive queue.
@@ -29,9 +40,38 @@ pub(crate) struct RxQueue {
     pub(crate) hold: Times,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
+    /// Frames wait for its next buffer: kicks stay on until one came.
+    pub(crate) armed: bool,
     /// Room of the ring in use; kept between bursts.
     buffers: Vec<Slice<'static>>,
     chains: Vec<Reserved>,
+    copies: Vec<Slice<'static>>,
+    /// Batches that workers are copying.
+    order: FillOrder<Batch>,
+}
+
+/// A batch that was placed in a ring.
+#[must_use]
+pub(crate) struct Placed<'m> {
+    pub(crate) delivered: Delivered,
+    /// What is left to do.
+    pub(crate) rest: Option<Copies<'m>>,
+}
+
+/// Copies to be done without the queue's lock, then to be [finished](RxQueue::finish).
+pub(crate) struct Copies<'m> {
+    /// From, to, from, to.
+    slices: Vec<Slice<'m>>,
+    place: Place,
+}
+
+impl Copies<'_> {
+    /// The copy from senders' memory into the receiver's.
+    pub(crate) fn copy(&self) {
+        for pair in self.slices.chunks_exact(2) {
+            pair[0].copy_to(&pair[1]);
+        }
+    }
 }
 
 impl RxQueue {
@@ -43,9 +83,22 @@ impl RxQueue {
             hold_until: None,
             hold: Times::default(),
             full_since: None,
+            armed: false,
             buffers: Vec::new(),
             chains: Vec::new(),
+            copies: Vec::new(),
+            order: FillOrder::default(),
         }
+    }
+
+    /// The memory that its ring is in; `None` while the guest cannot receive.
+    pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
+        self.is_ready().then(|| Some(Arc::clone(&self.queue.ring.as_ref()?.memory)))?
+    }
+
+    /// No worker is copying into it.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.order.is_idle()
     }
 
     /// The guest can receive.
@@ -53,71 +106,121 @@ impl RxQueue {
         self.queue.enabled && self.queue.ring.as_ref().is_some_and(|ring| ring.started)
     }
 
-    /// See [`weir_engine::Port::deliver`]. `index` is the queue pair.
-    pub(crate) fn deliver(
+    /// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
+    /// `index` is the queue pair.
+    pub(crate) fn place<'m>(
         &mut self,
         index: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
+        memory: &'m GuestMemory,
+        burst: &'m Burst<'m>,
+        frames: &'m [Outgoing],
         now_ns: u64,
         counters: &PortCounters,
-    ) -> Result<Delivered, StopReason> {
-        if !self.is_ready() {
-            counters.dropped(DropReason::RxNotReady, frames.len() as u64);
-            return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
-        }
-        let Some(ring) = self.queue.ring.as_mut() else { return Ok(Delivered::default()) };
+    ) -> Result<Placed<'m>, StopReason> {
+        let Some(ring) = self.queue.ring.as_mut() else {
+            return Ok(Placed { delivered: Delivered::default(), rest: None });
+        };
         let caps = ring.features.receive_caps();
         let mut writer = Writer {
             device: &mut ring.device,
-            memory: &ring.memory,
-            features: ring.features,
+            memory,
+            vnet_len: ring.features.vnet_len(),
+            mergeable: ring.features.mergeable(),
             buffers: recycle(take(&mut self.buffers)),
             chains: take(&mut self.chains),
+            copies: recycle(take(&mut self.copies)),
             next: 0,
+            completed: 0,
             counters,
             broken: None,
             packets: 0,
             bytes: 0,
         };
-        writer.device.suppress_kicks();
+        if !self.armed {
+            writer.device.suppress_kicks();
+        }
         writer.reserve(frames.len());
-        let mut done = 0;
+        let mut list = EgressList::new(burst, frames, caps);
         let mut delivered_frames = 0;
         let mut arrived_ns = u64::MAX;
-        for outgoing in frames {
-            let frame = &burst.frames()[usize::from(outgoing.frame)];
+        loop {
             let before = writer.packets;
-            let emitted = emit(burst, frame, outgoing.tag, caps, |packet| writer.put(&packet));
-            match emitted {
+            let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
+            match sent.result {
                 Ok(Emitted::Done { lost }) => {
                     counters.dropped(DropReason::RxRingFull, lost.into());
                 }
                 Ok(Emitted::Full) => break,
-                Err(reason) => counters.dropped(reason, 1),
+                Err(reason) => counters.dropped(reason, sent.frames.into()),
             }
-            done += 1;
             if writer.packets > before {
-                delivered_frames += 1;
-                arrived_ns = arrived_ns.min(frame.arrived_ns);
+                delivered_frames += sent.frames;
+                arrived_ns = arrived_ns.min(sent.arrived_ns);
             }
         }
-        let Finished { buffers, chains, broken, bytes } = writer.finish();
-        let gone = ring.memory_gone();
+        let dealt_with = list.delivered();
+        let Finished { buffers, chains, copies, completed, broken, bytes } = writer.finish();
         (self.buffers, self.chains) = (buffers, chains);
         if let Some(error) = broken {
             return Err(StopReason::Ring { ring: 2 * index, error });
         }
-        if gone {
-            return Err(StopReason::MemoryTruncated);
-        }
 
-        let worth_waiting = self.note_full(done < frames.len(), delivered_frames > 0, now_ns);
+        let full = dealt_with.frames < frames.len();
+        let worth_waiting = self.note_full(full, delivered_frames > 0, now_ns);
+        // Under the same lock as the look that found too little: between the two another worker could
+        // see buffers that no kick comes for any more.
+        let again = full && worth_waiting && self.arm(index)?;
         counters.rx[index].frames.add(delivered_frames.into());
         counters.rx[index].bytes.add(bytes);
+        counters.merged(list.merged());
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        let hold_until = self.publish(index, batch, counters);
-        Ok(Delivered { frames: done, worth_waiting, hold_until })
+        let place = self.order.begin(completed, batch);
+        let mut delivered = Delivered { worth_waiting, again, ..dealt_with };
+        let slices = copies;
+        if !slices.is_empty() {
+            return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
+        }
+        delivered.hold_until = self.finish(index, Copies { slices, place }, counters)?;
+        Ok(Placed { delivered, rest: None })
+    }
+
+    /// What was placed is copied: shows the guest all that is now complete up to it, with one index
+    /// write, and asks the policy about the call. Says when the policy wants to be asked again.
+    pub(crate) fn finish(
+        &mut self,
+        index: usize,
+        copies: Copies<'_>,
+        counters: &PortCounters,
+    ) -> Result<Option<u64>, StopReason> {
+        self.copies = recycle(copies.slices);
+        stages::lap(Stage::Copy);
+        let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
+        let chains = self.order.finish(copies.place, |batch| {
+            all.frames += batch.frames;
+            all.bytes += batch.bytes;
+            all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
+        });
+        let Some(ring) = self.queue.ring.as_mut() else { return Ok(None) };
+        if ring.memory_gone() {
+            return Err(StopReason::MemoryTruncated);
+        }
+        if ring.device.publish_first(chains) == 0 || all.frames == 0 {
+            return Ok(None);
+        }
+        stages::lap(Stage::Publish);
+        let now_ns = clock::now_ns();
+        self.pending_since.get_or_insert(now_ns);
+        let verdict = self.moderation.published(now_ns, all);
+        Ok(self.act(index, verdict, counters))
+    }
+
+    /// Asks for a kick at the next buffer, and says whether one came since the last look.
+    fn arm(&mut self, index: usize) -> Result<bool, StopReason> {
+        let Some(ring) = self.queue.ring.as_mut() else { return Ok(false) };
+        let seen = ring.device.available();
+        let now = ring.device.enable_kicks();
+        self.armed = true;
+        now.map(|now| now > seen).map_err(|error| StopReason::Ring { ring: 2 * index, error })
     }
 
     /// Whether frames may wait for this receiver: not when it has taken nothing for so long that
@@ -131,18 +234,6 @@ impl RxQueue {
         }
         let since = *self.full_since.get_or_insert(now_ns);
         now_ns.saturating_sub(since) < PARKED_NS_MAX
-    }
-
-    /// One index write for the burst, and the policy's verdict on the call.
-    fn publish(&mut self, index: usize, batch: Batch, counters: &PortCounters) -> Option<u64> {
-        let ring = self.queue.ring.as_mut()?;
-        if ring.device.publish() == 0 || batch.frames == 0 {
-            return None;
-        }
-        let now_ns = clock::now_ns();
-        self.pending_since.get_or_insert(now_ns);
-        let verdict = self.moderation.published(now_ns, batch);
-        self.act(index, verdict, counters)
     }
 
     fn act(&mut self, index: usize, verdict: Verdict, counters: &PortCounters) -> Option<u64> {
@@ -161,6 +252,7 @@ impl RxQueue {
     /// Tells the guest of everything published.
     fn announce(&mut self, index: usize, counters: &PortCounters) {
         let called = self.queue.call_if_wanted();
+        stages::lap(Stage::Call);
         let now_ns = clock::now_ns();
         let how = if called == Some(true) {
             counters.rx[index].calls.add(1);
@@ -204,6 +296,8 @@ impl RxQueue {
         self.pending_since = None;
         self.hold_until = None;
         self.full_since = None;
+        self.armed = false;
+        self.order.clear();
         self.moderation.reset();
     }
 
@@ -228,66 +322,88 @@ struct Reserved {
 }
 
 /// Writes packets into a ring, one after the other.
-struct Writer<'r> {
+struct Writer<'r, 'm> {
     device: &'r mut DeviceRing,
-    memory: &'r GuestMemory,
-    features: Features,
-    buffers: Vec<Slice<'r>>,
+    memory: &'m GuestMemory,
+    vnet_len: usize,
+    mergeable: bool,
+    buffers: Vec<Slice<'m>>,
     /// Chains taken ahead; those from `next` on are free.
     chains: Vec<Reserved>,
     next: usize,
+    /// Copies that are put off: from, to, from, to.
+    copies: Vec<Slice<'m>>,
+    completed: u16,
     counters: &'r PortCounters,
     broken: Option<RingError>,
     packets: u32,
     bytes: u64,
 }
 
+/// A chain that was taken ahead; its front is fetched to be written.
+#[inline]
+fn reserved(chain: Chain, pieces: Pieces<'_, '_>) -> Reserved {
+    let Pieces { first, all } = pieces;
+    if let Some(piece) = all.get(first) {
+        piece.prefetch_write();
+    }
+    Reserved { chain, pieces: (first, all.len()) }
+}
+
 /// What is left of a [`Writer`].
-struct Finished {
+struct Finished<'m> {
     buffers: Vec<Slice<'static>>,
     chains: Vec<Reserved>,
+    copies: Vec<Slice<'m>>,
+    /// Chains.
+    completed: u16,
     broken: Option<RingError>,
     bytes: u64,
 }
 
-impl<'r> Writer<'r> {
+impl<'m> Writer<'_, 'm> {
     /// Takes chains ahead, one per packet to come, so that the processor fetches all of them while
-    /// the first are written. What goes wrong shows when a packet needs the chain.
+    /// the first are written. By itself, so that its loop has the processor's registers to itself.
+    #[inline(never)]
     fn reserve(&mut self, packets: usize) {
         if usize::from(self.device.available()) < packets && self.device.refill().is_err() {
             return;
         }
-        for _ in 0..packets {
-            if !matches!(self.reserve_one(), Ok(true)) {
-                return;
-            }
-        }
+        let packets = packets as u16; // a burst
+        self.device.fetch_ahead(packets);
+        let Self { device, memory, buffers, chains, .. } = self;
+        // An error shows again when a packet needs the chain.
+        let _ = device.take_writable_burst(packets, memory, buffers, |chain, pieces| {
+            chains.push(reserved(chain, pieces));
+        });
     }
 
     /// Takes one chain more; `false` when there is none.
-    #[inline]
+    #[cold]
     fn reserve_one(&mut self) -> Result<bool, RingError> {
         let first = self.buffers.len();
         let Some(chain) = self.device.take_writable(self.memory, &mut self.buffers)? else {
             return Ok(false);
         };
-        self.buffers[first].prefetch_write();
-        self.chains.push(Reserved { chain, pieces: (first, self.buffers.len()) });
+        self.chains.push(reserved(chain, Pieces { first, all: &self.buffers }));
         Ok(true)
     }
 
-    fn put(&mut self, packet: &Packet<'_, '_>) -> Put {
-        let first = self.next;
-        let put = self.place(packet);
-        if !matches!(put, Ok(Put::Done)) {
-            self.next = first;
-        }
-        match put {
+    #[inline(always)]
+    fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
+        if self.place_in_one(packet) { Put::Done } else { self.put_in_several(packet) }
+    }
+
+    #[inline(never)]
+    fn put_in_several(&mut self, packet: &Packet<'_, 'm>) -> Put {
+        match self.place(packet) {
             Ok(Put::Done) => {
                 self.packets += 1;
-                self.bytes += packet.len() as u64;
+                self.bytes += packet.frames_len() as u64;
                 Put::Done
             }
+            // Frames that are too large together are not so each by itself.
+            Ok(Put::Refused) if packet.frames > 1 => Put::Full,
             Ok(Put::Refused) => {
                 self.counters.dropped(DropReason::RxBufferTooSmall, 1);
                 Put::Refused
@@ -300,57 +416,99 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Writes the packet into as many chains as it needs and completes them. Nothing is written
-    /// unless the whole packet fits.
-    #[inline]
-    fn place(&mut self, packet: &Packet<'_, '_>) -> Result<Put, RingError> {
-        let vnet_len = self.features.vnet_len();
-        let need = vnet_len + packet.len();
-        let mergeable = self.features.mergeable();
+    /// The usual case: a frame that goes as it is, and a next chain that is one buffer with room for
+    /// all of it. `false`, with nothing done, where it is not so.
+    #[inline(always)]
+    fn place_in_one(&mut self, packet: &Packet<'_, 'm>) -> bool {
+        let Some(&Reserved { chain, pieces: (first, end) }) = self.chains.get(self.next) else {
+            return false;
+        };
+        let need = VnetHdr::LEN + packet.len();
+        let Some(&buffer) = self.buffers.get(first).filter(|buffer| buffer.len() >= need) else {
+            return false;
+        };
+        let plain = packet.offload.is_none() && self.vnet_len == VnetHdr::LEN;
+        if !plain || end - first > 1 || !buffer.write_array(PLAIN_VNET) {
+            return false;
+        }
+        let rest = buffer.skip(VnetHdr::LEN);
+        rest.write(packet.head.as_slice());
+        if packet.has_body() {
+            self.put_off(packet, rest.skip(packet.head.len()));
+        }
+        self.packets += 1;
+        self.bytes += packet.frames_len() as u64;
+        self.device.complete(chain.head, need as u32); // a packet is shorter than 2^17
+        self.completed += 1;
+        self.next += 1;
+        true
+    }
+
+    /// Notes the copy of what follows the packet's head.
+    fn put_off(&mut self, packet: &Packet<'_, 'm>, mut to: Slice<'m>) {
+        for from in packet.body() {
+            self.copies.extend([from, to.first(from.len())]);
+            to = to.skip(from.len());
+        }
+    }
+
+    /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and
+    /// no chain is used, unless the whole packet fits.
+    #[inline(never)]
+    fn place(&mut self, packet: &Packet<'_, 'm>) -> Result<Put, RingError> {
+        let need = self.vnet_len + packet.len();
         let ring_size = usize::from(self.device.config().size);
-        let chains_max = if mergeable { RX_MERGE_MAX.min(ring_size) } else { 1 };
+        let chains_max = if self.mergeable { RX_MERGE_MAX.min(ring_size) } else { 1 };
         let first = self.next;
+        let mut end = first;
         let mut room = 0u64;
         while room < need as u64 {
-            if self.next - first == chains_max {
+            if end - first == chains_max {
                 return Ok(Put::Refused);
             }
-            if self.next == self.chains.len() {
+            if end == self.chains.len() {
                 let found = self.reserve_one()?;
                 if !found && (self.device.refill()? == 0 || !self.reserve_one()?) {
                     return Ok(Put::Full);
                 }
             }
-            room += u64::from(self.chains[self.next].chain.len);
-            self.next += 1;
+            room += u64::from(self.chains[end].chain.len);
+            end += 1;
         }
+        self.next = end;
 
-        let chains = &self.chains[first..self.next];
-        let (from, to) = (self.chains[first].pieces.0, self.chains[self.next - 1].pieces.1);
+        let chains = &self.chains[first..end];
+        let (from, to) = (self.chains[first].pieces.0, self.chains[end - 1].pieces.1);
         let mut cursor = Cursor { pieces: &self.buffers[from..to], skip: 0 };
         // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
-        cursor.write_vnet(packet.offload, chains.len() as u16, vnet_len);
+        cursor.write(&packet.offload.to_vnet(chains.len() as u16).to_bytes()[..self.vnet_len]);
         cursor.write(packet.head.as_slice());
         for slice in packet.body() {
-            cursor.copy(slice);
+            cursor.put_off(slice, &mut self.copies);
         }
         let mut left = need as u32; // a packet is shorter than 2^17
         for Reserved { chain, .. } in chains {
             let written = chain.len.min(left);
             self.device.complete(chain.head, written);
+            self.completed += 1;
             left -= written;
         }
         Ok(Put::Done)
     }
 
     /// Gives back what was taken ahead and not used.
-    fn finish(mut self) -> Finished {
+    fn finish(mut self) -> Finished<'m> {
         self.device.give_back((self.chains.len() - self.next) as u16);
         self.chains.clear();
-        let Self { buffers, chains, broken, bytes, .. } = self;
-        Finished { buffers: recycle(buffers), chains, broken, bytes }
+        let Self { buffers, chains, copies, completed, broken, bytes, .. } = self;
+        Finished { buffers: recycle(buffers), chains, copies, completed, broken, bytes }
     }
 }
+
+/// The virtio-net header of a frame in one buffer with nothing left to do. It goes there in whole
+/// words that were never in memory before: a load that spans several smaller stores would wait until
+/// every store before it, to lines that the guest's core holds, is done.
+const PLAIN_VNET: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// A position in a list of slices.
 struct Cursor<'p, 'm> {
@@ -358,7 +516,7 @@ struct Cursor<'p, 'm> {
     skip: usize,
 }
 
-impl Cursor<'_, '_> {
+impl<'m> Cursor<'_, 'm> {
     #[inline]
     fn advance(&mut self, by: usize) {
         self.skip += by;
@@ -366,23 +524,6 @@ impl Cursor<'_, '_> {
             self.pieces = &self.pieces[1..];
             self.skip = 0;
         }
-    }
-
-    /// The virtio-net header: all but always of nothing, and always at the front of a buffer. Its
-    /// bytes go there in whole words that were never in memory before: a load that spans several
-    /// smaller stores would wait until every store before it, to lines that the guest's core
-    /// holds, is done.
-    #[inline]
-    fn write_vnet(&mut self, offload: &Offload, num_buffers: u16, vnet_len: usize) {
-        if let (true, Some(first), VnetHdr::LEN) =
-            (offload.is_none(), self.pieces.first(), vnet_len)
-        {
-            let [low, high] = num_buffers.to_le_bytes();
-            if first.write_array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, low, high]) {
-                return self.advance(VnetHdr::LEN);
-            }
-        }
-        self.write(&offload.to_vnet(num_buffers).to_bytes()[..vnet_len]);
     }
 
     #[inline]
@@ -394,13 +535,15 @@ impl Cursor<'_, '_> {
         }
     }
 
-    /// The copy from the sender's memory into the receiver's.
+    /// Notes the copy from the sender's memory into the receiver's.
     #[inline]
-    fn copy(&mut self, mut from: Slice<'_>) {
+    fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<Slice<'m>>) {
         while let (Some(piece), false) = (self.pieces.first(), from.is_empty()) {
-            let copied = from.copy_to(&piece.skip(self.skip));
-            from = from.skip(copied);
-            self.advance(copied);
+            let to = piece.skip(self.skip);
+            let len = from.len().min(to.len());
+            copies.extend([from.first(len), to]);
+            from = from.skip(len);
+            self.advance(len);
         }
     }
 }

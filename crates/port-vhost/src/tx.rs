@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Frame, FrameError, Parked, Scratch, TakenChain};
+use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
+use weir_ring::{Chain, Pieces, RingError};
 
 use crate::error::StopReason;
-use crate::features::Features;
 use crate::queue::{Queue, Ring};
 
 /// A frame that waits in the guest's own memory for a receiver that was full.
@@ -58,6 +59,7 @@ impl TxQueue {
         };
         let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
         let from_ring = burst.frames().len();
+        stages::lap(Stage::Take);
         if what == Take::New {
             self.injected.take_if(|frame| burst.add_own(frame, now_ns));
         }
@@ -89,6 +91,7 @@ impl TxQueue {
         Ok(Taken {
             frames: consumed,
             more,
+            peek: true,
             parked: self.waiting.len(),
             parked_until: self.waiting.front().map(|first| first.since_ns + PARKED_NS_MAX),
         })
@@ -106,32 +109,20 @@ impl TxQueue {
         let Some(ring) = self.queue.ring.as_mut() else {
             return;
         };
-        let mut waits_for: [Option<PortId>; BURST_MAX] = [None; BURST_MAX];
-        for waiting in &burst.parked {
-            waits_for[usize::from(waiting.frame)] = Some(waiting.port);
+        let frames = &burst.frames()[..from_ring];
+        if burst.parked.is_empty() && what == Take::New {
+            frames.iter().for_each(|frame| ring.device.complete(frame.token, 0));
+        } else {
+            settle_parked(ring, &mut self.waiting, what, frames, &burst.parked, counters);
         }
-        // Parked again: before those that were not looked at.
-        let rest =
-            if what == Take::Parked { std::mem::take(&mut self.waiting) } else { VecDeque::new() };
-        for (frame, waits_for) in burst.frames()[..from_ring].iter().zip(waits_for) {
-            if let Some(port) = waits_for {
-                ring.device.keep(frame.token);
-                let since_ns = frame.arrived_ns;
-                self.waiting.push_back(Waiting { head: frame.token, port, since_ns });
-                if what == Take::New {
-                    counters.parked.add(1);
-                }
-            } else {
-                ring.device.complete(frame.token, 0);
-            }
-        }
-        self.waiting.extend(rest);
         ring.device.publish();
+        stages::lap(Stage::Publish);
         match self.queue.call_if_wanted() {
             Some(true) => counters.tx[index].calls.add(1),
             Some(false) => counters.tx[index].calls_suppressed.add(1),
             None => {}
         }
+        stages::lap(Stage::Call);
     }
 
     /// Drops what waits, so that the ring can stop with nothing in flight.
@@ -148,9 +139,39 @@ impl TxQueue {
     }
 }
 
+/// Completes frames that were forwarded and keeps those that were parked.
+#[cold]
+fn settle_parked(
+    ring: &mut Ring,
+    waiting: &mut VecDeque<Waiting>,
+    what: Take,
+    frames: &[Frame],
+    parked: &[Parked],
+    counters: &PortCounters,
+) {
+    let mut waits_for: [Option<PortId>; BURST_MAX] = [None; BURST_MAX];
+    for parked in parked {
+        waits_for[usize::from(parked.frame)] = Some(parked.port);
+    }
+    // Parked again: before those that were not looked at.
+    let rest = if what == Take::Parked { std::mem::take(waiting) } else { VecDeque::new() };
+    for (frame, waits_for) in frames.iter().zip(waits_for) {
+        if let Some(port) = waits_for {
+            ring.device.keep(frame.token);
+            waiting.push_back(Waiting { head: frame.token, port, since_ns: frame.arrived_ns });
+            if what == Take::New {
+                counters.parked.add(1);
+            }
+        } else {
+            ring.device.complete(frame.token, 0);
+        }
+    }
+    waiting.extend(rest);
+}
+
 /// A ring or frame error, before it is known in which ring.
 enum Broken {
-    Ring(weir_ring::RingError),
+    Ring(RingError),
     Frame(FrameError),
 }
 
@@ -163,13 +184,15 @@ impl Broken {
     }
 }
 
-impl From<weir_ring::RingError> for Broken {
-    fn from(error: weir_ring::RingError) -> Self {
+impl From<RingError> for Broken {
+    fn from(error: RingError) -> Self {
         Self::Ring(error)
     }
 }
 
-/// New frames from the ring. Says how many chains that took.
+/// New frames from the ring. Says how many chains that took. By itself, so that its loops have the
+/// processor's registers to themselves.
+#[inline(never)]
 fn fill_new<'m>(
     ring: &mut Ring,
     memory: &'m GuestMemory,
@@ -180,14 +203,15 @@ fn fill_new<'m>(
     let Ring { device, features, .. } = ring;
     device.suppress_kicks();
     device.refill()?;
-    while burst.chains.len() < BURST_MAX {
-        let first = burst.pieces.len();
-        let Some(chain) = device.take_readable(memory, &mut burst.pieces)? else { break };
-        note(burst, first, chain);
-    }
+    device.fetch_ahead(BURST_MAX as u16);
+    let Burst { chains, pieces, .. } = burst;
+    device.take_readable_burst(BURST_MAX as u16, memory, pieces, |chain, pieces| {
+        chains.push(note(chain, pieces));
+    })?;
+    let vnet_len = features.vnet_len();
     for i in 0..burst.chains.len() {
         let chain = burst.chains[i];
-        if !add(burst, chain, *features, now_ns, counters)? {
+        if !add(burst, chain, vnet_len, now_ns, counters)? {
             device.complete(chain.token, 0);
         }
     }
@@ -213,24 +237,23 @@ fn fill_waiting<'m>(
         }
         let first = burst.pieces.len();
         let chain = device.retake_readable(frame.head, memory, &mut burst.pieces)?;
-        let chain = note(burst, first, chain);
-        if !add(burst, chain, *features, frame.since_ns, counters)? {
+        let chain = note(chain, Pieces { first, all: &burst.pieces });
+        burst.chains.push(chain);
+        if !add(burst, chain, features.vnet_len(), frame.since_ns, counters)? {
             device.complete(chain.token, 0);
         }
     }
     Ok(burst.chains.len())
 }
 
-/// Remembers a chain whose pieces were appended from `first` on, and has its front fetched.
+/// A chain as the burst knows it; its front is fetched.
 #[inline]
-fn note(burst: &mut Burst<'_>, first: usize, chain: weir_ring::Chain) -> TakenChain {
-    if let Some(piece) = burst.pieces.get(first) {
+fn note(chain: Chain, pieces: Pieces<'_, '_>) -> TakenChain {
+    let Pieces { first, all } = pieces;
+    if let Some(piece) = all.get(first) {
         piece.prefetch();
     }
-    let pieces = (first as u32, burst.pieces.len() as u32);
-    let chain = TakenChain { token: chain.head, len: chain.len, pieces };
-    burst.chains.push(chain);
-    chain
+    TakenChain { token: chain.head, len: chain.len, pieces: (first as u32, all.len() as u32) }
 }
 
 /// Adds a chain's frame to the burst. `false`: it was dropped, with a counter.
@@ -238,11 +261,11 @@ fn note(burst: &mut Burst<'_>, first: usize, chain: weir_ring::Chain) -> TakenCh
 fn add(
     burst: &mut Burst<'_>,
     chain: TakenChain,
-    features: Features,
+    vnet_len: usize,
     arrived_ns: u64,
     counters: &PortCounters,
 ) -> Result<bool, Broken> {
-    let Err(error) = burst.add(chain, features.vnet_len(), arrived_ns) else { return Ok(true) };
+    let Err(error) = burst.add(chain, vnet_len, arrived_ns) else { return Ok(true) };
     let reason = error.drop_reason().ok_or(Broken::Frame(error))?;
     counters.dropped(reason, 1);
     Ok(false)

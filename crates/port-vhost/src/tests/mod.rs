@@ -3,6 +3,7 @@
 mod hostile;
 mod peer;
 mod session;
+mod together;
 mod traffic;
 
 use std::fs::File;
@@ -28,15 +29,16 @@ pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_F
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;
 
 pub(crate) const RING_PACKED: u64 = 1 << 34;
+pub(crate) const IN_ORDER: u64 = 1 << 35;
 
 /// What a plain modern driver with split rings acknowledges.
 pub(crate) fn modern() -> u64 {
-    OFFERED & !RING_PACKED
+    OFFERED & !(RING_PACKED | IN_ORDER)
 }
 
 /// The same over every format of rings.
-pub(crate) fn formats() -> [u64; 2] {
-    [0, RING_PACKED].map(|format| modern() | format)
+pub(crate) fn formats() -> [u64; 4] {
+    [0, RING_PACKED, IN_ORDER, RING_PACKED | IN_ORDER].map(|format| modern() | format)
 }
 
 pub(crate) struct Switch {
@@ -46,7 +48,11 @@ pub(crate) struct Switch {
 
 impl Switch {
     pub fn new() -> Self {
-        let engine = Engine::start(1).unwrap();
+        Self::with_workers(1)
+    }
+
+    pub fn with_workers(workers: usize) -> Self {
+        let engine = Engine::start(workers).unwrap();
         let manager = Manager::start(Arc::clone(&engine)).unwrap();
         Self { manager, engine }
     }

@@ -184,6 +184,160 @@ fn a_receiver_without_tso_gets_segments() {
     }
 }
 
+/// A UDP datagram; the checksum left to do as the stack leaves it.
+fn udp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
+    let (mut frame, vnet) = tcp(from, to, payload);
+    frame.drain(42..54);
+    frame[23] = 17;
+    frame[16..18].copy_from_slice(&(28 + payload as u16).to_be_bytes());
+    let ip_sum = weir_wire::checksum::ipv4_header_checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&ip_sum.to_be_bytes());
+    let len = 8 + payload as u16;
+    frame[38..40].copy_from_slice(&len.to_be_bytes());
+    let pseudo = udp_pseudo_header(len);
+    frame[40..42].copy_from_slice(&pseudo.folded().to_be_bytes());
+    (frame, VnetHdr { csum_offset: 6, ..vnet })
+}
+
+fn udp_pseudo_header(len: u16) -> weir_wire::Sum {
+    weir_wire::checksum::pseudo_header_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, len)
+}
+
+#[test]
+fn udp_gso_passes_untouched_between_guests_that_have_it() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let (sent, vnet) = udp(&a, &b, 40_000);
+        let vnet = VnetHdr { gso_type: vnet::GSO_UDP_L4, gso_size: 1400, hdr_len: 42, ..vnet };
+        a.offer(0, &vnet, &sent);
+        a.send_now();
+        let (arrived_vnet, arrived) = b.wait_received();
+        assert!(arrived == sent);
+        assert_eq!(VnetHdr { num_buffers: 0, ..arrived_vnet }, vnet);
+    }
+}
+
+#[test]
+fn a_receiver_without_udp_gso_gets_datagrams() {
+    const USO: u64 = 1 << 54 | 1 << 55;
+    // One version of IP is not enough; and without checksum offload there is none of the others.
+    for lacks in [USO, 1 << 54, 1 << 55, GUEST_OFFLOADS] {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern() & !lacks));
+        introduce(&mut a, &mut b);
+        let (sent, vnet) = udp(&a, &b, 3001);
+        let vnet = VnetHdr { gso_type: vnet::GSO_UDP_L4, gso_size: 1000, ..vnet };
+        a.offer(0, &vnet, &sent);
+        a.send_now();
+        a.reap();
+        for payload in sent[42..].chunks(1000) {
+            let (vnet, datagram) = b.wait_received();
+            let len = 8 + payload.len() as u16;
+            assert_eq!(vnet.gso_type, vnet::GSO_NONE);
+            assert_eq!(datagram[38..40], len.to_be_bytes());
+            assert!(datagram[42..] == *payload);
+            let mut sum = udp_pseudo_header(len);
+            match vnet.flags {
+                vnet::F_NEEDS_CSUM => assert_eq!(datagram[40..42], sum.folded().to_be_bytes()),
+                _ => {
+                    sum.add(&datagram[34..]);
+                    assert_eq!(sum.folded(), 0xffff);
+                }
+            }
+        }
+        assert_eq!(b.received(), None);
+    }
+}
+
+/// Ten segments of a stream as a wire carries them: MTU-sized, checksums complete.
+fn stream(from: &Guest, to: &Guest) -> Vec<Vec<u8>> {
+    let (whole, vnet) = tcp(from, to, 9 * 1448 + 100);
+    let vnet = VnetHdr { gso_type: vnet::GSO_TCPV4, gso_size: 1448, ..vnet };
+    let offload = Offload::from_vnet(&vnet, &whole, whole.len() as u32).unwrap();
+    let head = weir_wire::Head::copy_of(&whole);
+    let segmenter = weir_wire::Segmenter::new(&head, &offload, whole.len() as u32).unwrap();
+    let complete = |mut segment: weir_wire::Segment| {
+        let from = 54 + segment.payload_offset as usize;
+        let payload = &whole[from..from + segment.payload_len as usize];
+        let mut rest = weir_wire::Sum::new();
+        rest.add(payload);
+        weir_wire::fill_checksum(&mut segment.head, segment.csum, rest).unwrap();
+        [segment.head.as_slice(), payload].concat()
+    };
+    segmenter.map(complete).collect()
+}
+
+fn send_all(from: &mut Guest, frames: &[Vec<u8>]) {
+    for (slot, frame) in frames.iter().enumerate() {
+        from.offer(slot as u64, &VnetHdr::default(), frame);
+    }
+    from.send_now();
+    from.reap();
+}
+
+#[test]
+fn segments_of_one_burst_arrive_as_one_packet() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let before = b.port.counters().rx[0].frames.get();
+        let bytes_before = b.port.counters().rx[0].bytes.get();
+        let frames = stream(&a, &b);
+        send_all(&mut a, &frames);
+        let (vnet, arrived) = b.wait_received();
+        let (whole, partial) = tcp(&a, &b, 9 * 1448 + 100);
+        assert!(arrived == whole, "as if its sender had left the cutting to others");
+        assert_eq!(
+            vnet,
+            VnetHdr {
+                gso_type: vnet::GSO_TCPV4,
+                gso_size: 1448,
+                hdr_len: 54,
+                num_buffers: (whole.len() + 12).div_ceil(2048) as u16,
+                ..partial
+            }
+        );
+        assert_eq!(b.received(), None);
+        let counters = b.port.counters();
+        assert_eq!(counters.gro.get(), 1);
+        assert_eq!(counters.rx[0].frames.get() - before, 10, "frames as they came");
+        let bytes: usize = frames.iter().map(Vec::len).sum();
+        assert_eq!(counters.rx[0].bytes.get() - bytes_before, bytes as u64);
+    }
+}
+
+#[test]
+fn segments_for_a_receiver_without_tso_arrive_each_by_itself() {
+    let switch = Switch::new();
+    let mut a = switch.guest(1, modern());
+    let mut b = switch.guest(2, modern() & !(1 << 7));
+    introduce(&mut a, &mut b);
+    let frames = stream(&a, &b);
+    send_all(&mut a, &frames);
+    for frame in &frames {
+        assert_eq!(b.wait_received(), (Offload::NONE.to_vnet(1), frame.clone()));
+    }
+    assert_eq!(b.port.counters().gro.get(), 0);
+}
+
+#[test]
+fn segments_too_large_together_for_buffers_that_cannot_be_merged_arrive_each_by_itself() {
+    let switch = Switch::new();
+    let mut a = switch.guest(1, modern());
+    let mut b = switch.guest(2, modern() & !(1 << 15));
+    introduce(&mut a, &mut b);
+    // No two of 1448 bytes fit into a buffer of 2 KiB.
+    let frames = &stream(&a, &b)[..9];
+    send_all(&mut a, frames);
+    for frame in frames {
+        assert_eq!(b.wait_received(), (Offload::NONE.to_vnet(1), frame.clone()));
+    }
+    assert_eq!(drops(&b.port, "rx_buffer_too_small"), 0);
+}
+
 #[test]
 fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
     for format in formats() {

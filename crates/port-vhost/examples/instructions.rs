@@ -1,0 +1,200 @@
+//! The part of a packet's way that is weir's, alone in a function, so that its instructions can be
+//! counted: two guests' drivers, two ports, and bursts of frames from the first to the second.
+//!
+//! ```sh
+//! cargo build --release -p weir-port-vhost --example instructions
+//! valgrind --tool=callgrind --toggle-collect='instructions::measured*' \
+//!     target/release/examples/instructions split 64 32 1000
+//! ```
+//!
+//! What is counted is what a worker does for a burst: [`Port::take`] with everything below it, up to
+//! the receiver's used index and the decision whether to call. Drivers, sleep, wake-ups and kicks
+//! are not. The number of frames that were counted is printed at the end.
+//!
+//! No worker and no driver runs beside it: the ports are not in the engine's table, so that its
+//! worker passes over their kicks, and rings are served from here.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::hint::black_box;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_engine::burst::Scratch;
+use weir_engine::{
+    Engine, Forwarder, Ingress, Port, PortCounters, Ports, Side, Slot, Take, Taken, clock,
+};
+use weir_fabric::{PortConfig, PortId};
+use weir_policy::moderation::Kind;
+use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
+use weir_vif::{Features, Options, QueuePair, Vif};
+use weir_wire::{Mac, Offload};
+
+const USAGE: &str = "usage: instructions split|packed FRAME_BYTES BURST BURSTS";
+/// Entries of each ring: QEMU's default.
+const QUEUE_SIZE: u16 = 256;
+/// Bursts before those that count: vectors have their room, addresses are learned, and each place
+/// of the rings was used, several times.
+const WARM_UP: usize = 64;
+/// How long a guest's rings may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Local experimental ethertype (IEEE 802).
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
+/// The guest that sends, and the one that receives.
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [format, frame_bytes, burst, bursts] = args.as_slice() else { return Err(USAGE.into()) };
+    let packed = match format.as_str() {
+        "split" => false,
+        "packed" => true,
+        _ => return Err(USAGE.into()),
+    };
+    let [frame_bytes, burst, bursts] = [frame_bytes, burst, bursts].map(|arg| arg.parse::<usize>());
+    let (frame_bytes, burst, bursts) = (frame_bytes?, burst?, bursts?);
+
+    let mut rig = Rig::new(packed)?;
+    let [mut sender, mut receiver] = [rig.guest(SENDER)?, rig.guest(RECEIVER)?];
+    rig.learn(&mut sender, SENDER)?;
+    rig.learn(&mut receiver, RECEIVER)?;
+
+    let frame = frame(MACS[SENDER], MACS[RECEIVER], frame_bytes);
+    let mut arrived = 0;
+    for number in 0..WARM_UP + bursts {
+        for _ in 0..burst {
+            sender.pair.send(&frame, &Offload::NONE)?;
+        }
+        sender.pair.flush();
+        let taken = if number < WARM_UP { rig.serve(SENDER) } else { measured(&mut rig) };
+        if taken.frames != burst {
+            return Err(format!("{} of {burst} frames were taken at once", taken.frames).into());
+        }
+        while receiver.pair.recv(|frame| frame.len).is_some() {
+            arrived += usize::from(number >= WARM_UP);
+        }
+    }
+    if arrived != burst * bursts {
+        return Err(format!("{arrived} frames of {bursts} times {burst} arrived").into());
+    }
+    println!("{arrived}");
+    Ok(())
+}
+
+/// The function whose instructions, and those of what it calls, are counted: one burst.
+#[inline(never)]
+fn measured(rig: &mut Rig) -> Taken {
+    black_box(rig).serve(SENDER)
+}
+
+/// A switch of two ports that only moves when told to.
+struct Rig {
+    ports: Ports,
+    scratch: Scratch,
+    forwarder: Forwarder,
+    manager: Manager,
+    engine: Arc<Engine>,
+    vhost: Vec<Arc<VhostPort>>,
+    features: Features,
+}
+
+/// A driver.
+struct Guest {
+    pair: QueuePair,
+    /// Its session: the rings stop when it ends.
+    _vif: Vif,
+}
+
+impl Rig {
+    fn new(packed: bool) -> Result<Self, Box<dyn Error>> {
+        let engine = Engine::start(1)?;
+        let manager = Manager::start(Arc::clone(&engine))?;
+        let options = VhostOptions {
+            name: "guest".into(),
+            queue_pairs: 1,
+            moderation: Kind::Immediate,
+            latency_budget_ns: weir_limits::LATENCY_BUDGET_NS_DEFAULT,
+        };
+        let mut vhost = Vec::new();
+        for _ in MACS {
+            let id = engine.fabric().add_port(PortConfig::vif())?;
+            let counters = Arc::new(PortCounters::default());
+            vhost.push(Arc::new(VhostPort::new(id, counters, &options)));
+        }
+        let mut features = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
+        if packed {
+            features = features | Features::RING_PACKED;
+        }
+        Ok(Self {
+            ports: Ports::new(),
+            scratch: Scratch::default(),
+            forwarder: Forwarder::default(),
+            manager,
+            engine,
+            vhost,
+            features,
+        })
+    }
+
+    /// Connects a guest to port `index`, the next one, and starts its rings.
+    fn guest(&mut self, index: usize) -> Result<Guest, Box<dyn Error>> {
+        let port = Arc::clone(&self.vhost[index]);
+        let (ours, theirs) = UnixStream::pair()?;
+        self.manager.add(Arc::clone(&port), Endpoint::Connected(ours))?;
+        let options = Options {
+            queue_size: QUEUE_SIZE,
+            features: self.features,
+            required: self.features & (Features::VERSION_1 | Features::RING_PACKED),
+            ..Options::new(MACS[index])
+        };
+        let mut vif = Vif::over(theirs, &options)?;
+        let pair = vif.queue_pairs().remove(0);
+        port.kicked(0, Side::Rx);
+        port.kicked(0, Side::Tx);
+        let start = Instant::now();
+        while port.info().state != State::Running {
+            if start.elapsed() > START_TIMEOUT {
+                return Err(format!("the rings of guest {index} do not start").into());
+            }
+            thread::yield_now();
+        }
+        let counters = Arc::new(PortCounters::default());
+        self.ports.push(Some(Slot { port, counters }));
+        Ok(Guest { pair, _vif: vif })
+    }
+
+    /// Lets the switch see where a guest is.
+    fn learn(&mut self, guest: &mut Guest, index: usize) -> Result<(), Box<dyn Error>> {
+        guest.pair.send(&frame(MACS[index], Mac::BROADCAST, 64), &Offload::NONE)?;
+        guest.pair.flush();
+        self.serve(index);
+        Ok(())
+    }
+
+    /// What a worker does for one burst of guest `index`.
+    fn serve(&mut self, index: usize) -> Taken {
+        let Self { ports, scratch, forwarder, engine, .. } = self;
+        let (Some(Some(slot)), Some(port)) =
+            (ports.get(index), u16::try_from(index).ok().and_then(PortId::new))
+        else {
+            return Taken::default();
+        };
+        let now_ns = clock::now_ns();
+        let view = engine.fabric().view();
+        let ingress = Ingress { view: &view, ports, port, counters: &slot.counters, now_ns };
+        slot.port.take(0, Take::New, now_ns, scratch, &mut |burst| {
+            forwarder.forward(ingress, burst);
+        })
+    }
+}
+
+/// A frame of `len` bytes.
+fn frame(from: Mac, to: Mac, len: usize) -> Vec<u8> {
+    let mut frame = [&to.0[..], &from.0, &ETHERTYPE].concat();
+    frame.resize(len.max(frame.len()), 0);
+    frame
+}
