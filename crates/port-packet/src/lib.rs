@@ -29,7 +29,7 @@ mod socket;
 mod sys;
 
 pub use error::PacketError;
-pub use socket::{PacketInfo, PacketOptions, PacketSocket};
+pub use socket::{PacketInfo, PacketOptions, PacketSocket, promiscuous};
 
 #[cfg(test)]
 mod tests;

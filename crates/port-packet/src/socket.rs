@@ -98,6 +98,18 @@ impl PacketSocket {
     }
 }
 
+/// Makes interface `index` take frames for every address, as long as the result is open. It is a
+/// packet socket that receives nothing.
+///
+/// # Errors
+/// `EPERM`: it takes `CAP_NET_RAW`.
+pub fn promiscuous(index: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    sys::add_promiscuous(socket.as_fd(), index)?;
+    Ok(socket)
+}
+
 fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, PacketError> {
     let failed = |step| setup_failed(name, step);
     let mut queues = Vec::with_capacity(count);

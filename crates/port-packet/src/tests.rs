@@ -12,7 +12,7 @@ use weir_engine::burst::Scratch;
 use weir_engine::{Engine, Port, PortCounters, Take};
 use weir_fabric::PortConfig;
 use weir_guestmem::HostBuffer;
-use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN};
+use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
 use weir_wire::{VnetHdr, vnet};
 
 use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};

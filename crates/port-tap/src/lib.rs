@@ -3,8 +3,9 @@
 //! | file | what |
 //! |---|---|
 //! | `device.rs` | [`Tap`]: open or attach, offloads |
-//! | `link.rs` | [`Link`]: an interface's MTU, address and state |
+//! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
 //! | `frame_device.rs` | [`FrameDevice`]: what a TAP and a packet socket (`port-packet`) have in common |
+//! | `uplink.rs` | [`UplinkPort`]: what the ports of all uplinks have in common |
 //! | `port.rs` | [`FramePort`]: what the engine asks of a port |
 //! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
 //! | `error.rs` | [`TapError`], with what to do about it |
@@ -25,12 +26,14 @@ mod port;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;
+mod uplink;
 
 pub use device::{Tap, TapInfo, TapOptions};
 pub use error::{NameError, NameProblem, TapError};
 pub use frame_device::{FrameDevice, SLOT_LEN};
 pub use link::{InterfaceName, Link};
 pub use port::FramePort;
+pub use uplink::{Service, UplinkPort};
 
 #[cfg(test)]
 mod tests;

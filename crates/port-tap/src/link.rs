@@ -133,4 +133,32 @@ impl Link {
     pub fn is_ethernet(&self) -> io::Result<bool> {
         sys::hardware_type(self.socket.as_fd(), &self.name).map(|kind| kind == libc::ARPHRD_ETHER)
     }
+
+    /// Receive queues in use. A driver that does not say has one.
+    ///
+    /// # Errors
+    /// `ENODEV`: there is none.
+    pub fn rx_queues(&self) -> io::Result<usize> {
+        match sys::rx_queues(self.socket.as_fd(), &self.name) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            result => result.map(|queues| queues as usize),
+        }
+    }
+
+    /// Has the device leave VLAN tags in the frames that it receives, for those who see frames before
+    /// Linux does and would not see a tag that was taken out.
+    ///
+    /// # Errors
+    /// `EPERM`; or the device cannot.
+    pub fn keep_vlan_tags(&self) -> io::Result<()> {
+        let socket = self.socket.as_fd();
+        let flags = match sys::ethtool_flags(socket, &self.name) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            result => result?,
+        };
+        if flags & sys::ETH_FLAG_RXVLAN == 0 {
+            return Ok(());
+        }
+        sys::set_ethtool_flags(socket, &self.name, flags & !sys::ETH_FLAG_RXVLAN)
+    }
 }

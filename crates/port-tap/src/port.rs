@@ -2,31 +2,29 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::egress::{Emitted, Packet, Put, emit};
+use weir_engine::egress::{Emitted, Packet, Put};
+use weir_engine::gro::EgressList;
 use weir_engine::{
-    Delivered, DropReason, Engine, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken,
-    Watch, clock, symmetric_hash,
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
 };
-use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle, writev};
 
 use crate::frame_device::FrameDevice;
 use crate::tx::{Source, TxQueue};
+use crate::uplink::{Service, UplinkPort};
 
 /// A [`FrameDevice`] as a port of the switch.
 pub struct FramePort {
+    service: Service,
     device: Box<dyn FrameDevice>,
     /// One for each of the device's queues. The kernel takes writes of several threads, and writes
     /// during reads; only reading needs a lock, for the buffers.
     tx: Vec<Mutex<TxQueue>>,
     counters: Arc<PortCounters>,
-    /// Why it stopped. What stopped stays so: a device that was deleted does not come back.
-    failure: OnceLock<String>,
-    watches: Mutex<Vec<Watch>>,
 }
 
 thread_local! {
@@ -38,53 +36,11 @@ impl FramePort {
     /// A port on `device`, which counts into `counters`.
     pub fn new(device: impl FrameDevice + 'static, counters: Arc<PortCounters>) -> Self {
         Self {
+            service: Service::new(device.name().to_owned()),
             tx: device.queues().iter().map(|_| Mutex::new(TxQueue::new())).collect(),
             device: Box::new(device),
             counters,
-            failure: OnceLock::new(),
-            watches: Mutex::new(Vec::new()),
         }
-    }
-
-    /// Begins: the switch forwards to this port, which is number `id` of `engine`, and the engine
-    /// serves its queues, until [`stop`](Self::stop) or the port's end.
-    ///
-    /// # Errors
-    /// Of duplicating a descriptor or adding it to a worker's epoll set, or there is no port `id`. No
-    /// queue is served then.
-    pub fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
-        let watch = |(queue, fd): (usize, &OwnedFd)| {
-            engine.watch(QueueRef { port: id, queue, side: Side::Tx }, fd.try_clone()?)
-        };
-        // First: what a descriptor says as soon as it is watched must find the port active.
-        engine.fabric().set_active(id, true).map_err(io::Error::other)?;
-        let watches: io::Result<Vec<_>> =
-            self.device.queues().iter().enumerate().map(watch).collect();
-        match watches {
-            Ok(watches) => *lock(&self.watches) = watches,
-            Err(error) => {
-                self.stop(engine, id);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends what [`start`](Self::start) began.
-    pub fn stop(&self, engine: &Engine, id: PortId) {
-        lock(&self.watches).clear();
-        // A port that has been removed is stopped already.
-        let _ = engine.fabric().set_active(id, false);
-    }
-
-    /// Queues, each with both directions.
-    pub fn queues(&self) -> usize {
-        self.tx.len()
-    }
-
-    /// Why the port stopped, if it did.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
     }
 
     /// Slots of a transmit queue that hold no frame.
@@ -95,7 +51,7 @@ impl FramePort {
 
     /// Frames of this burst find their replies on this queue.
     fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
-        if self.queues() > 1 {
+        if self.tx.len() > 1 {
             for frame in burst.frames() {
                 let hash = symmetric_hash(frame.head.as_slice());
                 self.device.steering().record(hash, queue, clock::secs(now_ns));
@@ -125,14 +81,14 @@ impl FramePort {
         match writev(fd, &[header, packet.head.as_slice()], pieces) {
             Ok(_) => {
                 if let Some(rx) = self.counters.rx.get(queue) {
-                    rx.frames.add(1);
-                    rx.bytes.add(packet.len() as u64);
+                    rx.frames.add(packet.frames.into());
+                    rx.bytes.add(packet.frames_len() as u64);
                 }
                 Put::Done
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Put::Full,
             Err(error) => {
-                self.counters.dropped(DropReason::DeviceError, 1);
+                self.counters.dropped(DropReason::DeviceError, packet.frames.into());
                 if self.device.is_gone(fd, Side::Rx, &error) {
                     self.gone(&error);
                 }
@@ -142,7 +98,7 @@ impl FramePort {
     }
 
     fn gone(&self, error: &io::Error) {
-        self.fail(&format!("interface `{}` is gone: {error}", self.device.name()));
+        self.fail(&format!("interface `{}` is gone: {error}", self.service.name()));
     }
 }
 
@@ -159,7 +115,7 @@ impl Port for FramePort {
             return Taken::default();
         };
         let mut tx = lock(tx);
-        if self.failure.get().is_some() {
+        if self.failure().is_some() {
             tx.abandon_waiting(&self.counters);
             return Taken::default();
         }
@@ -200,26 +156,24 @@ impl Port for FramePort {
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
         let mut pieces = recycle(PIECES.take());
-        let mut dealt_with = 0;
-        for outgoing in frames {
-            if let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) {
-                let emitted = emit(burst, frame, outgoing.tag, self.device.offloads(), |packet| {
-                    self.put(queue, fd.as_fd(), &packet, &mut pieces)
-                });
-                match emitted {
-                    Ok(Emitted::Full) => break,
-                    Ok(Emitted::Done { lost }) => {
-                        self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
-                    }
-                    Err(reason) => self.counters.dropped(reason, 1),
+        let mut list = EgressList::new(burst, frames, self.device.offloads());
+        while let Some(sent) =
+            list.emit_next(|packet| self.put(queue, fd.as_fd(), &packet, &mut pieces))
+        {
+            match sent.result {
+                Ok(Emitted::Full) => break,
+                Ok(Emitted::Done { lost }) => {
+                    self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
                 }
+                Err(reason) => self.counters.dropped(reason, sent.frames.into()),
             }
-            dealt_with += 1;
         }
+        self.counters.merged(list.merged());
+        let dealt_with = list.delivered();
         PIECES.set(recycle(pieces));
         // The receive side is the host's backlog or the interface's queue, which is never full for
         // long and says nothing when it has room again: there is nothing to wait for.
-        Delivered { frames: dealt_with, worth_waiting: false, hold_until: None }
+        Delivered { worth_waiting: false, hold_until: None, ..dealt_with }
     }
 
     fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
@@ -229,12 +183,7 @@ impl Port for FramePort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
-        self.failure.get().is_none() && self.tx.get(queue).is_some_and(|tx| !lock(tx).drained())
-    }
-
-    fn arm_rx(&self, _queue: usize) -> bool {
-        // `deliver` makes nobody wait.
-        false
+        self.failure().is_none() && self.tx.get(queue).is_some_and(|tx| !lock(tx).drained())
     }
 
     fn kicked(&self, queue: usize, side: Side) {
@@ -244,7 +193,7 @@ impl Port for FramePort {
     }
 
     fn rx_queues(&self) -> usize {
-        if self.failure.get().is_some() { 0 } else { self.queues() }
+        if self.failure().is_some() { 0 } else { self.tx.len() }
     }
 
     fn rx_queue_for(&self, hash: u32) -> usize {
@@ -252,17 +201,25 @@ impl Port for FramePort {
     }
 
     fn fail(&self, reason: &str) {
-        if self.failure.set(reason.to_owned()).is_ok() {
-            tracing::error!(interface = self.device.name(), reason, "port stopped");
-        }
+        self.service.fail(reason);
+    }
+}
+
+impl UplinkPort for FramePort {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.device.queues().iter().map(AsFd::as_fd).collect()
     }
 }
 
 impl std::fmt::Debug for FramePort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FramePort")
-            .field("interface", &self.device.name())
-            .field("failure", &self.failure)
+            .field("interface", &self.service.name())
+            .field("failure", &self.failure())
             .finish()
     }
 }

@@ -1,4 +1,5 @@
-//! The ioctls of TUN/TAP (`linux/if_tun.h`) and of network interfaces (netdevice(7)).
+//! The ioctls of TUN/TAP (`linux/if_tun.h`), of network interfaces (netdevice(7)) and of their drivers
+//! (`linux/ethtool.h`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -23,7 +24,7 @@ fn request(name: &InterfaceName) -> ifreq {
 /// An ioctl that reads and writes an [`ifreq`].
 fn with_request(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut ifreq) -> io::Result<()> {
     // SAFETY: every `code` of this file that comes here reads and writes one `ifreq`, which is
-    // borrowed for the call.
+    // borrowed for the call, and with SIOCETHTOOL what that points to (see `ethtool`).
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(request)) })
 }
 
@@ -118,6 +119,51 @@ pub(crate) fn hardware_type(socket: BorrowedFd<'_>, name: &InterfaceName) -> io:
     with_request(socket, libc::SIOCGIFHWADDR as libc::Ioctl, &mut request)?;
     // SAFETY: the kernel has written the type; every bit pattern is an integer.
     Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+}
+
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// The device takes VLAN tags out of the frames it receives.
+pub(crate) const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+
+/// A request of ethtool with `N` words in all, the first of which says which; the answer is in its
+/// place. (`struct ethtool_value` has 2, `struct ethtool_channels` 9.)
+fn ethtool<const N: usize>(
+    socket: BorrowedFd<'_>,
+    name: &InterfaceName,
+    words: &mut [u32; N],
+) -> io::Result<()> {
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // Every caller has as many words as its request.
+    with_request(socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+}
+
+/// `ETHTOOL_GCHANNELS`: receive queues in use.
+pub(crate) fn rx_queues(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<u32> {
+    let mut channels = [0; 9];
+    channels[0] = ETHTOOL_GCHANNELS;
+    ethtool(socket, name, &mut channels)?;
+    let [_, _, _, _, _, rx, _, _, combined] = channels;
+    Ok(rx.saturating_add(combined))
+}
+
+/// `ETHTOOL_GFLAGS`: `ETH_FLAG_*`.
+pub(crate) fn ethtool_flags(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<u32> {
+    let mut value = [ETHTOOL_GFLAGS, 0];
+    ethtool(socket, name, &mut value)?;
+    Ok(value[1])
+}
+
+/// `ETHTOOL_SFLAGS`.
+pub(crate) fn set_ethtool_flags(
+    socket: BorrowedFd<'_>,
+    name: &InterfaceName,
+    flags: u32,
+) -> io::Result<()> {
+    ethtool(socket, name, &mut [ETHTOOL_SFLAGS, flags])
 }
 
 /// Moves the calling thread into a network namespace of its own.

@@ -20,7 +20,7 @@ use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{Mac, OffloadCaps, VnetHdr, vnet};
 
 use crate::error::NameProblem;
-use crate::{FramePort, InterfaceName, NameError, Tap, TapInfo, TapOptions};
+use crate::{FramePort, InterfaceName, NameError, Tap, TapInfo, TapOptions, UplinkPort};
 
 const ALL: OffloadCaps = OffloadCaps::CSUM
     .union(OffloadCaps::TSO4)
@@ -299,6 +299,26 @@ fn delivered_frames_are_written_from_their_pieces() {
 }
 
 #[test]
+fn segments_of_one_burst_are_written_as_one_packet() {
+    let mut rig = Rig::new(1);
+    let other = Rig::new(1);
+    let payload: Vec<u8> = (0..4000).map(|n| (n * 5) as u8).collect();
+    for (at, part) in (0..).step_by(1000).zip(payload.chunks(1000)) {
+        rig.send(&tcp_segment((GUEST, GUEST_IP), (HOST, HOST_IP), 1_000 + at, part));
+    }
+    rig.take(Take::New, 0, |burst| {
+        let frames: Vec<_> = (0..4).map(Outgoing::untagged).collect();
+        assert_eq!(other.port.deliver(0, burst, &frames, 0).frames, 4);
+    });
+    let (header, packet) = tcp((GUEST, GUEST_IP), (HOST, HOST_IP), &payload, 1000);
+    assert_eq!(receive(&other.host[0]), Some((header, packet)));
+    assert_eq!(receive(&other.host[0]), None);
+    let counters = &other.counters;
+    assert_eq!((counters.gro.get(), counters.rx[0].frames.get()), (1, 4));
+    assert_eq!(counters.rx[0].bytes.get(), 4 * 1054);
+}
+
+#[test]
 fn a_full_device_is_told_from_one_that_refuses() {
     let mut rig = Rig::new(1);
     let other = Rig::new(1);
@@ -435,13 +455,20 @@ fn udp(to: Station, from: Station, port: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment whose checksum is left to the receiver, for segments of `mss` bytes if that is set.
-fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8>) {
+/// A TCP segment as a wire carries it.
+fn tcp_segment(to: Station, from: Station, seq: u32, payload: &[u8]) -> Vec<u8> {
     let builder = etherparse::PacketBuilder::ethernet2(from.0.0, to.0.0)
         .ipv4(from.1.octets(), to.1.octets(), 64)
-        .tcp(40_000, 80, 1_000, 8_000);
+        .tcp(40_000, 80, seq, 8_000)
+        .ack(1);
     let mut frame = Vec::new();
     builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// A TCP segment whose checksum is left to the receiver, for segments of `mss` bytes if that is set.
+fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8>) {
+    let mut frame = tcp_segment(to, from, 1_000, payload);
     let partial = pseudo_header_v4(from.1, to.1, 6, (20 + payload.len()) as u16).folded();
     frame[34 + 16..34 + 18].copy_from_slice(&partial.to_be_bytes());
     let header = VnetHdr {

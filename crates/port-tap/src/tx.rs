@@ -176,6 +176,7 @@ impl TxQueue {
         Taken {
             frames,
             more: !self.drained,
+            peek: false,
             parked: self.waiting.len(),
             parked_until: oldest.map(|since_ns| since_ns.saturating_add(PARKED_NS_MAX)),
         }

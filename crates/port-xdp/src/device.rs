@@ -1,0 +1,190 @@
+//! Opens an interface for AF_XDP: all that takes privileges.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use weir_limits::{XDP_CHUNK_LEN_MAX, XDP_CHUNK_LEN_MIN, XDP_HEADROOM_LEN};
+use weir_policy::steering::Steering;
+use weir_port_packet::promiscuous;
+use weir_port_tap::{InterfaceName, Link};
+use weir_wire::Mac;
+use weir_wire::vlan::TAG_LEN;
+
+use crate::error::XdpError;
+use crate::program::{Program, XdpMode};
+use crate::socket::{REGISTER_STEP, Rings, StepError, XdpSocket};
+
+/// Which interface, and how it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpOptions {
+    /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
+    pub name: String,
+    /// Its receive queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`], each of which gets a socket.
+    pub queues: usize,
+    /// Its MTU (bytes); `None` leaves it as it is.
+    pub mtu: Option<u16>,
+}
+
+/// What the interface turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// The host's address on it.
+    pub mac: Mac,
+    /// Its MTU (bytes) when it was opened.
+    pub mtu: u32,
+    /// Where its frames meet the program.
+    pub mode: XdpMode,
+    /// Whether its driver puts frames into weir's memory itself; else the kernel copies them.
+    pub zero_copy: bool,
+}
+
+/// An interface whose frames come to weir, and to nobody else, as long as this lives.
+pub struct XdpInterface {
+    pub(crate) info: XdpInfo,
+    pub(crate) steering: Steering,
+    pub(crate) held: Held,
+    pub(crate) queues: Vec<(XdpSocket, Rings)>,
+}
+
+/// What an interface's state hangs on: when these are closed, by whatever end the process takes, it is
+/// as before.
+pub(crate) struct Held {
+    /// The program's, which keeps the program and its map of sockets.
+    _link: OwnedFd,
+    _promiscuous: OwnedFd,
+}
+
+/// An Ethernet header and a VLAN tag, which an MTU does not count.
+const FRAME_OVERHEAD: u32 = 14 + TAG_LEN as u32;
+
+impl XdpInfo {
+    /// Bytes of the longest frame of the interface.
+    pub(crate) fn frame_len_max(&self) -> usize {
+        (self.mtu + FRAME_OVERHEAD) as usize
+    }
+}
+
+impl XdpInterface {
+    /// Opens the interface of that name in the calling thread's network namespace, which must exist,
+    /// and brings it up.
+    ///
+    /// # Errors
+    /// [`XdpError`]; then its frames go where they went before.
+    pub fn open(options: &XdpOptions) -> Result<Self, XdpError> {
+        let interface = InterfaceName::new(&options.name)?;
+        let steering = Steering::new(options.queues)?;
+        let name = || options.name.clone();
+        let failed = |step| setup_failed(&options.name, step);
+
+        let link = Link::new(interface).map_err(failed("ask for it"))?;
+        let index = link.index().map_err(failed("find it"))?;
+        if !link.is_ethernet().map_err(failed("read its type"))? {
+            return Err(XdpError::NotEthernet { name: name() });
+        }
+        let has = link.rx_queues().map_err(failed("read the number of its queues"))?;
+        if has != options.queues {
+            return Err(XdpError::QueuesDiffer { name: name(), queues: options.queues, has });
+        }
+        if let Some(mtu) = options.mtu {
+            link.set_mtu(mtu).map_err(|source| XdpError::Mtu { name: name(), mtu, source })?;
+        }
+        let mtu = link.mtu().map_err(failed("read its MTU"))?;
+        let chunk_len = chunk_len(mtu).ok_or_else(|| XdpError::MtuTooLarge {
+            name: name(),
+            mtu,
+            max: XDP_CHUNK_LEN_MAX - XDP_HEADROOM_LEN - FRAME_OVERHEAD,
+        })?;
+
+        let numbers = 0..options.queues as u32; // Steering::new takes a few only
+        let open = |_| XdpSocket::open(chunk_len).map_err(|error| not_opened(&options.name, error));
+        let queues: Vec<_> = numbers.clone().map(open).collect::<Result<_, _>>()?;
+        let program = Program::load(numbers.end).map_err(failed("load an XDP program"))?;
+        let promiscuous = promiscuous(index).map_err(failed("make it promiscuous"))?;
+        link.bring_up().map_err(failed("bring it up"))?;
+        // Else a tagged frame would look like one without a tag, and be another VLAN's.
+        link.keep_vlan_tags().map_err(failed("have it leave VLAN tags in their frames"))?;
+
+        // Attached first: some drivers want to know, before they give a queue away, that they are to.
+        let (attached, mode) =
+            program.attach(index).map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::BUSY | Errno::EXIST) => XdpError::ProgramBusy { name: name() },
+                _ => failed("attach an XDP program")(error),
+            })?;
+        let mut zero_copy = true;
+        for (queue, (socket, _)) in numbers.zip(&queues) {
+            socket.bind(index, queue).map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::BUSY) => XdpError::QueueBusy { name: name(), queue },
+                _ => failed("bind a socket to one of its queues")(error),
+            })?;
+            program
+                .set_socket(queue, socket.fd.as_fd())
+                .map_err(failed("give a queue's frames to its socket"))?;
+            zero_copy &= socket.is_zero_copy().map_err(failed("ask for a socket's mode"))?;
+        }
+        let mac = link.mac().map_err(failed("read its MAC address"))?;
+        let info = XdpInfo { name: name(), index, mac, mtu, mode, zero_copy };
+        let held = Held { _link: attached, _promiscuous: promiscuous };
+        Ok(Self { info, steering, held, queues })
+    }
+
+    /// What the interface is.
+    pub fn info(&self) -> &XdpInfo {
+        &self.info
+    }
+}
+
+/// The smallest chunks that frames of an interface with this MTU fit into.
+fn chunk_len(mtu: u32) -> Option<u32> {
+    let needed = mtu.checked_add(FRAME_OVERHEAD + XDP_HEADROOM_LEN)?;
+    let len = needed.checked_next_power_of_two()?.max(XDP_CHUNK_LEN_MIN);
+    (len <= XDP_CHUNK_LEN_MAX).then_some(len)
+}
+
+/// What it means that a socket could not be opened.
+fn not_opened(name: &str, (step, source): StepError) -> XdpError {
+    match Errno::from_io_error(&source) {
+        Some(Errno::AFNOSUPPORT) => XdpError::NoKernelSupport,
+        Some(Errno::NOBUFS | Errno::NOMEM) if step == REGISTER_STEP => {
+            XdpError::MemoryLimit { name: name.to_owned() }
+        }
+        Some(Errno::PERM | Errno::ACCESS) => {
+            XdpError::NotPermitted { name: name.to_owned(), step, privileges: "CAP_NET_RAW" }
+        }
+        _ => XdpError::Setup { name: name.to_owned(), step, source },
+    }
+}
+
+/// The error of a step: the kernel's, or what it comes down to.
+fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> XdpError + use<> {
+    let name = name.to_owned();
+    move |source| match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ACCESS) => XdpError::NotPermitted {
+            name,
+            step,
+            privileges: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.8, CAP_SYS_ADMIN)",
+        },
+        Some(Errno::NODEV | Errno::NXIO) => XdpError::NoInterface { name },
+        _ => XdpError::Setup { name, step, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_hold_the_longest_frame_and_what_the_kernel_puts_before_it() {
+        assert_eq!(chunk_len(68), Some(2048));
+        assert_eq!(chunk_len(1500), Some(2048));
+        assert_eq!(chunk_len(2048 - 256 - 18), Some(2048));
+        assert_eq!(chunk_len(2048 - 256 - 17), Some(4096));
+        assert_eq!(chunk_len(4096 - 256 - 18), Some(4096));
+        assert_eq!(chunk_len(4096 - 256 - 17), None);
+        assert_eq!(chunk_len(u32::MAX), None);
+    }
+}

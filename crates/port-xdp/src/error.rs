@@ -1,0 +1,147 @@
+//! Why an interface cannot be used by AF_XDP, and what its user can do about it.
+
+use std::io;
+
+use weir_policy::steering::QueueCountError;
+use weir_port_tap::NameError;
+
+/// Why [`XdpInterface::open`](crate::XdpInterface::open) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// Not a name that an interface can have.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// More queues than weir serves, or none.
+    #[error(transparent)]
+    Queues(#[from] QueueCountError),
+    /// There is no such interface.
+    #[error("there is no interface `{name}`")]
+    NoInterface {
+        /// The interface.
+        name: String,
+    },
+    /// Its frames are not Ethernet's.
+    #[error("interface `{name}` is not an Ethernet interface")]
+    NotEthernet {
+        /// The interface.
+        name: String,
+    },
+    /// The interface has fewer queues than weir is to serve, or more, whose frames would not reach it.
+    #[error("interface `{name}` has {has} receive queue(s), not {queues}")]
+    QueuesDiffer {
+        /// The interface.
+        name: String,
+        /// Queues asked for.
+        queues: usize,
+        /// Queues that it has in use.
+        has: usize,
+    },
+    /// A frame of this MTU does not fit a chunk of memory.
+    #[error("interface `{name}` has an MTU of {mtu}, AF_XDP takes {max}")]
+    MtuTooLarge {
+        /// The interface.
+        name: String,
+        /// Its MTU (bytes).
+        mtu: u32,
+        /// The largest (bytes).
+        max: u32,
+    },
+    /// The kernel was built without AF_XDP.
+    #[error("this kernel has no AF_XDP")]
+    NoKernelSupport,
+    /// A privilege is missing.
+    #[error("interface `{name}`: not permitted to {step}")]
+    NotPermitted {
+        /// The interface.
+        name: String,
+        /// What was attempted.
+        step: &'static str,
+        /// The privileges that it takes.
+        privileges: &'static str,
+    },
+    /// The memory of the sockets is more than the process may lock.
+    #[error("interface `{name}`: the kernel does not let weir lock the memory of its frames")]
+    MemoryLimit {
+        /// The interface.
+        name: String,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error("queue {queue} of interface `{name}` is in use by another AF_XDP socket")]
+    QueueBusy {
+        /// The interface.
+        name: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// The interface has an XDP program.
+    #[error("interface `{name}` has an XDP program already")]
+    ProgramBusy {
+        /// The interface.
+        name: String,
+    },
+    /// The MTU could not be set.
+    #[error("cannot set the MTU of interface `{name}` to {mtu}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Another step failed.
+    #[error("interface `{name}`: cannot {step}")]
+    Setup {
+        /// The interface.
+        name: String,
+        /// What was attempted.
+        step: &'static str,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+impl XdpError {
+    /// What its user can do, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Name(error) => Some(error.help()),
+            Self::Queues(_) | Self::Setup { .. } => None,
+            Self::NoInterface { .. } => {
+                Some("`ip link` lists the interfaces there are; one of kind `tap` is made".into())
+            }
+            Self::NotEthernet { name } => Some(format!(
+                "`ip link show dev {name}` prints `link/ether` for one that can be an uplink"
+            )),
+            Self::QueuesDiffer { name, queues, has } => Some(format!(
+                "write `queues = {has}`, or set the interface's: `ethtool -L {name} combined \
+                 {queues}` (a veth: `rx {queues} tx {queues}`)"
+            )),
+            Self::MtuTooLarge { name, max, .. } => Some(format!(
+                "`ip link set dev {name} mtu {max}`, or an uplink of kind `af_packet`"
+            )),
+            Self::NoKernelSupport => Some(
+                "use a kernel with CONFIG_XDP_SOCKETS, or an uplink of kind `af_packet`".into(),
+            ),
+            Self::NotPermitted { privileges, .. } => Some(format!("give weir {privileges}")),
+            Self::MemoryLimit { .. } => Some(
+                "raise the limit (`ulimit -l`, LimitMEMLOCK= of a service), or give weir \
+                 CAP_IPC_LOCK"
+                    .into(),
+            ),
+            Self::QueueBusy { .. } => {
+                Some("end the process that has it, or choose another interface".into())
+            }
+            Self::ProgramBusy { name } => Some(format!(
+                "`ip link show dev {name}` prints it; `ip link set dev {name} xdp off` takes away \
+                 one that no process holds"
+            )),
+            Self::Mtu { name, mtu, source } => Some(match source.kind() {
+                io::ErrorKind::PermissionDenied => format!(
+                    "give weir CAP_NET_ADMIN, or set it beforehand: `ip link set dev {name} mtu {mtu}`"
+                ),
+                _ => format!("`ip -d link show dev {name}` prints its minmtu and maxmtu"),
+            }),
+        }
+    }
+}

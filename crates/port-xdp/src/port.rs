@@ -1,0 +1,227 @@
+//! An interface as the engine sees it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_engine::burst::{Burst, Scratch};
+use weir_engine::egress::{Emitted, Put, emit};
+use weir_engine::{
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
+};
+use weir_limits::XDP_SEND_RETRY_NS;
+use weir_policy::steering::Steering;
+use weir_port_tap::{Service, UplinkPort};
+use weir_wire::OffloadCaps;
+
+use crate::device::{Held, XdpInterface};
+use crate::rx::{RxQueue, Sent};
+use crate::socket::XdpSocket;
+use crate::tx::TxQueue;
+
+/// An [`XdpInterface`] as a port of the switch.
+///
+/// The fields are dropped in this order: nobody watches a socket that is closed, and no frame is on
+/// its way to one.
+pub struct XdpPort {
+    service: Service,
+    _held: Held,
+    queues: Vec<Queue>,
+    steering: Steering,
+    counters: Arc<PortCounters>,
+    /// Bytes of the longest frame of the interface.
+    frame_len_max: usize,
+}
+
+/// One queue, both directions.
+struct Queue {
+    tx: Mutex<TxQueue>,
+    rx: Mutex<RxQueue>,
+    socket: XdpSocket,
+}
+
+impl XdpPort {
+    /// A port on `interface`, which counts into `counters`.
+    pub fn new(interface: XdpInterface, counters: Arc<PortCounters>) -> Self {
+        let XdpInterface { info, steering, held, queues } = interface;
+        let frame_len_max = info.frame_len_max();
+        let queues = queues.into_iter().map(|(socket, rings)| Queue {
+            tx: Mutex::new(TxQueue::new(rings.fill, rings.received)),
+            rx: Mutex::new(RxQueue::new(rings.transmit, rings.completed, socket.umem.departures())),
+            socket,
+        });
+        let queues = queues.collect();
+        let service = Service::new(info.name);
+        Self { service, _held: held, queues, steering, counters, frame_len_max }
+    }
+
+    /// Frames of this burst find their replies on this queue.
+    fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
+        if self.queues.len() > 1 {
+            for frame in burst.frames() {
+                let hash = symmetric_hash(frame.head.as_slice());
+                self.steering.record(hash, queue, clock::secs(now_ns));
+            }
+        }
+    }
+
+    fn count_taken(&self, queue: usize, burst: &Burst<'_>) {
+        if let Some(tx) = self.counters.tx.get(queue) {
+            tx.frames.add(burst.frames().len() as u64);
+            tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
+        }
+    }
+
+    /// Offers the kernel what `rx` has for it, and says when to do so again, if the engine does not
+    /// know yet.
+    fn announce(&self, rx: &mut RxQueue, socket: &XdpSocket, now_ns: u64) -> Option<u64> {
+        match rx.announce(socket) {
+            Sent::All | Sent::LinkDown => None,
+            Sent::Later if rx.retrying => None,
+            Sent::Later => {
+                rx.retrying = true;
+                Some(now_ns.saturating_add(XDP_SEND_RETRY_NS))
+            }
+            Sent::Gone(error) => {
+                self.fail(&format!("interface `{}` is gone: {error}", self.service.name()));
+                None
+            }
+        }
+    }
+}
+
+impl Port for XdpPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        let Some(Queue { tx, socket, .. }) = self.queues.get(queue) else {
+            return Taken::default();
+        };
+        let mut tx = lock(tx);
+        if self.failure().is_some() {
+            tx.abandon_waiting(&self.counters);
+            return Taken::default();
+        }
+        match what {
+            Take::New => {
+                let mut count_and_forward = |burst: &mut Burst<'_>| {
+                    self.count_taken(queue, burst);
+                    self.record_flows(queue, burst, now_ns);
+                    forward(burst);
+                };
+                tx.take_new(socket, now_ns, &self.counters, scratch, &mut count_and_forward)
+            }
+            Take::Parked => tx.take_parked(socket, now_ns, &self.counters, scratch, forward),
+        }
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Delivered {
+        let Some(Queue { rx, socket, .. }) = self.queues.get(queue) else {
+            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            return Delivered { frames: frames.len(), ..Delivered::default() };
+        };
+        let longest = self.frame_len_max.min(socket.umem.chunk_len() as usize);
+        let mut rx = lock(rx);
+        rx.reclaim();
+        let (mut packets, mut bytes) = (0, 0);
+        let mut dealt_with = 0;
+        for outgoing in frames {
+            if let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) {
+                let emitted = emit(burst, frame, outgoing.tag, OffloadCaps::NONE, |packet| {
+                    if packet.len() > longest {
+                        self.counters.dropped(DropReason::DeviceError, 1);
+                        return Put::Refused;
+                    }
+                    if !rx.put(socket, &packet) {
+                        return Put::Full;
+                    }
+                    packets += 1;
+                    bytes += packet.len() as u64;
+                    Put::Done
+                });
+                match emitted {
+                    Ok(Emitted::Full) => break,
+                    Ok(Emitted::Done { lost }) => {
+                        self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
+                    }
+                    Err(reason) => self.counters.dropped(reason, 1),
+                }
+            }
+            dealt_with += 1;
+        }
+        if let Some(counters) = self.counters.rx.get(queue) {
+            counters.frames.add(packets);
+            counters.bytes.add(bytes);
+        }
+        let hold_until =
+            if rx.has_unannounced() { self.announce(&mut rx, socket, now_ns) } else { None };
+        // The kernel says nothing when chunks are free again: there is nothing to wait for.
+        Delivered { frames: dealt_with, hold_until, ..Delivered::default() }
+    }
+
+    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64> {
+        let Queue { rx, socket, .. } = self.queues.get(queue)?;
+        let mut rx = lock(rx);
+        rx.retrying = false;
+        self.announce(&mut rx, socket, now_ns)
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        // Armed always: the kernel wakes the socket's watchers after each batch of frames it puts into
+        // the ring. What it put there before this look is seen by it, what it puts there later gives
+        // a kick.
+        self.failure().is_none() && self.queues.get(queue).is_some_and(|q| !lock(&q.tx).is_empty())
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
+            tx.kicks.add(1);
+        }
+    }
+
+    fn rx_queues(&self) -> usize {
+        if self.failure().is_some() { 0 } else { self.queues.len() }
+    }
+
+    fn rx_queue_for(&self, hash: u32) -> usize {
+        self.steering.queue_for(hash)
+    }
+
+    fn fail(&self, reason: &str) {
+        self.service.fail(reason);
+    }
+}
+
+impl UplinkPort for XdpPort {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.fd.as_fd()).collect()
+    }
+}
+
+impl std::fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpPort")
+            .field("interface", &self.service.name())
+            .field("failure", &self.failure())
+            .finish()
+    }
+}
+
+/// A panic while a lock was held has failed the port; what it guards is not used any more.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

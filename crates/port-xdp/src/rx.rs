@@ -1,0 +1,121 @@
+//! One queue's frames to the interface: copied into chunks, and offered to the kernel together.
+
+use rustix::io::Errno;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use weir_engine::egress::Packet;
+use weir_limits::XDP_FRAMES;
+
+use crate::ring::{Consumer, Producer};
+use crate::socket::XdpSocket;
+
+/// A receive queue. Every chunk is in `free`, or the kernel's: in the TX ring, on its way, or in the
+/// completion ring.
+pub(crate) struct RxQueue {
+    transmit: Producer<XdpDesc>,
+    completed: Consumer<u64>,
+    /// Where free chunks begin. The last one freed is used first: it is still in the CPU's cache.
+    free: Vec<u64>,
+    /// Entries of the TX ring that no doorbell has been rung for.
+    unannounced: u32,
+    /// The engine has been asked to come back for what the kernel would not take.
+    pub(crate) retrying: bool,
+}
+
+/// What the kernel made of a doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It has all frames, or takes them without another.
+    All,
+    /// It is to be rung again later.
+    Later,
+    /// The link is down: frames wait in the ring until it is up, as in a NIC's.
+    LinkDown,
+    /// The interface is gone.
+    Gone(Errno),
+}
+
+impl RxQueue {
+    /// Of a socket all of whose chunks for frames to the interface are free.
+    pub(crate) fn new(
+        transmit: Producer<XdpDesc>,
+        completed: Consumer<u64>,
+        chunks: impl Iterator<Item = u64>,
+    ) -> Self {
+        let mut free = Vec::with_capacity(XDP_FRAMES as usize);
+        free.extend(chunks);
+        Self { transmit, completed, free, unannounced: 0, retrying: false }
+    }
+
+    /// Frees the chunks of frames that were sent.
+    pub(crate) fn reclaim(&mut self) {
+        while let Some(address) = self.completed.pop() {
+            self.free.push(address);
+        }
+        self.completed.release();
+    }
+
+    /// Copies a packet, which fits a chunk, into one, for the next [`announce`](Self::announce);
+    /// `false` when none is free.
+    pub(crate) fn put(&mut self, socket: &XdpSocket, packet: &Packet<'_, '_>) -> bool {
+        let Some(address) = self.free_chunk(socket) else { return false };
+        let len = packet.len() as u32; // fits a chunk
+        let Some(chunk) = socket.umem.slice(address, len) else { return false };
+        let mut at = chunk.write(packet.head.as_slice());
+        for piece in packet.body() {
+            at += piece.copy_to(&chunk.skip(at));
+        }
+        // There is an entry for each chunk.
+        self.transmit.push(XdpDesc { addr: address, len, options: XdpDescOptions::empty() });
+        self.unannounced += 1;
+        true
+    }
+
+    /// A free chunk. When there is none the kernel is told early, and asked what it has done.
+    fn free_chunk(&mut self, socket: &XdpSocket) -> Option<u64> {
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        if self.free.is_empty() {
+            // What is wrong, if anything, shows again at the end of the burst.
+            self.announce(socket);
+            self.reclaim();
+        }
+        self.free.pop()
+    }
+
+    /// Tells the kernel of all that was put.
+    pub(crate) fn announce(&mut self, socket: &XdpSocket) -> Sent {
+        self.transmit.publish();
+        self.unannounced = 0;
+        self.ring_doorbell(socket)
+    }
+
+    /// Whether something was put that the kernel has not been told of.
+    pub(crate) fn has_unannounced(&self) -> bool {
+        self.unannounced > 0
+    }
+
+    /// In copy mode one call sends no more than 32 frames (`TX_BATCH_SIZE` in `net/xdp/xsk.c`) and says
+    /// `EAGAIN` for the rest, as it does when it lacks memory.
+    fn ring_doorbell(&mut self, socket: &XdpSocket) -> Sent {
+        // With no chunk left the kernel is asked in any case: if the interface is gone it says so then.
+        while self.transmit.needs_wakeup() || self.free.is_empty() {
+            let before = self.transmit.left();
+            match socket.send() {
+                Ok(()) => return Sent::All,
+                Err(Errno::NETDOWN) => return Sent::LinkDown,
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {
+                    let left = self.transmit.left();
+                    if left == 0 {
+                        return Sent::All;
+                    }
+                    if left == before {
+                        return Sent::Later;
+                    }
+                }
+                Err(error) => return Sent::Gone(error),
+            }
+        }
+        Sent::All
+    }
+}
