@@ -17,7 +17,7 @@ demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 build: ## Build weir as it ships
 	$(CARGO) build --release -p weir
 
-test: ## Format, lints, unit tests and, as root, real guests
+test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
 
 bench: ## Measure weir against its peers (needs root, about 12 minutes)

@@ -13,6 +13,7 @@ mod demo_vm;
 mod error;
 mod guest_image;
 mod hugepages;
+mod instructions;
 mod iperf;
 mod lab;
 mod netns;
@@ -24,6 +25,7 @@ mod report;
 mod steps;
 mod system_tests;
 mod testpmd;
+mod uplink;
 mod usage;
 mod vif_programs;
 mod weir;
@@ -53,7 +55,7 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `unit`, `instructions`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -72,6 +74,12 @@ enum Task {
         /// A built weir to measure instead of this workspace's; nothing is then written.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
+    },
+    /// Count instructions per packet by callgrind and compare them with docs/instructions.toml.
+    Instructions {
+        /// Write what is counted there instead.
+        #[arg(long)]
+        record: bool,
     },
     /// Boot two Linux guests on weir and let them talk. Needs root.
     DemoVm {
@@ -119,6 +127,14 @@ fn run(task: Task) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Task::Instructions { record: true } => {
+            println!("written: {}", instructions::record(&workspace)?.display());
+        }
+        Task::Instructions { record: false } => match instructions::compare(&workspace)? {
+            instructions::Outcome::Held => {}
+            instructions::Outcome::Grew => return Ok(ExitCode::FAILURE),
+            instructions::Outcome::Incomparable(why) => println!("not compared: {why}"),
+        },
         Task::DemoVm { weir } => {
             need_root()?;
             demo_vm::run(&Lab::prepare(workspace, weir)?)?;

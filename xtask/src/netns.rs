@@ -48,6 +48,11 @@ impl Netns {
         Ok(netns)
     }
 
+    /// Its name, as `ip netns` shows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// For processes that are to run in this namespace, on any CPU.
     pub fn placement(&self) -> Placement {
         Placement { netns: Some(self.name.clone()), cpu: None }

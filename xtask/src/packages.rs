@@ -27,8 +27,10 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/bin/qemu-system-x86_64", package: QEMU_PACKAGE },
     Tool { program: "/usr/bin/iperf3", package: "iperf3" },
     Tool { program: "/usr/sbin/ip", package: "iproute2" },
+    Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
     Tool { program: crate::peers::ovs_dpdk::VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
+    Tool { program: crate::instructions::VALGRIND, package: "valgrind" },
 ];
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";

@@ -191,7 +191,7 @@ impl Report {
     /// The table: median, spread over the rounds, and the goal where there is one.
     pub fn table(&self) -> String {
         let mut text =
-            format!("{:<32}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
+            format!("{:<44}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
         for figure in &self.figures {
             let Figure { name, unit, .. } = figure;
             let [median, min, max] = figure.samples.summary().map(significant);
@@ -199,10 +199,10 @@ impl Report {
                 verdict if verdict.is_empty() => verdict,
                 verdict => format!("  (goal {verdict})"),
             };
-            text += &format!("{name:<32}{median:>14}{min:>14}{max:>14}  {unit}{goal}\n");
+            text += &format!("{name:<44}{median:>14}{min:>14}{max:>14}  {unit}{goal}\n");
         }
         for (name, why) in &self.missing {
-            text += &format!("{name:<32}  {why}\n");
+            text += &format!("{name:<44}  {why}\n");
         }
         text
     }

@@ -3,12 +3,13 @@
 use std::{
     io::{BufRead, BufReader},
     ops::AddAssign,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use crate::{
     error::{Error, Result},
+    instructions::{self, Outcome},
     lab::Lab,
     packages,
     system_tests::{self, SystemTest},
@@ -65,13 +66,19 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     ];
     for (name, args) in checks {
         if selection.includes(name) {
-            let passed = cargo(workspace, args, |_| ())?;
+            let passed = cargo(workspace, args, &[], |_| ())?;
             println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
             tally += Tally::one(passed);
         }
     }
     if selection.includes("unit") {
-        tally += unit_tests(workspace)?;
+        tally += tests(workspace, &["--workspace", "--no-fail-fast"], &[])?;
+    }
+    if selection.includes("model") {
+        tally += tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")])?;
+    }
+    if selection.includes("instructions") {
+        tally += count_instructions(workspace)?;
     }
     let selected: Vec<_> =
         system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
@@ -81,11 +88,15 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     Ok(tally)
 }
 
-/// `cargo test` of the whole workspace: each of its tests counts.
-fn unit_tests(workspace: &Workspace) -> Result<Tally> {
+/// The rings under a model checker, in a directory of their own: nothing else is built anew.
+const MODEL_CHECKS: &[&str] =
+    &["-p", "weir-ring", "--test", "model", "--profile", "model", "--target-dir", "target/loom"];
+
+/// `cargo test`: each of the tests counts.
+fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
     let mut tally = Tally::default();
-    let args = ["test", "--workspace", "--no-fail-fast"];
-    let passed = cargo(workspace, &args, |line| {
+    let args = [&["test"], args].concat();
+    let passed = cargo(workspace, &args, environment, |line| {
         if let Some(more) = test_result(line) {
             tally += more;
         }
@@ -95,6 +106,32 @@ fn unit_tests(workspace: &Workspace) -> Result<Tally> {
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// Whether the data path takes more instructions than recorded.
+fn count_instructions(workspace: &Workspace) -> Result<Tally> {
+    let skipped = |why: &str| {
+        println!("skipped: instructions: {why}");
+        Tally { skipped: 1, ..Tally::default() }
+    };
+    if !Path::new(instructions::VALGRIND).exists() {
+        if !packages::is_root() {
+            return Ok(skipped("needs valgrind"));
+        }
+        packages::ensure(workspace)?;
+    }
+    Ok(match instructions::compare(workspace) {
+        Ok(Outcome::Incomparable(why)) => skipped(&why),
+        Ok(outcome) => {
+            let held = outcome == Outcome::Held;
+            println!("instructions ... {}", if held { "ok" } else { "FAILED" });
+            Tally::one(held)
+        }
+        Err(error) => {
+            println!("{error}\ninstructions ... FAILED");
+            Tally::one(false)
+        }
+    })
 }
 
 fn system_tests(
@@ -143,12 +180,19 @@ fn system_tests(
 
 /// Runs cargo in the workspace, shows what it prints and gives each line of its standard output to
 /// `see`; whether it succeeded.
-fn cargo(workspace: &Workspace, args: &[&str], mut see: impl FnMut(&str)) -> Result<bool> {
-    let what = format!("cargo {}", args.join(" "));
+fn cargo(
+    workspace: &Workspace,
+    args: &[&str],
+    environment: &[(&str, &str)],
+    mut see: impl FnMut(&str),
+) -> Result<bool> {
+    let set = environment.iter().map(|(name, value)| format!("{name}='{value}' "));
+    let what = format!("{}cargo {}", set.collect::<String>(), args.join(" "));
     println!("$ {what}");
     let failed = |source| Error::Io { what: what.clone(), source };
     let mut child = Command::new(Workspace::cargo())
         .args(args)
+        .envs(environment.iter().copied())
         .current_dir(&workspace.root)
         .stdout(Stdio::piped())
         .spawn()

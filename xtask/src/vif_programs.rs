@@ -1,4 +1,5 @@
-//! The examples of the `vif` crate: user-space guests that load a switch, or just sit there.
+//! Examples of the `vif` crate, user-space guests that load a switch or just sit there, and of the
+//! uplinks.
 
 use std::{
     io::Write,
@@ -10,6 +11,8 @@ use std::{
 use crate::{
     error::{Error, Result},
     process::{Dialogue, Placement, Process, run_in},
+    uplink::Uplink,
+    usage::Usage,
     workspace::Workspace,
 };
 
@@ -31,7 +34,8 @@ impl VifPrograms {
     /// Builds them, with optimisation.
     pub fn build(workspace: &Workspace) -> Result<Self> {
         let cargo = Workspace::cargo();
-        let argv = [cargo.as_str(), "build", "--release", "-p", "weir-vif", "--examples"];
+        let packages = ["-p", "weir-vif", "-p", "weir-port-xdp"];
+        let argv = [&[cargo.as_str(), "build", "--release", "--examples"], &packages[..]].concat();
         run_in(&argv, &workspace.root, &[])?;
         Ok(Self { dir: workspace.build_dir()?.join("release").join("examples") })
     }
@@ -52,6 +56,34 @@ impl VifPrograms {
         cpu: usize,
     ) -> Result<EverySecond> {
         self.every_second("paced", sockets, &[rate, frame_bytes, seconds], cpu)
+    }
+
+    /// UDP frames of `frame_bytes` from the guest at `socket` to nobody in particular, as fast as it
+    /// can: frames that left it, every second.
+    pub fn outward(
+        &self,
+        socket: &Path,
+        frame_bytes: u32,
+        seconds: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        let numbers = [frame_bytes, seconds].map(|number| number.to_string());
+        let argv = [socket.to_string_lossy().into_owned()].into_iter().chain(numbers);
+        self.run("outward", argv.collect(), &Placement { cpu: Some(cpu), netns: None })
+    }
+
+    /// The same, for frames that come from no guest: straight from an uplink's port, opened at
+    /// `placement`, into its interface.
+    pub fn uplink_limit(
+        &self,
+        uplink: Uplink,
+        frame_bytes: u32,
+        seconds: u32,
+        placement: &Placement,
+    ) -> Result<EverySecond> {
+        let numbers = [frame_bytes, seconds].map(|number| number.to_string());
+        let names = [uplink.kind(), uplink.interface()].map(str::to_owned);
+        self.run("uplink_limit", names.into_iter().chain(numbers).collect(), placement)
     }
 
     /// A silent guest at each of `sockets`, until what is returned is dropped.
@@ -79,15 +111,22 @@ impl VifPrograms {
         numbers: &[u32],
         cpu: usize,
     ) -> Result<EverySecond> {
+        let sockets = sockets.iter().map(|path| path.to_string_lossy().into_owned());
+        let arguments = sockets.chain(numbers.iter().map(u32::to_string)).collect();
+        self.run(name, arguments, &Placement { cpu: Some(cpu), netns: None })
+    }
+
+    fn run(
+        &self,
+        name: &'static str,
+        arguments: Vec<String>,
+        placement: &Placement,
+    ) -> Result<EverySecond> {
         let program = self.program(name);
-        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let mut argv = vec![program];
-        argv.extend(sockets.iter().map(text));
-        argv.extend(numbers.iter().map(u32::to_string));
-        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
-        let placement = Placement { cpu: Some(cpu), netns: None };
-        let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
-        Ok(EverySecond { _process: process, dialogue, name })
+        let arguments = arguments.iter().map(String::as_str);
+        let argv: Vec<_> = std::iter::once(program.as_str()).chain(arguments).collect();
+        let (process, dialogue) = Process::start_dialogue(&argv, placement)?;
+        Ok(EverySecond { process, dialogue, name })
     }
 
     fn program(&self, name: &str) -> String {
@@ -97,12 +136,17 @@ impl VifPrograms {
 
 /// A running program that says every second what arrived.
 pub struct EverySecond {
-    _process: Process,
+    process: Process,
     dialogue: Dialogue,
     name: &'static str,
 }
 
 impl EverySecond {
+    /// What the program uses of the machine.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.process.pid())
+    }
+
     /// Awaits the end of the current second: its figure.
     pub fn next(&mut self) -> Result<f64> {
         let line = next_line(&self.dialogue.lines, self.name)?;

@@ -11,18 +11,15 @@ use crate::{
     address,
     error::{Error, Result},
     lab::Lab,
-    netns::Netns,
     peers::Switch,
     process::{Placement, Process, run, run_in, wait_until},
     qemu::{MEMORY, Plug, Qemu},
     testpmd::Link,
+    uplink::{Uplink, UplinkSite},
     usage::Usage,
     weir_stats::Stats,
     workspace::{Workspace, socket_path},
 };
-
-/// The TAP uplink's interface.
-pub const TAP: &str = "weirtap0";
 
 /// How long weir may take to open its sockets.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -50,8 +47,8 @@ pub struct Vif {
 pub struct Setup {
     /// The interfaces, by index.
     pub vifs: Vec<Vif>,
-    /// Whether there is a TAP uplink, [`TAP`].
-    pub tap: bool,
+    /// The uplink, if there is one.
+    pub uplink: Option<Uplink>,
     /// The CPU weir is held on; any where there is none.
     pub cpu: Option<usize>,
 }
@@ -65,8 +62,10 @@ impl Setup {
     fn to_toml(&self, dir: &Path) -> Result<String> {
         let control = socket_path(dir, "control.sock")?;
         let mut toml = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n");
-        if self.tap {
-            let _ = write!(toml, "\n[uplink.lan]\nkind = \"tap\"\nname = \"{TAP}\"\nqueues = 1\n");
+        if let Some(uplink) = self.uplink {
+            let (kind, name) = (uplink.kind(), uplink.interface());
+            let _ =
+                write!(toml, "\n[uplink.lan]\nkind = \"{kind}\"\nname = \"{name}\"\nqueues = 1\n");
         }
         for (index, vif) in (0_u16..).zip(&self.vifs) {
             let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
@@ -87,8 +86,8 @@ impl Setup {
 pub struct Weir {
     process: Process,
     placement: Placement,
-    /// Where the TAP is, if there is one.
-    netns: Option<Netns>,
+    /// Where the uplink leads, if there is one.
+    uplink: Option<UplinkSite>,
     program: String,
     dir: PathBuf,
     qemu: Qemu,
@@ -101,14 +100,12 @@ impl Weir {
         let config = dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
 
-        let netns = if setup.tap { Some(Netns::new()?) } else { None };
-        let placement = Placement {
-            netns: netns.as_ref().and_then(|netns| netns.placement().netns),
-            cpu: setup.cpu,
-        };
+        let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
+        let netns = uplink.as_ref().and_then(|site| site.placement().netns);
+        let placement = Placement { netns, cpu: setup.cpu };
         let program = lab.weir.to_string_lossy().into_owned();
         let process = launch(&program, &dir, &placement)?;
-        let mut weir = Self { process, placement, netns, program, dir, qemu: lab.qemu };
+        let mut weir = Self { process, placement, uplink, program, dir, qemu: lab.qemu };
 
         let sockets: Vec<_> = (0_u16..)
             .zip(&setup.vifs)
@@ -135,9 +132,9 @@ impl Weir {
         .map_err(|error| self.with_log(&error))
     }
 
-    /// The namespace of the TAP uplink.
-    pub fn netns(&self) -> Result<&Netns> {
-        self.netns.as_ref().ok_or_else(|| Error::Check("this weir has no TAP uplink".into()))
+    /// Where its uplink leads.
+    pub fn uplink(&self) -> Result<&UplinkSite> {
+        self.uplink.as_ref().ok_or_else(|| Error::Check("this weir has no uplink".into()))
     }
 
     /// Where its log, and those of its guests, are.
@@ -255,12 +252,12 @@ mod tests {
     #[test]
     fn configuration_names_every_interface_with_its_address() {
         let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7), ..Vif::default() }];
-        let setup = Setup { vifs, tap: true, cpu: None };
+        let setup = Setup { vifs, uplink: Some(Uplink::Tap), cpu: None };
         let toml = setup.to_toml(Path::new("/t")).unwrap();
         assert_eq!(
             toml,
             "[switch]\nworkers = 1\ncontrol = \"/t/control.sock\"\n\n\
-             [uplink.lan]\nkind = \"tap\"\nname = \"weirtap0\"\nqueues = 1\n\n\
+             [uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 1\n\n\
              [vif.vif0]\nsocket = \"/t/vif0.sock\"\nmac = \"52:54:00:77:00:01\"\n\n\
              [vif.vif1]\nsocket = \"/t/vif1.sock\"\nmac = \"52:54:00:77:00:02\"\n\
              queues = 2\nvlan = 7\n"

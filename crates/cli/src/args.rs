@@ -39,7 +39,7 @@ Exit codes:
 
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("See it work", &["demo"]),
+    ("See it work", &["demo", "bench"]),
     ("Serve", &["run", "check"]),
     ("Plug in VMs", &["qemu-args", "vif"]),
     ("Look inside", &["stats"]),
@@ -50,6 +50,8 @@ const GROUPS: &[(&str, &[&str])] = &[
 pub enum Command {
     /// Switch traffic between built-in guests and show live figures
     Demo(DemoArgs),
+    /// Measure weir on this machine with built-in guests; needs no VM and no root
+    Bench(BenchArgs),
     /// Run the switch until it is told to stop (SIGTERM, SIGINT)
     Run(RunArgs),
     /// Check a configuration file and show every problem with its line
@@ -73,6 +75,21 @@ pub struct DemoArgs {
     /// No live display, only lines of text (as where there is no terminal)
     #[arg(long)]
     pub plain: bool,
+}
+
+/// `weir bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// How long to measure each kind of traffic, in slices that alternate
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Only measurements whose name, or a figure of which, contains TEXT
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
 }
 
 /// `weir run`
@@ -185,6 +202,12 @@ pub struct StatsArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub watch: Option<u32>,
+    /// First switch on, or off, the measuring of what each stage of a packet's way costs
+    ///
+    /// On, each burst of packets costs some readings of the processor's counter.
+    #[arg(long, value_name = "on|off", action = ArgAction::Set)]
+    #[arg(value_parser = clap::builder::BoolishValueParser::new())]
+    pub stages: Option<bool>,
 }
 
 impl Cli {
@@ -252,6 +275,7 @@ mod tests {
 
         See it work:
           demo       Switch traffic between built-in guests and show live figures
+          bench      Measure weir on this machine with built-in guests; needs no VM and no root
 
         Serve:
           run        Run the switch until it is told to stop (SIGTERM, SIGINT)
@@ -296,6 +320,18 @@ mod tests {
         assert_eq!(watch(&["weir", "stats"]), None);
         assert_eq!(watch(&["weir", "stats", "--watch"]), Some(1));
         assert_eq!(watch(&["weir", "stats", "--watch", "5", "--json"]), Some(5));
+    }
+
+    #[test]
+    fn measuring_stages_is_on_or_off() {
+        let stages = |args: &[&str]| match Cli::try_parse_from(args)?.command {
+            Command::Stats(stats) => Ok::<_, clap::Error>(stats.stages),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(stages(&["weir", "stats"]).unwrap(), None);
+        assert_eq!(stages(&["weir", "stats", "--stages", "on"]).unwrap(), Some(true));
+        assert_eq!(stages(&["weir", "stats", "--stages", "off"]).unwrap(), Some(false));
+        assert!(stages(&["weir", "stats", "--stages"]).is_err());
     }
 
     #[test]

@@ -258,6 +258,9 @@ pub fn stats(
     out: &mut dyn Write,
     clear: bool,
 ) -> Result<(), CommandError> {
+    if let Some(on) = args.stages {
+        ControlClient::connect(defaults.control.as_path())?.request_ok(&Request::Stages { on })?;
+    }
     loop {
         // A new connection each time: one that only waits would be closed as idle.
         let stats = ControlClient::connect(defaults.control.as_path())?.stats()?;

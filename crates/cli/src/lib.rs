@@ -4,7 +4,7 @@
 //! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
-//! * [`demo`]: `weir demo`.
+//! * [`demo`]: `weir demo`; [`bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
 //! * [`stats`]: the counters' data model, as JSON and as a table.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
@@ -13,10 +13,12 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod bench;
 pub mod commands;
 pub mod config;
 pub mod control;
 pub mod demo;
+pub mod rig;
 pub mod run;
 pub mod stats;
 pub mod switch;

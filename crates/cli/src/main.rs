@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use miette::Report;
 use weir::args::{Cli, Command};
+use weir::bench::BenchError;
 use weir::commands;
 use weir::demo::DemoError;
 
@@ -22,6 +23,9 @@ fn run(cli: Cli) -> Result<(), Report> {
     match cli.command {
         Command::Demo(args) => {
             weir::demo::run(&args, &mut out, terminal).map_err(DemoError::into_report)?;
+        }
+        Command::Bench(args) => {
+            weir::bench::run(&args, &mut out).map_err(BenchError::into_report)?;
         }
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut out)?,

@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{MacAddress, PortName, VlanMode};
 
+mod stages;
+
+pub use stages::StageStats;
+
 /// The whole switch at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwitchStats {
@@ -23,6 +27,10 @@ pub struct SwitchStats {
     pub uptime_s: f64,
     /// One entry for each worker thread.
     pub workers: Vec<WorkerStats>,
+    /// One entry for each worker that served bursts while their stages were measured; none while
+    /// they are not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageStats>,
     /// One entry for each port, VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }
@@ -102,6 +110,9 @@ pub struct PortStats {
     pub tx: QueueStats,
     /// Frames that waited in this port's memory for a receiver without buffers.
     pub parked: u64,
+    /// Packets that the port received merged from several TCP segments (generic receive offload);
+    /// `rx` counts the segments.
+    pub gro: u64,
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
@@ -183,6 +194,7 @@ impl PortStats {
             rx: QueueStats::default(),
             tx: QueueStats::default(),
             parked: 0,
+            gro: 0,
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
             latency_budget_ns: 0,
@@ -245,7 +257,7 @@ impl fmt::Display for SwitchStats {
         for port in &self.ports {
             notes(f, port)?;
         }
-        Ok(())
+        stages::table(f, &self.stages)
     }
 }
 
@@ -274,12 +286,15 @@ fn port_cells(port: &PortStats) -> Vec<String> {
     cells
 }
 
-/// What does not fit the table: why a port stopped, and which drops there were.
+/// What does not fit the table: why a port stopped, what was merged, and which drops there were.
 fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
+    }
+    if port.gro > 0 {
+        writeln!(f, "{}: received merged (GRO): {} packets", port.name, decimal(port.gro))?;
     }
     let drops: Vec<_> = port
         .drops
@@ -432,10 +447,12 @@ mod tests {
         let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
         lan.state = PortState::Running;
         lan.rx.frames = 99;
+        lan.gro = 12;
         SwitchStats {
             version: "0.1.0".into(),
             uptime_s: 3_725.0,
             workers: vec![WorkerStats { id: 0, wakeups: 1_234, bursts: 9, cpu_ns: 1_500_000_000 }],
+            stages: Vec::new(),
             ports: vec![web0, bad, lan],
         }
     }
@@ -451,6 +468,7 @@ mod tests {
         lan   running  -            99       0 B          0       0 B      0            -         -       -       -       -
         web0: dropped: rx_full 7
         bad: stopped: TX queue 0: descriptor loop
+        lan: received merged (GRO): 12 packets
         "#);
     }
 

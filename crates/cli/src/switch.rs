@@ -1,21 +1,20 @@
 //! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
 //! socket can do to them while it runs.
 
-use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use miette::Diagnostic;
-use thiserror::Error;
 use weir_engine::stats::QueueCounters;
-use weir_engine::{Engine, PortCounters};
-use weir_fabric::{PortError, PortId};
+use weir_engine::{Engine, PortCounters, stages};
+use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_policy::moderation::Kind;
-use weir_port_packet::{PacketError, PacketOptions, PacketSocket};
-use weir_port_tap::{FrameDevice, FramePort, Tap, TapError, TapOptions};
-use weir_port_vhost::{Endpoint, Manager, ManagerGone, State, VhostInfo, VhostOptions, VhostPort};
+use weir_port_packet::{PacketOptions, PacketSocket};
+use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
+use weir_port_vhost::{Endpoint, Manager, State, VhostInfo, VhostOptions, VhostPort};
+use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
     Config, LatencyBudget, Moderation, PortName, SocketMode, SocketPath, SocketRole, UplinkConfig,
@@ -24,67 +23,13 @@ use crate::config::{
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::stats::{
     HoldTimes, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
-    SwitchStats, WorkerStats,
+    StageStats, SwitchStats, WorkerStats,
 };
 use crate::unix_socket::{BoundListener, ListenError};
 
-/// Why the switch, or one interface, could not be started.
-#[derive(Debug, Error, Diagnostic)]
-pub enum SwitchError {
-    /// Threads or descriptors could not be had.
-    #[error("cannot start the switch")]
-    Start(#[source] io::Error),
-    /// The socket of an interface.
-    #[error("interface {name}")]
-    #[diagnostic(forward(source))]
-    Socket {
-        /// The interface.
-        name: PortName,
-        /// What is wrong.
-        source: ListenError,
-    },
-    /// The device of an uplink.
-    #[error("uplink {name}")]
-    Tap {
-        /// The uplink.
-        name: PortName,
-        /// What is wrong.
-        source: TapError,
-        /// What to do about it.
-        #[help]
-        help: Option<String>,
-    },
-    /// The interface of an uplink.
-    #[error("uplink {name}")]
-    Packet {
-        /// The uplink.
-        name: PortName,
-        /// What is wrong.
-        source: PacketError,
-        /// What to do about it.
-        #[help]
-        help: Option<String>,
-    },
-    /// No room for another port.
-    #[error("port {name}")]
-    Port {
-        /// The port.
-        name: PortName,
-        /// What is wrong.
-        source: PortError,
-    },
-    /// A worker cannot watch the device.
-    #[error("uplink {name}: cannot be watched")]
-    Watch {
-        /// The uplink.
-        name: PortName,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// weir is shutting down.
-    #[error(transparent)]
-    Gone(#[from] ManagerGone),
-}
+mod error;
+
+pub use error::SwitchError;
 
 /// An interface in use.
 struct Vif {
@@ -98,7 +43,7 @@ struct Vif {
 struct Uplink {
     config: UplinkConfig,
     id: PortId,
-    port: Arc<FramePort>,
+    port: Arc<dyn UplinkPort>,
     counters: Arc<PortCounters>,
 }
 
@@ -214,23 +159,36 @@ impl Switch {
                     help: source.help(),
                     source,
                 })?;
-                self.plug(config, device)
+                self.plug(config, |counters| FramePort::new(device, counters))
             }
             UplinkKind::AfPacket { interface, queues } => {
                 let options =
                     PacketOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
                 let device = PacketSocket::open(&options)
                     .map_err(|source| SwitchError::Packet { name, help: source.help(), source })?;
-                self.plug(config, device)
+                self.plug(config, |counters| FramePort::new(device, counters))
+            }
+            UplinkKind::AfXdp { interface, queues } => {
+                let options =
+                    XdpOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
+                let device = XdpInterface::open(&options).map_err(|source| SwitchError::Xdp {
+                    name,
+                    help: source.help(),
+                    source,
+                })?;
+                let info = device.info();
+                let zero_copy = info.zero_copy;
+                tracing::info!(interface = info.name, mode = %info.mode, zero_copy, "XDP attached");
+                self.plug(config, |counters| XdpPort::new(device, counters))
             }
         }
     }
 
-    /// Puts an open device on the switch.
-    fn plug(
+    /// Puts the port that `make` builds on the switch.
+    fn plug<P: UplinkPort + 'static>(
         &self,
         config: &UplinkConfig,
-        device: impl FrameDevice + 'static,
+        make: impl FnOnce(Arc<PortCounters>) -> P,
     ) -> Result<(), SwitchError> {
         let name = config.name.clone();
         let mut made = None;
@@ -238,7 +196,7 @@ impl Switch {
             .engine
             .add_port(config.port_config(), |_, counters| {
                 made = Some(Arc::clone(&counters));
-                Arc::new(FramePort::new(device, counters))
+                Arc::new(make(counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         if let Err(source) = port.start(&self.engine, id) {
@@ -348,6 +306,7 @@ impl Switch {
                     cpu_ns: worker.cpu_ns.unwrap_or(0),
                 })
                 .collect(),
+            stages: StageStats::of_this_process(),
             ports: uplinks.chain(vifs).collect(),
         }
     }
@@ -398,6 +357,7 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
         pairs.map(|(rx, tx)| QueuePairStats { rx: queue(rx), tx: queue(tx) }).collect(),
     );
     stats.parked = counters.parked.get();
+    stats.gro = counters.gro.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }
 
@@ -483,6 +443,10 @@ impl ControlHandler for Switch {
             Request::VifDel { name } => self.vif_del(&name),
             Request::VifList => self.vif_list(),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
+            Request::Stages { on } => {
+                stages::set_on(on);
+                Response::Ok
+            }
         }
     }
 }

@@ -103,6 +103,8 @@ fn commands_talk_to_the_weir_of_the_control_option() {
     let output = weir(&["vif", "add", "a", "--control", control]);
     assert!(stderr(&output).contains("not today"));
     assert_eq!(output.status.code(), Some(1));
+    let output = weir(&["stats", "--stages", "on", "--control", control]);
+    assert!(stderr(&output).contains("not today"));
     // Bad settings are found before weir is asked.
     let output = weir(&["vif", "add", "a", "queues=99", "--control", control]);
     assert!(stderr(&output).contains("must be 1 to 8, not 99"), "{}", stderr(&output));

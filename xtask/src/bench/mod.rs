@@ -9,12 +9,14 @@ mod load_cost;
 mod memcpy;
 mod other_load;
 mod packet_rate;
+mod uplink_rate;
 mod vm_traffic;
 
 use std::cell::RefCell;
 
 use crate::{
     error::{Result, check},
+    instructions,
     lab::Lab,
     peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     report::{Figure, Report, Samples},
@@ -97,9 +99,20 @@ const ROWS: &[Row] = &[
     Row { name: "cpu_idle", measure: idle::cpu },
     Row { name: "idle_wakeups_per_s", measure: idle::wakeups },
     Row { name: "bytes_per_idle_port", measure: idle::memory },
+    Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
+    Row { name: "instructions_per_packet", measure: instructions_per_packet },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
 ];
+
+/// What weir executes for a packet, whatever the machine does beside.
+fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    for (name, instructions) in instructions::count(&bench.lab.workspace)? {
+        let what = "counted by callgrind, from one guest's ring to another's";
+        report.add(Figure::new(name, "instructions", what, Samples::one(instructions)));
+    }
+    Ok(())
+}
 
 /// A switch to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,12 @@ use crate::{
     netns::Netns,
     process::{Process, wait_until},
     qemu::GuestSpec,
-    weir::{self, TAP},
+    weir,
     workspace::socket_path,
 };
+
+/// The TAP's interface.
+const TAP: &str = "weirtap0";
 
 /// The namespace's own address beside the guest's.
 const HOST: u8 = 100;

@@ -39,6 +39,10 @@ pub const ALL: &[SystemTest] = &[
         run: uplink::tap_uplink_joins_guest_and_namespace,
     },
     SystemTest {
+        name: "af_xdp_uplink_joins_guest_and_namespace",
+        run: uplink::af_xdp_uplink_joins_guest_and_namespace,
+    },
+    SystemTest {
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
         run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
     },

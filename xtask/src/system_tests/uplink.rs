@@ -1,4 +1,4 @@
-//! Out of a TAP uplink into a network namespace.
+//! Out of an uplink into a network namespace.
 
 use super::{
     boot,
@@ -10,7 +10,8 @@ use crate::{
     iperf::{self, Direction, Tcp, Transfer},
     lab::Lab,
     process::Process,
-    weir::{Setup, TAP, Weir},
+    uplink::Uplink,
+    weir::{Setup, Weir},
 };
 
 /// The namespace's own address among the guests'.
@@ -20,9 +21,18 @@ const HOST: u8 = 100;
 const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
 
 pub(super) fn tap_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
-    let weir = Weir::start(lab, &Setup { tap: true, ..Setup::vifs(1) })?;
-    let netns = weir.netns()?;
-    netns.configure(TAP, &address::cidr(HOST))?;
+    joins_guest_and_namespace(lab, Uplink::Tap)
+}
+
+pub(super) fn af_xdp_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
+    joins_guest_and_namespace(lab, Uplink::AfXdp)
+}
+
+fn joins_guest_and_namespace(lab: &Lab, uplink: Uplink) -> Result<()> {
+    let weir = Weir::start(lab, &Setup { uplink: Some(uplink), ..Setup::vifs(1) })?;
+    let site = weir.uplink()?;
+    let netns = site.host();
+    netns.configure(site.interface(), &address::cidr(HOST))?;
     let [mut guest] = boot(lab, &weir)?;
 
     ping(&mut guest, &address::ip(HOST))?;

@@ -100,13 +100,22 @@ pub enum UplinkKind {
         /// Sockets that share its frames by flow.
         queues: QueuePairs,
     },
+    /// An interface of the host, by AF_XDP sockets, for weir alone.
+    AfXdp {
+        /// Its name; it must exist.
+        interface: InterfaceName,
+        /// Its receive queues, each with a socket.
+        queues: QueuePairs,
+    },
 }
 
 impl UplinkKind {
     /// The interface of the host that the uplink uses.
     pub fn interface(&self) -> &InterfaceName {
         match self {
-            Self::Tap { interface, .. } | Self::AfPacket { interface, .. } => interface,
+            Self::Tap { interface, .. }
+            | Self::AfPacket { interface, .. }
+            | Self::AfXdp { interface, .. } => interface,
         }
     }
 }

@@ -138,6 +138,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     let kind = match kind {
         KindOfUplink::Tap => UplinkKind::Tap { interface, queues },
         KindOfUplink::AfPacket => UplinkKind::AfPacket { interface, queues },
+        KindOfUplink::AfXdp => UplinkKind::AfXdp { interface, queues },
     };
     Some(Placed {
         port: UplinkConfig { name: name?, kind, vlan, mtu },

@@ -284,11 +284,12 @@ impl FromToml for TrunkVids {
     }
 }
 
-/// The kinds of uplink a file may name; AF_XDP comes in a later version.
+/// The kinds of uplink a file may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KindOfUplink {
     Tap,
     AfPacket,
+    AfXdp,
 }
 
 impl FromToml for KindOfUplink {
@@ -296,14 +297,13 @@ impl FromToml for KindOfUplink {
         let error = match value.get_ref().as_str() {
             Some("tap") => return Ok(Self::Tap),
             Some("af_packet") => return Ok(Self::AfPacket),
-            Some(later @ "af_xdp") => {
-                ValueError::NotAvailable { value: later.into(), instead: "af_packet" }
-            }
+            Some("af_xdp") => return Ok(Self::AfXdp),
             Some(other) => {
-                ValueError::NotAChoice { value: other.into(), choices: &["tap", "af_packet"] }
+                let choices = &["tap", "af_packet", "af_xdp"];
+                ValueError::NotAChoice { value: other.into(), choices }
             }
             None => {
-                let expected = "the kind of the uplink, \"tap\" or \"af_packet\"";
+                let expected = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
                 return Err(Fault::wrong_type(value, expected));
             }
         };

@@ -271,20 +271,20 @@ fn diagnostic_duration_as_number() {
 }
 
 #[test]
-fn diagnostic_uplink_kind_of_a_later_version() {
-    insta::assert_snapshot!(refused("[uplink.lan]\nkind = \"af_xdp\"\nname = \"eth0\"\n"), @r#"
+fn diagnostic_unknown_uplink_kind() {
+    insta::assert_snapshot!(refused("[uplink.lan]\nkind = \"afxdp\"\nname = \"eth0\"\n"), @r#"
       × weir.toml: 1 problem
 
     Error:
       × bad value for `uplink.lan.kind`
        ╭─[weir.toml:2:8]
      1 │ [uplink.lan]
-     2 │ kind = "af_xdp"
-       ·        ────┬───
-       ·            ╰── `af_xdp` is not available in this version of weir
+     2 │ kind = "afxdp"
+       ·        ───┬───
+       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`
      3 │ name = "eth0"
        ╰────
-      help: use `af_packet`
+      help: did you mean `af_xdp`?
     "#);
 }
 
@@ -542,11 +542,14 @@ fn interface_names_are_those_linux_accepts() {
 
 #[test]
 fn an_uplink_can_be_an_interface_of_the_host() {
-    let config =
-        parse("[uplink.lan]\nkind = \"af_packet\"\nname = \"eth0\"\nqueues = 2\n").unwrap();
-    let kind =
-        UplinkKind::AfPacket { interface: "eth0".parse().unwrap(), queues: 2.try_into().unwrap() };
-    assert_eq!(config.uplinks[0].kind, kind);
+    let kind = |kind| {
+        let text = format!("[uplink.lan]\nkind = \"{kind}\"\nname = \"eth0\"\nqueues = 2\n");
+        parse(&text).unwrap().uplinks[0].kind.clone()
+    };
+    let (interface, queues) = ("eth0".parse().unwrap(), 2.try_into().unwrap());
+    assert_eq!(kind("af_packet"), UplinkKind::AfPacket { interface, queues });
+    let interface = "eth0".parse().unwrap();
+    assert_eq!(kind("af_xdp"), UplinkKind::AfXdp { interface, queues });
     assert_eq!(
         messages("[uplink.lan]\nkind = \"bridge\"\nname = \"br0\"\n"),
         ["bad value for `uplink.lan.kind`"]

@@ -42,14 +42,6 @@ pub enum ValueError {
         /// The possible words.
         choices: &'static [&'static str],
     },
-    /// A word that names a feature this version does not have.
-    #[error("`{value}` is not available in this version of weir")]
-    NotAvailable {
-        /// The word.
-        value: String,
-        /// What can be used instead.
-        instead: &'static str,
-    },
     /// A duration that has no number, no unit, or an unknown unit.
     #[error("`{value}` is not a duration")]
     Duration {
@@ -143,7 +135,6 @@ impl ValueError {
             }
             Self::SocketMode { .. } => "write an octal mode in quotes, for example \"0660\"".into(),
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
-            Self::NotAvailable { instead, .. } => format!("use `{instead}`"),
             Self::NotAChoice { value, choices } => {
                 format!("did you mean `{}`?", super::suggest::closest(value, choices)?)
             }

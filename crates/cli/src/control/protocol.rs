@@ -32,6 +32,11 @@ pub enum Request {
     VifList,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
+    /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
+    Stages {
+        /// Whether to measure.
+        on: bool,
+    },
 }
 
 /// What weir answers: `{"response":"ok"}`.

@@ -38,7 +38,10 @@ impl ControlHandler for Recorder {
                 message: "no such interface".into(),
                 help: Some("look at `weir vif list`".into()),
             },
-            Request::Ping | Request::VifAdd { .. } | Request::VifSet { .. } => Response::Ok,
+            Request::Ping
+            | Request::VifAdd { .. }
+            | Request::VifSet { .. }
+            | Request::Stages { .. } => Response::Ok,
         };
         self.requests.lock().unwrap().push(request);
         response

@@ -1,46 +1,37 @@
 //! `weir demo`: a switch and its guests in one process, traffic between them, and what it cost.
 //!
-//! Nothing is faked but the machines: the switch is what `weir run` starts, the guests are
-//! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory. Each
-//! phase has a switch and guests of its own, so that counters and histograms are the phase's.
+//! Each phase has a [rig](crate::rig) of its own, so that counters and histograms are the phase's.
 //!
 //! | file | what |
 //! |---|---|
 //! | `traffic.rs` | the kinds of traffic, and which end measures what |
-//! | `rig.rs`, `guest.rs` | a switch with two guests, and what they count at a moment |
+//! | `counters.rs` | what is counted at a moment |
 //! | `figures.rs` | from counters to figures |
 //! | `screen.rs`, `plain.rs` | the live display, and lines of text |
 //! | `report.rs` | the table at the end |
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use miette::{Diagnostic, Report};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tempfile::TempDir;
 use thiserror::Error;
-use weir_vif::VifError;
-use weir_vif::load::LoadError;
 
 use crate::args::DemoArgs;
 use crate::commands::CommandError;
-use crate::config::{Moderation, ValueError};
-use crate::switch::SwitchError;
+use crate::config::Moderation;
+use crate::rig::{self, Rig, RigError};
 
+mod counters;
 mod figures;
-mod guest;
 mod plain;
 mod report;
-mod rig;
 mod screen;
 mod traffic;
 
 use figures::{Figures, Sample};
 use plain::Plain;
-use rig::Rig;
 use screen::Screen;
 use traffic::Traffic;
 
@@ -50,63 +41,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// Why the demo ended before its time.
 #[derive(Debug, Error, Diagnostic)]
 pub enum DemoError {
-    /// No directory for the sockets.
-    #[error("cannot make a temporary directory in {}", dir.display())]
-    #[diagnostic(help("set TMPDIR to a directory that you may write to"))]
-    TempDir {
-        /// Where it was to be.
-        dir: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The directory cannot hold sockets.
-    #[error("no socket can have the path {}", path.display())]
-    #[diagnostic(help("set TMPDIR to a directory with a short path, such as /tmp"))]
-    SocketPath {
-        /// The path.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: ValueError,
-    },
-    /// The switch did not start.
+    /// The switch or a guest.
     #[error(transparent)]
     #[diagnostic(transparent)]
-    Switch(#[from] SwitchError),
-    /// A guest did not connect.
-    #[error("the guest {guest} cannot connect to the switch")]
-    Connect {
-        /// The guest.
-        guest: &'static str,
-        /// What went wrong.
-        source: VifError,
-    },
-    /// A guest is connected and nothing goes through its interface.
-    #[error("the interface of the guest {guest} does not start: {reason}")]
-    NotReady {
-        /// The guest.
-        guest: &'static str,
-        /// What the switch says of the port.
-        reason: String,
-    },
-    /// A guest's thread could not be had.
-    #[error("cannot start a thread for the guest {guest}")]
-    Thread {
-        /// The guest.
-        guest: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A guest gave up.
-    #[error("the guest {guest} gave up")]
-    Load {
-        /// The guest.
-        guest: &'static str,
-        /// Why.
-        source: LoadError,
-    },
-    /// Signals cannot be caught.
-    #[error("cannot catch signals")]
-    Signals(#[source] io::Error),
+    Rig(#[from] RigError),
     /// The display cannot be drawn.
     #[error("cannot use the terminal for the live display")]
     #[diagnostic(help("`weir demo --plain` prints lines of text instead"))]
@@ -202,8 +140,8 @@ trait View {
 /// # Errors
 /// [`DemoError`]; the table is printed for the phases before.
 pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), DemoError> {
-    let stop = catch_signals()?;
-    let dir = temp_dir()?;
+    let stop = rig::catch_signals()?;
+    let dir = rig::temp_dir()?;
     let plan = plan(Duration::from_secs(args.seconds.into()));
     let mut outcomes = Vec::new();
     let result = if args.plain || !terminal || !screen::has_keyboard() {
@@ -221,22 +159,6 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     Ok(())
 }
 
-/// A flag that SIGINT, SIGTERM and SIGHUP set.
-fn catch_signals() -> Result<Arc<AtomicBool>, DemoError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(DemoError::Signals)?;
-    }
-    Ok(stop)
-}
-
-fn temp_dir() -> Result<TempDir, DemoError> {
-    let parent = std::env::temp_dir();
-    std::path::absolute(&parent)
-        .and_then(|parent| tempfile::Builder::new().prefix("weir-demo-").tempdir_in(parent))
-        .map_err(|source| DemoError::TempDir { dir: parent, source })
-}
-
 /// Runs the phases one after the other, until the last or until the user has seen enough.
 fn drive(
     plan: &[Phase],
@@ -248,8 +170,8 @@ fn drive(
     let total = plan.iter().map(|phase| phase.duration).sum();
     let mut before = Duration::ZERO;
     for (current, phase) in plan.iter().enumerate() {
-        let rig = Rig::start(*phase, dir)?;
-        let mut samples = vec![rig.sample()];
+        let rig = Rig::start(&counters::setup(*phase), dir)?;
+        let mut samples = vec![counters::sample(*phase, &rig)];
         let mut ended = false;
         while !ended {
             let left = phase.duration.saturating_sub(rig.elapsed());
@@ -258,7 +180,7 @@ fn drive(
             if enough {
                 stop.store(true, Ordering::Relaxed);
             }
-            let sample = rig.sample();
+            let sample = counters::sample(*phase, &rig);
             let elapsed = before + sample.at.min(phase.duration);
             samples.push(sample);
             view.show(&Progress {

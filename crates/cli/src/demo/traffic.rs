@@ -1,11 +1,10 @@
 //! The kinds of traffic that the demo shows.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use weir_vif::QueuePair;
-use weir_vif::load::{Flow, LoadError, LoadStats, bulk, pingpong, small};
+use weir_vif::load::{bulk, pingpong, small};
 
+use crate::rig::{Load, Role};
 use crate::stats::decimal;
 
 /// Bytes of the frames that are small.
@@ -30,25 +29,6 @@ pub(super) enum Traffic {
     Paced,
     /// One request at a time.
     RequestResponse,
-}
-
-/// An end of the traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Sends, or asks.
-    Sender,
-    /// Receives, or answers.
-    Receiver,
-}
-
-impl Role {
-    /// The name of the guest and of its interface.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Sender => "sender",
-            Self::Receiver => "receiver",
-        }
-    }
 }
 
 impl Traffic {
@@ -102,44 +82,19 @@ impl Traffic {
         }
     }
 
-    /// Is one end of it, until `stop`.
-    pub(super) fn run(
-        self,
-        role: Role,
-        pair: &mut QueuePair,
-        flow: &Flow,
-        stats: &LoadStats,
-        stop: &AtomicBool,
-    ) -> Result<(), LoadError> {
+    /// The same for the guests.
+    pub(super) fn load(self) -> Load {
         let frame_bytes = SMALL_FRAME_BYTES;
+        let small = |rate| Load::Small(small::Options { frame_bytes, rate });
         match self {
-            Self::Bulk => {
-                let options = bulk::Options {
-                    retransmit_timeout: BULK_RETRANSMIT_TIMEOUT,
-                    ..Default::default()
-                };
-                match role {
-                    Role::Sender => bulk::send(pair, flow, &options, stats, stop),
-                    Role::Receiver => bulk::receive(pair, flow, &options, stats, stop),
-                }
-            }
-            Self::Flood | Self::Paced => {
-                let rate = match self {
-                    Self::Paced => small::Rate::PerSecond(PACED_PER_S),
-                    _ => small::Rate::Window(FLOOD_WINDOW),
-                };
-                let options = small::Options { frame_bytes, rate };
-                match role {
-                    Role::Sender => small::send(pair, flow, &options, stats, stop),
-                    Role::Receiver => small::receive(pair, flow, &options, stats, stop),
-                }
-            }
+            Self::Bulk => Load::Bulk(bulk::Options {
+                retransmit_timeout: BULK_RETRANSMIT_TIMEOUT,
+                ..Default::default()
+            }),
+            Self::Flood => small(small::Rate::Window(FLOOD_WINDOW)),
+            Self::Paced => small(small::Rate::PerSecond(PACED_PER_S)),
             Self::RequestResponse => {
-                let options = pingpong::Options { frame_bytes, ..Default::default() };
-                match role {
-                    Role::Sender => pingpong::request(pair, flow, &options, stats, stop),
-                    Role::Receiver => pingpong::respond(pair, flow, stats, stop),
-                }
+                Load::RequestResponse(pingpong::Options { frame_bytes, ..Default::default() })
             }
         }
     }

@@ -1,46 +1,16 @@
 //! A guest: a vhost-user driver with a thread that is one end of the traffic.
 
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use weir_vif::load::{Flow, LoadError, LoadStats, Station};
-use weir_vif::{Options, QueuePair, Vif};
-use weir_wire::Mac;
+use weir_vif::load::{LoadError, LoadStats};
+use weir_vif::{Features, Options, QueuePair, Vif};
 
-use super::DemoError;
-use super::traffic::{Role, Traffic};
+use super::RigError;
+use super::load::{Load, Role};
 use crate::vm_args;
-
-/// TCP or UDP port of the sender and of the receiver.
-const PORTS: (u16, u16) = (40_000, 5_201);
-
-impl Role {
-    /// The guest's addresses.
-    fn station(self) -> Station {
-        let number = match self {
-            Self::Sender => 1,
-            Self::Receiver => 2,
-        };
-        Station { mac: Mac([0x52, 0x54, 0, 0, 0, number]), ip: Ipv4Addr::new(10, 0, 0, number) }
-    }
-
-    /// The traffic as the guest sees it.
-    fn flow(self) -> Flow {
-        let flow = Flow {
-            local: Self::Sender.station(),
-            remote: Self::Receiver.station(),
-            local_port: PORTS.0,
-            remote_port: PORTS.1,
-        };
-        match self {
-            Self::Sender => flow,
-            Self::Receiver => flow.reversed(),
-        }
-    }
-}
 
 /// A guest whose interface is connected, and that does nothing yet.
 pub(super) struct IdleGuest {
@@ -50,18 +20,22 @@ pub(super) struct IdleGuest {
 }
 
 impl IdleGuest {
-    /// Connects to the switch at `socket`.
-    pub(super) fn connect(role: Role, socket: &Path) -> Result<Self, DemoError> {
-        let options =
+    /// Connects to the switch at `socket`, with packed rings if they are asked for.
+    pub(super) fn connect(role: Role, packed: bool, socket: &Path) -> Result<Self, RigError> {
+        let mut options =
             Options { queue_size: vm_args::QUEUE_SIZE, ..Options::new(role.station().mac) };
-        let connect_error = |source| DemoError::Connect { guest: role.name(), source };
+        if packed {
+            options.features = options.features | Features::RING_PACKED;
+            options.required = options.required | Features::RING_PACKED;
+        }
+        let connect_error = |source| RigError::Connect { guest: role.name(), source };
         let mut vif = Vif::connect(socket, &options).map_err(connect_error)?;
         let pair = vif.queue_pairs().remove(0);
         Ok(Self { role, vif, pair })
     }
 
     /// Starts the guest's end of the traffic.
-    pub(super) fn start(self, traffic: Traffic) -> Result<Guest, DemoError> {
+    pub(super) fn start(self, load: Load) -> Result<Guest, RigError> {
         let Self { role, vif, mut pair } = self;
         let stats = Arc::new(LoadStats::default());
         let stop = Arc::new(AtomicBool::new(false));
@@ -74,19 +48,19 @@ impl IdleGuest {
                 move || {
                     let tid = rustix::thread::gettid().as_raw_nonzero().get();
                     thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
-                    traffic.run(role, &mut pair, &role.flow(), &stats, &stop)
+                    load.run(role, &mut pair, &stats, &stop)
                 }
             })
-            .map_err(|source| DemoError::Thread { guest: role.name(), source })?;
+            .map_err(|source| RigError::Thread { guest: role.name(), source })?;
         Ok(Guest { role, stats, stop, thread_id, thread: Some(thread), _vif: vif })
     }
 }
 
 /// A guest at work. Dropping it ends its thread, then its session.
-pub(super) struct Guest {
+pub(crate) struct Guest {
     role: Role,
     /// What its end of the traffic measures.
-    pub(super) stats: Arc<LoadStats>,
+    pub(crate) stats: Arc<LoadStats>,
     stop: Arc<AtomicBool>,
     thread_id: Arc<AtomicU32>,
     thread: Option<JoinHandle<Result<(), LoadError>>>,
@@ -95,7 +69,7 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
-    pub(super) fn cpu_ns(&self) -> u64 {
+    pub(crate) fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
         weir_engine::thread_cpu_ns(tid).unwrap_or(0)
     }
@@ -111,11 +85,11 @@ impl Guest {
     }
 
     /// Waits for its thread to end.
-    pub(super) fn finish(mut self) -> Result<(), DemoError> {
+    pub(super) fn finish(mut self) -> Result<(), RigError> {
         self.stop();
         match self.thread.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(source))) => Err(DemoError::Load { guest: self.role.name(), source }),
+            Some(Ok(Err(source))) => Err(RigError::Load { guest: self.role.name(), source }),
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }

@@ -1,0 +1,40 @@
+//! What a core copies when it does nothing else: the limit of a switch that copies once.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Bytes copied at a time: a large segment's.
+const SEGMENT_BYTES: usize = 64 << 10;
+/// Bytes that source and target each go round in: a stream's window, a ring's buffers.
+const AREA_BYTES: usize = 2 << 20;
+
+/// Gbit that this thread copies in each second of its CPU time, measured for `time` of that.
+pub(super) fn gbit_per_cpu_s(time: Duration) -> f64 {
+    // Not zeroes: pages that were never written may all be the same one.
+    let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
+    let mut copy = || {
+        for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
+            black_box(to).copy_from_slice(black_box(from));
+        }
+    };
+    // Into the caches that the stream is in as well.
+    copy();
+    let start = cpu_time();
+    let mut rounds = 0_u64;
+    loop {
+        copy();
+        rounds += 1;
+        let spent = cpu_time().saturating_sub(start);
+        if spent >= time && !spent.is_zero() {
+            return rounds as f64 * AREA_BYTES as f64 * 8.0 / 1e9 / spent.as_secs_f64();
+        }
+    }
+}
+
+/// This thread's.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}

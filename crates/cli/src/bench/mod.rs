@@ -1,0 +1,168 @@
+//! `weir bench`: what weir does on this machine, with nothing but this program.
+//!
+//! A [rig](crate::rig) for each slice of each measurement: a switch with one worker, two built-in
+//! guests, and traffic. Slices of the measurements alternate, so that whatever else the machine
+//! does meets all of them; of each figure the median over its slices is shown, and its spread.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan.rs` | the measurements: which traffic, which figures |
+//! | `slice.rs` | one slice of a measurement |
+//! | `memcpy.rs` | what a plain copy takes |
+//! | `report.rs` | medians, the table, and JSON |
+
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use miette::{Diagnostic, Report as Diagnosis};
+use thiserror::Error;
+
+use crate::args::BenchArgs;
+use crate::commands::CommandError;
+use crate::rig::{self, RigError};
+
+mod memcpy;
+mod plan;
+mod report;
+mod slice;
+
+use plan::Measurement;
+use report::Report;
+use slice::Slice;
+
+/// Workers of the switch that is measured.
+const WORKERS: u64 = 1;
+/// Slices of each measurement.
+const SLICES: u32 = 5;
+
+/// Why there is no result.
+#[derive(Debug, Error, Diagnostic)]
+pub enum BenchError {
+    /// The switch or a guest.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Rig(#[from] RigError),
+    /// `--filter` leaves nothing.
+    #[error("no measurement and no figure has {filter:?} in its name")]
+    NoSuchFigure {
+        /// What was asked for.
+        filter: String,
+        /// The names there are.
+        #[help]
+        help: String,
+    },
+    /// The traffic did not flow.
+    #[error("{measurement}: no packet arrived in {} ms", time.as_millis())]
+    #[diagnostic(help(
+        "a machine that is busy with other things gives guests too little time; \
+                       try more --seconds"
+    ))]
+    NothingArrived {
+        /// Which.
+        measurement: &'static str,
+        /// How long was waited.
+        time: Duration,
+    },
+    /// Interrupted before anything could be said.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
+    /// Text cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+impl BenchError {
+    /// As a report: a reader of the output who went away is told from other errors by
+    /// [`exit_code`](crate::commands::exit_code).
+    pub fn into_report(self) -> Diagnosis {
+        match self {
+            Self::Output(source) => CommandError::Output(source).into(),
+            other => other.into(),
+        }
+    }
+}
+
+/// A measurement with its slices so far.
+struct Measured {
+    measurement: Measurement,
+    slices: Vec<Slice>,
+}
+
+/// Measures, and prints the result. Progress goes to standard error if that is a terminal.
+///
+/// # Errors
+/// [`BenchError`]
+pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+    let plan = select(plan::all(), args.filter.as_deref())?;
+    let stop = rig::catch_signals()?;
+    let dir = rig::temp_dir()?;
+    let time = Duration::from_secs(args.seconds.into()) / SLICES;
+    let mut measured: Vec<_> =
+        plan.into_iter().map(|m| Measured { measurement: m, slices: Vec::new() }).collect();
+    measure(&mut measured, time, dir.path(), &stop)?;
+    // After an interruption those of the first round that were never begun have nothing to show.
+    measured.retain(|measured| !measured.slices.is_empty());
+    if measured.is_empty() {
+        return Err(BenchError::Interrupted);
+    }
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let report = Report::new(&measured, time, cores);
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// The measurements that `filter` means, which must be some.
+fn select(all: Vec<Measurement>, filter: Option<&str>) -> Result<Vec<Measurement>, BenchError> {
+    let Some(filter) = filter else { return Ok(all) };
+    let names: Vec<_> = all.iter().map(|measurement| measurement.name).collect();
+    let help = format!("there are {}, and their figures", names.join(", "));
+    let selected: Vec<_> = all.into_iter().filter(|m| m.is_meant_by(filter)).collect();
+    if selected.is_empty() {
+        return Err(BenchError::NoSuchFigure { filter: filter.into(), help });
+    }
+    Ok(selected)
+}
+
+/// All slices, of each measurement in turn: A B C A B C ... Ends early when `stop` is set.
+fn measure(
+    measured: &mut [Measured],
+    time: Duration,
+    dir: &Path,
+    stop: &AtomicBool,
+) -> Result<(), BenchError> {
+    let progress = progress(measured.len());
+    for _ in 0..SLICES {
+        for Measured { measurement, slices } in &mut *measured {
+            progress.set_message(measurement.name);
+            let slice = Slice::measure(measurement, time, dir, stop)?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            slices.push(slice);
+            progress.inc(1);
+        }
+    }
+    Ok(())
+}
+
+/// A bar on standard error; nothing where that is no terminal.
+fn progress(measurements: usize) -> ProgressBar {
+    let bar = ProgressBar::new(u64::from(SLICES) * measurements as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    bar.with_style(style.expect("a constant template that is valid"))
+        .with_finish(ProgressFinish::AndClear)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! The measurements: which traffic, and which figures come of it.
+
+use std::time::Duration;
+
+use weir_engine::stages::Stage;
+use weir_vif::load::{bulk, pingpong, small};
+
+use super::slice::Slice;
+use crate::rig::Load;
+
+/// Bytes of a small packet's frame, as weir sees it: without check sequence.
+const SMALL_FRAME_BYTES: usize = 64;
+/// Bytes of a large packet's frame.
+const LARGE_FRAME_BYTES: usize = 1500;
+/// Packets in flight where they go as fast as they can: half a ring, so that what is lost was not
+/// lost for want of room.
+const WINDOW: u32 = 512;
+/// Bytes of a frame with an MTU of 1500.
+const MTU_FRAME_BYTES: usize = 1514;
+/// 1 Gbit/s of those, their check sequences counted.
+const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8);
+/// When a stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest that
+/// waits for a CPU does not exceed.
+const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Traffic, and what is to be said of it.
+pub(super) struct Measurement {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// The traffic.
+    pub(super) load: Load,
+    /// Whether the guests use packed rings.
+    pub(super) packed: bool,
+    /// Whether a plain copy is measured right after it.
+    pub(super) memcpy: bool,
+    /// What is told of it.
+    pub(super) tells: Tells,
+}
+
+/// What is told of a measurement.
+pub(super) enum Tells {
+    /// These figures.
+    Figures(&'static [Figure]),
+    /// What each stage costs; measured, and the others not, with the marks of stages on.
+    Stages,
+}
+
+/// A figure of each slice.
+pub(super) struct Figure {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Its unit.
+    pub(super) unit: &'static str,
+    /// What it says.
+    pub(super) says: &'static str,
+    /// From counts to the figure; `None` where there is nothing to divide by.
+    pub(super) of: fn(&Slice) -> Option<f64>,
+}
+
+impl Measurement {
+    fn new(name: &'static str, load: Load, figures: &'static [Figure]) -> Self {
+        Self { name, load, packed: false, memcpy: false, tells: Tells::Figures(figures) }
+    }
+
+    fn stages(name: &'static str, load: Load) -> Self {
+        Self { tells: Tells::Stages, ..Self::new(name, load, &[]) }
+    }
+
+    fn packed(self) -> Self {
+        Self { packed: true, ..self }
+    }
+
+    /// Whether `filter` is a part of its name or of a figure's.
+    pub(super) fn is_meant_by(&self, filter: &str) -> bool {
+        self.name.contains(filter)
+            || match self.tells {
+                Tells::Figures(figures) => figures.iter().any(|f| f.name.contains(filter)),
+                Tells::Stages => Stage::ALL.iter().any(|stage| stage.as_str().contains(filter)),
+            }
+    }
+}
+
+/// All of them, in the order in which they are shown.
+pub(super) fn all() -> Vec<Measurement> {
+    let flood = |frame_bytes| {
+        Load::Small(small::Options { frame_bytes, rate: small::Rate::Window(WINDOW) })
+    };
+    let paced = Load::Small(small::Options {
+        frame_bytes: MTU_FRAME_BYTES,
+        rate: small::Rate::PerSecond(GBIT_FRAMES_PER_S),
+    });
+    let stream = Load::Bulk(bulk::Options {
+        retransmit_timeout: RETRANSMIT_TIMEOUT,
+        ..bulk::Options::default()
+    });
+    let requests = Load::RequestResponse(pingpong::Options::default());
+    let (small, large) = (flood(SMALL_FRAME_BYTES), flood(LARGE_FRAME_BYTES));
+    vec![
+        Measurement::new("pps64_split", small, PPS64_SPLIT),
+        Measurement::new("pps64_packed", small, PPS64_PACKED).packed(),
+        Measurement::new("pps1500_split", large, PPS1500_SPLIT),
+        Measurement { memcpy: true, ..Measurement::new("tso", stream, TSO) },
+        Measurement::new("rtt", requests, RTT),
+        Measurement::new("paced", paced, PACED),
+        Measurement::new("idle", Load::Silence, IDLE),
+        Measurement::stages("stages64_split", small),
+        Measurement::stages("stages64_packed", small).packed(),
+        Measurement::stages("stages1500_split", large),
+        Measurement::stages("stages_tso", stream),
+    ]
+}
+
+const PPS64_SPLIT: &[Figure] = &[
+    Figure {
+        name: "pps64_split",
+        unit: "packets/s",
+        says: "64 B one way, split rings, 512 in flight",
+        of: Slice::packets_per_s,
+    },
+    Figure {
+        name: "pps64_split_per_core",
+        unit: "packets/s",
+        says: "the same for a second of the worker's CPU time",
+        of: Slice::packets_per_cpu_s,
+    },
+];
+
+const PPS64_PACKED: &[Figure] = &[
+    Figure {
+        name: "pps64_packed",
+        unit: "packets/s",
+        says: "64 B one way, packed rings, 512 in flight",
+        of: Slice::packets_per_s,
+    },
+    Figure {
+        name: "pps64_packed_per_core",
+        unit: "packets/s",
+        says: "the same for a second of the worker's CPU time",
+        of: Slice::packets_per_cpu_s,
+    },
+];
+
+const PPS1500_SPLIT: &[Figure] = &[
+    Figure {
+        name: "pps1500_split",
+        unit: "packets/s",
+        says: "1500 B one way, split rings, 512 in flight",
+        of: Slice::packets_per_s,
+    },
+    Figure {
+        name: "pps1500_split_per_core",
+        unit: "packets/s",
+        says: "the same for a second of the worker's CPU time",
+        of: Slice::packets_per_cpu_s,
+    },
+];
+
+const TSO: &[Figure] = &[
+    Figure {
+        name: "gbps_tso",
+        unit: "Gbit/s",
+        says: "a TCP-like stream in 64 KiB segments",
+        of: Slice::gbit_per_s,
+    },
+    Figure {
+        name: "gbps_tso_per_core",
+        unit: "Gbit/s",
+        says: "the same for a second of the worker's CPU time",
+        of: Slice::gbit_per_cpu_s,
+    },
+    Figure {
+        name: "gbps_memcpy",
+        unit: "Gbit/s",
+        says: "a plain copy of 64 KiB at a time, as one core does it",
+        of: Slice::memcpy_gbit_per_s,
+    },
+    Figure {
+        name: "tso_vs_memcpy",
+        unit: "x",
+        says: "weir's core against the copying one",
+        of: Slice::stream_vs_memcpy,
+    },
+];
+
+const RTT: &[Figure] = &[
+    Figure {
+        name: "rtt_p50",
+        unit: "us",
+        says: "64 B request and reply, one at a time",
+        of: |slice| slice.latency_us(|latency| latency.p50_ns),
+    },
+    Figure {
+        name: "rtt_p99",
+        unit: "us",
+        says: "99 of 100 take at most this",
+        of: |slice| slice.latency_us(|latency| latency.p99_ns),
+    },
+];
+
+const PACED: &[Figure] = &[
+    Figure {
+        name: "cpu_at_1gbps_1500B",
+        unit: "cores",
+        says: "the worker's CPU time at 1 Gbit/s, evenly paced",
+        of: |slice| Some(slice.switch_cores()),
+    },
+    Figure {
+        name: "cpu_per_packet",
+        unit: "us",
+        says: "the same for each packet",
+        of: Slice::cpu_us_per_packet,
+    },
+    Figure {
+        name: "wakeups_per_packet",
+        unit: "",
+        says: "how often the worker woke from sleep for each",
+        of: Slice::wakeups_per_packet,
+    },
+];
+
+const IDLE: &[Figure] = &[
+    Figure {
+        name: "cpu_idle",
+        unit: "% of a core",
+        says: "two silent guests: the worker's CPU time",
+        of: |slice| Some(100.0 * slice.switch_cores()),
+    },
+    Figure {
+        name: "wakeups_idle",
+        unit: "/s",
+        says: "how often it woke",
+        of: Slice::wakeups_per_s,
+    },
+];

@@ -1,0 +1,239 @@
+//! One slice of a measurement: a rig of its own, counters before and after.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_engine::stages::{self, StageCosts};
+
+use super::plan::{Measurement, Tells};
+use super::{BenchError, WORKERS, memcpy};
+use crate::config::{Moderation, WorkerCount, Workers};
+use crate::rig::{Guest, Load, Rig, Role, Setup, port};
+
+/// Longest time before counting begins, for caches, rings and the worker's pace to settle.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// How often an interruption is looked for.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// A distribution of round-trip times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Latency {
+    /// The median, ns.
+    pub(super) p50_ns: u64,
+    /// 99 of 100 are at most this, ns.
+    pub(super) p99_ns: u64,
+}
+
+/// What was counted in one slice.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Slice {
+    /// How long it was.
+    pub(super) seconds: f64,
+    /// Frames that the receiver got. A TSO frame counts once.
+    pub(super) received: u64,
+    /// Their bytes, Ethernet headers included.
+    pub(super) received_bytes: u64,
+    /// Frames that either guest got: what the switch did, acknowledgements included.
+    pub(super) switched: u64,
+    /// Their bytes.
+    pub(super) switched_bytes: u64,
+    /// Times that the worker woke from sleep.
+    pub(super) wakeups: u64,
+    /// CPU time of the worker, seconds.
+    pub(super) switch_cpu_s: f64,
+    /// CPU time of both guests' threads, which make and check the traffic, seconds.
+    pub(super) guests_cpu_s: f64,
+    /// Round trips, if the traffic has them.
+    pub(super) latency: Option<Latency>,
+    /// Frames that did not arrive, or not right.
+    pub(super) lost: u64,
+    /// What the stages cost; nothing unless it was to be measured.
+    pub(super) stages: StageCosts,
+    /// A plain copy right after it, Gbit for each second of CPU time.
+    pub(super) memcpy: Option<f64>,
+}
+
+/// Counters at one moment.
+struct Counters {
+    at: Instant,
+    received: u64,
+    received_bytes: u64,
+    switched: u64,
+    switched_bytes: u64,
+    wakeups: u64,
+    lost: u64,
+    switch_cpu_ns: u64,
+    guests_cpu_ns: u64,
+    stages: StageCosts,
+}
+
+impl Counters {
+    fn read(rig: &Rig) -> Self {
+        let stats = rig.stats();
+        let rx = |role| port(&stats, role).map(|port| port.rx).unwrap_or_default();
+        let (sender, receiver) = (rx(Role::Sender), rx(Role::Receiver));
+        let loads = rig.guests().map(|guest| guest.stats.snapshot());
+        Self {
+            at: Instant::now(),
+            received: receiver.frames,
+            received_bytes: receiver.bytes,
+            switched: sender.frames + receiver.frames,
+            switched_bytes: sender.bytes + receiver.bytes,
+            wakeups: stats.workers.iter().map(|worker| worker.wakeups).sum(),
+            lost: loads.iter().map(|load| load.lost + load.invalid).sum(),
+            switch_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
+            guests_cpu_ns: rig.guests().map(Guest::cpu_ns).iter().sum(),
+            // The rig has one worker, so that no other number measures anything.
+            stages: stages::costs().map(|(_, costs)| costs).next().unwrap_or_default(),
+        }
+    }
+}
+
+impl Slice {
+    /// Measures for `time`, or until `stop` is set; then what is returned says nothing.
+    pub(super) fn measure(
+        measurement: &Measurement,
+        time: Duration,
+        dir: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Self, BenchError> {
+        let rig = Rig::start(&setup(measurement), dir)?;
+        stages::set_on(matches!(measurement.tells, Tells::Stages));
+        let slice = Self::count(&rig, time, stop);
+        stages::set_on(false);
+        rig.finish()?;
+        let silent = measurement.load == Load::Silence || stop.load(Ordering::Relaxed);
+        if slice.received == 0 && !silent {
+            return Err(BenchError::NothingArrived { measurement: measurement.name, time });
+        }
+        let memcpy = measurement.memcpy.then(|| memcpy::gbit_per_cpu_s(time.min(WARM_UP)));
+        Ok(Self { memcpy, ..slice })
+    }
+
+    fn count(rig: &Rig, time: Duration, stop: &AtomicBool) -> Self {
+        wait(rig, WARM_UP.min(time), stop);
+        let latency = || rig.guest(Role::Sender).stats.latency();
+        let (before, warm_up) = (Counters::read(rig), latency());
+        wait(rig, time, stop);
+        let (after, mut latency) = (Counters::read(rig), latency());
+        // It cannot fail: both have the same bounds, and the later one has what the earlier has.
+        let _ = latency.subtract(&warm_up);
+        let latency = (!latency.is_empty()).then(|| Latency {
+            p50_ns: latency.value_at_quantile(0.5),
+            p99_ns: latency.value_at_quantile(0.99),
+        });
+        Self::between(&before, &after, latency)
+    }
+
+    fn between(before: &Counters, after: &Counters, latency: Option<Latency>) -> Self {
+        let count = |of: fn(&Counters) -> u64| of(after).saturating_sub(of(before));
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Self {
+            seconds: after.at.saturating_duration_since(before.at).as_secs_f64(),
+            received: count(|counters| counters.received),
+            received_bytes: count(|counters| counters.received_bytes),
+            switched: count(|counters| counters.switched),
+            switched_bytes: count(|counters| counters.switched_bytes),
+            wakeups: count(|counters| counters.wakeups),
+            switch_cpu_s: seconds(count(|counters| counters.switch_cpu_ns)),
+            guests_cpu_s: seconds(count(|counters| counters.guests_cpu_ns)),
+            latency,
+            lost: count(|counters| counters.lost),
+            stages: after.stages.since(&before.stages),
+            memcpy: None,
+        }
+    }
+
+    /// Packets that arrived, for each second.
+    pub(super) fn packets_per_s(&self) -> Option<f64> {
+        ratio(self.received as f64, self.seconds)
+    }
+
+    /// Packets for each second of the worker's CPU time, both directions.
+    pub(super) fn packets_per_cpu_s(&self) -> Option<f64> {
+        ratio(self.switched as f64, self.switch_cpu_s)
+    }
+
+    /// Throughput, Gbit for each second.
+    pub(super) fn gbit_per_s(&self) -> Option<f64> {
+        ratio(gbit(self.received_bytes), self.seconds)
+    }
+
+    /// Throughput, Gbit for each second of the worker's CPU time, both directions.
+    pub(super) fn gbit_per_cpu_s(&self) -> Option<f64> {
+        ratio(gbit(self.switched_bytes), self.switch_cpu_s)
+    }
+
+    /// What a plain copy does, Gbit for each second of CPU time.
+    pub(super) fn memcpy_gbit_per_s(&self) -> Option<f64> {
+        self.memcpy
+    }
+
+    /// The stream against the plain copy, both for the same CPU time.
+    pub(super) fn stream_vs_memcpy(&self) -> Option<f64> {
+        ratio(self.gbit_per_cpu_s()?, self.memcpy?)
+    }
+
+    /// A part of the round-trip times, microseconds.
+    pub(super) fn latency_us(&self, of: fn(Latency) -> u64) -> Option<f64> {
+        self.latency.map(|latency| of(latency) as f64 / 1e3)
+    }
+
+    /// CPU time of the worker for each packet, microseconds.
+    pub(super) fn cpu_us_per_packet(&self) -> Option<f64> {
+        ratio(1e6 * self.switch_cpu_s, self.switched as f64)
+    }
+
+    /// Wake-ups of the worker for each packet.
+    pub(super) fn wakeups_per_packet(&self) -> Option<f64> {
+        ratio(self.wakeups as f64, self.switched as f64)
+    }
+
+    /// Wake-ups of the worker for each second.
+    pub(super) fn wakeups_per_s(&self) -> Option<f64> {
+        ratio(self.wakeups as f64, self.seconds)
+    }
+
+    /// Cores that the worker kept busy.
+    pub(super) fn switch_cores(&self) -> f64 {
+        ratio(self.switch_cpu_s, self.seconds).unwrap_or(0.0)
+    }
+
+    /// Cores that the guests' threads kept busy.
+    pub(super) fn guests_cores(&self) -> f64 {
+        ratio(self.guests_cpu_s, self.seconds).unwrap_or(0.0)
+    }
+}
+
+fn setup(measurement: &Measurement) -> Setup {
+    let workers = WorkerCount::try_from(WORKERS).expect("a constant that is a valid number");
+    Setup {
+        load: measurement.load,
+        moderation: Moderation::Immediate,
+        workers: Workers::Count(workers),
+        packed: measurement.packed,
+    }
+}
+
+/// Waits for `time`, or until there is no sense in it.
+fn wait(rig: &Rig, time: Duration, stop: &AtomicBool) {
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) && !rig.has_failed() {
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(STOP_POLL));
+    }
+}
+
+fn gbit(bytes: u64) -> f64 {
+    bytes as f64 * 8.0 / 1e9
+}
+
+/// `None` where there is nothing to divide by.
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}

@@ -1,0 +1,61 @@
+//! What is counted while a phase runs.
+
+use std::collections::BTreeMap;
+
+use super::Phase;
+use super::figures::{Latency, Sample, Trouble};
+use crate::config::Workers;
+use crate::rig::{Guest, Rig, Role, Setup, port};
+use crate::stats::SwitchStats;
+
+/// What a phase runs on.
+pub(super) fn setup(phase: Phase) -> Setup {
+    Setup {
+        load: phase.traffic.load(),
+        moderation: phase.moderation,
+        workers: Workers::Auto,
+        packed: false,
+    }
+}
+
+/// The counters of a phase as they are now.
+pub(super) fn sample(phase: Phase, rig: &Rig) -> Sample {
+    let latency = rig.guest(phase.traffic.latency_at()).stats.latency();
+    let latency = (!latency.is_empty()).then(|| Latency {
+        p50_ns: latency.value_at_quantile(0.5),
+        p99_ns: latency.value_at_quantile(0.99),
+    });
+    let at = rig.elapsed();
+    let stats = rig.stats();
+    let receiver = port(&stats, Role::Receiver);
+    let rx = receiver.map(|port| port.rx).unwrap_or_default();
+    let loads = rig.guests().map(|guest| guest.stats.snapshot());
+    let sum =
+        |counter: fn(&weir_vif::load::LoadSnapshot) -> u64| loads.iter().map(counter).sum::<u64>();
+    Sample {
+        at,
+        frames: rx.frames,
+        bytes: rx.bytes,
+        calls: rx.calls,
+        hold: receiver.map(|port| port.hold_ns).unwrap_or_default(),
+        latency,
+        lost: sum(|load| load.lost),
+        reordered: sum(|load| load.reordered),
+        trouble: Trouble {
+            retransmitted: sum(|load| load.retransmitted),
+            invalid: sum(|load| load.invalid),
+            dropped: drops(&stats),
+        },
+        switch_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
+        guests_cpu_ns: rig.guests().map(Guest::cpu_ns).iter().sum(),
+    }
+}
+
+/// Dropped frames by the reason's name, of both ports.
+fn drops(stats: &SwitchStats) -> BTreeMap<String, u64> {
+    let mut drops = BTreeMap::new();
+    for (reason, count) in stats.ports.iter().flat_map(|port| &port.drops) {
+        *drops.entry(reason.clone()).or_default() += count;
+    }
+    drops
+}

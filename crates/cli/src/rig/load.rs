@@ -1,0 +1,104 @@
+//! The kinds of traffic between the two guests, and its ends.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, pingpong, small};
+use weir_vif::{QueuePair, WaitFor};
+use weir_wire::Mac;
+
+/// TCP or UDP port of the sender and of the receiver.
+const PORTS: (u16, u16) = (40_000, 5_201);
+/// How often a silent guest looks whether it is to end.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// An end of the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Sends, or asks.
+    Sender,
+    /// Receives, or answers.
+    Receiver,
+}
+
+impl Role {
+    /// The name of the guest and of its interface.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        }
+    }
+
+    /// The guest's addresses.
+    pub(super) fn station(self) -> Station {
+        let number = match self {
+            Self::Sender => 1,
+            Self::Receiver => 2,
+        };
+        Station { mac: Mac([0x52, 0x54, 0, 0, 0, number]), ip: Ipv4Addr::new(10, 0, 0, number) }
+    }
+
+    /// The traffic as the guest sees it.
+    pub(super) fn flow(self) -> Flow {
+        let flow = Flow {
+            local: Self::Sender.station(),
+            remote: Self::Receiver.station(),
+            local_port: PORTS.0,
+            remote_port: PORTS.1,
+        };
+        match self {
+            Self::Sender => flow,
+            Self::Receiver => flow.reversed(),
+        }
+    }
+}
+
+/// A kind of traffic, from one guest to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// A TCP-like stream.
+    Bulk(bulk::Options),
+    /// Small packets.
+    Small(small::Options),
+    /// One request at a time.
+    RequestResponse(pingpong::Options),
+    /// None.
+    Silence,
+}
+
+impl Load {
+    /// Is one end of it, until `stop`.
+    pub(super) fn run(
+        self,
+        role: Role,
+        pair: &mut QueuePair,
+        stats: &LoadStats,
+        stop: &AtomicBool,
+    ) -> Result<(), LoadError> {
+        let flow = &role.flow();
+        match (self, role) {
+            (Self::Bulk(options), Role::Sender) => bulk::send(pair, flow, &options, stats, stop),
+            (Self::Bulk(options), Role::Receiver) => {
+                bulk::receive(pair, flow, &options, stats, stop)
+            }
+            (Self::Small(options), Role::Sender) => small::send(pair, flow, &options, stats, stop),
+            (Self::Small(options), Role::Receiver) => {
+                small::receive(pair, flow, &options, stats, stop)
+            }
+            (Self::RequestResponse(options), Role::Sender) => {
+                pingpong::request(pair, flow, &options, stats, stop)
+            }
+            (Self::RequestResponse(_), Role::Receiver) => {
+                pingpong::respond(pair, flow, stats, stop)
+            }
+            (Self::Silence, _) => {
+                while !stop.load(Ordering::Relaxed) {
+                    pair.wait(WaitFor::Receive, STOP_POLL)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

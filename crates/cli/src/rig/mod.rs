@@ -1,0 +1,267 @@
+//! A switch with two built-in guests and traffic between them, in this process: what `weir demo`
+//! shows and `weir bench` measures.
+//!
+//! Nothing is faked but the machines: the switch is what `weir run` starts, the guests are
+//! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory.
+//!
+//! | file | what |
+//! |---|---|
+//! | `load.rs` | the kinds of traffic, and the ends of it |
+//! | `guest.rs` | a guest with the thread that is one end |
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use miette::Diagnostic;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tempfile::TempDir;
+use thiserror::Error;
+use weir_vif::VifError;
+use weir_vif::load::LoadError;
+
+use crate::config::{
+    Config, LatencyBudget, Moderation, PortName, SocketPath, SwitchConfig, ValueError, VifConfig,
+    Workers,
+};
+use crate::stats::{PortState, PortStats, SwitchStats};
+use crate::switch::{Switch, SwitchError};
+
+mod guest;
+mod load;
+
+pub(crate) use guest::Guest;
+use guest::IdleGuest;
+pub(crate) use load::{Load, Role};
+
+/// How long a guest's interface may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
+const START_POLL: Duration = Duration::from_millis(1);
+
+/// Why a rig could not be had, or broke.
+#[derive(Debug, Error, Diagnostic)]
+pub enum RigError {
+    /// No directory for the sockets.
+    #[error("cannot make a temporary directory in {}", dir.display())]
+    #[diagnostic(help("set TMPDIR to a directory that you may write to"))]
+    TempDir {
+        /// Where it was to be.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The directory cannot hold sockets.
+    #[error("no socket can have the path {}", path.display())]
+    #[diagnostic(help("set TMPDIR to a directory with a short path, such as /tmp"))]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ValueError,
+    },
+    /// The switch did not start.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Switch(#[from] SwitchError),
+    /// A guest did not connect.
+    #[error("the guest {guest} cannot connect to the switch")]
+    Connect {
+        /// The guest.
+        guest: &'static str,
+        /// What went wrong.
+        source: VifError,
+    },
+    /// A guest is connected and nothing goes through its interface.
+    #[error("the interface of the guest {guest} does not start: {reason}")]
+    NotReady {
+        /// The guest.
+        guest: &'static str,
+        /// What the switch says of the port.
+        reason: String,
+    },
+    /// A guest's thread could not be had.
+    #[error("cannot start a thread for the guest {guest}")]
+    Thread {
+        /// The guest.
+        guest: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A guest gave up.
+    #[error("the guest {guest} gave up")]
+    Load {
+        /// The guest.
+        guest: &'static str,
+        /// Why.
+        source: LoadError,
+    },
+    /// Signals cannot be caught.
+    #[error("cannot catch signals")]
+    Signals(#[source] io::Error),
+}
+
+/// What a rig is to be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setup {
+    /// The traffic.
+    pub(crate) load: Load,
+    /// When guests are called.
+    pub(crate) moderation: Moderation,
+    /// Workers of the switch.
+    pub(crate) workers: Workers,
+    /// Whether the guests use packed rings instead of split ones.
+    pub(crate) packed: bool,
+}
+
+/// A switch with two guests, and traffic between them.
+pub(crate) struct Rig {
+    // Dropped in this order: guests hang up before their switch is gone.
+    sender: Guest,
+    receiver: Guest,
+    switch: Arc<Switch>,
+    started: Instant,
+}
+
+impl Rig {
+    /// Starts everything; sockets are made in `dir`.
+    pub(crate) fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
+        let switch = Switch::start(&config(setup, dir)?)?;
+        let connect =
+            |role| IdleGuest::connect(role, setup.packed, socket(dir, role.name())?.as_path());
+        let sender = connect(Role::Sender)?;
+        let receiver = connect(Role::Receiver)?;
+        for role in [Role::Sender, Role::Receiver] {
+            wait_until(&switch, role, |port| port.state == PortState::Running)?;
+        }
+        let receiver = receiver.start(setup.load)?;
+        if setup.load != Load::Silence {
+            // Until the receiver has said where it is, frames to it are flooded, and floods don't
+            // wait for room.
+            wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
+        }
+        let sender = sender.start(setup.load)?;
+        Ok(Self { sender, receiver, switch, started: Instant::now() })
+    }
+
+    /// Time since the traffic began.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether a guest has given up; [`finish`](Self::finish) says why.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.guests().into_iter().any(Guest::has_failed)
+    }
+
+    /// One of the guests.
+    pub(crate) fn guest(&self, role: Role) -> &Guest {
+        match role {
+            Role::Sender => &self.sender,
+            Role::Receiver => &self.receiver,
+        }
+    }
+
+    /// Both guests.
+    pub(crate) fn guests(&self) -> [&Guest; 2] {
+        [&self.sender, &self.receiver]
+    }
+
+    /// The switch's counters as they are now.
+    pub(crate) fn stats(&self) -> SwitchStats {
+        self.switch.stats()
+    }
+
+    /// Ends the traffic and everything else.
+    ///
+    /// # Errors
+    /// [`RigError::Load`] if a guest had given up.
+    pub(crate) fn finish(self) -> Result<(), RigError> {
+        self.sender.stop();
+        self.receiver.stop();
+        self.sender.finish().and(self.receiver.finish())
+    }
+}
+
+/// The port of a guest in `stats`.
+pub(crate) fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
+    let mut ports = stats.ports.iter();
+    ports.find(|port| port.name.as_str() == role.name())
+}
+
+/// A directory for the sockets, removed when dropped.
+///
+/// # Errors
+/// [`RigError::TempDir`]
+pub(crate) fn temp_dir() -> Result<TempDir, RigError> {
+    let parent = std::env::temp_dir();
+    std::path::absolute(&parent)
+        .and_then(|parent| tempfile::Builder::new().prefix("weir-").tempdir_in(parent))
+        .map_err(|source| RigError::TempDir { dir: parent, source })
+}
+
+/// A flag that SIGINT, SIGTERM and SIGHUP set: what was measured until then is still shown, and
+/// the sockets are removed.
+///
+/// # Errors
+/// [`RigError::Signals`]
+pub(crate) fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(RigError::Signals)?;
+    }
+    Ok(stop)
+}
+
+/// A configuration as `weir run` reads one from a file.
+fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
+    let vif = |role: Role| {
+        let mut vif = VifConfig::new(port_name(role), socket(dir, role.name())?);
+        vif.moderation = setup.moderation;
+        Ok::<_, RigError>(vif)
+    };
+    Ok(Config {
+        switch: SwitchConfig {
+            workers: setup.workers,
+            latency_budget: LatencyBudget::DEFAULT,
+            control: socket(dir, "control")?,
+        },
+        uplinks: Vec::new(),
+        vifs: vec![vif(Role::Sender)?, vif(Role::Receiver)?],
+    })
+}
+
+fn port_name(role: Role) -> PortName {
+    let name = role.name().parse();
+    name.expect("a constant that is a valid name")
+}
+
+fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
+    let path = dir.join(name).with_extension("sock");
+    SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
+}
+
+/// Waits until a guest's interface is `ready`: what is sent to it before is lost, as with any
+/// machine that boots.
+fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Result<(), RigError> {
+    let start = Instant::now();
+    loop {
+        let stats = switch.stats();
+        let port = port(&stats, role);
+        if port.is_some_and(ready) {
+            return Ok(());
+        }
+        let state = port.map(|port| port.state).unwrap_or_default();
+        if state == PortState::Stopped || start.elapsed() > START_TIMEOUT {
+            let reason = port.and_then(|port| port.stopped_reason.clone());
+            return Err(RigError::NotReady {
+                guest: role.name(),
+                reason: reason.unwrap_or_else(|| format!("the port is {state}")),
+            });
+        }
+        thread::sleep(START_POLL);
+    }
+}

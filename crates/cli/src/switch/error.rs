@@ -1,0 +1,83 @@
+//! Why a switch, or a port of it, could not be started.
+
+use std::io;
+
+use miette::Diagnostic;
+use thiserror::Error;
+use weir_fabric::PortError;
+use weir_port_packet::PacketError;
+use weir_port_tap::TapError;
+use weir_port_vhost::ManagerGone;
+use weir_port_xdp::XdpError;
+
+use crate::config::PortName;
+use crate::unix_socket::ListenError;
+
+/// Why the switch, or one interface, could not be started.
+#[derive(Debug, Error, Diagnostic)]
+pub enum SwitchError {
+    /// Threads or descriptors could not be had.
+    #[error("cannot start the switch")]
+    Start(#[source] io::Error),
+    /// The socket of an interface.
+    #[error("interface {name}")]
+    #[diagnostic(forward(source))]
+    Socket {
+        /// The interface.
+        name: PortName,
+        /// What is wrong.
+        source: ListenError,
+    },
+    /// The device of an uplink.
+    #[error("uplink {name}")]
+    Tap {
+        /// The uplink.
+        name: PortName,
+        /// What is wrong.
+        source: TapError,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+    /// The interface of an uplink.
+    #[error("uplink {name}")]
+    Packet {
+        /// The uplink.
+        name: PortName,
+        /// What is wrong.
+        source: PacketError,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+    /// The interface of an uplink that is weir's alone.
+    #[error("uplink {name}")]
+    Xdp {
+        /// The uplink.
+        name: PortName,
+        /// What is wrong.
+        source: XdpError,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+    /// No room for another port.
+    #[error("port {name}")]
+    Port {
+        /// The port.
+        name: PortName,
+        /// What is wrong.
+        source: PortError,
+    },
+    /// A worker cannot watch the device.
+    #[error("uplink {name}: cannot be watched")]
+    Watch {
+        /// The uplink.
+        name: PortName,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// weir is shutting down.
+    #[error(transparent)]
+    Gone(#[from] ManagerGone),
+}
