@@ -23,7 +23,7 @@ pub struct Frame {
     /// Bytes of the untagged frame.
     pub len: u32,
     /// The sending ring's name for the frame (its descriptor chain).
-    pub token: u16,
+    pub token: u64,
     /// When it was first taken (ns).
     pub arrived_ns: u64,
     first_piece: u32,
@@ -178,7 +178,7 @@ impl Scratch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenChain {
     /// The port's name for it.
-    pub token: u16,
+    pub token: u64,
     /// Bytes, the virtio-net header included.
     pub len: u32,
     /// Its first piece, and the one after its last.

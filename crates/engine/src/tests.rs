@@ -77,7 +77,7 @@ impl Port for FakePort {
             at += slice.len();
             let first = burst.pieces.len() as u32;
             burst.pieces.push(slice);
-            let (token, len) = (token as u16, slice.len() as u32);
+            let (token, len) = (token as u64, slice.len() as u32);
             burst.add(TakenChain { token, len, pieces: (first, first + 1) }, 12, now_ns).unwrap();
         }
         burst.park_room = 100;

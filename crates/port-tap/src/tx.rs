@@ -203,7 +203,7 @@ fn add<'m>(
     let len = place.len();
     burst.pieces.extend(buffer.slice(place.start, len));
     let pieces = (first, burst.pieces.len() as u32);
-    let chain = TakenChain { token: slot, len: len as u32, pieces }; // at most SLOT_LEN
+    let chain = TakenChain { token: slot.into(), len: len as u32, pieces }; // at most SLOT_LEN
     let Err(error) = burst.add(chain, vnet_len, arrived_ns) else {
         return true;
     };
@@ -226,11 +226,11 @@ fn settle(burst: &Burst<'_>, free: &mut Vec<u16>, waiting: &mut VecDeque<Waiting
             .flatten();
         match parked {
             Some(parked) => waiting.push_back(Waiting {
-                slot: frame.token,
+                slot: frame.token as u16, // one of ours
                 port: parked.port,
                 since_ns: frame.arrived_ns,
             }),
-            None => free.push(frame.token),
+            None => free.push(frame.token as u16),
         }
     }
 }

@@ -438,7 +438,7 @@ impl<'m> Writer<'_, 'm> {
         }
         self.packets += 1;
         self.bytes += packet.frames_len() as u64;
-        self.device.complete(chain.head, need as u32); // a packet is shorter than 2^17
+        self.device.complete(chain.token, need as u32); // a packet is shorter than 2^17
         self.completed += 1;
         self.next += 1;
         true
@@ -489,7 +489,7 @@ impl<'m> Writer<'_, 'm> {
         let mut left = need as u32; // a packet is shorter than 2^17
         for Reserved { chain, .. } in chains {
             let written = chain.len.min(left);
-            self.device.complete(chain.head, written);
+            self.device.complete(chain.token, written);
             self.completed += 1;
             left -= written;
         }
@@ -498,7 +498,8 @@ impl<'m> Writer<'_, 'm> {
 
     /// Gives back what was taken ahead and not used.
     fn finish(mut self) -> Finished<'m> {
-        self.device.give_back((self.chains.len() - self.next) as u16);
+        let unused = &self.chains[self.next..];
+        self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
         self.chains.clear();
         let Self { buffers, chains, copies, completed, broken, bytes, .. } = self;
         Finished { buffers: recycle(buffers), chains, copies, completed, broken, bytes }

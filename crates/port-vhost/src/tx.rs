@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, Frame, FrameError, Parked, Scratch, TakenChain};
+use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
-use weir_ring::{Chain, Pieces, RingError};
+use weir_ring::{Chain, Pieces, RingError, Token};
 
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
@@ -18,7 +18,7 @@ use crate::queue::{Queue, Ring};
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     /// Its descriptor chain: taken, not completed.
-    head: u16,
+    token: Token,
     port: PortId,
     since_ns: u64,
 }
@@ -58,7 +58,6 @@ impl TxQueue {
             }
         };
         let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
-        let from_ring = burst.frames().len();
         stages::lap(Stage::Take);
         if what == Take::New {
             self.injected.take_if(|frame| burst.add_own(frame, now_ns));
@@ -79,7 +78,7 @@ impl TxQueue {
             // A disabled ring is still drained: "must process and discard any TX packets".
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
-        self.settle(index, what, from_ring, &burst, counters);
+        self.settle(index, what, &burst, counters);
         scratch.give_back(burst);
 
         let ring = self.queue.ring.as_mut();
@@ -97,23 +96,15 @@ impl TxQueue {
         })
     }
 
-    /// Completes what was forwarded and keeps what was parked.
-    fn settle(
-        &mut self,
-        index: usize,
-        what: Take,
-        from_ring: usize,
-        burst: &Burst<'_>,
-        counters: &PortCounters,
-    ) {
+    /// Completes what was forwarded or refused, and keeps what was parked.
+    fn settle(&mut self, index: usize, what: Take, burst: &Burst<'_>, counters: &PortCounters) {
         let Some(ring) = self.queue.ring.as_mut() else {
             return;
         };
-        let frames = &burst.frames()[..from_ring];
         if burst.parked.is_empty() && what == Take::New {
-            frames.iter().for_each(|frame| ring.device.complete(frame.token, 0));
+            burst.chains.iter().for_each(|chain| ring.device.complete(chain.token.into(), 0));
         } else {
-            settle_parked(ring, &mut self.waiting, what, frames, &burst.parked, counters);
+            settle_parked(ring, &mut self.waiting, what, burst, counters);
         }
         ring.device.publish();
         stages::lap(Stage::Publish);
@@ -132,38 +123,39 @@ impl TxQueue {
         counters.dropped(DropReason::TxStopped, waiting.len() as u64);
         if let Some(ring) = self.queue.ring.as_mut() {
             for frame in waiting {
-                ring.device.complete(frame.head, 0);
+                ring.device.complete(frame.token, 0);
             }
             ring.device.publish();
         }
     }
 }
 
-/// Completes frames that were forwarded and keeps those that were parked.
+/// Completes chains, in the order in which they were taken, but for those whose frames were parked.
 #[cold]
 fn settle_parked(
     ring: &mut Ring,
     waiting: &mut VecDeque<Waiting>,
     what: Take,
-    frames: &[Frame],
-    parked: &[Parked],
+    burst: &Burst<'_>,
     counters: &PortCounters,
 ) {
     let mut waits_for: [Option<PortId>; BURST_MAX] = [None; BURST_MAX];
-    for parked in parked {
+    for parked in &burst.parked {
         waits_for[usize::from(parked.frame)] = Some(parked.port);
     }
     // Parked again: before those that were not looked at.
     let rest = if what == Take::Parked { std::mem::take(waiting) } else { VecDeque::new() };
-    for (frame, waits_for) in frames.iter().zip(waits_for) {
-        if let Some(port) = waits_for {
-            ring.device.keep(frame.token);
-            waiting.push_back(Waiting { head: frame.token, port, since_ns: frame.arrived_ns });
-            if what == Take::New {
-                counters.parked.add(1);
+    // Chains that were refused have no frame; the others have theirs in the same order.
+    let mut frames = burst.frames().iter().zip(waits_for).peekable();
+    for chain in &burst.chains {
+        let token = chain.token.into();
+        match frames.next_if(|(frame, _)| frame.token == chain.token) {
+            Some((frame, Some(port))) => {
+                ring.device.keep(token);
+                waiting.push_back(Waiting { token, port, since_ns: frame.arrived_ns });
+                counters.parked.add(u64::from(what == Take::New));
             }
-        } else {
-            ring.device.complete(frame.token, 0);
+            _ => ring.device.complete(token, 0),
         }
     }
     waiting.extend(rest);
@@ -211,9 +203,7 @@ fn fill_new<'m>(
     let vnet_len = features.vnet_len();
     for i in 0..burst.chains.len() {
         let chain = burst.chains[i];
-        if !add(burst, chain, vnet_len, now_ns, counters)? {
-            device.complete(chain.token, 0);
-        }
+        add(burst, chain, vnet_len, now_ns, counters)?;
     }
     Ok(burst.chains.len())
 }
@@ -232,16 +222,14 @@ fn fill_waiting<'m>(
         let Some(frame) = waiting.pop_front() else { break };
         if frame.since_ns + PARKED_NS_MAX <= now_ns {
             counters.dropped(DropReason::RxWaitedTooLong, 1);
-            device.complete(frame.head, 0);
+            device.complete(frame.token, 0);
             continue;
         }
         let first = burst.pieces.len();
-        let chain = device.retake_readable(frame.head, memory, &mut burst.pieces)?;
+        let chain = device.retake_readable(frame.token, memory, &mut burst.pieces)?;
         let chain = note(chain, Pieces { first, all: &burst.pieces });
         burst.chains.push(chain);
-        if !add(burst, chain, features.vnet_len(), frame.since_ns, counters)? {
-            device.complete(chain.token, 0);
-        }
+        add(burst, chain, features.vnet_len(), frame.since_ns, counters)?;
     }
     Ok(burst.chains.len())
 }
@@ -253,10 +241,14 @@ fn note(chain: Chain, pieces: Pieces<'_, '_>) -> TakenChain {
     if let Some(piece) = all.get(first) {
         piece.prefetch();
     }
-    TakenChain { token: chain.head, len: chain.len, pieces: (first as u32, all.len() as u32) }
+    TakenChain {
+        token: chain.token.into(),
+        len: chain.len,
+        pieces: (first as u32, all.len() as u32),
+    }
 }
 
-/// Adds a chain's frame to the burst. `false`: it was dropped, with a counter.
+/// Adds a chain's frame to the burst, or drops it with a counter.
 #[inline]
 fn add(
     burst: &mut Burst<'_>,
@@ -264,11 +256,11 @@ fn add(
     vnet_len: usize,
     arrived_ns: u64,
     counters: &PortCounters,
-) -> Result<bool, Broken> {
-    let Err(error) = burst.add(chain, vnet_len, arrived_ns) else { return Ok(true) };
+) -> Result<(), Broken> {
+    let Err(error) = burst.add(chain, vnet_len, arrived_ns) else { return Ok(()) };
     let reason = error.drop_reason().ok_or(Broken::Frame(error))?;
     counters.dropped(reason, 1);
-    Ok(false)
+    Ok(())
 }
 
 /// Counts frames once, when they are new.

@@ -126,7 +126,7 @@ impl TxQueue {
     /// Notes a frame and has the processor fetch it: by the time the last one of a burst is noted, the
     /// first is there.
     fn gather<'m>(&mut self, burst: &mut Burst<'m>, umem: &'m Umem, at: XdpDesc) {
-        let token = self.taken.len() as u16; // below BURST_MAX
+        let token = self.taken.len() as u64;
         self.taken.push(at);
         let first = burst.pieces.len() as u32;
         let slice = umem.frame(at.addr, at.len);
@@ -142,7 +142,7 @@ impl TxQueue {
         let mut waits = 0u64;
         for parked in &burst.parked {
             let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
-            let Some(at) = self.taken.get(usize::from(frame.token)).copied() else { continue };
+            let Some(at) = self.taken.get(frame.token as usize).copied() else { continue };
             waits |= 1 << frame.token;
             let (port, since_ns) = (parked.port, frame.arrived_ns);
             self.waiting.push_back(Waiting { at, port, since_ns });

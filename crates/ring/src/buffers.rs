@@ -5,12 +5,69 @@ use weir_guestmem::{GuestMemory, Slice};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_NEXT, DESC_F_WRITE};
 
+/// What names a chain from the take to its completion. Opaque to whoever holds it.
+///
+/// It says all that completing takes, so that a ring keeps no table of what is under way: in a split
+/// ring the chain's first descriptor; in a packed one its buffer id, its slots, and where it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Token(u64);
+
+impl Token {
+    #[inline(always)]
+    pub(crate) fn split(head: u16) -> Self {
+        Self(head.into())
+    }
+
+    /// First descriptor, in a split ring.
+    #[inline(always)]
+    pub(crate) fn head(self) -> u16 {
+        self.0 as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn packed(id: u16, slots: u16, at: u16) -> Self {
+        Self(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32)
+    }
+
+    /// Buffer id, in a packed ring. It is the guest's, and only comes back to it.
+    #[inline(always)]
+    pub(crate) fn id(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Slots, in a packed ring.
+    #[inline(always)]
+    pub(crate) fn slots(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Free-running index of its first slot, in a packed ring.
+    #[inline(always)]
+    pub(crate) fn at(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+}
+
+impl From<Token> for u64 {
+    #[inline]
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
+
+/// Of a number that a [`Token`] was turned into.
+impl From<u64> for Token {
+    #[inline]
+    fn from(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
 /// A chain that was taken from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
-    /// What names it until it is completed. In a split ring its first descriptor; in a packed ring
-    /// a number of the device's own, below the queue size.
-    pub head: u16,
+    /// What names it until it is completed.
+    pub token: Token,
     /// Bytes in all its buffers.
     pub len: u32,
 }

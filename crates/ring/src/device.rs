@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_guestmem::{GuestMemory, Slice};
 
-use crate::buffers::{Chain, Direction, Pieces};
+use crate::buffers::{Chain, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
 use crate::layout::{Addresses, RingConfig};
@@ -28,10 +28,10 @@ pub(crate) enum Format {
 
 impl Format {
     #[inline(always)]
-    pub(crate) fn complete(&mut self, head: u16, written: u32) {
+    pub(crate) fn complete(&mut self, token: Token, written: u32) {
         match self {
-            Self::Split(ring) => ring.complete(head, written),
-            Self::Packed(ring) => ring.complete(head, written),
+            Self::Split(ring) => ring.complete(token, written),
+            Self::Packed(ring) => ring.complete(token, written),
         }
     }
 }
@@ -63,7 +63,7 @@ impl DeviceRing {
             let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
             Format::Split(SplitDevice::new(memory, config, at, base)?)
         };
-        Ok(Self { format, in_order: config.in_order.then(|| InOrder::new(config.size)) })
+        Ok(Self { format, in_order: config.in_order.then(InOrder::default) })
     }
 
     /// What was negotiated.
@@ -128,8 +128,8 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        let chain = each!(&mut self.format, ring => ring.take_readable(memory, pieces))?;
-        self.note_taken(chain)
+        self.check_waiting()?;
+        each!(&mut self.format, ring => ring.take_readable(memory, pieces))
     }
 
     /// Takes the next chain of a receive queue, if there is one.
@@ -139,8 +139,8 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        let chain = each!(&mut self.format, ring => ring.take_writable(memory, pieces))?;
-        self.note_taken(chain)
+        self.check_waiting()?;
+        each!(&mut self.format, ring => ring.take_writable(memory, pieces))
     }
 
     /// Takes up to `max` chains of a transmit queue: `each` is given every one.
@@ -179,40 +179,44 @@ impl DeviceRing {
         pieces: &mut Vec<Slice<'m>>,
         mut each: impl FnMut(Chain, Pieces<'_, 'm>),
     ) -> Result<(), RingError> {
-        let in_order = &mut self.in_order;
-        let note = |chain: Chain, pieces: Pieces<'_, 'm>| {
-            if let Some(in_order) = in_order {
-                in_order.taken(chain)?;
-            }
+        self.check_waiting()?;
+        let each = |chain: Chain, pieces: Pieces<'_, 'm>| {
             each(chain, pieces);
             Ok(())
         };
-        each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, note))
+        each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, each))
     }
 
-    /// Gives back the last `count` chains that were taken since the last [`publish`](Self::publish)
-    /// and not completed: they are taken again.
+    /// A driver that has more chains in flight than there are places lets the list of those that wait
+    /// grow: it breaks the rules.
     #[inline]
-    pub fn give_back(&mut self, count: u16) {
-        if let Some(in_order) = &mut self.in_order {
-            in_order.give_back(count);
+    fn check_waiting(&self) -> Result<(), RingError> {
+        let size = self.config().size;
+        match &self.in_order {
+            Some(in_order) if in_order.len() > size.into() => {
+                Err(RingError::TooManyInFlight { size })
+            }
+            _ => Ok(()),
         }
-        each!(&mut self.format, ring => ring.give_back(count));
     }
 
-    #[inline(always)]
-    fn note_taken(&mut self, chain: Option<Chain>) -> Result<Option<Chain>, RingError> {
-        if let (Some(in_order), Some(chain)) = (&mut self.in_order, chain) {
-            in_order.taken(chain)?;
-        }
-        Ok(chain)
+    /// Gives back the last chains that were taken, none of them completed: they are taken again.
+    #[inline]
+    pub fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
+        each!(&mut self.format, ring => ring.give_back(chains));
     }
 
     /// Says that a chain stays for longer than the next [`publish`](Self::publish): a packed ring's
     /// descriptors are copied, since those of completed chains are written over them.
-    pub fn keep(&mut self, head: u16) {
+    ///
+    /// With `VIRTIO_F_IN_ORDER` chains are kept or completed in the order in which they were taken,
+    /// and those that were kept completed at any time.
+    pub fn keep(&mut self, token: Token) {
+        if let Some(in_order) = &mut self.in_order {
+            in_order.keep(token);
+        }
         if let Format::Packed(ring) = &mut self.format {
-            ring.keep(head);
+            ring.keep(token);
         }
     }
 
@@ -220,20 +224,23 @@ impl DeviceRing {
     /// checked as if it were new.
     pub fn retake_readable<'m>(
         &self,
-        head: u16,
+        token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        each!(&self.format, ring => ring.retake_readable(head, memory, pieces))
+        each!(&self.format, ring => ring.retake_readable(token, memory, pieces))
     }
 
     /// Completes a chain: `written` bytes were put into it. The guest sees it after
-    /// [`publish`](Self::publish); with `VIRTIO_F_IN_ORDER`, once all before it are complete, too.
+    /// [`publish`](Self::publish); with `VIRTIO_F_IN_ORDER`, once those before it that were
+    /// [kept](Self::keep) are complete, too.
     #[inline(always)]
-    pub fn complete(&mut self, head: u16, written: u32) {
+    pub fn complete(&mut self, token: Token, written: u32) {
         match &mut self.in_order {
-            None => self.format.complete(head, written),
-            Some(in_order) => in_order.complete(&mut self.format, head, written),
+            Some(in_order) if !in_order.is_idle() => {
+                in_order.complete(&mut self.format, token, written);
+            }
+            _ => self.format.complete(token, written),
         }
     }
 

@@ -56,8 +56,10 @@ pub(crate) fn avail_event(size: u16) -> usize {
     used_entry(size.into())
 }
 
-/// Where `len` lies in a packed descriptor; `id` and `flags` follow it.
+/// Where `len` lies in a packed descriptor.
 pub(crate) const PACKED_LEN: usize = 8;
+/// Where `id` lies in a packed descriptor.
+pub(crate) const PACKED_ID: usize = 12;
 /// Where `flags` lies in a packed descriptor.
 pub(crate) const PACKED_FLAGS: usize = 14;
 /// Equal to the driver's wrap counter where a descriptor is available (§2.8.1).

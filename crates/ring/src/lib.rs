@@ -26,7 +26,7 @@ mod layout;
 mod packed;
 mod split;
 
-pub use buffers::{Chain, Pieces};
+pub use buffers::{Chain, Pieces, Token};
 pub use device::DeviceRing;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};

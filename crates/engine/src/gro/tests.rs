@@ -123,7 +123,7 @@ fn with_burst<T>(
             burst.pieces.push(slice);
         }
         let pieces = (first, burst.pieces.len() as u32);
-        let chain = TakenChain { token: token as u16, len: bytes.len() as u32, pieces };
+        let chain = TakenChain { token: token as u64, len: bytes.len() as u32, pieces };
         burst.add(chain, VnetHdr::LEN, token as u64 + 100).unwrap();
     }
     body(&burst)

@@ -31,21 +31,38 @@ pub(crate) struct Rules<'m> {
     pub(crate) memory: &'m GuestMemory,
 }
 
-/// Appends the buffers of a list to `pieces`; `descriptor(n)` reads its nth descriptor, or says why
-/// there can be none. After an error `pieces` may hold some; the caller stops the port.
-#[inline]
+/// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads its
+/// nth, or says why there can be none. After an error `pieces` may hold some; the caller stops the
+/// port.
+#[inline(always)]
 pub(crate) fn walk<'m>(
     rules: Rules<'m>,
+    first: Descriptor,
+    descriptor: impl FnMut(u16) -> Result<Descriptor, RingError>,
+    pieces: &mut Vec<Slice<'m>>,
+) -> Result<Walked, RingError> {
+    if first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) != 0 {
+        return walk_on(rules, first, descriptor, pieces);
+    }
+    let mut len = 0;
+    add_buffer(first, rules.direction, rules.slot, rules.memory, pieces, &mut len)?;
+    Ok(Walked { id: first.id(), slots: 1, len })
+}
+
+#[inline(never)]
+fn walk_on<'m>(
+    rules: Rules<'m>,
+    first: Descriptor,
     mut descriptor: impl FnMut(u16) -> Result<Descriptor, RingError>,
     pieces: &mut Vec<Slice<'m>>,
 ) -> Result<Walked, RingError> {
     let Rules { direction, indirect_negotiated, slot, memory } = rules;
     let mut len = 0;
-    for nth in 0..CHAIN_LEN_MAX as u16 {
-        let read = descriptor(nth)?;
-        let (id, slots) = (read.id(), nth + 1);
+    let mut read = first;
+    for slots in 1..=CHAIN_LEN_MAX as u16 {
+        let id = read.id();
         if read.flags() & DESC_F_INDIRECT != 0 {
-            if nth > 0 && indirect_negotiated {
+            if slots > 1 && indirect_negotiated {
                 return Err(RingError::IndirectMisused { head: slot });
             }
             let (table, count) = indirect_table(read, indirect_negotiated, slot, memory)?;
@@ -56,6 +73,7 @@ pub(crate) fn walk<'m>(
         if read.flags() & DESC_F_NEXT == 0 {
             return Ok(Walked { id, slots, len });
         }
+        read = descriptor(slots)?;
     }
     Err(RingError::ChainTooLong { head: slot })
 }

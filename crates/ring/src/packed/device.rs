@@ -18,37 +18,23 @@ use std::sync::atomic::Ordering;
 
 use weir_guestmem::{GuestMemory, Slice, Window, fence};
 
-use crate::buffers::{Chain, Descriptor, Direction, Pieces};
+use crate::buffers::{Chain, Descriptor, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
-use crate::packed::chain::{Rules, walk};
-
-/// A list that was taken and not completed.
-#[derive(Debug, Clone, Copy, Default)]
-struct InFlight {
-    /// Free-running index of its first slot.
-    at: u16,
-    /// Slots; 0: this entry is free.
-    slots: u16,
-    /// The guest's name for it. Weir's own is the entry's number: whatever a guest writes here
-    /// only comes back to it.
-    id: u16,
-    kept: bool,
-}
+use crate::packed::chain::{Rules, Walked, walk};
 
 /// A list that was completed and not published.
 #[derive(Debug, Clone, Copy)]
 struct Completed {
-    id: u16,
-    slots: u16,
+    token: Token,
     written: u32,
 }
 
 /// The descriptors of a list whose slots may be written over.
 #[derive(Debug, Default)]
 struct Kept {
-    head: u16,
+    token: Token,
     descriptors: Vec<[u8; DESC_BYTES]>,
 }
 
@@ -70,11 +56,6 @@ pub struct PackedDevice {
     /// `next_used` when [`needs_call`](Self::needs_call) last looked.
     looked_at: u16,
     kicks_enabled: bool,
-    in_flight: Box<[InFlight]>,
-    /// Free entries of `in_flight`.
-    free: Vec<u16>,
-    /// Lists taken since the last [`publish`](Self::publish), to be given back.
-    taken: Vec<u16>,
     completed: Vec<Completed>,
     kept: Vec<Kept>,
     /// Kept for their allocations.
@@ -114,9 +95,6 @@ impl PackedDevice {
             // The guest may have missed a call before weir took over: the first look always says yes.
             looked_at: next_used.wrapping_sub(1),
             kicks_enabled: true,
-            in_flight: vec![InFlight::default(); size.into()].into(),
-            free: (0..size).rev().collect(),
-            taken: Vec::new(),
             completed: Vec::new(),
             kept: Vec::new(),
             spare: Vec::new(),
@@ -143,7 +121,7 @@ impl PackedDevice {
     }
 
     /// Has the driver made this slot available (§2.8.1)?
-    #[inline]
+    #[inline(always)]
     fn is_available(&self, index: u16) -> bool {
         // Acquire: the rest of the descriptor is read after its flags (§2.8.21).
         let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS);
@@ -193,7 +171,7 @@ impl PackedDevice {
         self.take(Direction::Writable, memory, pieces)
     }
 
-    #[inline]
+    #[inline(always)]
     fn take<'m>(
         &mut self,
         direction: Direction,
@@ -208,27 +186,24 @@ impl PackedDevice {
                 _ => Err(RingError::AvailableRetracted { slot }),
             };
         }
+        // All in flight fit in the ring: a driver that says otherwise has made one slot available
+        // twice.
         let room = size.saturating_sub(distance(self.next_used, at));
+        let overrun = RingError::AvailableOverrun { slot, size };
+        if room == 0 {
+            return Err(overrun);
+        }
+        let descriptor = |nth| match nth < room {
+            true => Ok(self.descriptor(at.wrapping_add(nth))),
+            false => Err(overrun),
+        };
         let rules = self.rules(direction, slot, memory);
-        let descriptor = |nth| {
-            if nth < room {
-                Ok(self.descriptor(at.wrapping_add(nth)))
-            } else {
-                Err(RingError::AvailableOverrun { slot, size })
-            }
-        };
-        let walked = walk(rules, descriptor, pieces)?;
-        let Some(head) = self.free.pop() else {
-            return Err(RingError::AvailableOverrun { slot, size });
-        };
-        let slots = walked.slots;
-        self.in_flight[usize::from(head)] = InFlight { at, slots, id: walked.id, kept: false };
-        self.taken.push(head);
+        let Walked { id, slots, len } = walk(rules, self.descriptor(at), descriptor, pieces)?;
         self.next_avail = at.wrapping_add(slots);
         if distance(at, self.avail_end) < slots {
             self.avail_end = self.next_avail;
         }
-        Ok(Some(Chain { head, len: walked.len }))
+        Ok(Some(Chain { token: Token::packed(id, slots, at), len }))
     }
 
     /// Takes up to `max` lists. `each` is given every one.
@@ -253,37 +228,31 @@ impl PackedDevice {
         Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
     }
 
-    #[inline]
+    #[inline(always)]
     fn descriptor(&self, index: u16) -> Descriptor {
         Descriptor::parse_packed(self.ring.read(self.slot(index)))
     }
 
-    /// Gives back the last `count` lists that were taken since the last [`publish`](Self::publish)
-    /// and not completed: they are taken again.
+    /// Gives back the last lists that were taken, none of them completed: they are taken again.
     #[inline]
-    pub fn give_back(&mut self, count: u16) {
-        for _ in 0..count {
-            let Some(head) = self.taken.pop() else { return };
-            let list = std::mem::take(&mut self.in_flight[usize::from(head)]);
-            self.next_avail = self.next_avail.wrapping_sub(list.slots);
-            self.free.push(head);
+    pub fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
+        for token in lists {
+            self.next_avail = self.next_avail.wrapping_sub(token.slots());
         }
     }
 
     /// Copies the descriptors of a list that was taken, so that
     /// [`retake_readable`](Self::retake_readable) finds them when others were completed before it.
     /// To be called before the [`publish`](Self::publish) that follows the take.
-    pub fn keep(&mut self, head: u16) {
-        let Some(list) = self.in_flight.get_mut(usize::from(head)).filter(|list| !list.kept) else {
+    pub fn keep(&mut self, token: Token) {
+        if self.kept.iter().any(|kept| kept.token == token) {
             return;
-        };
-        list.kept = true;
-        let InFlight { at, slots, .. } = *list;
+        }
         let mut kept = self.spare.pop().unwrap_or_default();
-        kept.head = head;
+        kept.token = token;
         kept.descriptors.clear();
-        let bytes = (0..slots).map(|nth| self.ring.read(self.slot(at.wrapping_add(nth))));
-        kept.descriptors.extend(bytes);
+        let slots = (0..token.slots()).map(|nth| self.slot(token.at().wrapping_add(nth)));
+        kept.descriptors.extend(slots.map(|slot| self.ring.read(slot)));
         self.kept.push(kept);
     }
 
@@ -291,41 +260,34 @@ impl PackedDevice {
     /// as if it were new: the guest may have changed it before that.
     pub fn retake_readable<'m>(
         &self,
-        head: u16,
+        token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        let list = self.in_flight.get(usize::from(head)).copied().unwrap_or_default();
-        let slot = position(list.at, self.config.size) as u16;
+        let slot = position(token.at(), self.config.size) as u16;
         let retracted = RingError::AvailableRetracted { slot };
-        let kept = self.kept.iter().find(|kept| kept.head == head).ok_or(retracted)?;
+        let kept = self.kept.iter().find(|kept| kept.token == token).ok_or(retracted)?;
         let descriptor = |nth| {
             let bytes = kept.descriptors.get(usize::from(nth)).ok_or(retracted)?;
             Ok(Descriptor::parse_packed(*bytes))
         };
         let rules = self.rules(Direction::Readable, slot, memory);
-        Ok(Chain { head, len: walk(rules, descriptor, pieces)?.len })
+        Ok(Chain { token, len: walk(rules, descriptor(0)?, descriptor, pieces)?.len })
     }
 
     /// Completes a list: `written` bytes were put into it. The guest sees it after
     /// [`publish`](Self::publish).
-    #[inline(never)]
-    pub fn complete(&mut self, head: u16, written: u32) {
-        let Some(list) = self.in_flight.get_mut(usize::from(head)).filter(|list| list.slots > 0)
-        else {
-            return;
-        };
-        let InFlight { slots, id, kept, .. } = std::mem::take(list);
-        self.completed.push(Completed { id, slots, written });
-        self.free.push(head);
-        if kept {
-            self.forget(head);
+    #[inline]
+    pub fn complete(&mut self, token: Token, written: u32) {
+        self.completed.push(Completed { token, written });
+        if !self.kept.is_empty() {
+            self.forget(token);
         }
     }
 
     #[cold]
-    fn forget(&mut self, head: u16) {
-        if let Some(place) = self.kept.iter().position(|kept| kept.head == head) {
+    fn forget(&mut self, token: Token) {
+        if let Some(place) = self.kept.iter().position(|kept| kept.token == token) {
             self.spare.push(self.kept.swap_remove(place));
         }
     }
@@ -343,36 +305,33 @@ impl PackedDevice {
     /// Shows the guest the first `count` lists of what was completed and not published.
     #[inline]
     pub fn publish_first(&mut self, count: u16) -> u16 {
-        self.taken.clear();
         let count = usize::from(count).min(self.completed.len());
-        let first = self.next_used;
-        let mut first_flags = None;
-        let mut slots = 0;
         let completed = &self.completed[..count];
-        for (i, used) in completed.iter().enumerate() {
-            slots += used.slots;
-            let next = completed.get(i + 1);
-            let joins = |next: &Completed| next.written == 0 && used.written == 0;
-            if self.config.in_order && next.is_some_and(joins) {
+        let mut first = None;
+        let mut slots = 0;
+        for (i, &Completed { token, written }) in completed.iter().enumerate() {
+            slots += token.slots();
+            let joins = self.config.in_order && written == 0;
+            if joins && completed.get(i + 1).is_some_and(|next| next.written == 0) {
                 continue;
             }
-            let [l0, l1, l2, l3] = used.written.to_le_bytes();
-            let [i0, i1] = used.id.to_le_bytes();
-            let flags = self.used_flags(used.written);
-            let [f0, f1] = flags.to_le_bytes();
-            let at = self.slot(self.next_used) + PACKED_LEN;
-            if self.next_used == first {
-                self.ring.write(at, [l0, l1, l2, l3, i0, i1]);
-                first_flags = Some(flags);
+            let at = self.slot(self.next_used);
+            let flags = self.used_flags(written);
+            if first.is_none() {
+                first = Some((at, flags));
+                self.ring.write(at + PACKED_LEN, written.to_le_bytes());
+                self.ring.store(at + PACKED_ID, token.id());
             } else {
-                self.ring.write(at, [l0, l1, l2, l3, i0, i1, f0, f1]);
+                let id_flags = u64::from(token.id()) | u64::from(flags) << 16;
+                let used = u64::from(written) | id_flags << 32;
+                self.ring.write(at + PACKED_LEN, used.to_le_bytes());
             }
             self.next_used = self.next_used.wrapping_add(slots);
             slots = 0;
         }
-        if let Some(flags) = first_flags {
+        if let Some((at, flags)) = first {
             // Release: all that was written before is there when the guest sees this (§2.8.22).
-            self.ring.store_release(self.slot(first) + PACKED_FLAGS, flags);
+            self.ring.store_release(at + PACKED_FLAGS, flags);
         }
         self.completed.drain(..count);
         count as u16

@@ -6,7 +6,7 @@
 use weir_guestmem::{GuestMemory, Slice, Window};
 use weir_limits::CHAIN_LEN_MAX;
 
-use crate::buffers::{Chain, Descriptor, Direction, add_buffer, indirect_table};
+use crate::buffers::{Chain, Descriptor, Direction, Token, add_buffer, indirect_table};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
@@ -60,7 +60,7 @@ pub(crate) fn walk<'m>(
     }
     let mut len = 0;
     add_buffer(first, direction, head, memory, pieces, &mut len)?;
-    Ok(Chain { head, len })
+    Ok(Chain { token: Token::split(head), len })
 }
 
 /// The same for a chain of more than one descriptor, the first of which is read.
@@ -86,7 +86,7 @@ fn walk_on<'m>(
         }
         add_buffer(descriptor, direction, head, memory, pieces, &mut len)?;
         if descriptor.flags() & DESC_F_NEXT == 0 {
-            return Ok(Chain { head, len });
+            return Ok(Chain { token: Token::split(head), len });
         }
         descriptor = table.get(descriptor.next())?;
     }

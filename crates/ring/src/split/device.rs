@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use weir_guestmem::{GuestMemory, Slice, Window, fence};
 
-use crate::buffers::{Chain, Direction, Pieces};
+use crate::buffers::{Chain, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed, position};
 use crate::layout::*;
@@ -180,21 +180,21 @@ impl SplitDevice {
         Ok(())
     }
 
-    /// Gives back the last `count` chains that were taken and not completed: they are taken again.
+    /// Gives back the last chains that were taken, none of them completed: they are taken again.
     #[inline]
-    pub fn give_back(&mut self, count: u16) {
-        self.next_avail = self.next_avail.wrapping_sub(count);
+    pub fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
+        self.next_avail = self.next_avail.wrapping_sub(chains.len() as u16); // at most the queue size
     }
 
     /// Reads a chain again that was taken before and not completed. The guest may have changed it
     /// since, so it is checked as if it were new.
     pub fn retake_readable<'m>(
         &self,
-        head: u16,
+        token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        self.walk(Direction::Readable, head, memory, pieces)
+        self.walk(Direction::Readable, token.head(), memory, pieces)
     }
 
     #[inline(always)]
@@ -211,7 +211,8 @@ impl SplitDevice {
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
     /// after [`publish`](Self::publish).
     #[inline(always)]
-    pub fn complete(&mut self, head: u16, written: u32) {
+    pub fn complete(&mut self, token: Token, written: u32) {
+        let head = token.head();
         if self.config.in_order && written == 0 {
             self.batch = Some((self.batch.map_or(self.next_used, |(first, _)| first), head));
         } else {

@@ -72,7 +72,7 @@ fn the_longest_chain_that_is_allowed_passes() {
     }
     hostile.descriptor(0, BUFFERS, CHAIN_LEN_MAX as u32 * 16, INDIRECT, 0);
     hostile.avail(&[0]);
-    let chain = Chain { head: 0, len: u32::from(last) + 1 };
+    let chain = Chain { token: Token::split(0), len: u32::from(last) + 1 };
     assert_eq!(hostile.transmit(), Ok(Some(chain)));
 }
 
@@ -175,7 +175,7 @@ fn spec_2_7_5_3_2_write_flag_of_an_indirect_descriptor_is_ignored() {
     hostile.descriptor(0, BUFFERS, 16, INDIRECT | WRITE, 0);
     hostile.descriptor(BUFFERS, BUFFERS + 64, 9, 0, 0);
     hostile.avail(&[0]);
-    assert_eq!(hostile.transmit(), Ok(Some(Chain { head: 0, len: 9 })));
+    assert_eq!(hostile.transmit(), Ok(Some(Chain { token: Token::split(0), len: 9 })));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn spec_2_7_5_3_2_direct_buffers_before_an_indirect_table_are_taken() {
     hostile.descriptor(16, BUFFERS, 16, INDIRECT, 0);
     hostile.descriptor(BUFFERS, BUFFERS + 64, 9, 0, 0);
     hostile.avail(&[0]);
-    assert_eq!(hostile.transmit(), Ok(Some(Chain { head: 0, len: 12 })));
+    assert_eq!(hostile.transmit(), Ok(Some(Chain { token: Token::split(0), len: 12 })));
 }
 
 #[test]
@@ -229,7 +229,7 @@ proptest! {
                     hostile.device.take_readable(&hostile.memory, &mut pieces)
                 };
                 match taken {
-                    Ok(Some(chain)) => hostile.device.complete(chain.head, 0),
+                    Ok(Some(chain)) => hostile.device.complete(chain.token, 0),
                     Ok(None) | Err(_) => break,
                 }
             }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use weir_limits::CHAIN_LEN_MAX;
 
 use super::*;
+use crate::index::position;
 use crate::layout::*;
 
 const NEXT: u16 = DESC_F_NEXT;
@@ -159,9 +160,9 @@ fn the_same_buffer_id_twice_only_confuses_its_guest() {
     guest.descriptor(16, BUFFERS, 2, 0xffff, AVAIL);
     let chains = [guest.transmit(), guest.transmit()].map(|taken| taken.unwrap().unwrap());
     assert_eq!(chains.map(|chain| chain.len), [1, 2]);
-    assert_ne!(chains[0].head, chains[1].head);
+    assert_ne!(chains[0].token, chains[1].token);
     for chain in chains {
-        guest.device.complete(chain.head, 0);
+        guest.device.complete(chain.token, 0);
     }
     assert_eq!(guest.device.publish(), 2);
     assert_eq!(guest.raw.read::<2>(16 + 12), [0xff, 0xff]);
@@ -171,14 +172,20 @@ fn the_same_buffer_id_twice_only_confuses_its_guest() {
 fn in_order_chains_beyond_the_ring_are_refused() {
     // A split ring's driver that names chains without end while the first waits.
     let mut guest = Guest::new(RingConfig { in_order: true, ..config(2) });
-    guest.descriptor(0, BUFFERS, 1, 0, 0);
-    for idx in 1..=3 {
+    for head in [0, 1] {
+        guest.descriptor(16 * head, BUFFERS, 1, 0, 0);
+    }
+    for idx in 1..=4 {
+        let entry = avail_entry(position(idx - 1, 2));
+        guest.raw.store(AT.driver as usize + entry, u16::from(idx > 1));
         guest.raw.store_release(AT.driver as usize + 2, idx);
         let taken = guest.transmit();
-        if idx == 3 {
-            assert_eq!(taken, Err(RingError::TooManyInFlight { size: 2 }));
-        } else {
-            assert!(taken.unwrap().is_some());
+        match (idx, taken) {
+            (1, Ok(Some(chain))) => guest.device.keep(chain.token),
+            (2 | 3, Ok(Some(chain))) => guest.device.complete(chain.token, 0),
+            (_, taken) => {
+                assert_eq!((idx, taken), (4, Err(RingError::TooManyInFlight { size: 2 })))
+            }
         }
     }
 }
@@ -233,10 +240,10 @@ proptest! {
             };
             match taken {
                 Ok(Some(chain)) if step % 3 == 0 => {
-                    device.keep(chain.head);
-                    parked.push(chain.head);
+                    device.keep(chain.token);
+                    parked.push(chain.token);
                 }
-                Ok(Some(chain)) => device.complete(chain.head, step % 2),
+                Ok(Some(chain)) => device.complete(chain.token, step % 2),
                 Ok(None) | Err(_) => break,
             }
             device.publish();

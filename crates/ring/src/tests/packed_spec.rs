@@ -31,7 +31,7 @@ fn spec_2_8_1_wrap_counters_flip_at_the_end_of_the_ring() {
             driver.publish();
             assert_eq!(flags(&memory, slot) & both, available);
             let chain = take(&mut device, &memory);
-            device.complete(chain.head, 0);
+            device.complete(chain.token, 0);
             device.publish();
             assert_eq!(flags(&memory, slot) & both, used);
             assert!(driver.take().is_some());
@@ -49,7 +49,7 @@ fn spec_2_8_22_a_batch_is_seen_at_once() {
     driver.publish();
     for _ in 0..3 {
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, 7);
+        device.complete(chain.token, 7);
     }
     assert_eq!(driver.take(), None, "completed, but not published");
     assert_eq!(device.publish(), 3);
@@ -67,8 +67,8 @@ fn spec_2_8_6_a_list_is_used_by_one_descriptor_that_skips_its_slots() {
     raw(&memory).write(12, [0xaa, 0xaa]);
     let (first, second) = (take(&mut device, &memory), take(&mut device, &memory));
     assert_eq!((first.len, second.len), (6, 4));
-    device.complete(first.head, 0);
-    device.complete(second.head, 0);
+    device.complete(first.token, 0);
+    device.complete(second.token, 0);
     device.publish();
     let used = |slot| flags(&memory, slot) & PACKED_F_USED != 0;
     assert_eq!([0, 1, 2, 3].map(used), [true, false, false, true]);
@@ -84,7 +84,7 @@ fn spec_2_8_3_the_write_flag_says_whether_the_length_counts() {
     driver.publish();
     for written in 0..2 {
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, written);
+        device.complete(chain.token, written);
     }
     device.publish();
     assert_eq!([0, 1].map(|slot| flags(&memory, slot) & DESC_F_WRITE), [0, DESC_F_WRITE]);
@@ -104,7 +104,7 @@ fn spec_2_8_7_of_an_indirect_table_all_entries_are_buffers_and_only_write_counts
     driver.publish();
     let chain = take(&mut device, &memory);
     assert_eq!(chain.len, 15);
-    device.complete(chain.head, 0);
+    device.complete(chain.token, 0);
     device.publish();
     assert_eq!(driver.take(), Some(Used { head: id, written: 0 }));
     assert_eq!(driver.free(), 8);
@@ -117,7 +117,7 @@ fn spec_2_8_8_in_order_one_used_descriptor_stands_for_a_batch() {
     driver.publish();
     for _ in 0..3 {
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
     }
     device.publish();
     let used = |slot| flags(&memory, slot) & PACKED_F_USED != 0;
@@ -152,12 +152,12 @@ fn spec_2_7_9_in_order_one_used_element_stands_for_a_batch() {
     let untouched = element(1);
     for written in [0, 0] {
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, written);
+        device.complete(chain.token, written);
     }
     let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
-    device.complete(chain.head, 1);
+    device.complete(chain.token, 1);
     let chain = take(&mut device, &memory);
-    device.complete(chain.head, 0);
+    device.complete(chain.token, 0);
     assert_eq!(device.publish(), 4);
     assert_eq!(element(0), u64::from(ids[1]).to_le_bytes(), "the last of the batch");
     assert_eq!(element(1), untouched);
@@ -172,10 +172,10 @@ fn in_order_completions_wait_for_their_turn() {
         let (memory, mut driver, mut device) = pair(config);
         let ids: Vec<_> = (0..3).map(|i| driver.offer(&[buffer(i, 1, false)]).unwrap()).collect();
         driver.publish();
-        let heads: Vec<_> = (0..3).map(|_| take(&mut device, &memory).head).collect();
+        let heads: Vec<_> = (0..3).map(|_| take(&mut device, &memory).token).collect();
         device.keep(heads[0]);
-        device.complete(heads[2], 0);
         device.complete(heads[1], 0);
+        device.complete(heads[2], 0);
         assert_eq!(device.publish(), 0);
         assert_eq!(driver.take(), None);
         device.complete(heads[0], 0);
@@ -192,8 +192,8 @@ fn a_kept_list_survives_what_is_written_over_its_slots() {
     driver.offer(&[buffer(2, 1, false)]).unwrap();
     driver.publish();
     let (first, second) = (take(&mut device, &memory), take(&mut device, &memory));
-    device.keep(first.head);
-    device.complete(second.head, 0);
+    device.keep(first.token);
+    device.complete(second.token, 0);
     device.publish();
     assert!(driver.take().is_some());
     // The rest of the ring is used several times around.
@@ -201,13 +201,13 @@ fn a_kept_list_survives_what_is_written_over_its_slots() {
         driver.offer(&[buffer(3, 1, false)]).unwrap();
         driver.publish();
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
         device.publish();
         assert!(driver.take().is_some());
     }
-    let again = device.retake_readable(first.head, &memory, &mut Vec::new());
+    let again = device.retake_readable(first.token, &memory, &mut Vec::new());
     assert_eq!(again, Ok(first));
-    device.complete(first.head, 0);
+    device.complete(first.token, 0);
     device.publish();
     assert_eq!(driver.take(), Some(Used { head: parked, written: 0 }));
 }
@@ -219,7 +219,7 @@ fn spec_2_8_14_descriptor_events_call_and_kick_once_per_request() {
         driver.offer(&[buffer(0, 1, false)]).unwrap();
         driver.publish();
         let chain = take(&mut device, &memory);
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
         device.publish();
         device.needs_call()
     };
@@ -244,7 +244,7 @@ fn vhost_user_base_says_slots_and_wrap_counters_of_both_indices() {
         driver.publish();
         let chain = take(&mut device, &memory);
         assert_eq!(device.base() >> 16, [0x8000, 0x8001, 0x8002, 0x8003, 0][i]);
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
         device.publish();
         assert_eq!(device.base(), *base);
         driver.take().unwrap();

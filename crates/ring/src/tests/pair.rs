@@ -32,14 +32,14 @@ pub(super) fn buffer(i: u64, len: u32, writable: bool) -> Buffer {
 #[test]
 fn spec_2_7_13_used_index_published_after_elements() {
     let (memory, mut driver, mut device) = pair(config(8));
-    driver.offer(&[buffer(0, 100, false)]).unwrap();
+    let head = driver.offer(&[buffer(0, 100, false)]).unwrap();
     driver.publish();
     device.refill().unwrap();
     let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
-    device.complete(chain.head, 0);
+    device.complete(chain.token, 0);
     assert_eq!(driver.take(), None, "completed, but not published");
     assert_eq!(device.publish(), 1);
-    assert_eq!(driver.take(), Some(Used { head: chain.head, written: 0 }));
+    assert_eq!(driver.take(), Some(Used { head, written: 0 }));
     assert_eq!(device.publish(), 0);
 }
 
@@ -52,7 +52,7 @@ fn spec_2_7_10_event_idx_calls_once_per_request() {
         driver.publish();
         device.refill().unwrap();
         let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
-        device.complete(chain.head, 1);
+        device.complete(chain.token, 1);
         device.publish();
         device.needs_call()
     };
@@ -79,7 +79,7 @@ fn spec_2_7_7_flags_suppress_calls_without_event_idx() {
         driver.publish();
         device.refill().unwrap();
         let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
         device.publish();
         assert_eq!(device.needs_call(), !suppressed);
         assert!(!device.needs_call(), "nothing new since the last look");
@@ -120,16 +120,17 @@ fn a_kick_comes_for_more_buffers_even_if_some_are_there_already() {
 fn chains_given_back_are_taken_again() {
     for config in formats(8) {
         let (memory, mut driver, mut device) = pair(config);
-        let first = driver.offer(&[buffer(0, 1, true)]).unwrap();
-        let second = driver.offer(&[buffer(1, 2, true)]).unwrap();
+        driver.offer(&[buffer(0, 1, true)]).unwrap();
+        driver.offer(&[buffer(1, 1, true), buffer(2, 1, true)]).unwrap();
         driver.publish();
         device.refill().unwrap();
         let take = |device: &mut DeviceRing| {
-            device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap().head
+            device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap()
         };
-        assert_eq!((take(&mut device), take(&mut device)), (first, second));
-        device.give_back(1);
-        assert_eq!(device.available(), 1);
+        let (first, second) = (take(&mut device), take(&mut device));
+        assert_eq!((first.len, second.len), (1, 2));
+        device.give_back([second.token].into_iter());
+        assert!(device.has_more());
         assert_eq!(take(&mut device), second);
     }
 }
@@ -144,12 +145,12 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
         driver.publish();
         device.refill().unwrap();
         let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
-        device.complete(chain.head, 0);
+        device.complete(chain.token, 0);
         device.publish();
         let mut next = DeviceRing::new(&memory, config, &AT, device.base()).unwrap();
         assert!(next.refill().unwrap() > 0);
         while let Some(chain) = next.take_readable(&memory, &mut Vec::new()).unwrap() {
-            next.complete(chain.head, 0);
+            next.complete(chain.token, 0);
         }
         next.publish();
         assert!(next.needs_call(), "a call that got lost with the old device is made up for");
@@ -160,17 +161,17 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
 #[test]
 fn a_used_element_that_names_nothing_is_skipped() {
     let (memory, mut driver, mut device) = pair(config(8));
-    driver.offer(&[buffer(0, 1, true)]).unwrap();
+    let head = driver.offer(&[buffer(0, 1, true)]).unwrap();
     driver.publish();
     device.refill().unwrap();
-    device.complete(7, 0);
-    device.complete(0x1234, 0);
+    device.complete(Token::split(7), 0);
+    device.complete(Token::split(0x1234), 0);
     assert_eq!(device.base(), 0, "and nothing was taken for them");
     let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
-    device.complete(chain.head, 1);
-    device.complete(chain.head, 1);
+    device.complete(chain.token, 1);
+    device.complete(chain.token, 1);
     device.publish();
-    assert_eq!(driver.take(), Some(Used { head: chain.head, written: 1 }));
+    assert_eq!(driver.take(), Some(Used { head, written: 1 }));
     assert_eq!(driver.take(), None, "completed twice, taken once");
     assert_eq!(driver.free(), 8);
 }
@@ -194,7 +195,7 @@ proptest! {
         let mut written: HashMap<u16, Option<u32>> = HashMap::new();
         let mut order: VecDeque<u16> = VecDeque::new();
         // The device's name, the driver's, the length if the chain is kept.
-        let mut taken: VecDeque<(u16, u16, Option<u32>)> = VecDeque::new();
+        let mut taken: VecDeque<(Token, u16, Option<u32>)> = VecDeque::new();
         let (mut device_asleep, mut driver_asleep) = (false, false);
         for (step, n) in steps {
             match step {
@@ -219,9 +220,10 @@ proptest! {
                             Some(chain) => {
                                 let (head, len) = offered.pop_front().unwrap();
                                 prop_assert_eq!(len, chain.len);
-                                let kept = i % 2 == 0;
-                                if kept { device.keep(chain.head) }
-                                taken.push_back((chain.head, head, kept.then_some(len)));
+                                // What is to be completed out of its order has to be kept.
+                                let kept = in_order || i % 2 == 0;
+                                if kept { device.keep(chain.token) }
+                                taken.push_back((chain.token, head, kept.then_some(len)));
                             }
                             None => break,
                         }
@@ -234,7 +236,7 @@ proptest! {
                         if let Some((token, head, kept)) = chain {
                             if let Some(len) = kept {
                                 let again = device.retake_readable(token, &memory, &mut Vec::new());
-                                prop_assert_eq!(again, Ok(Chain { head: token, len }));
+                                prop_assert_eq!(again, Ok(Chain { token, len }));
                             }
                             let bytes = u32::from(head % 3);
                             written.insert(head, Some(bytes));

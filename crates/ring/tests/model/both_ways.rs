@@ -49,7 +49,7 @@ fn both_ways(config: RingConfig, weak: Sides) {
             device.ring.refill().unwrap();
             while let Some(chain) = device.take_readable() {
                 assert_eq!(chain.len, buffer(taken, false).len);
-                device.ring.complete(chain.head, 0);
+                device.ring.complete(chain.token, 0);
                 taken += 1;
             }
             device.ring.publish();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_guestmem::Weakness;
-use weir_ring::{DriverRing, RingConfig, Used};
+use weir_ring::{DriverRing, RingConfig, Token, Used};
 
 use crate::rig::*;
 
@@ -23,7 +23,7 @@ fn complete(config: RingConfig, before: u16, calls: Calls, weak: Sides) {
         let heads = [0, 1].map(|nth| driver.offer(&[buffer(nth, true)]).unwrap());
         driver.publish();
         device.ring.refill().unwrap();
-        let chains = [0, 1].map(|_| device.take_writable().unwrap().head);
+        let chains = [0, 1].map(|_| device.take_writable().unwrap().token);
         let call = Event::new();
         let order = if config.in_order { [0, 1] } else { [1, 0] };
         let used = order.map(|nth| Used { head: heads[nth], written: 1 + nth as u32 });
@@ -47,7 +47,7 @@ fn complete(config: RingConfig, before: u16, calls: Calls, weak: Sides) {
             }
         }
     };
-    let device = move |(mut device, completions, call): (Device, [(u16, u32); 2], Arc<Event>)| {
+    let device = move |(mut device, completions, call): (Device, [(Token, u32); 2], Arc<Event>)| {
         for (i, (head, written)) in completions.into_iter().enumerate() {
             device.ring.complete(head, written);
             device.ring.publish();

@@ -44,7 +44,7 @@ impl Workers {
             device.ring.refill().unwrap();
             let chain = device.take_writable().unwrap();
             *next_frame += 1;
-            device.ring.complete(chain.head, (*next_frame).into());
+            device.ring.complete(chain.token, (*next_frame).into());
             let nth = chain.len - buffer(0, true).len;
             (*next_frame, nth as usize, order.begin(1, ()))
         };

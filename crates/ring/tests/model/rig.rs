@@ -59,7 +59,7 @@ pub fn rings(config: RingConfig, before: u16) -> (DriverRing, Device) {
         driver.publish();
         device.ring.refill().unwrap();
         let chain = device.take_readable().unwrap();
-        device.ring.complete(chain.head, 0);
+        device.ring.complete(chain.token, 0);
         device.ring.publish();
         device.ring.needs_call();
         assert_eq!(driver.take(), Some(Used { head, written: 0 }));

@@ -31,15 +31,15 @@ fn starved(config: RingConfig, before: u16, weak: Sides) {
         loop {
             device.ring.suppress_kicks();
             device.ring.refill().unwrap();
-            let mut taken = 0;
+            let mut taken = Vec::new();
             while let Some(chain) = device.take_writable() {
-                assert_eq!(chain.len, buffer(taken, true).len);
-                taken += 1;
+                assert_eq!(chain.len, buffer(taken.len() as u16, true).len);
+                taken.push(chain.token);
             }
-            if taken == NEEDED {
+            if taken.len() == usize::from(NEEDED) {
                 return;
             }
-            device.ring.give_back(taken);
+            device.ring.give_back(taken.into_iter());
             let seen = device.ring.available();
             if device.ring.enable_kicks().unwrap() <= seen {
                 kick.wait();

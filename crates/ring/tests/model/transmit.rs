@@ -41,7 +41,7 @@ fn transmit(config: RingConfig, before: u16, kicks: Kicks, weak: Sides) {
             device.ring.refill().unwrap();
             while let Some(chain) = device.take_readable() {
                 assert_eq!(chain.len, buffer(taken, false).len);
-                device.ring.complete(chain.head, 0);
+                device.ring.complete(chain.token, 0);
                 taken += 1;
             }
             device.ring.publish();

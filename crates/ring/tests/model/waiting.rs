@@ -33,7 +33,7 @@ impl RxQueue {
         self.device.ring.refill().unwrap();
         loop {
             if let Some(chain) = self.device.take_writable() {
-                self.device.ring.complete(chain.head, 1);
+                self.device.ring.complete(chain.token, 1);
                 self.device.ring.publish();
                 self.delivered += 1;
                 return true;

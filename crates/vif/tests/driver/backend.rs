@@ -310,10 +310,10 @@ impl Switch {
                         deliver(&from, chain.len as usize, rx, &rx_memory, mergeable)
                     });
                 if moved {
-                    tx.complete(chain.head, 0);
+                    tx.complete(chain.token, 0);
                     tx.publish();
                 } else {
-                    tx.give_back(1);
+                    tx.give_back([chain.token].into_iter());
                 }
             }
         }
@@ -336,15 +336,15 @@ impl Switch {
                 };
                 // A receive ring may have buffers, and too few: the kick that is wanted is that
                 // for the next ones, behind all there are.
-                let mut behind = 0;
+                let mut behind = Vec::new();
                 if index.is_multiple_of(2) {
                     device.refill().unwrap();
-                    while let Ok(Some(_)) = device.take_writable(&memory, &mut Vec::new()) {
-                        behind += 1;
+                    while let Ok(Some(chain)) = device.take_writable(&memory, &mut Vec::new()) {
+                        behind.push(chain.token);
                     }
                 }
                 device.enable_kicks().unwrap();
-                device.give_back(behind);
+                device.give_back(behind.into_iter());
             }
         }
         self.forward_all()
@@ -405,7 +405,7 @@ fn deliver(
                 chains.push((chain, pieces));
             }
             _ => {
-                rx.give_back(chains.len() as u16);
+                rx.give_back(chains.iter().map(|(chain, _)| chain.token));
                 return false;
             }
         }
@@ -427,7 +427,7 @@ fn deliver(
         for piece in pieces {
             rest = &rest[piece.write(rest)..];
         }
-        rx.complete(chain.head, (before - rest.len()) as u32);
+        rx.complete(chain.token, (before - rest.len()) as u32);
     }
     assert!(rest.is_empty());
     rx.publish();
