@@ -34,7 +34,7 @@ pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
 pub use pages::HostPages;
 pub use regions::{GuestMemory, MemoryError};
-pub use slice::{Slice, recycle};
+pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 pub use window::{Window, fence};

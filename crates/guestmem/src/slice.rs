@@ -6,6 +6,9 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::regions::GuestMemory;
 
+/// What a processor fetches at once.
+pub const CACHE_LINE_BYTES: usize = 64;
+
 /// Bytes of memory that somebody else may write at any time. Plain data: a pointer that was
 /// checked once and a length; the lifetime keeps the mapping.
 #[derive(Clone, Copy)]
@@ -104,14 +107,15 @@ impl<'m> Slice<'m> {
     pub fn prefetch(&self) {
         // Wrapping: an address is all that is needed, and the second line may lie beyond the end.
         prefetch_line(self.start.as_ptr());
-        prefetch_line(self.start.as_ptr().wrapping_add(64));
+        prefetch_line(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
     }
 
-    /// As [`prefetch`](Self::prefetch), for bytes that are about to be written.
+    /// As [`prefetch`](Self::prefetch), for the first `bytes` bytes, which are about to be written.
     #[inline]
-    pub fn prefetch_write(&self) {
-        prefetch_line_to_write(self.start.as_ptr());
-        prefetch_line_to_write(self.start.as_ptr().wrapping_add(64));
+    pub fn prefetch_write(&self, bytes: usize) {
+        for at in (0..self.len.min(bytes)).step_by(CACHE_LINE_BYTES) {
+            prefetch_line_to_write(self.start.as_ptr().wrapping_add(at));
+        }
     }
 
     /// Copies this slice to the front of `to`, as many bytes as fit in both; says how many.

@@ -29,8 +29,6 @@ pub(crate) const AVAIL_F_NO_INTERRUPT: u16 = 1;
 pub(crate) const USED_F_NO_NOTIFY: u16 = 1;
 /// Bytes of a used element: `id: le32, len: le32`.
 pub(crate) const USED_ELEM_BYTES: usize = 8;
-/// What a processor fetches at once.
-pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
 /// Where `avail.ring[position]` lies.
 #[inline]

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Slice, Window, fence};
+use weir_guestmem::{CACHE_LINE_BYTES, GuestMemory, Slice, Window, fence};
 
 use crate::buffers::{Chain, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
