@@ -32,6 +32,9 @@ const IPERF3: &str = "/usr/bin/iperf3";
 /// What a guest needs to drive a virtio-net PCI device; what these depend on is found out.
 const MODULES: &[&str] = &["virtio_pci", "virtio_net"];
 
+/// What a guest loads when it is told to, from `/modules/on-demand`; depends on nothing.
+const MODULES_ON_DEMAND: &[&str] = &["pktgen"];
+
 /// What guests boot from, and the busybox of the same package for the host's side of a test.
 #[derive(Clone, Debug)]
 pub struct GuestImage {
@@ -87,12 +90,16 @@ impl GuestImage {
 fn ingredients() -> Result<String> {
     let iperf3 = Path::new(IPERF3);
     let metadata = fs::metadata(iperf3).map_err(Error::io("look at", iperf3))?;
-    Ok(format!("{INIT}\n{MODULES:?}\niperf3 {} {:?}\n", metadata.len(), metadata.modified().ok()))
+    Ok(format!(
+        "{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?}\niperf3 {} {:?}\n",
+        metadata.len(),
+        metadata.modified().ok()
+    ))
 }
 
 fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for dir in ["bin", "dev", "modules", "proc", "sys", "tmp"] {
+    for dir in ["bin", "dev", "modules", "modules/on-demand", "proc", "sys", "tmp"] {
         archive.directory(dir);
     }
     archive.file("init", INIT.as_bytes());
@@ -101,8 +108,14 @@ fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
     add_libraries(&mut archive, IPERF3)?;
 
     // insmod takes what it is given: numbered names keep a module behind those it depends on.
-    for (number, path) in in_load_order(MODULES, &module_files(modules)?)?.iter().enumerate() {
+    let files = module_files(modules)?;
+    for (number, path) in in_load_order(MODULES, &files)?.iter().enumerate() {
         archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
+    }
+    for name in MODULES_ON_DEMAND {
+        for path in in_load_order(&[name], &files)? {
+            archive.file(&format!("modules/on-demand/{name}.ko"), &read(&path)?);
+        }
     }
     Ok(archive.finish())
 }

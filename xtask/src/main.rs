@@ -19,6 +19,7 @@ mod lab;
 mod netns;
 mod packages;
 mod peers;
+mod pktgen;
 mod process;
 mod qemu;
 mod report;

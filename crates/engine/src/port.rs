@@ -26,6 +26,9 @@ pub struct Taken {
     pub peek: bool,
     /// Frames of this queue that wait for a receiver.
     pub parked: usize,
+    /// Of those that waited some went, and others were not tried yet: take them at once. Their
+    /// receiver has room, so that no kick may come for them.
+    pub parked_more: bool,
     /// When the first of them has waited long enough (ns), if any waits.
     pub parked_until: Option<u64>,
 }

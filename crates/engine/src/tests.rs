@@ -88,6 +88,7 @@ impl Port for FakePort {
             more: false,
             peek: false,
             parked: waiting.len(),
+            parked_more: false,
             parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
         };
         scratch.give_back(burst);

@@ -147,14 +147,17 @@ impl Worker {
     }
 
     fn how_to_rest(&mut self, now_ns: u64) -> Rest {
-        // A receiver's kick, which frames wait for, is seen only in a sleep.
-        if self.warm.is_empty() || !self.stalled.is_empty() {
+        if self.warm.is_empty() {
             return Rest::Sleep;
         }
         let ports = self.shared.ports.load();
         let budgets = self.warm.iter().filter_map(|warm| slot(&ports, warm.queue.port));
         let budget_ns = budgets.map(|slot| slot.port.latency_budget_ns()).min();
-        self.pace.rest(now_ns, budget_ns.unwrap_or(LATENCY_BUDGET_NS_MAX))
+        match self.pace.rest(now_ns, budget_ns.unwrap_or(LATENCY_BUDGET_NS_MAX)) {
+            // A receiver's kick, which frames wait for, is not seen while looking at rings.
+            Rest::Poll(_) if !self.stalled.is_empty() => Rest::Sleep,
+            rest => rest,
+        }
     }
 
     /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;
@@ -346,7 +349,11 @@ impl Worker {
             if !asked && until > now_ns {
                 continue;
             }
-            match self.take(queue, Take::Parked) {
+            let taken = self.take(queue, Take::Parked);
+            if taken.is_some_and(|taken| taken.parked_more) {
+                self.handle().retry.store(true, Ordering::SeqCst);
+            }
+            match taken {
                 None => self.note_stalled(queue, &Taken::default()),
                 // Room was made: what the sender has had to keep back may come now.
                 Some(taken) if taken.more && !self.ready.contains(&queue) => {

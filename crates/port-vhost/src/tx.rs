@@ -79,6 +79,7 @@ impl TxQueue {
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
         self.settle(index, what, &burst, counters);
+        let went = burst.parked.len() < consumed;
         scratch.give_back(burst);
 
         let ring = self.queue.ring.as_mut();
@@ -92,6 +93,7 @@ impl TxQueue {
             more,
             peek: true,
             parked: self.waiting.len(),
+            parked_more: what == Take::Parked && went && !self.waiting.is_empty(),
             parked_until: self.waiting.front().map(|first| first.since_ns + PARKED_NS_MAX),
         })
     }

@@ -168,6 +168,7 @@ impl TxQueue {
             more: !self.is_empty(),
             peek: true,
             parked: self.waiting.len(),
+            parked_more: false, // all of them are tried in one burst
             parked_until: oldest.map(|since_ns| since_ns.saturating_add(PARKED_NS_MAX)),
         }
     }

@@ -78,8 +78,13 @@ impl Switch {
 
     /// A port with a guest that is up.
     pub fn guest(&self, mac: u8, features: u64) -> Guest {
+        self.guest_with_rings(mac, features, SIZE)
+    }
+
+    /// The same with rings of `size`, at most [`SIZE_MAX`].
+    pub fn guest_with_rings(&self, mac: u8, features: u64, size: u16) -> Guest {
         let (port, stream) = self.port();
-        let mut guest = Guest::new(port, stream, mac, features);
+        let mut guest = Guest::with_rings(port, stream, mac, features, size);
         guest.set_up().unwrap();
         guest.start();
         guest
@@ -96,6 +101,8 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 pub(crate) const SIZE: u16 = 64;
+/// What the areas of [`ring_at`] have room for.
+pub(crate) const SIZE_MAX: u16 = 256;
 pub(crate) const MEMORY: u64 = 8 << 20;
 /// Guest address = offset in the memfd; user address = that plus this.
 pub(crate) const USER: u64 = 0x7f00_0000_0000;
@@ -115,6 +122,7 @@ pub(crate) struct Guest {
     pub front: FrontEnd,
     pub mac: [u8; 6],
     pub features: u64,
+    size: u16,
     pub memfd: File,
     pub memory: Arc<GuestMemory>,
     pub rx: DriverRing,
@@ -128,6 +136,16 @@ pub(crate) struct Guest {
 
 impl Guest {
     pub fn new(port: Arc<VhostPort>, stream: UnixStream, mac: u8, features: u64) -> Self {
+        Self::with_rings(port, stream, mac, features, SIZE)
+    }
+
+    pub fn with_rings(
+        port: Arc<VhostPort>,
+        stream: UnixStream,
+        mac: u8,
+        features: u64,
+        size: u16,
+    ) -> Self {
         let memfd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memfd, MEMORY).unwrap();
         let memfd = File::from(memfd);
@@ -135,7 +153,7 @@ impl Guest {
             RegionSpec { guest_address: 0, size: MEMORY, user_address: USER, mmap_offset: 0 };
         let mapped = GuestMemory::map(&[(spec, memfd.try_clone().unwrap())]).unwrap();
         let memory = Arc::new(mapped);
-        let config = Features(features).ring(SIZE);
+        let config = Features(features).ring(size);
         let ring = |index| DriverRing::new(&memory, config, &ring_at(index)).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let mut front = FrontEnd::new(stream);
@@ -151,8 +169,9 @@ impl Guest {
             memory,
             kicks: [fd(), fd()],
             calls: [fd(), fd()],
-            rx_at: vec![0; SIZE.into()],
-            rx_free: (0..u64::from(SIZE)).map(|i| RX_BUFFERS + i * BUFFER).collect(),
+            size,
+            rx_at: vec![0; size.into()],
+            rx_free: (0..u64::from(size)).map(|i| RX_BUFFERS + i * BUFFER).collect(),
         }
     }
 
@@ -186,8 +205,8 @@ impl Guest {
     }
 
     pub fn vring(&mut self, index: u32) -> Result<(), FrontEndError> {
-        self.front.set_vring_num(index, SIZE.into())?;
-        let fresh = Features(self.features).ring(SIZE).fresh_base();
+        self.front.set_vring_num(index, self.size.into())?;
+        let fresh = Features(self.features).ring(self.size).fresh_base();
         self.front.set_vring_base(index, fresh)?;
         let at = ring_at(index.into());
         self.front.set_vring_addr(VringAddr {
@@ -202,7 +221,7 @@ impl Guest {
 
     /// Fills the receive ring and kicks both rings for the first time.
     pub fn start(&mut self) {
-        self.post(SIZE);
+        self.post(self.size);
         self.kick(0);
         self.kick(1);
         let port = Arc::clone(&self.port);

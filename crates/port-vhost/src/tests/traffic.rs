@@ -2,6 +2,7 @@
 
 use super::session::drops;
 use super::*;
+use weir_limits::PARKED_MAX;
 use weir_wire::vnet;
 
 #[test]
@@ -373,6 +374,35 @@ fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
         }
         a.reap();
         assert!(a.port.counters().parked.get() >= 1);
+        assert_eq!(drops(&b.port, "rx_ring_full"), 0);
+    }
+}
+
+#[test]
+fn more_frames_than_a_burst_wait_and_all_go_when_there_is_room() {
+    for format in formats() {
+        let switch = Switch::new();
+        let mut a = switch.guest_with_rings(1, format, SIZE_MAX);
+        let mut b = switch.guest_with_rings(2, format, SIZE_MAX);
+        introduce(&mut a, &mut b);
+        let small = frame(&a, Some(&b), 60, 7);
+        // The hello took one buffer of b's; these take the others.
+        for _ in 1..SIZE_MAX {
+            a.offer(0, &VnetHdr::default(), &small);
+        }
+        a.send_now();
+        a.reap();
+        for _ in 0..PARKED_MAX {
+            a.offer(0, &VnetHdr::default(), &small);
+        }
+        a.send_now();
+        eventually("they wait", || a.port.counters().parked.get() == PARKED_MAX as u64);
+        let received = std::iter::from_fn(|| b.received()).count() as u16;
+        b.post(received);
+        for _ in 0..PARKED_MAX {
+            b.wait_received();
+        }
+        assert_eq!(drops(&a.port, "rx_waited_too_long"), 0);
         assert_eq!(drops(&b.port, "rx_ring_full"), 0);
     }
 }
