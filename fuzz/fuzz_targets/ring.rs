@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_engine::burst::{Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
-use weir_ring::{Addresses, DeviceRing, RingConfig};
+use weir_ring::{Addresses, DeviceRing, RingConfig, Token};
 
 const MEMORY: u64 = 64 << 10;
 const SIZE: u16 = 16;
@@ -59,14 +59,14 @@ fuzz_target!(|input: &[u8]| {
                 Ok(Some(chain)) => {
                     // What a transmit queue does with it: the header is read and checked.
                     let pieces = (first, burst.pieces.len() as u32);
-                    let chain = TakenChain { token: chain.head, len: chain.len, pieces };
+                    let chain = TakenChain { token: chain.token.into(), len: chain.len, pieces };
                     let _ = burst.add(chain, 12, 0);
                     // Some wait, as frames for a full receiver do.
                     if step & 0x80 != 0 && !bit(2) {
-                        device.keep(chain.token);
+                        device.keep(chain.token.into());
                         parked.push(chain.token);
                     } else {
-                        device.complete(chain.token, (step & 1).into());
+                        device.complete(chain.token.into(), (step & 1).into());
                     }
                 }
                 Ok(None) => break,
@@ -78,7 +78,7 @@ fuzz_target!(|input: &[u8]| {
             slice.read(&mut sink);
         }
         if step & 0x40 != 0 {
-            for token in parked.drain(..) {
+            for token in parked.drain(..).map(Token::from) {
                 let _ = device.retake_readable(token, &memory, &mut burst.pieces);
                 device.complete(token, 0);
             }
