@@ -28,6 +28,8 @@ struct Waiting {
 pub(crate) struct TxQueue {
     pub(crate) queue: Queue,
     waiting: VecDeque<Waiting>,
+    /// Where among them to go on trying: none before that went.
+    try_from: usize,
     /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<[u8]>>,
 }
@@ -51,10 +53,13 @@ impl TxQueue {
         // The burst borrows the memory while the ring is completed below.
         let memory = Arc::clone(&ring.memory);
         let mut burst = scratch.lend();
+        // What waits behind those that are tried now.
+        let mut later = VecDeque::new();
         let filled = match what {
             Take::New => fill_new(ring, &memory, &mut burst, now_ns, counters),
             Take::Parked => {
-                fill_waiting(ring, &memory, &mut self.waiting, &mut burst, now_ns, counters)
+                later = self.waiting.split_off(self.try_from.min(self.waiting.len()));
+                fill_waiting(ring, &memory, &mut later, &mut burst, now_ns, counters)
             }
         };
         let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
@@ -64,12 +69,9 @@ impl TxQueue {
         }
 
         if enabled {
-            if what == Take::New {
-                let waiting = self.waiting.iter().map(|waiting| waiting.port);
-                burst.blocked.extend(waiting);
-                burst.blocked.dedup();
-            }
-            burst.park_room = bound.saturating_sub(self.waiting.len());
+            burst.blocked.extend(self.waiting.iter().map(|waiting| waiting.port));
+            burst.blocked.dedup();
+            burst.park_room = bound.saturating_sub(self.waiting.len() + later.len());
             if !burst.frames().is_empty() {
                 count(counters, index, &burst, what);
                 forward(&mut burst);
@@ -79,7 +81,7 @@ impl TxQueue {
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
         self.settle(index, what, &burst, counters);
-        let went = burst.parked.len() < consumed;
+        let parked_more = what == Take::Parked && self.go_on(&burst, later);
         scratch.give_back(burst);
 
         let ring = self.queue.ring.as_mut();
@@ -93,9 +95,19 @@ impl TxQueue {
             more,
             peek: true,
             parked: self.waiting.len(),
-            parked_more: what == Take::Parked && went && !self.waiting.is_empty(),
+            parked_more,
             parked_until: self.waiting.front().map(|first| first.since_ns + PARKED_NS_MAX),
         })
+    }
+
+    /// Puts back what waits `later` than those that were tried, and says whether to try at once again:
+    /// from the front if some went, else from where they end, for another receiver's sake.
+    fn go_on(&mut self, burst: &Burst<'_>, later: VecDeque<Waiting>) -> bool {
+        let none_went = burst.parked.len() == burst.chains.len();
+        let more = !later.is_empty();
+        self.try_from = if none_went && more { self.waiting.len() } else { 0 };
+        self.waiting.extend(later);
+        if none_went { more } else { !self.waiting.is_empty() }
     }
 
     /// Completes what was forwarded or refused, and keeps what was parked.
@@ -103,7 +115,7 @@ impl TxQueue {
         let Some(ring) = self.queue.ring.as_mut() else {
             return;
         };
-        if burst.parked.is_empty() && what == Take::New {
+        if burst.parked.is_empty() {
             burst.chains.iter().for_each(|chain| ring.device.complete(chain.token.into(), 0));
         } else {
             settle_parked(ring, &mut self.waiting, what, burst, counters);
@@ -121,6 +133,7 @@ impl TxQueue {
     /// Drops what waits, so that the ring can stop with nothing in flight.
     pub(crate) fn abandon_waiting(&mut self, counters: &PortCounters) {
         self.injected = None;
+        self.try_from = 0;
         let waiting = std::mem::take(&mut self.waiting);
         counters.dropped(DropReason::TxStopped, waiting.len() as u64);
         if let Some(ring) = self.queue.ring.as_mut() {
@@ -145,8 +158,6 @@ fn settle_parked(
     for parked in &burst.parked {
         waits_for[usize::from(parked.frame)] = Some(parked.port);
     }
-    // Parked again: before those that were not looked at.
-    let rest = if what == Take::Parked { std::mem::take(waiting) } else { VecDeque::new() };
     // Chains that were refused have no frame; the others have theirs in the same order.
     let mut frames = burst.frames().iter().zip(waits_for).peekable();
     for chain in &burst.chains {
@@ -160,7 +171,6 @@ fn settle_parked(
             _ => ring.device.complete(token, 0),
         }
     }
-    waiting.extend(rest);
 }
 
 /// A ring or frame error, before it is known in which ring.
