@@ -8,7 +8,7 @@ use weir_engine::stats::{Times, TimesSummary};
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
-use weir_policy::moderation::Kind;
+use weir_policy::moderation::{Kind, Settings};
 use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
@@ -127,7 +127,9 @@ impl VhostPort {
         let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         let pair = |_| Pair {
             tx: Mutex::default(),
-            rx: Mutex::new(RxQueue::new(options.moderation.build(options.latency_budget_ns))),
+            rx: Mutex::new(RxQueue::new(
+                options.moderation.build(Settings::within(options.latency_budget_ns)),
+            )),
         };
         Self {
             name: options.name.clone(),
@@ -166,7 +168,7 @@ impl VhostPort {
     pub fn set_moderation(&self, kind: Kind, latency_budget_ns: u64) {
         self.latency_budget_ns.store(latency_budget_ns, Ordering::Relaxed);
         for (index, pair) in self.pairs.iter().enumerate() {
-            let new = kind.build(latency_budget_ns);
+            let new = kind.build(Settings::within(latency_budget_ns));
             // The old one is freed here, outside the lock.
             let _old = lock(&pair.rx).set_moderation(index, new, &self.counters);
         }

@@ -1,6 +1,6 @@
 //! A call per burst, at once.
 
-use super::{Batch, Delivery, Kind, Moderation, Verdict};
+use super::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
 
 /// Gives a call for every published batch and holds nothing.
 ///
@@ -31,6 +31,10 @@ impl Moderation for Immediate {
     fn set_hold_ns_max(&mut self, _hold_ns_max: u64) {}
 
     fn reset(&mut self) {}
+
+    fn decision(&self) -> Decision {
+        Decision { hold_ns: 0, reason: "this policy holds nothing" }
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! and simulations pass their own types. When a policy is replaced while it holds a batch, the
 //! engine gives that call first: the new policy starts with nothing pending.
 
+mod backend;
 mod immediate;
 #[cfg(test)]
 mod testing;
@@ -28,6 +29,7 @@ mod testing;
 use std::fmt;
 use std::str::FromStr;
 
+pub use backend::Backend;
 pub use immediate::Immediate;
 
 /// What to do about the frames published and not yet delivered.
@@ -67,6 +69,33 @@ pub enum Delivery {
     Polled,
 }
 
+/// What a user may set of a policy, and what limits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The hold limit (ns): this queue's share of the latency budget.
+    pub hold_ns_max: u64,
+    /// `rx-usecs`: how long the policies with a fixed hold hold (ns); the hold limit, if not given or larger.
+    pub rx_ns: Option<u64>,
+    /// `rx-frames`: a call at the latest when so many frames are pending.
+    pub rx_frames: Option<u32>,
+}
+
+impl Settings {
+    /// Nothing but the limit.
+    pub const fn within(hold_ns_max: u64) -> Self {
+        Self { hold_ns_max, rx_ns: None, rx_frames: None }
+    }
+}
+
+/// What a policy does now, and why: for `weir explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// How long it would hold a frame that came now (ns).
+    pub hold_ns: u64,
+    /// Why so long.
+    pub reason: &'static str,
+}
+
 /// The policy for the calls of one receive queue.
 ///
 /// Every `now_ns` is from the same monotonic clock and never smaller than the one before.
@@ -93,6 +122,15 @@ pub trait Moderation: Send + fmt::Debug {
     /// The queue starts anew (device reset, new session): forget pending frames and all that was
     /// estimated; keep the settings.
     fn reset(&mut self);
+
+    /// What it does now, and why.
+    fn decision(&self) -> Decision;
+
+    /// Whether held frames stay out of the guest's sight, so that a driver that polls does not find
+    /// them one by one: the engine publishes the used index with the call, not before.
+    fn withholds(&self) -> bool {
+        false
+    }
 }
 
 /// The policies a user can select, by name.
@@ -101,26 +139,28 @@ pub enum Kind {
     /// `immediate`: a call per burst, no hold. See [`Immediate`].
     #[default]
     Immediate,
+    /// `backend`: a call is held from the earliest frame on. See [`Backend`].
+    Backend,
 }
 
 impl Kind {
     /// Every policy, in the order in which help texts list them.
-    pub const ALL: &'static [Self] = &[Self::Immediate];
+    pub const ALL: &'static [Self] = &[Self::Immediate, Self::Backend];
 
     /// The name in configuration, on the command line and in statistics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Immediate => "immediate",
+            Self::Backend => "backend",
         }
     }
 
-    /// Makes a policy of this kind that holds no frame longer than `hold_ns_max`.
-    pub fn build(self, hold_ns_max: u64) -> Box<dyn Moderation> {
-        let mut policy: Box<dyn Moderation> = match self {
+    /// Makes a policy of this kind.
+    pub fn build(self, settings: Settings) -> Box<dyn Moderation> {
+        match self {
             Self::Immediate => Box::new(Immediate),
-        };
-        policy.set_hold_ns_max(hold_ns_max);
-        policy
+            Self::Backend => Box::new(Backend::new(settings)),
+        }
     }
 }
 
@@ -159,7 +199,7 @@ mod tests {
     fn every_kind_parses_back_from_its_name() {
         for &kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
-            assert_eq!(kind.build(0).kind(), kind);
+            assert_eq!(kind.build(Settings::within(0)).kind(), kind);
         }
     }
 
@@ -168,14 +208,14 @@ mod tests {
         let error = "Immediate ".parse::<Kind>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown moderation policy `Immediate `; valid names: immediate"
+            "unknown moderation policy `Immediate `; valid names: immediate, backend"
         );
     }
 
     #[test]
     fn every_kind_keeps_the_bound() {
         for &kind in Kind::ALL {
-            testing::check_bound(|hold_ns_max| kind.build(hold_ns_max));
+            testing::check_bound(|hold_ns_max| kind.build(Settings::within(hold_ns_max)));
         }
     }
 }

@@ -7,7 +7,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::{Batch, Delivery, Moderation, Verdict};
+use super::{Batch, Decision, Delivery, Moderation, Verdict};
 
 /// One batch of a script.
 #[derive(Clone, Copy, Debug)]
@@ -248,6 +248,10 @@ impl Moderation for Hold {
 
     fn reset(&mut self) {
         self.oldest_ns = None;
+    }
+
+    fn decision(&self) -> Decision {
+        Decision { hold_ns: self.hold_ns_max, reason: "a test" }
     }
 }
 
