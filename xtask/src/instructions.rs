@@ -68,11 +68,12 @@ impl Row {
     }
 }
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     Row::new("instructions_per_packet_64_split_burst32", "split", 64, 32),
     Row::new("instructions_per_packet_64_split_burst1", "split", 64, 1),
     Row::new("instructions_per_packet_64_packed_burst32", "packed", 64, 32),
     Row::new("instructions_per_packet_64_packed_burst1", "packed", 64, 1),
+    Row::new("instructions_per_packet_64_packed_in_order_burst32", "packed-in-order", 64, 32),
     Row::new("instructions_per_packet_1500_split_burst32", "split", 1500, 32),
     Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
 ];

@@ -206,7 +206,7 @@ impl<'m> Burst<'m> {
 
     /// Adds the frame of a chain whose pieces are in `pieces`: a virtio-net header of `vnet_len` (10
     /// or 12) bytes, and the frame. After an error the burst has the frames it had.
-    #[inline]
+    #[inline(always)]
     pub fn add(
         &mut self,
         chain: TakenChain,
@@ -236,6 +236,22 @@ impl<'m> Burst<'m> {
         }
         frame.look_closer(&vnet.parse(), self.from_device)?;
         self.count += 1;
+        Ok(())
+    }
+
+    /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether one that
+    /// cannot be added ends it.
+    #[inline]
+    pub fn add_chains<E>(
+        &mut self,
+        vnet_len: usize,
+        arrived_ns: u64,
+        mut refused: impl FnMut(FrameError) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for i in 0..self.chains.len() {
+            let chain = self.chains[i];
+            self.add(chain, vnet_len, arrived_ns).or_else(&mut refused)?;
+        }
         Ok(())
     }
 
@@ -292,14 +308,18 @@ impl RawVnet {
 #[inline(always)]
 fn take_front(pieces: &mut [Slice<'_>], vnet_len: usize, head: &mut [u8]) -> (RawVnet, usize) {
     // The usual case: one piece has both.
-    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len)
-        && first.len() >= VnetHdr::LEN + head.len()
-        && let (Some(low), Some(high)) = (first.read_array(), first.skip(8).read_array())
-    {
-        let front = first.skip(VnetHdr::LEN);
-        *first = front.skip(front.read(head));
-        let vnet = RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high));
-        return (vnet, usize::from(first.is_empty()));
+    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len) {
+        let piece = *first;
+        if piece.len() >= VnetHdr::LEN + head.len()
+            && let (Some(low), Some(high)) = (piece.read_array(), piece.skip(8).read_array())
+        {
+            let front = piece.skip(VnetHdr::LEN);
+            front.read(head);
+            let rest = front.skip(head.len());
+            *first = rest;
+            let vnet = RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high));
+            return (vnet, usize::from(rest.is_empty()));
+        }
     }
     take_front_of_several(pieces, vnet_len, head)
 }

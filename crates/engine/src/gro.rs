@@ -9,6 +9,7 @@
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 
+use weir_fabric::EgressTag;
 use weir_guestmem::{HostBuffer, Slice, recycle};
 use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX, HEAD_LEN};
 use weir_wire::{Merge, Next, OffloadCaps, TcpSegment};
@@ -38,6 +39,15 @@ pub struct EgressList<'b> {
 }
 
 const _: () = assert!(BURST_MAX <= u64::BITS as usize && BURST_MAX <= u8::MAX as usize);
+
+/// A frame that goes as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<'b> {
+    /// Its front, when it was taken, and how long it is.
+    pub frame: &'b Frame,
+    /// What follows its front, where the sender put it.
+    pub body: &'b [Slice<'b>],
+}
 
 /// What became of the next packet of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +87,26 @@ impl<'b> EgressList<'b> {
                 .any(|frame| TcpSegment::is_likely(&frame.head, frame.len));
         }
         list
+    }
+
+    /// The next frame, if it is one that goes as it is: nothing to merge it with, no tag to put in, no
+    /// offload. What a receiver can do for nearly all frames then needs no [`Packet`].
+    #[inline(always)]
+    pub fn plain(&self) -> Option<Plain<'b>> {
+        if self.ahead != 0 {
+            return None;
+        }
+        let outgoing = self.frames.get(self.next)?;
+        let frame = self.slots.get(usize::from(outgoing.frame))?;
+        let plain = outgoing.tag == EgressTag::Untagged && frame.offload.is_none();
+        let merges = self.merges && TcpSegment::is_likely(&frame.head, frame.len);
+        (plain && !merges).then(|| Plain { frame, body: self.burst.payload(frame) })
+    }
+
+    /// The frame that [`plain`](Self::plain) gave is dealt with.
+    #[inline(always)]
+    pub fn plain_done(&mut self) {
+        self.next += 1;
     }
 
     /// Gives the next packet to `put` in the form that the receiver takes, as [`emit`] does; `None` when

@@ -42,15 +42,17 @@ impl Window {
         self.len == 0
     }
 
+    /// `len` bytes at `at` are in the window. One comparison where the compiler knows a bound of `at`.
+    #[inline(always)]
+    fn holds(&self, at: usize, len: usize) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
     /// `at` is a multiple of 2 or the caller's programming error; so is a position beyond the end.
     #[inline(always)]
     fn atomic(&self, at: usize) -> &AtomicU16 {
         let address = self.start.as_ptr() as usize + at;
-        assert!(
-            at + 2 <= self.len && address.is_multiple_of(2),
-            "ring offset {at} of {}",
-            self.len
-        );
+        assert!(self.holds(at, 2) && address.is_multiple_of(2), "ring offset {at} of {}", self.len);
         // SAFETY: in bounds and aligned (just checked), mapped while self lives. An atomic is the
         // one reference that may exist to memory which others write: its accesses cannot race in
         // the language's sense, whatever the guest does.
@@ -61,6 +63,21 @@ impl Window {
     #[inline]
     pub fn load_acquire(&self, at: usize) -> u16 {
         u16::from_le(self.atomic(at).load(Ordering::Acquire))
+    }
+
+    /// Reads a little-endian 64-bit word at a multiple of 8, all of it at once, if its last 16-bit
+    /// field is `ready`; then later reads are not moved before it.
+    #[inline(always)]
+    pub fn load_word_acquire(&self, at: usize, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
+        let address = self.start.as_ptr() as usize + at;
+        assert!(self.holds(at, 8) && address.is_multiple_of(8), "ring offset {at} of {}", self.len);
+        // SAFETY: in bounds and aligned (just checked), mapped while self lives. Volatile and not
+        // atomic: the driver writes the word's fields one by one, and atomics of different sizes may
+        // not meet.
+        let word = unsafe { self.start.as_ptr().add(at).cast::<u64>().read_volatile() };
+        fence(Ordering::Acquire);
+        let word = u64::from_le(word);
+        ready((word >> 48) as u16).then_some(word)
     }
 
     /// Reads a little-endian 16-bit field.
@@ -84,7 +101,7 @@ impl Window {
     /// Reads `N` bytes at `at`, each once. A position beyond the end is a programming error.
     #[inline(always)]
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
+        assert!(self.holds(at, N), "ring offset {at} of {}", self.len);
         let mut bytes = [0; N];
         // SAFETY: in bounds (just checked), mapped while self lives.
         unsafe { std::ptr::copy(self.start.as_ptr().add(at), bytes.as_mut_ptr(), N) };
@@ -95,7 +112,7 @@ impl Window {
     /// Writes `N` bytes at `at`. A position beyond the end is a programming error.
     #[inline(always)]
     pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
-        assert!(at <= self.len && N <= self.len - at, "ring offset {at} of {}", self.len);
+        assert!(self.holds(at, N), "ring offset {at} of {}", self.len);
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };
     }

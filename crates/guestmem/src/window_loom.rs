@@ -94,6 +94,15 @@ impl Window {
         self.atomic(at).load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
     }
 
+    /// Reads four fields, the last first: if that is `ready`, the others are as new. (In `window.rs`
+    /// they are one word, read at once.)
+    pub fn load_word_acquire(&self, at: usize, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
+        let last = self.load_acquire(at + 6);
+        let field = |at| u64::from(self.load(at));
+        let others = || field(at) | field(at + 2) << 16 | field(at + 4) << 32;
+        ready(last).then(|| others() | u64::from(last) << 48)
+    }
+
     /// Reads a field.
     pub fn load(&self, at: usize) -> u16 {
         self.atomic(at).load(Ordering::Relaxed)

@@ -32,7 +32,7 @@ use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
-const USAGE: &str = "usage: instructions split|packed FRAME_BYTES BURST BURSTS";
+const USAGE: &str = "usage: instructions split|packed|packed-in-order FRAME_BYTES BURST BURSTS";
 /// Entries of each ring: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
 /// Bursts before those that count: vectors have their room, addresses are learned, and each place
@@ -50,15 +50,17 @@ const RECEIVER: usize = 1;
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [format, frame_bytes, burst, bursts] = args.as_slice() else { return Err(USAGE.into()) };
-    let packed = match format.as_str() {
-        "split" => false,
-        "packed" => true,
+    let base = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
+    let features = match format.as_str() {
+        "split" => base,
+        "packed" => base | Features::RING_PACKED,
+        "packed-in-order" => base | Features::RING_PACKED | Features::IN_ORDER,
         _ => return Err(USAGE.into()),
     };
     let [frame_bytes, burst, bursts] = [frame_bytes, burst, bursts].map(|arg| arg.parse::<usize>());
     let (frame_bytes, burst, bursts) = (frame_bytes?, burst?, bursts?);
 
-    let mut rig = Rig::new(packed)?;
+    let mut rig = Rig::new(features)?;
     let [mut sender, mut receiver] = [rig.guest(SENDER)?, rig.guest(RECEIVER)?];
     rig.learn(&mut sender, SENDER)?;
     rig.learn(&mut receiver, RECEIVER)?;
@@ -110,7 +112,7 @@ struct Guest {
 }
 
 impl Rig {
-    fn new(packed: bool) -> Result<Self, Box<dyn Error>> {
+    fn new(features: Features) -> Result<Self, Box<dyn Error>> {
         let engine = Engine::start(1)?;
         let manager = Manager::start(Arc::clone(&engine))?;
         let options = VhostOptions {
@@ -124,10 +126,6 @@ impl Rig {
             let id = engine.fabric().add_port(PortConfig::vif())?;
             let counters = Arc::new(PortCounters::default());
             vhost.push(Arc::new(VhostPort::new(id, counters, &options)));
-        }
-        let mut features = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
-        if packed {
-            features = features | Features::RING_PACKED;
         }
         Ok(Self {
             ports: Ports::new(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
-use weir_engine::gro::EgressList;
+use weir_engine::gro::{EgressList, Plain};
 use weir_engine::stages::{self, Stage};
 use weir_engine::stats::Times;
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
@@ -155,6 +155,14 @@ impl RxQueue {
         let mut delivered_frames = 0;
         let mut arrived_ns = u64::MAX;
         loop {
+            while let Some(plain) = list.plain() {
+                if !writer.place_plain(plain) {
+                    break;
+                }
+                list.plain_done();
+                delivered_frames += 1;
+                arrived_ns = arrived_ns.min(plain.frame.arrived_ns);
+            }
             let before = writer.packets;
             let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
             match sent.result {
@@ -400,13 +408,8 @@ impl<'m> Writer<'_, 'm> {
         Ok(true)
     }
 
-    #[inline(always)]
-    fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
-        if self.place_in_one(packet) { Put::Done } else { self.put_in_several(packet) }
-    }
-
     #[inline(never)]
-    fn put_in_several(&mut self, packet: &Packet<'_, 'm>) -> Put {
+    fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
         match self.place(packet) {
             Ok(Put::Done) => {
                 self.packets += 1;
@@ -430,37 +433,28 @@ impl<'m> Writer<'_, 'm> {
     /// The usual case: a frame that goes as it is, and a next chain that is one buffer with room for
     /// all of it. `false`, with nothing done, where it is not so.
     #[inline(always)]
-    fn place_in_one(&mut self, packet: &Packet<'_, 'm>) -> bool {
+    fn place_plain(&mut self, Plain { frame, body }: Plain<'m>) -> bool {
         let Some(&Reserved { chain, pieces: (first, end) }) = self.chains.get(self.next) else {
             return false;
         };
-        let need = VnetHdr::LEN + packet.len();
+        let need = VnetHdr::LEN + frame.len as usize;
         let Some(&buffer) = self.buffers.get(first).filter(|buffer| buffer.len() >= need) else {
             return false;
         };
-        let plain = packet.offload.is_none() && self.vnet_len == VnetHdr::LEN;
-        if !plain || end - first > 1 || !buffer.write_array(PLAIN_VNET) {
+        if self.vnet_len != VnetHdr::LEN || end - first > 1 || !buffer.write_array(PLAIN_VNET) {
             return false;
         }
         let rest = buffer.skip(VnetHdr::LEN);
-        rest.write(packet.head.as_slice());
-        if packet.has_body() {
-            self.put_off(packet, rest.skip(packet.head.len()));
+        let mut to = rest.skip(rest.write(frame.head.as_slice()));
+        for from in body {
+            self.copies.extend([*from, to.first(from.len())]);
+            to = to.skip(from.len());
         }
-        self.packets += 1;
-        self.bytes += packet.frames_len() as u64;
-        self.device.complete(chain.token, need as u32); // a packet is shorter than 2^17
+        self.bytes += u64::from(frame.len);
+        self.device.complete(chain.token, need as u32); // a frame is shorter than 2^17
         self.completed += 1;
         self.next += 1;
         true
-    }
-
-    /// Notes the copy of what follows the packet's head.
-    fn put_off(&mut self, packet: &Packet<'_, 'm>, mut to: Slice<'m>) {
-        for from in packet.body() {
-            self.copies.extend([from, to.first(from.len())]);
-            to = to.skip(from.len());
-        }
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and

@@ -212,11 +212,7 @@ fn fill_new<'m>(
     device.take_readable_burst(BURST_MAX as u16, memory, pieces, |chain, pieces| {
         chains.push(note(chain, pieces));
     })?;
-    let vnet_len = features.vnet_len();
-    for i in 0..burst.chains.len() {
-        let chain = burst.chains[i];
-        add(burst, chain, vnet_len, now_ns, counters)?;
-    }
+    burst.add_chains(features.vnet_len(), now_ns, |error| refused(error, counters))?;
     Ok(burst.chains.len())
 }
 
@@ -241,7 +237,8 @@ fn fill_waiting<'m>(
         let chain = device.retake_readable(frame.token, memory, &mut burst.pieces)?;
         let chain = note(chain, Pieces { first, all: &burst.pieces });
         burst.chains.push(chain);
-        add(burst, chain, features.vnet_len(), frame.since_ns, counters)?;
+        let added = burst.add(chain, features.vnet_len(), frame.since_ns);
+        added.or_else(|error| refused(error, counters))?;
     }
     Ok(burst.chains.len())
 }
@@ -260,16 +257,9 @@ fn note(chain: Chain, pieces: Pieces<'_, '_>) -> TakenChain {
     }
 }
 
-/// Adds a chain's frame to the burst, or drops it with a counter.
-#[inline]
-fn add(
-    burst: &mut Burst<'_>,
-    chain: TakenChain,
-    vnet_len: usize,
-    arrived_ns: u64,
-    counters: &PortCounters,
-) -> Result<(), Broken> {
-    let Err(error) = burst.add(chain, vnet_len, arrived_ns) else { return Ok(()) };
+/// A frame that cannot be added: dropped with a counter, or the port stops.
+#[cold]
+fn refused(error: FrameError, counters: &PortCounters) -> Result<(), Broken> {
     let reason = error.drop_reason().ok_or(Broken::Frame(error))?;
     counters.dropped(reason, 1);
     Ok(())

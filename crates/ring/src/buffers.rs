@@ -113,6 +113,12 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn parse_packed(bytes: [u8; DESC_BYTES]) -> Self {
         let Self { address, rest } = Self::parse(bytes);
+        Self::packed(address, rest)
+    }
+
+    /// Of a packed ring: `rest` is its second word, from the lowest bit: length, id, flags.
+    #[inline(always)]
+    pub(crate) fn packed(address: u64, rest: u64) -> Self {
         let id_flags = (rest >> 32) as u32;
         Self { address, rest: u64::from(id_flags.rotate_left(16)) << 32 | u64::from(rest as u32) }
     }

@@ -15,8 +15,8 @@ use crate::split::device::SplitDevice;
 #[derive(Debug)]
 pub struct DeviceRing {
     format: Format,
-    /// With `VIRTIO_F_IN_ORDER`.
-    in_order: Option<InOrder>,
+    /// With `VIRTIO_F_IN_ORDER`; else nothing ever waits there.
+    in_order: InOrder,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl DeviceRing {
             let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
             Format::Split(SplitDevice::new(memory, config, at, base)?)
         };
-        Ok(Self { format, in_order: config.in_order.then(InOrder::default) })
+        Ok(Self { format, in_order: InOrder::default() })
     }
 
     /// What was negotiated.
@@ -192,12 +192,10 @@ impl DeviceRing {
     #[inline]
     fn check_waiting(&self) -> Result<(), RingError> {
         let size = self.config().size;
-        match &self.in_order {
-            Some(in_order) if in_order.len() > size.into() => {
-                Err(RingError::TooManyInFlight { size })
-            }
-            _ => Ok(()),
+        if self.in_order.len() > size.into() {
+            return Err(RingError::TooManyInFlight { size });
         }
+        Ok(())
     }
 
     /// Gives back the last chains that were taken, none of them completed: they are taken again.
@@ -212,8 +210,8 @@ impl DeviceRing {
     /// With `VIRTIO_F_IN_ORDER` chains are kept or completed in the order in which they were taken,
     /// and those that were kept completed at any time.
     pub fn keep(&mut self, token: Token) {
-        if let Some(in_order) = &mut self.in_order {
-            in_order.keep(token);
+        if self.config().in_order {
+            self.in_order.keep(token);
         }
         if let Format::Packed(ring) = &mut self.format {
             ring.keep(token);
@@ -236,11 +234,10 @@ impl DeviceRing {
     /// [kept](Self::keep) are complete, too.
     #[inline(always)]
     pub fn complete(&mut self, token: Token, written: u32) {
-        match &mut self.in_order {
-            Some(in_order) if !in_order.is_idle() => {
-                in_order.complete(&mut self.format, token, written);
-            }
-            _ => self.format.complete(token, written),
+        if self.in_order.is_idle() {
+            self.format.complete(token, written);
+        } else {
+            self.in_order.complete(&mut self.format, token, written);
         }
     }
 

@@ -31,26 +31,30 @@ pub(crate) struct Rules<'m> {
     pub(crate) memory: &'m GuestMemory,
 }
 
+/// A list of one descriptor, as most are.
+#[inline(always)]
+pub(crate) fn is_single(first: &Descriptor) -> bool {
+    first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) == 0
+}
+
+/// Appends the buffer of a list that is `only` one descriptor to `pieces`.
+#[inline(always)]
+pub(crate) fn walk_single<'m>(
+    only: Descriptor,
+    direction: Direction,
+    slot: u16,
+    memory: &'m GuestMemory,
+    pieces: &mut Vec<Slice<'m>>,
+) -> Result<Walked, RingError> {
+    let mut len = 0;
+    add_buffer(only, direction, slot, memory, pieces, &mut len)?;
+    Ok(Walked { id: only.id(), slots: 1, len })
+}
+
 /// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads its
 /// nth, or says why there can be none. After an error `pieces` may hold some; the caller stops the
 /// port.
-#[inline(always)]
 pub(crate) fn walk<'m>(
-    rules: Rules<'m>,
-    first: Descriptor,
-    descriptor: impl FnMut(u16) -> Result<Descriptor, RingError>,
-    pieces: &mut Vec<Slice<'m>>,
-) -> Result<Walked, RingError> {
-    if first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) != 0 {
-        return walk_on(rules, first, descriptor, pieces);
-    }
-    let mut len = 0;
-    add_buffer(first, rules.direction, rules.slot, rules.memory, pieces, &mut len)?;
-    Ok(Walked { id: first.id(), slots: 1, len })
-}
-
-#[inline(never)]
-fn walk_on<'m>(
     rules: Rules<'m>,
     first: Descriptor,
     mut descriptor: impl FnMut(u16) -> Result<Descriptor, RingError>,

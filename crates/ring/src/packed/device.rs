@@ -22,12 +22,16 @@ use crate::buffers::{Chain, Descriptor, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
-use crate::packed::chain::{Rules, Walked, walk};
+use crate::packed::chain::{Rules, Walked, is_single, walk, walk_single};
 
-/// A list that was completed and not published.
+/// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` lists that nothing was written
+/// to share one, that of the last of them (§2.8.8).
 #[derive(Debug, Clone, Copy)]
 struct Completed {
-    token: Token,
+    id: u16,
+    /// Slots of all its lists.
+    slots: u16,
+    lists: u16,
     written: u32,
 }
 
@@ -120,13 +124,22 @@ impl PackedDevice {
         position(index, self.config.size) * DESC_BYTES
     }
 
-    /// Has the driver made this slot available (§2.8.1)?
+    /// The descriptor at this slot, if the driver has made it available (§2.8.1).
+    #[inline(always)]
+    fn available_at(&self, index: u16) -> Option<Descriptor> {
+        const _: () = assert!(PACKED_FLAGS == PACKED_LEN + 6);
+        let slot = self.slot(index);
+        let marks = if wrap(index, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
+        // Acquire: the address is read after the flags (§2.8.21).
+        let word = self.ring.load_word_acquire(slot + PACKED_LEN, |flags| {
+            flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks
+        })?;
+        Some(Descriptor::packed(u64::from_le_bytes(self.ring.read(slot)), word))
+    }
+
     #[inline(always)]
     fn is_available(&self, index: u16) -> bool {
-        // Acquire: the rest of the descriptor is read after its flags (§2.8.21).
-        let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS);
-        let wrap = wrap(index, self.config.size);
-        (flags & PACKED_F_AVAIL != 0) == wrap && (flags & PACKED_F_USED != 0) != wrap
+        self.available_at(index).is_some()
     }
 
     /// Slots known to be available, after a look at the one behind them. Not all that are: a packed
@@ -178,32 +191,12 @@ impl PackedDevice {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        let (at, size) = (self.next_avail, self.config.size);
-        let slot = position(at, size) as u16;
-        if !self.is_available(at) {
-            return match self.available() {
-                0 => Ok(None),
-                _ => Err(RingError::AvailableRetracted { slot }),
-            };
-        }
-        // All in flight fit in the ring: a driver that says otherwise has made one slot available
-        // twice.
-        let room = size.saturating_sub(distance(self.next_used, at));
-        let overrun = RingError::AvailableOverrun { slot, size };
-        if room == 0 {
-            return Err(overrun);
-        }
-        let descriptor = |nth| match nth < room {
-            true => Ok(self.descriptor(at.wrapping_add(nth))),
-            false => Err(overrun),
-        };
-        let rules = self.rules(direction, slot, memory);
-        let Walked { id, slots, len } = walk(rules, self.descriptor(at), descriptor, pieces)?;
-        self.next_avail = at.wrapping_add(slots);
-        if distance(at, self.avail_end) < slots {
-            self.avail_end = self.next_avail;
-        }
-        Ok(Some(Chain { token: Token::packed(id, slots, at), len }))
+        let mut taken = None;
+        self.take_burst(direction, 1, memory, pieces, |chain, _| {
+            taken = Some(chain);
+            Ok(())
+        })?;
+        Ok(taken)
     }
 
     /// Takes up to `max` lists. `each` is given every one.
@@ -216,21 +209,83 @@ impl PackedDevice {
         pieces: &mut Vec<Slice<'m>>,
         mut each: impl FnMut(Chain, Pieces<'_, 'm>) -> Result<(), RingError>,
     ) -> Result<(), RingError> {
+        let mut at = self.next_avail;
+        let mut result = Ok(());
         for _ in 0..max {
             let first = pieces.len();
-            let Some(chain) = self.take(direction, memory, pieces)? else { break };
-            each(chain, Pieces { first, all: pieces })?;
+            match self.take_at(at, direction, memory, pieces) {
+                Ok(Some((chain, slots))) => {
+                    at = at.wrapping_add(slots);
+                    result = each(chain, Pieces { first, all: pieces });
+                }
+                Ok(None) => break,
+                Err(error) => result = Err(error),
+            }
+            if result.is_err() {
+                break;
+            }
         }
-        Ok(())
+        if self.available() < distance(self.next_avail, at) {
+            self.avail_end = at;
+        }
+        self.next_avail = at;
+        result
+    }
+
+    /// The list that begins at slot `at`, and how many slots it has; `None` if there is none.
+    #[inline(always)]
+    fn take_at<'m>(
+        &self,
+        at: u16,
+        direction: Direction,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Option<(Chain, u16)>, RingError> {
+        let size = self.config.size;
+        let slot = position(at, size) as u16;
+        let Some(first) = self.available_at(at) else {
+            return if self.available() > distance(self.next_avail, at) {
+                Err(RingError::AvailableRetracted { slot })
+            } else {
+                Ok(None)
+            };
+        };
+        // All in flight fit in the ring: a driver that says otherwise has made one slot available
+        // twice.
+        let room = size.saturating_sub(distance(self.next_used, at));
+        if room == 0 {
+            return Err(RingError::AvailableOverrun { slot, size });
+        }
+        let Walked { id, slots, len } = if is_single(&first) {
+            walk_single(first, direction, slot, memory, pieces)?
+        } else {
+            self.walk(at, first, room, direction, memory, pieces)?
+        };
+        Ok(Some((Chain { token: Token::packed(id, slots, at), len }, slots)))
+    }
+
+    /// Walks the list at slot `at`, which has up to `room` slots.
+    #[inline(never)]
+    fn walk<'m>(
+        &self,
+        at: u16,
+        first: Descriptor,
+        room: u16,
+        direction: Direction,
+        memory: &'m GuestMemory,
+        pieces: &mut Vec<Slice<'m>>,
+    ) -> Result<Walked, RingError> {
+        let size = self.config.size;
+        let slot = position(at, size) as u16;
+        let descriptor = |nth| match nth < room {
+            true => Ok(Descriptor::parse_packed(self.ring.read(self.slot(at.wrapping_add(nth))))),
+            false => Err(RingError::AvailableOverrun { slot, size }),
+        };
+        walk(self.rules(direction, slot, memory), first, descriptor, pieces)
     }
 
     fn rules<'m>(&self, direction: Direction, slot: u16, memory: &'m GuestMemory) -> Rules<'m> {
         Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
-    }
-
-    #[inline(always)]
-    fn descriptor(&self, index: u16) -> Descriptor {
-        Descriptor::parse_packed(self.ring.read(self.slot(index)))
     }
 
     /// Gives back the last lists that were taken, none of them completed: they are taken again.
@@ -277,9 +332,20 @@ impl PackedDevice {
 
     /// Completes a list: `written` bytes were put into it. The guest sees it after
     /// [`publish`](Self::publish).
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, token: Token, written: u32) {
-        self.completed.push(Completed { token, written });
+        let joins = self.config.in_order && written == 0;
+        match self.completed.last_mut() {
+            Some(last) if joins && last.written == 0 => {
+                last.id = token.id();
+                last.slots += token.slots();
+                last.lists += 1;
+            }
+            _ => {
+                let (id, slots) = (token.id(), token.slots());
+                self.completed.push(Completed { id, slots, lists: 1, written });
+            }
+        }
         if !self.kept.is_empty() {
             self.forget(token);
         }
@@ -294,54 +360,44 @@ impl PackedDevice {
 
     /// Shows the guest what was completed, all at once: the first used descriptor's flags are
     /// written last. Says how many lists that was.
-    ///
-    /// With `VIRTIO_F_IN_ORDER` lists that nothing was written to share one used descriptor, that
-    /// of the last of them (§2.8.8).
     #[inline]
     pub fn publish(&mut self) -> u16 {
-        self.publish_first(self.completed.len() as u16) // at most the queue size
+        self.publish_first(u16::MAX)
     }
 
     /// Shows the guest the first `count` lists of what was completed and not published.
-    #[inline]
     pub fn publish_first(&mut self, count: u16) -> u16 {
-        let count = usize::from(count).min(self.completed.len());
-        let completed = &self.completed[..count];
-        let mut first = None;
-        let mut slots = 0;
-        for (i, &Completed { token, written }) in completed.iter().enumerate() {
-            slots += token.slots();
-            let joins = self.config.in_order && written == 0;
-            if joins && completed.get(i + 1).is_some_and(|next| next.written == 0) {
-                continue;
+        let Some(&head) = self.completed.first().filter(|first| first.lists <= count) else {
+            return 0;
+        };
+        let first = self.slot(self.next_used);
+        let first_flags = self.used_flags(self.next_used, head.written);
+        self.ring.write(first + PACKED_LEN, head.written.to_le_bytes());
+        self.ring.store(first + PACKED_ID, head.id);
+        let (mut at, mut lists, mut shown) =
+            (self.next_used.wrapping_add(head.slots), head.lists, 1);
+        for &Completed { id, slots, lists: more, written } in &self.completed[1..] {
+            if lists + more > count {
+                break;
             }
-            let at = self.slot(self.next_used);
-            let flags = self.used_flags(written);
-            if first.is_none() {
-                first = Some((at, flags));
-                self.ring.write(at + PACKED_LEN, written.to_le_bytes());
-                self.ring.store(at + PACKED_ID, token.id());
-            } else {
-                let id_flags = u64::from(token.id()) | u64::from(flags) << 16;
-                let used = u64::from(written) | id_flags << 32;
-                self.ring.write(at + PACKED_LEN, used.to_le_bytes());
-            }
-            self.next_used = self.next_used.wrapping_add(slots);
-            slots = 0;
+            let id_flags = u64::from(id) | u64::from(self.used_flags(at, written)) << 16;
+            let used = u64::from(written) | id_flags << 32;
+            self.ring.write(self.slot(at) + PACKED_LEN, used.to_le_bytes());
+            at = at.wrapping_add(slots);
+            lists += more;
+            shown += 1;
         }
-        if let Some((at, flags)) = first {
-            // Release: all that was written before is there when the guest sees this (§2.8.22).
-            self.ring.store_release(at + PACKED_FLAGS, flags);
-        }
-        self.completed.drain(..count);
-        count as u16
+        // Release: all that was written before is there when the guest sees this (§2.8.22).
+        self.ring.store_release(first + PACKED_FLAGS, first_flags);
+        self.next_used = at;
+        self.completed.drain(..shown);
+        lists
     }
 
-    /// Flags of the used descriptor at `next_used`; `WRITE` says that its length counts (§2.8.3).
-    #[inline]
-    fn used_flags(&self, written: u32) -> u16 {
-        let wrap =
-            if wrap(self.next_used, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+    /// Flags of the used descriptor at `index`; `WRITE` says that its length counts (§2.8.3).
+    #[inline(always)]
+    fn used_flags(&self, index: u16, written: u32) -> u16 {
+        let wrap = if wrap(index, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
         if written > 0 { wrap | DESC_F_WRITE } else { wrap }
     }
 

@@ -213,13 +213,21 @@ impl SplitDevice {
     #[inline(always)]
     pub fn complete(&mut self, token: Token, written: u32) {
         let head = token.head();
-        if self.config.in_order && written == 0 {
+        if self.config.in_order {
+            self.complete_in_order(head, written);
+        } else {
+            self.write_element(self.next_used, head, written);
+        }
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    fn complete_in_order(&mut self, head: u16, written: u32) {
+        if written == 0 {
             self.batch = Some((self.batch.map_or(self.next_used, |(first, _)| first), head));
         } else {
             self.end_batch();
             self.write_element(self.next_used, head, written);
         }
-        self.next_used = self.next_used.wrapping_add(1);
     }
 
     #[inline(always)]
