@@ -123,6 +123,7 @@ impl Testpmd {
             "--interactive",
             "--nb-cores=1",
             "--forward-mode=io",
+            "--record-core-cycles",
             "--total-num-mbufs=16384",
             "--txonly-multi-flow",
             &length,
@@ -170,6 +171,18 @@ impl Testpmd {
         Ok(f64::from(packets) / start.elapsed().as_secs_f64())
     }
 
+    /// Packets per second that its core would receive and send again if it never had to wait for
+    /// one: what it took for those so far, polls that found none left out.
+    pub fn limit(&mut self) -> Result<f64> {
+        self.command("show fwd stats all")?;
+        let mut limit = None;
+        self.await_line("forwarding statistics", |line| {
+            limit = core_limit(line);
+            limit.is_some()
+        })?;
+        limit.ok_or_else(|| Error::Check("testpmd counted no cycles".into()))
+    }
+
     /// Ends testpmd the way its user would, so that the switch sees the session end.
     pub fn quit(mut self) -> Result<()> {
         self.command("quit")?;
@@ -209,9 +222,28 @@ fn rx_packets(line: &str) -> Option<u64> {
     line.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
+/// Packets per second of a core, from a line of `show fwd stats`, as
+/// `CPU cycles/packet=46.23 (busy cycles=92460 / total io packets=2000) at 2100 MHz Clock`.
+fn core_limit(line: &str) -> Option<f64> {
+    let (_, figures) = line.split_once("CPU cycles/packet=")?;
+    let cycles: f64 = figures.split_whitespace().next()?.parse().ok()?;
+    let (_, clock) = figures.rsplit_once(" at ")?;
+    let mhz: f64 = clock.split_whitespace().next()?.parse().ok()?;
+    (cycles > 0.0).then(|| mhz * 1e6 / cycles)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cores_limit_is_read_from_its_cycles() {
+        let line =
+            "  CPU cycles/packet=50.00 (busy cycles=100 / total io packets=2) at 2000 MHz Clock";
+        assert_eq!(core_limit(line), Some(40e6));
+        assert_eq!(core_limit("  CPU cycles/packet=0.00 (a / b) at 2000 MHz Clock"), None);
+        assert_eq!(core_limit("  RX-packets: 1"), None);
+    }
 
     #[test]
     fn received_packets_are_read_from_a_statistics_line() {

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     hugepages::HugePages,
     peers::Switch,
-    report::{Figure, Goal, Report},
+    report::{Figure, Goal, Report, Samples},
     testpmd::{Rings, Testpmd, Traffic},
     weir::{Setup, Weir},
 };
@@ -41,8 +41,8 @@ const IN_FLIGHT_256: Traffic = Traffic {
 struct Comparison {
     peer: Contender,
     traffic: Traffic,
-    /// Names of the figures: the ratio, weir's rate, the peer's.
-    names: [&'static str; 3],
+    /// Names of the figures: the ratio, weir's rate, the peer's, and what the client could do.
+    names: [&'static str; 4],
     /// What is measured.
     what: &'static str,
     goal: Option<Goal>,
@@ -52,7 +52,7 @@ pub(super) fn small_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Resul
     let row = Comparison {
         peer: Contender::OvsDpdk,
         traffic: Traffic::default(),
-        names: ["pps64_vs_ovs_dpdk", "pps64_weir", "pps64_ovs_dpdk"],
+        names: ["pps64_vs_ovs_dpdk", "pps64_weir", "pps64_ovs_dpdk", "pps64_client_limit"],
         what: "64 B, split rings, 4 bursts of 32 in flight each way; both switch by MAC",
         goal: Some(Goal::AtLeast(2.0)),
     };
@@ -63,7 +63,12 @@ pub(super) fn small_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
     let row = Comparison {
         peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
         traffic: IN_FLIGHT_256,
-        names: ["pps64_vs_testpmd", "pps64_burst256_weir", "pps64_burst256_testpmd"],
+        names: [
+            "pps64_vs_testpmd",
+            "pps64_burst256_weir",
+            "pps64_burst256_testpmd",
+            "pps64_burst256_client_limit",
+        ],
         what: "64 B, split rings, 256 in flight each way; weir switches by MAC, testpmd is blind",
         goal: Some(Goal::AtLeast(1.2)),
     };
@@ -75,7 +80,12 @@ pub(super) fn small_32_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Res
     let row = Comparison {
         peer: Contender::TestpmdVhost { burst: traffic.burst },
         traffic,
-        names: ["pps64_burst32_vs_testpmd", "pps64_burst32_weir", "pps64_burst32_testpmd"],
+        names: [
+            "pps64_burst32_vs_testpmd",
+            "pps64_burst32_weir",
+            "pps64_burst32_testpmd",
+            "pps64_burst32_client_limit",
+        ],
         what: "the same with 32 in flight each way",
         goal: None,
     };
@@ -83,7 +93,12 @@ pub(super) fn small_32_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Res
 }
 
 pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let names = ["pps64_packed_vs_testpmd", "pps64_packed_weir", "pps64_packed_testpmd"];
+    let names = [
+        "pps64_packed_vs_testpmd",
+        "pps64_packed_weir",
+        "pps64_packed_testpmd",
+        "pps64_packed_client_limit",
+    ];
     // testpmd falls back to split rings without a word, so the back end is asked.
     if let Some(missing) = missing_packed_feature(bench)? {
         report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
@@ -103,7 +118,7 @@ pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
     let row = Comparison {
         peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
         traffic: Traffic { packet_bytes: 1500, queue_size: 256, ..IN_FLIGHT_256 },
-        names: ["pps1500_vs_testpmd", "pps1500_weir", "pps1500_testpmd"],
+        names: ["pps1500_vs_testpmd", "pps1500_weir", "pps1500_testpmd", "pps1500_client_limit"],
         what: "1500 B, split rings, 256 in flight each way; testpmd is blind",
         goal: Some(Goal::AtLeast(1.6)),
     };
@@ -113,19 +128,30 @@ pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
 impl Comparison {
     fn measure(&self, bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         let contenders = [Contender::Weir, self.peer];
+        let mut limits = Samples::new();
         let [weir, peer] = bench.interleaved("packets/s", contenders, |contender| {
-            packets_per_second(bench, contender, &self.traffic)
+            let (rate, limit) = packets_per_second(bench, contender, &self.traffic)?;
+            if contender == Contender::Weir {
+                limits.push(limit);
+            }
+            Ok(rate)
         })?;
-        let [ratio, weir_name, peer_name] = self.names;
+        let [ratio, weir_name, peer_name, limit_name] = self.names;
         report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
         report.add(Figure::new(weir_name, "packets/s", "both ports together", weir));
         report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
+        let limit = "the client's core if it never waited for weir, by its own count of cycles";
+        report.add(Figure::new(limit_name, "packets/s", limit, limits));
         Ok(())
     }
 }
 
-/// Packets delivered per second, both directions together.
-fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<f64> {
+/// Packets delivered per second, both directions together, and what the client could have done.
+fn packets_per_second(
+    bench: &Bench<'_>,
+    contender: Contender,
+    traffic: &Traffic,
+) -> Result<(f64, f64)> {
     let _pages = HugePages::reserve()?;
     let switch = contender.start(bench.lab, Some(SWITCH_CPU))?;
     let links = [&switch.link(0)?, &switch.link(1)?];
@@ -133,8 +159,9 @@ fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic
     client.circulate()?;
     thread::sleep(WARM_UP);
     let rate = client.packets_per_second(TIME)?;
+    let limit = client.limit()?;
     client.quit()?;
-    Ok(rate)
+    Ok((rate, limit))
 }
 
 /// The first feature of packed rings in order that weir's ports don't offer.
