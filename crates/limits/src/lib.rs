@@ -105,6 +105,18 @@ pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
 /// Latency budget where the configuration says nothing.
 pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
+/// How late a worker usually comes to a deadline (ns): the timer's slack, a wake-up from sleep, the burst
+/// that it may be in the middle of. Holds end so much before the latency budget does, and a call that
+/// comes so much after it is no breach yet.
+pub const HOLD_TOLERANCE_NS: u64 = 20_000;
+/// Largest `rx_frames`: as many as the largest ring has buffers.
+pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
+
+/// Bytes of the frames that fill a container where nobody says otherwise (Thakur 2014: one page).
+pub const CONTAINER_BYTES_DEFAULT: u32 = 4096;
+/// Largest container in a guest's receive buffer (bytes, its virtio header included): its length field
+/// has 16 bits.
+pub const CONTAINER_LEN_MAX: usize = 65_535;
 
 /// Largest vhost-user message body weir accepts. The largest one it knows is a full memory table
 /// (8 + 8 * 32 bytes); the rest is room for `SET_CONFIG`-like messages that are refused politely.
@@ -128,6 +140,51 @@ pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// How long a control connection may take to send one whole request, or to take one answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
+
+/// Longest line that `weir-agent` and weir send each other, with its newline (bytes).
+pub const AGENT_LINE_BYTES_MAX: usize = 4096;
+/// Most bytes that wait for the other side of an agent's port which doesn't read them.
+pub const AGENT_OUTBOUND_BYTES_MAX: usize = 4 * AGENT_LINE_BYTES_MAX;
+/// Most bytes that weir reads from an agent before it looks at others.
+pub const AGENT_READ_BYTES_MAX: usize = 4 * AGENT_LINE_BYTES_MAX;
+/// Longest text in a message (a version, the name of an interface, the reason of a failure), in characters.
+pub const AGENT_TEXT_LEN_MAX: usize = 96;
+/// Most virtio-net interfaces of one guest that an agent speaks for.
+pub const AGENT_INTERFACES_MAX: usize = 16;
+/// Lines that an agent may send in a second, and at once after a rest: for each interface a report, ten
+/// answers to settings (the manager runs ten times a second) and a hello.
+pub const AGENT_LINES_PER_S_MAX: u32 = 12 * AGENT_INTERFACES_MAX as u32;
+/// Bytes that an agent may send in a second, and at once after a rest: each of these lines at a quarter of
+/// its length.
+pub const AGENT_BYTES_PER_S_MAX: u32 = AGENT_LINES_PER_S_MAX * AGENT_LINE_BYTES_MAX as u32 / 4;
+/// How often each side shows that it is there (ns): the agent by its reports, weir by a ping.
+pub const AGENT_PERIOD_NS: u64 = 1_000_000_000;
+/// Silence after which the other side is taken for gone (ns).
+pub const AGENT_SILENCE_NS: u64 = 3 * AGENT_PERIOD_NS;
+/// Shortest and longest interval at which a guest may be made to poll (ns). Below, the guest's timer
+/// costs more than the calls; above, a ring of 256 is full before it is looked at at 25,000 frames/s.
+pub const AGENT_POLL_NS_MIN: u64 = 10_000;
+/// See [`AGENT_POLL_NS_MIN`].
+pub const AGENT_POLL_NS_MAX: u64 = 10_000_000;
+/// Fewest polls in a row that find nothing before a guest's interrupts come back on.
+pub const AGENT_EMPTY_POLLS_MIN: u32 = 2;
+/// A pause in the traffic through which a guest goes on polling (ns): twice the longest nap of a worker.
+pub const AGENT_POLL_PAUSE_NS: u64 = 100_000;
+/// Longest time that one report of an agent may be about (ns).
+pub const AGENT_INTERVAL_NS_MAX: u64 = 60_000_000_000;
+/// Smallest and largest cost of one interrupt that an agent is believed (ns): a few hundred cycles, and
+/// a hundred times what Dong 2011 measured.
+pub const AGENT_COST_NS_MIN: u64 = 100;
+/// See [`AGENT_COST_NS_MIN`].
+pub const AGENT_COST_NS_MAX: u64 = 400_000;
+/// Most interrupts, and most packets, in a second that an agent is believed.
+pub const AGENT_EVENTS_PER_S_MAX: u64 = 100_000_000;
+/// Most CPUs whose time an agent is believed.
+pub const AGENT_CPUS_MAX: u64 = 4096;
+/// Largest file in which an agent keeps the settings it found.
+pub const AGENT_STATE_BYTES_MAX: u64 = 16 * 1024;
+/// Largest file that an agent reads under `/proc`: `/proc/interrupts` of a guest with hundreds of CPUs.
+pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
@@ -153,6 +210,7 @@ const _: () = {
     assert!(HEAD_LEN >= 14 + 4 + 40 + 60);
     assert!(RX_MERGE_MAX * 1024 > FRAME_LEN_MAX as usize + 12);
     assert!(GRO_LEN_MAX + 4 < FRAME_LEN_MAX && BURST_MAX <= GSO_SEGMENTS_MAX as usize);
+    assert!(CONTAINER_BYTES_DEFAULT as usize <= CONTAINER_LEN_MAX / 2);
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
@@ -168,5 +226,15 @@ const _: () = {
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
     assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
+    assert!(AGENT_LINE_BYTES_MAX <= AGENT_OUTBOUND_BYTES_MAX);
+    assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);
+    // A hello with the longest names, of which JSON makes at most twice as many characters.
+    assert!(
+        AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 100
+            < AGENT_LINE_BYTES_MAX
+    );
+    assert!(2 * AGENT_PERIOD_NS < AGENT_SILENCE_NS && AGENT_SILENCE_NS < AGENT_INTERVAL_NS_MAX);
+    assert!(AGENT_POLL_NS_MIN < AGENT_POLL_NS_MAX && AGENT_POLL_NS_MAX <= LATENCY_BUDGET_NS_MAX);
+    assert!(AGENT_POLL_PAUSE_NS / AGENT_POLL_NS_MIN < 200 && AGENT_COST_NS_MIN < AGENT_COST_NS_MAX);
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
 };

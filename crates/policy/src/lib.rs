@@ -5,11 +5,17 @@
 //! monotonic origin. The same compiled code therefore runs under the engine on real time and under
 //! a simulation on virtual time, and a result from the one holds for the other.
 //!
+//! - [`aggregation`]: when frames that gather for a guest are due as a whole.
+//! - [`budget`]: how a latency budget is split between the uplink and the guests' queues.
+//! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
+pub mod budget;
+pub mod costs;
 pub mod moderation;
 pub mod pace;
 pub mod steering;

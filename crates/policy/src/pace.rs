@@ -36,6 +36,21 @@ const PERIOD_NS: u64 = 1_000_000;
 /// Periods without harm after which earlier harm is forgotten.
 const PERIODS_TO_FORGET: u32 = 256;
 
+/// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`:
+/// what a frame may have waited in its sender's ring before weir saw it, so that much less is left for
+/// holding the receiver's call.
+pub const fn nap_ns_max(budget_ns: u64) -> u64 {
+    let share = budget_ns / BUDGET_PER_NAP;
+    if share <= POLL_NS_MAX {
+        // Not worth a sleep.
+        0
+    } else if share < NAP_NS_MAX {
+        share
+    } else {
+        NAP_NS_MAX
+    }
+}
+
 /// What a worker that has run out of work does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
@@ -96,10 +111,10 @@ impl Pace {
         self.naps.frames += frames as u64;
     }
 
-    /// There is nothing to do. `budget_ns`: the smallest latency budget of the queues that had work
-    /// lately.
+    /// There is nothing to do. `budget_ns`: the smallest latency budget of those who may receive what
+    /// comes.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
-        self.naps.judge(now_ns, (budget_ns / BUDGET_PER_NAP).min(NAP_NS_MAX));
+        self.naps.judge(now_ns, nap_ns_max(budget_ns));
         if self.naps.rate_before.is_some() {
             Rest::Nap(self.naps.nap_ns)
         } else if self.poll_hold_off.left == 0 {
@@ -296,6 +311,7 @@ mod tests {
         pace.served(1_000);
         let rest = pace.rest(PERIOD_NS, 20_000);
         assert!(!matches!(rest, Rest::Nap(_)), "not worth a sleep: {rest:?}");
+        assert_eq!([0, 20_000, 100_000, BUDGET_NS].map(nap_ns_max), [0, 0, 25_000, NAP_NS_MAX]);
     }
 
     #[test]

@@ -1,0 +1,225 @@
+//! How a latency budget is split between the uplink and the guests' queues (Dong 2011 §4.2).
+//!
+//! Frames from the uplink are held twice: the uplink gathers them for up to T_p, each queue's calls
+//! are held for up to T_v, and T_p + T_v = T_worst is the budget (Eq. 1). What it costs is
+//! C_p / T_p + n C_v / T_v (Eq. 2), with C_p the cost of an uplink wake-up, C_v that of a call and n
+//! the guests with traffic. It is least for
+//!
+//! ```text
+//! T_p = T_worst / (1 + sqrt(C_v / C_p) sqrt(n))      (Eq. 4)
+//! ```
+
+use std::fmt;
+
+/// The costs that are believed (ns): a call or wake-up takes at least tens of ns and no more than a
+/// millisecond, whatever was measured or reported.
+pub const COST_NS_MIN: f64 = 10.0;
+/// See [`COST_NS_MIN`].
+pub const COST_NS_MAX: f64 = 1e6;
+/// A split moves at once if it moves by more than this part of the budget,
+const MOVE_SHARE: u64 = 10;
+/// and by any less only if it would for so many decisions in a row (a second at 10 Hz).
+const PERSISTS: u32 = 10;
+
+/// What a split is decided from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// T_worst (ns).
+    pub budget_ns: u64,
+    /// C_p: what an uplink wake-up costs (ns of CPU).
+    pub uplink_cost_ns: f64,
+    /// C_v: what a call costs (ns of CPU).
+    pub call_cost_ns: f64,
+    /// n: interfaces with traffic.
+    pub vifs: u32,
+}
+
+/// A budget in two parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// T_p: how long the uplink may gather (ns).
+    pub uplink_ns: u64,
+    /// T_v: how long a queue may hold a call (ns).
+    pub vif_ns: u64,
+}
+
+impl Split {
+    /// Dong 2011 Eq. 4. The parts add up to the budget, whatever the load says: with no interfaces the
+    /// uplink may have all of it, a cost that is not a number or out of bounds counts as the nearest
+    /// bound.
+    pub fn of(load: Load) -> Self {
+        let ratio = believed(load.call_cost_ns) / believed(load.uplink_cost_ns);
+        let share = 1.0 / (1.0 + (ratio * f64::from(load.vifs)).sqrt());
+        // Exact enough: the budget is a second at most, and a float-to-int cast saturates.
+        let uplink_ns = ((load.budget_ns as f64 * share) as u64).min(load.budget_ns);
+        Self { uplink_ns, vif_ns: load.budget_ns - uplink_ns }
+    }
+}
+
+/// A cost within the bounds (ns). What is not a number is the smallest.
+pub(crate) fn believed(cost_ns: f64) -> f64 {
+    if cost_ns.is_nan() { COST_NS_MIN } else { cost_ns.clamp(COST_NS_MIN, COST_NS_MAX) }
+}
+
+/// A split that stands, and what it was decided from: for `weir explain`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decided {
+    /// The split.
+    pub split: Split,
+    /// Its reasons.
+    pub load: Load,
+}
+
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { split, load } = self;
+        let us = |ns: u64| ns as f64 / 1e3;
+        write!(
+            f,
+            "of {:.0} us the uplink may take {:.0} us and a call {:.0} us: a wake-up costs {:.1} us, \
+             a call {:.1} us, and {} interface{} ha{} traffic",
+            us(load.budget_ns),
+            us(split.uplink_ns),
+            us(split.vif_ns),
+            believed(load.uplink_cost_ns) / 1e3,
+            believed(load.call_cost_ns) / 1e3,
+            load.vifs,
+            if load.vifs == 1 { "" } else { "s" },
+            if load.vifs == 1 { "s" } else { "ve" },
+        )
+    }
+}
+
+/// Splits a budget again and again, with hysteresis: interfaces that come and go and costs that
+/// waver do not move the limits of all queues ten times a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Splitter {
+    decided: Option<Decided>,
+    /// Decisions in a row that would have moved it a little.
+    waiting: u32,
+}
+
+impl Splitter {
+    /// Takes the newest numbers, at each decision of the manager (10 Hz). Gives the split that stands.
+    ///
+    /// Another budget moves the split at once: it is the user's, and a bound.
+    pub fn decide(&mut self, load: Load) -> Split {
+        let split = Split::of(load);
+        let stands = self.decided.filter(|old| {
+            let moved_ns = old.split.uplink_ns.abs_diff(split.uplink_ns);
+            self.waiting = if moved_ns == 0 { 0 } else { self.waiting + 1 };
+            old.load.budget_ns == load.budget_ns
+                && moved_ns <= load.budget_ns / MOVE_SHARE
+                && self.waiting < PERSISTS
+        });
+        let decided = stands.unwrap_or_else(|| {
+            self.waiting = 0;
+            Decided { split, load }
+        });
+        self.decided = Some(decided);
+        decided.split
+    }
+
+    /// The split that stands and its reasons; none before the first decision.
+    pub fn decided(&self) -> Option<Decided> {
+        self.decided
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn load(vifs: u32) -> Load {
+        Load { budget_ns: 1_250_000, uplink_cost_ns: 4_000.0, call_cost_ns: 4_000.0, vifs }
+    }
+
+    #[test]
+    fn dong_2011_eq_4_with_equal_costs() {
+        // Figs. 12-15: of 1250 us, the best steps of 250 us are 500 (second 750) for one guest, 500
+        // (second 250) for 3, 250 for 6 and 9.
+        let us = |vifs| Split::of(load(vifs)).uplink_ns / 1_000;
+        assert_eq!([us(1), us(3), us(6), us(9)], [625, 457, 362, 312]);
+    }
+
+    #[test]
+    fn a_split_costs_no_more_than_any_other_of_the_same_budget() {
+        for vifs in [1, 4, 20] {
+            let load = Load { call_cost_ns: 9_000.0, ..load(vifs) };
+            let cost = |uplink_ns: u64| {
+                load.uplink_cost_ns / uplink_ns as f64
+                    + f64::from(vifs) * load.call_cost_ns / (load.budget_ns - uplink_ns) as f64
+            };
+            let best = cost(Split::of(load).uplink_ns);
+            for uplink_ns in (10_000..load.budget_ns).step_by(10_000) {
+                assert!(best <= cost(uplink_ns) * (1.0 + 1e-9), "{vifs}: {uplink_ns}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_with_traffic_leaves_all_to_the_uplink() {
+        assert_eq!(Split::of(load(0)), Split { uplink_ns: 1_250_000, vif_ns: 0 });
+    }
+
+    #[test]
+    fn small_moves_wait_until_they_persist() {
+        let mut splitter = Splitter::default();
+        let first = splitter.decide(load(6));
+        for decision in 1..PERSISTS {
+            assert_eq!(splitter.decide(load(7)), first, "decision {decision}");
+        }
+        assert_eq!(splitter.decide(load(7)), Split::of(load(7)));
+        assert_eq!(splitter.decided(), Some(Decided { split: Split::of(load(7)), load: load(7) }));
+    }
+
+    #[test]
+    fn moves_that_come_and_go_are_not_followed() {
+        let mut splitter = Splitter::default();
+        let first = splitter.decide(load(6));
+        for _ in 0..100 {
+            assert_eq!(splitter.decide(load(7)), first);
+            assert_eq!(splitter.decide(load(6)), first);
+        }
+    }
+
+    #[test]
+    fn large_moves_and_another_budget_apply_at_once() {
+        let mut splitter = Splitter::default();
+        splitter.decide(load(1));
+        assert_eq!(splitter.decide(load(9)), Split::of(load(9)));
+        let smaller = Load { budget_ns: 1_200_000, ..load(9) };
+        assert_eq!(splitter.decide(smaller), Split::of(smaller));
+    }
+
+    #[test]
+    fn a_decision_can_be_read() {
+        let decided = Decided { split: Split::of(load(1)), load: load(1) };
+        assert_eq!(
+            decided.to_string(),
+            "of 1250 us the uplink may take 625 us and a call 625 us: a wake-up costs 4.0 us, a call \
+             4.0 us, and 1 interface has traffic"
+        );
+    }
+
+    fn any_cost() -> impl Strategy<Value = f64> {
+        prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), 1.0..1e5]
+    }
+
+    proptest! {
+        #[test]
+        fn parts_add_up_to_the_budget_for_any_numbers(
+            budget_ns in prop_oneof![0..=weir_limits::LATENCY_BUDGET_NS_MAX, any::<u64>()],
+            (uplink_cost_ns, call_cost_ns) in (any_cost(), any_cost()),
+            vifs in any::<u32>(),
+        ) {
+            let load = Load { budget_ns, uplink_cost_ns, call_cost_ns, vifs };
+            let split = Split::of(load);
+            prop_assert_eq!(split.uplink_ns.checked_add(split.vif_ns), Some(budget_ns));
+            let text = Decided { split, load }.to_string();
+            prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);
+        }
+    }
+}

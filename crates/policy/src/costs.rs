@@ -1,0 +1,147 @@
+//! What a call or an uplink wake-up costs, estimated while traffic flows.
+//!
+//! Nobody can read C_v or C_p of Eq. 4 ([`crate::budget`]) off a counter. What can be read are CPU
+//! times and counts: of calls or wake-ups, and of frames. [`Regression`] finds the costs of each that
+//! explain the CPU times best: cpu = a events + b frames + c elapsed. Bytes are left out: at one
+//! frame size they are a multiple of the frames, and their costs could not be told apart.
+
+use crate::budget::{COST_NS_MAX, COST_NS_MIN};
+
+/// Costs that are estimated: of an event, of a frame, of a ns that passes (a share of a CPU).
+const COSTS: usize = 3;
+/// How much of what was learned is kept at each sample: at 10 Hz half is forgotten in 14 seconds.
+const FORGETTING: f64 = 0.995;
+/// Uncertainty at the start, in units of [`SCALE`] squared.
+const UNCERTAIN: f64 = 1e4;
+/// Units in which a cost is about one: ns of CPU for an event, for a frame; share of a CPU.
+const SCALE: [f64; COSTS] = [1e4, 1e3, 1.0];
+/// Largest CPU time, in CPUs, and largest rate, in events or frames a second, that a sample may claim.
+const CPUS_MAX: f64 = 64.0;
+const RATE_MAX: f64 = 1e9;
+/// Longest sample (ns).
+const SAMPLE_NS_MAX: f64 = 1e10;
+/// One sample moves an estimate's error by no more than this many times what is usual: an outlier.
+const OUTLIER: f64 = 5.0;
+/// Fewest samples before anything is said.
+const SAMPLES_MIN: u32 = 20;
+/// Largest standard error of the events' cost, as a share of it, with which it is told.
+const ERROR_MAX: f64 = 0.2;
+
+/// What happened between two looks at the counters: differences, not totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// CPU time used (ns): the guest's vCPUs or as its agent reports, or the worker's.
+    pub cpu_ns: u64,
+    /// Calls given, or uplink wake-ups.
+    pub events: u64,
+    /// Frames moved.
+    pub frames: u64,
+    /// Time between the looks (ns).
+    pub elapsed_ns: u64,
+}
+
+/// An estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// ns of CPU for one event, within [`COST_NS_MIN`] and [`COST_NS_MAX`].
+    pub ns: f64,
+    /// Its standard error (ns).
+    pub error_ns: f64,
+}
+
+/// Recursive least squares with forgetting over [`Sample`]s: C_v if events are calls, C_p if they
+/// are uplink wake-ups.
+///
+/// It says nothing until the rate of events has varied against that of the frames; before, their
+/// costs cannot be told apart, and the error is as large as at the start. What a sample may claim is
+/// bounded, so that an agent that lies moves the estimate within its bounds and no further. The
+/// samples of a guest decide about that guest's own queues only.
+#[derive(Clone, Copy, Debug)]
+pub struct Regression {
+    /// Costs, in units of [`SCALE`].
+    costs: [f64; COSTS],
+    /// Their covariance but for the noise's variance.
+    covariance: [[f64; COSTS]; COSTS],
+    /// The noise's variance (shares of a CPU, squared), smoothed.
+    noise: f64,
+    samples: u32,
+}
+
+impl Default for Regression {
+    fn default() -> Self {
+        let mut covariance = [[0.0; COSTS]; COSTS];
+        for (at, row) in covariance.iter_mut().enumerate() {
+            row[at] = UNCERTAIN;
+        }
+        Self { costs: [0.0; COSTS], covariance, noise: 0.0, samples: 0 }
+    }
+}
+
+impl Regression {
+    /// Takes what happened since the last sample. One that is empty or claims the impossible is left
+    /// out.
+    pub fn add(&mut self, sample: Sample) {
+        let elapsed_ns = sample.elapsed_ns as f64;
+        if !(1.0..=SAMPLE_NS_MAX).contains(&elapsed_ns) {
+            return;
+        }
+        let [cpus, events, frames] =
+            [sample.cpu_ns, sample.events, sample.frames].map(|count| count as f64 / elapsed_ns);
+        if cpus > CPUS_MAX || events.max(frames) > RATE_MAX / 1e9 {
+            return;
+        }
+        self.learn([events * SCALE[0], frames * SCALE[1], SCALE[2]], cpus);
+    }
+
+    /// One step of recursive least squares: `cpus` were used where `inputs` were the rates.
+    fn learn(&mut self, inputs: [f64; COSTS], cpus: f64) {
+        let gains = self.covariance.map(|row| dot(row, inputs));
+        let spread = dot(gains, inputs);
+        let error = cpus - dot(self.costs, inputs);
+        // How far off it may be: the noise, and what the estimate does not know.
+        let variance = self.noise * (1.0 + spread);
+        let settled = self.samples >= SAMPLES_MIN && variance > 0.0;
+        let most = if settled { OUTLIER * variance.sqrt() } else { f64::INFINITY };
+        let error = error.clamp(-most, most);
+        let divisor = FORGETTING + spread;
+        let mut next = *self;
+        for at in 0..COSTS {
+            next.costs[at] += gains[at] * error / divisor;
+            for to in 0..COSTS {
+                let kept = self.covariance[at][to] - gains[at] * gains[to] / divisor;
+                next.covariance[at][to] = kept / FORGETTING;
+            }
+        }
+        // Where nothing varies forgetting makes the estimate ever less certain. Not beyond what it was.
+        let widest = (0..COSTS).map(|at| next.covariance[at][at]).fold(0.0, f64::max);
+        if widest > UNCERTAIN {
+            next.covariance = next.covariance.map(|row| row.map(|x| x * UNCERTAIN / widest));
+        }
+        let share = 1.0 / f64::from(self.samples.saturating_add(1).min(100));
+        next.noise += share * (error * error / (1.0 + spread) - self.noise);
+        next.samples = self.samples.saturating_add(1);
+        let finite = next.costs.iter().chain(next.covariance.as_flattened()).all(|x| x.is_finite());
+        *self = if finite && widest > 0.0 { next } else { Self::default() };
+    }
+
+    /// What an event costs, if that is known by now to a fifth.
+    pub fn cost(&self) -> Option<Cost> {
+        if self.samples < SAMPLES_MIN {
+            return None;
+        }
+        let ns = self.costs[0] * SCALE[0];
+        let error_ns = (self.noise * self.covariance[0][0].max(0.0)).sqrt() * SCALE[0];
+        let known = error_ns.is_finite()
+            && (COST_NS_MIN..=COST_NS_MAX).contains(&ns)
+            && error_ns <= ERROR_MAX * ns
+            && self.covariance[0][0] < UNCERTAIN / 2.0;
+        known.then_some(Cost { ns, error_ns })
+    }
+}
+
+fn dot(a: [f64; COSTS], b: [f64; COSTS]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Containers that are released when nothing more is to be expected (Thakur 2014 §III.B).
+
+use super::aggregate::{limits, timeout_ns, until};
+use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
+use crate::aggregation::{Container, Playout};
+
+/// While anything is expected, a container stays open for at least the timeout over this after the
+/// latest arrival. At a rate that fills containers it is many gaps long, so that chance does not
+/// close them early; where it cuts in, at the end of a burst, it is small beside the timeout.
+const QUIET_DIVISOR: u64 = 4;
+
+/// As [`Aggregate`](super::Aggregate), and lets the release time follow the traffic by the playout
+/// estimator, [`Playout`].
+///
+/// **What is estimated.** The delay n_i of an arrival (frames that came together are one) is the time
+/// that it has to wait for *the next one*, at most the timeout T_o. What a container does has no
+/// influence on it. P = D + 4 V is then the time by which the next arrival has come, if it comes:
+///
+/// - P reaches T_o: arrivals are rarer than containers time out. To wait brings delay and no
+///   company: what comes is handed over at once.
+/// - P below T_o: the container waits for the next arrival, for P after the latest one (at least
+///   T_o / 4), until it is full, and never past T_o. At a high rate it fills first, as with a fixed
+///   timeout.
+///
+/// A container that has waited in vain counts as a sample of T_o. This is for senders that wait for
+/// an answer to what is held: their next frame comes soon, and never during the wait.
+#[derive(Clone, Copy, Debug)]
+pub struct AggregateAdaptive {
+    settings: Settings,
+    container: Container,
+    playout: Playout,
+    /// When the latest arrival was (ns).
+    latest_ns: Option<u64>,
+    /// The container before this one has waited in vain.
+    in_vain: bool,
+}
+
+impl AggregateAdaptive {
+    /// A policy with an empty container that has seen nothing.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            container: Container::default(),
+            playout: Playout::default(),
+            latest_ns: None,
+            in_vain: false,
+        }
+    }
+
+    /// How long after the latest arrival a container is given up (ns); `None` when it is not even
+    /// worth to wait for the next.
+    fn quiet_ns(&self) -> Option<u64> {
+        let timeout_ns = timeout_ns(&self.settings);
+        match self.playout.playout_ns(timeout_ns) {
+            None => Some(timeout_ns),
+            Some(playout_ns) if playout_ns >= timeout_ns => None,
+            Some(playout_ns) => Some(playout_ns.max(timeout_ns / QUIET_DIVISOR)),
+        }
+    }
+
+    fn verdict(&self, now_ns: u64) -> Verdict {
+        let due_ns = self.container.due_ns(&limits(&self.settings), timeout_ns(&self.settings));
+        let quiet_at_ns =
+            self.quiet_ns().map_or(0, |quiet_ns| self.container.quiet_at_ns(quiet_ns));
+        until(now_ns, due_ns.min(quiet_at_ns))
+    }
+}
+
+impl Moderation for AggregateAdaptive {
+    fn kind(&self) -> Kind {
+        Kind::AggregateAdaptive
+    }
+
+    fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict {
+        if let Some(latest_ns) = self.latest_ns {
+            let timeout_ns = timeout_ns(&self.settings);
+            let gap_ns = now_ns.saturating_sub(latest_ns);
+            self.playout.sample(if self.in_vain { timeout_ns } else { gap_ns.min(timeout_ns) });
+        }
+        self.in_vain = false;
+        self.latest_ns = Some(now_ns);
+        self.container.add(now_ns, batch.frames, batch.bytes, batch.arrived_ns);
+        self.verdict(now_ns)
+    }
+
+    fn expired(&mut self, now_ns: u64) -> Verdict {
+        let verdict = self.verdict(now_ns);
+        self.in_vain = verdict == Verdict::Call && self.container.is_alone();
+        verdict
+    }
+
+    fn delivered(&mut self, _now_ns: u64, _how: Delivery) {
+        self.container.clear();
+    }
+
+    fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.settings.hold_ns_max = hold_ns_max;
+    }
+
+    fn reset(&mut self) {
+        *self = Self::new(self.settings);
+    }
+
+    fn decision(&self) -> Decision {
+        match (self.quiet_ns(), self.latest_ns) {
+            (None, _) => Decision { hold_ns: 0, reason: "the next frame comes after the timeout" },
+            (Some(_), None) => {
+                let hold_ns = timeout_ns(&self.settings);
+                Decision { hold_ns, reason: "the container's timeout, as nothing has come yet" }
+            }
+            (Some(hold_ns), Some(_)) => {
+                Decision { hold_ns, reason: "the next frame is expected within this time" }
+            }
+        }
+    }
+
+    fn withholds(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT_NS: u64 = 1000;
+
+    fn frame(now_ns: u64) -> Batch {
+        Batch { frames: 1, bytes: 64, arrived_ns: now_ns }
+    }
+
+    /// A policy that has seen `count` arrivals `gap_ns` apart, and when the latest one was.
+    fn after(count: u64, gap_ns: u64) -> (AggregateAdaptive, u64) {
+        let mut policy = AggregateAdaptive::new(Settings::within(TIMEOUT_NS));
+        for i in 0..count {
+            let _ = policy.published(i * gap_ns, frame(i * gap_ns));
+            policy.delivered(i * gap_ns, Delivery::Called);
+        }
+        (policy, (count - 1) * gap_ns)
+    }
+
+    #[test]
+    fn the_first_frame_may_wait_for_the_timeout() {
+        let mut policy = AggregateAdaptive::new(Settings::within(TIMEOUT_NS));
+        assert_eq!(policy.published(5, frame(5)), Verdict::HoldUntil(1005));
+        assert_eq!(policy.expired(1005), Verdict::Call);
+    }
+
+    #[test]
+    fn frames_rarer_than_the_timeout_go_at_once() {
+        let (mut policy, latest_ns) = after(2, TIMEOUT_NS);
+        let now_ns = latest_ns + TIMEOUT_NS;
+        assert_eq!(policy.published(now_ns, frame(now_ns)), Verdict::Call);
+        assert_eq!(policy.decision().hold_ns, 0);
+    }
+
+    #[test]
+    fn a_container_waits_for_the_next_frame_and_no_longer() {
+        let (mut policy, latest_ns) = after(100, 300);
+        let now_ns = latest_ns + 300;
+        assert_eq!(policy.published(now_ns, frame(now_ns)), Verdict::HoldUntil(now_ns + 300));
+        // The last one to come is up against the timeout.
+        assert_eq!(policy.published(now_ns + 300, frame(now_ns)), Verdict::HoldUntil(now_ns + 600));
+        let late_ns = now_ns + 900;
+        assert_eq!(policy.published(late_ns, frame(late_ns)), Verdict::HoldUntil(now_ns + 1000));
+    }
+
+    #[test]
+    fn dense_frames_wait_for_a_part_of_the_timeout_at_least() {
+        let (mut policy, latest_ns) = after(100, 1);
+        let now_ns = latest_ns + 1;
+        assert_eq!(policy.published(now_ns, frame(now_ns)), Verdict::HoldUntil(now_ns + 250));
+    }
+
+    #[test]
+    fn a_reset_forgets_the_rate() {
+        let (mut policy, latest_ns) = after(100, TIMEOUT_NS);
+        policy.reset();
+        let until_ns = latest_ns + 1 + TIMEOUT_NS;
+        let verdict = policy.published(latest_ns + 1, frame(latest_ns + 1));
+        assert_eq!(verdict, Verdict::HoldUntil(until_ns));
+    }
+}

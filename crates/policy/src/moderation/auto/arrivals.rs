@@ -1,0 +1,52 @@
+//! How often batches come.
+
+/// Fraction bits of [`Arrivals::gap`], so that small gaps do not round away.
+const FRACTION: u32 = 4;
+/// One batch moves the estimate by this share (a shift: 1/16).
+const WEIGHT: u32 = 4;
+/// No gap counts for more than this (ns); it also keeps the arithmetic far from its ends.
+const GAP_NS_MAX: u64 = weir_limits::LATENCY_BUDGET_NS_MAX * 4;
+
+/// The usual time between two publications, smoothed over about sixteen of them.
+///
+/// Batches are counted, not frames: a call that is saved is one for a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrivals {
+    /// ns, times 2^[`FRACTION`]. Zero before the second batch.
+    gap: u64,
+    last_ns: Option<u64>,
+}
+
+impl Arrivals {
+    /// A batch was published. Gives the time since the one before (ns).
+    ///
+    /// `gap_ns_max`: a longer gap is an interruption of the load, and counts as this one.
+    pub(super) fn batch(&mut self, now_ns: u64, gap_ns_max: u64) -> u64 {
+        let Some(last_ns) = self.last_ns.replace(now_ns) else { return 0 };
+        let gap_ns = now_ns.saturating_sub(last_ns);
+        let sample = gap_ns.min(gap_ns_max).min(GAP_NS_MAX) << FRACTION;
+        self.gap = if self.gap == 0 {
+            sample
+        } else {
+            self.gap - (self.gap >> WEIGHT) + (sample >> WEIGHT)
+        };
+        gap_ns
+    }
+
+    /// The usual gap (ns).
+    pub(super) fn gap_ns(&self) -> u64 {
+        self.gap >> FRACTION
+    }
+
+    /// When the last batch came (ns).
+    pub(super) fn last_ns(&self) -> u64 {
+        self.last_ns.unwrap_or(0)
+    }
+
+    /// Whether so many halves of a batch more are to be expected within so long (ns). Not before the
+    /// usual gap is known.
+    pub(super) fn promise(&self, half_batches: u64, within_ns: u64) -> bool {
+        let gap = self.gap.saturating_mul(half_batches);
+        gap != 0 && gap <= within_ns.saturating_mul(2 << FRACTION)
+    }
+}

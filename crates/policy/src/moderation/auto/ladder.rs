@@ -1,0 +1,332 @@
+//! Which level of hold a queue is at, and when another is tried.
+
+use super::trial::{Finding, Passed, Trial};
+
+/// What each level is of the hold limit, in sixteenths.
+const SIXTEENTHS: [u64; 6] = [0, 1, 2, 4, 8, 16];
+/// The highest level.
+const TOP: usize = SIXTEENTHS.len() - 1;
+/// Most stretches that go by before what failed is tried again.
+const HOLD_OFF_MAX: u32 = 1_023;
+/// Stretches after which a level that serves well is compared with a lower one all the same.
+const CHECK_EVERY: u32 = 512;
+/// How far below a level that serves well the one is that it is compared with.
+const CHECK_BELOW: usize = 2;
+/// A rate that differs from the usual one by this factor is another load: what failed may be tried soon,
+const RATE_CHANGED: f64 = 2.0;
+/// after so many stretches.
+const HOLD_OFF_CHANGED: u32 = 7;
+/// Stretches for which a level that was just found harmless is not doubted.
+const HOLD_OFF_FOUND: u32 = 15;
+/// A rate below this share of the usual one is a reason to doubt the level,
+const RATE_FELL: f64 = 0.75;
+/// if so many standard deviations of a random count lie between.
+const FELL_DEVIATIONS: f64 = 4.0;
+
+/// What the ladder has to know of a stretch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) passed: Passed,
+    /// Most holds have lately ended because nothing came any more.
+    pub(super) quiet: bool,
+    /// The load's pauses grew much longer while it was under way.
+    pub(super) odd: bool,
+}
+
+/// A number of stretches to let go by, which doubles with every failure.
+#[derive(Clone, Copy, Debug, Default)]
+struct HoldOff {
+    left: u32,
+    last: u32,
+}
+
+impl HoldOff {
+    fn failed(&mut self) {
+        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
+        self.left = self.last;
+    }
+
+    fn tick(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    fn ease(&mut self) {
+        self.last /= 2;
+        self.left = 0;
+    }
+}
+
+/// Why the level is not higher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nothing speaks against a higher one; it has not been tried yet.
+    #[default]
+    Untried,
+    /// Frames came slower.
+    Slower,
+    /// Holds gathered nothing.
+    Lonely,
+}
+
+/// One queue's way up and down.
+///
+/// A level is used once a trial has found it harmless. The highest such level is searched for by
+/// halving, from the top: a load that nothing slows down is there after one trial.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ladder {
+    /// The highest level that was found harmless.
+    level: usize,
+    /// The lowest level above it that was found harmful; one above [`TOP`] if none was.
+    ceiling: usize,
+    /// Every level between that would pay has been tried; `climb` counts down to a try of the ceiling.
+    searched: bool,
+    /// The ceiling has been raised to see whether what was harmful still is.
+    retrying: bool,
+    trial: Option<Trial>,
+    why: Why,
+    /// Before the ceiling is raised.
+    climb: HoldOff,
+    /// Before the level is doubted once more.
+    doubt: HoldOff,
+    /// Stretches since the level was last compared.
+    unchecked: u32,
+    /// Frames a second at the level, smoothed.
+    usual: f64,
+}
+
+impl Default for Ladder {
+    fn default() -> Self {
+        Self {
+            level: 0,
+            ceiling: TOP + 1,
+            searched: false,
+            retrying: false,
+            trial: None,
+            why: Why::default(),
+            climb: HoldOff::default(),
+            doubt: HoldOff::default(),
+            unchecked: 0,
+            usual: 0.0,
+        }
+    }
+}
+
+impl Ladder {
+    /// How long the stretch under way holds (ns).
+    pub(super) fn hold_ns(&self, hold_ns_max: u64) -> u64 {
+        share(self.trial.map_or(self.level, |trial| trial.level()), hold_ns_max)
+    }
+
+    /// How long the level holds that was found harmless (ns).
+    pub(super) fn settled_ns(&self, hold_ns_max: u64) -> u64 {
+        share(self.level, hold_ns_max)
+    }
+
+    /// The longer hold of a trial, or that of the level (ns).
+    pub(super) fn longest_ns(&self, hold_ns_max: u64) -> u64 {
+        share(self.trial.map_or(self.level, |trial| trial.upper), hold_ns_max)
+    }
+
+    pub(super) fn why(&self) -> Why {
+        self.why
+    }
+
+    pub(super) fn at_top(&self) -> bool {
+        self.level == TOP
+    }
+
+    /// Holds have gathered nothing: whoever sends waits for the answer.
+    pub(super) fn lonely(&mut self) {
+        (self.level, self.ceiling) = (0, 1);
+        self.why = Why::Lonely;
+        self.compared();
+    }
+
+    /// A stretch has ended. `pays` says of a hold (ns) whether it can be expected to gather a few
+    /// batches.
+    pub(super) fn stretch(
+        &mut self,
+        stretch: Stretch,
+        hold_ns_max: u64,
+        pays: impl Fn(u64) -> bool,
+    ) {
+        let Some(trial) = &mut self.trial else {
+            return self.settled(stretch, hold_ns_max, pays);
+        };
+        let finding = trial.stretch(stretch.passed, stretch.odd);
+        let upper = trial.upper;
+        match finding {
+            Finding::Unclear => {}
+            Finding::Harmless => self.harmless(upper),
+            Finding::Harmful => self.harmful(upper),
+        }
+    }
+
+    fn compared(&mut self) {
+        self.trial = None;
+        (self.searched, self.retrying) = (false, false);
+        self.unchecked = 0;
+        self.usual = 0.0;
+    }
+
+    fn harmless(&mut self, upper: usize) {
+        if upper > self.level {
+            self.level = upper;
+            self.doubt.left = self.doubt.left.max(HOLD_OFF_FOUND);
+            if self.retrying {
+                self.ceiling = TOP + 1;
+                self.climb.ease();
+            }
+            if self.ceiling > TOP {
+                self.why = Why::Untried;
+            }
+        }
+        self.compared();
+    }
+
+    fn harmful(&mut self, upper: usize) {
+        self.why = Why::Slower;
+        if upper <= self.level {
+            // The load is not the one for which it was harmless, and doubts were right.
+            self.level = 0;
+            self.doubt = HoldOff::default();
+        }
+        self.ceiling = upper;
+        self.compared();
+    }
+
+    fn settled(&mut self, stretch: Stretch, hold_ns_max: u64, pays: impl Fn(u64) -> bool) {
+        self.climb.tick();
+        self.doubt.tick();
+        self.unchecked += 1;
+        let rate = stretch.passed.frame_rate();
+        let frames = stretch.passed.frames as f64;
+        let expected = self.usual * (stretch.passed.ns as f64 / 1e9);
+        let fell =
+            frames < RATE_FELL * expected && frames < expected - FELL_DEVIATIONS * expected.sqrt();
+        if self.usual > 0.0
+            && !(self.usual / RATE_CHANGED..=self.usual * RATE_CHANGED).contains(&rate)
+        {
+            self.climb.left = self.climb.left.min(HOLD_OFF_CHANGED);
+        }
+        self.usual = if self.usual > 0.0 { self.usual + (rate - self.usual) / 8.0 } else { rate };
+        if self.level > 0 && (stretch.quiet || fell) && self.doubt.left == 0 {
+            self.doubt.failed();
+            self.trial = Some(Trial::new(self.level, 0));
+        } else if let Some(above) = self.next(hold_ns_max, pays) {
+            self.trial = Some(Trial::new(above, 0));
+        } else if self.level > 0 && self.unchecked >= CHECK_EVERY {
+            self.trial = Some(Trial::new(self.level, self.level.saturating_sub(CHECK_BELOW)));
+        }
+    }
+
+    /// The level to try next, if one is due.
+    fn next(&mut self, hold_ns_max: u64, pays: impl Fn(u64) -> bool) -> Option<usize> {
+        if self.climb.left > 0 || self.level == TOP {
+            return None;
+        }
+        let pays = |level: &usize| pays(share(*level, hold_ns_max));
+        let middle = if self.ceiling > TOP { TOP } else { (self.level + self.ceiling).div_ceil(2) };
+        if let Some(next) = (middle..self.ceiling).find(pays) {
+            return Some(next);
+        }
+        // Nothing is left below the ceiling that would pay.
+        let next = (self.ceiling..=TOP).find(pays)?;
+        if !self.searched {
+            self.searched = true;
+            self.climb.failed();
+            return None;
+        }
+        self.retrying = true;
+        self.ceiling = next + 1;
+        Some(next)
+    }
+}
+
+/// A level's part of the hold limit (ns).
+fn share(level: usize, hold_ns_max: u64) -> u64 {
+    match SIXTEENTHS.get(level) {
+        Some(16) => hold_ns_max,
+        Some(sixteenths) => (hold_ns_max / 16).saturating_mul(*sixteenths),
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT_NS: u64 = 1_600;
+
+    /// Lets stretches go by in which so many frames pass at a hold of so many ns.
+    fn stretches(ladder: &mut Ladder, count: u32, frames: impl Fn(u64) -> u64) {
+        for _ in 0..count {
+            let passed =
+                Passed { frames: frames(ladder.hold_ns(LIMIT_NS)), bytes: 0, ns: 1_000_000 };
+            ladder.stretch(Stretch { passed, quiet: false, odd: false }, LIMIT_NS, |_| true);
+        }
+    }
+
+    #[test]
+    fn a_load_that_nothing_slows_down_is_at_the_top_after_one_trial() {
+        let mut ladder = Ladder::default();
+        stretches(&mut ladder, 1 + 8, |_| 1_000);
+        assert_eq!(ladder.settled_ns(LIMIT_NS), LIMIT_NS);
+        assert!(ladder.at_top());
+    }
+
+    #[test]
+    fn the_highest_harmless_level_is_found_whichever_it_is() {
+        for (highest, &sixteenths) in SIXTEENTHS.iter().enumerate() {
+            let mut ladder = Ladder::default();
+            let harmless_ns = sixteenths * LIMIT_NS / 16;
+            let slow = |hold_ns| if hold_ns > harmless_ns { 800 } else { 1_000 };
+            stretches(&mut ladder, 100, slow);
+            assert_eq!(ladder.settled_ns(LIMIT_NS), harmless_ns, "level {highest}");
+        }
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_ever_more_rarely() {
+        let mut ladder = Ladder::default();
+        let held = std::cell::Cell::new(0);
+        let slow = |hold_ns| {
+            held.set(held.get() + u32::from(hold_ns > 0));
+            if hold_ns > 0 { 400 } else { 1_000 }
+        };
+        stretches(&mut ladder, 1_000, slow);
+        let early = held.replace(0);
+        stretches(&mut ladder, 10_000, slow);
+        assert!(early < 50, "{early} of the first 1000");
+        assert!(held.get() < 50, "{} of the next 10000", held.get());
+    }
+
+    #[test]
+    fn a_load_that_does_not_mind_any_more_is_held_again() {
+        let mut ladder = Ladder::default();
+        stretches(&mut ladder, 1_000, |hold_ns| if hold_ns > 0 { 400 } else { 1_000 });
+        assert_eq!(ladder.settled_ns(LIMIT_NS), 0);
+        stretches(&mut ladder, 2 * HOLD_OFF_MAX, |_| 1_000);
+        assert!(ladder.at_top());
+    }
+
+    #[test]
+    fn a_level_that_begins_to_harm_is_left() {
+        let mut ladder = Ladder::default();
+        stretches(&mut ladder, 100, |_| 1_000);
+        assert!(ladder.at_top());
+        stretches(&mut ladder, 100, |hold_ns| if hold_ns > LIMIT_NS / 8 { 500 } else { 1_000 });
+        assert_eq!(ladder.settled_ns(LIMIT_NS), LIMIT_NS / 8);
+    }
+
+    #[test]
+    fn a_hold_that_would_gather_nothing_is_not_tried() {
+        let mut ladder = Ladder::default();
+        let passed = Passed { frames: 100, bytes: 0, ns: 1_000_000 };
+        for _ in 0..1_000 {
+            let stretch = Stretch { passed, quiet: false, odd: false };
+            ladder.stretch(stretch, LIMIT_NS, |hold_ns| hold_ns > LIMIT_NS);
+            assert_eq!(ladder.hold_ns(LIMIT_NS), 0);
+        }
+    }
+}

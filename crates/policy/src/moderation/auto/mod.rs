@@ -1,0 +1,313 @@
+//! Holds where it pays and harms nobody, from the latency budget alone.
+
+mod arrivals;
+mod ladder;
+#[cfg(test)]
+mod played;
+#[cfg(test)]
+mod tests;
+mod trial;
+
+use self::arrivals::Arrivals;
+use self::ladder::{Ladder, Stretch, Why};
+use self::trial::Passed;
+use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
+
+/// Batches that a hold must promise beyond the first before its level is tried, in halves: two save
+/// two calls of three.
+const PAYS: u64 = 4;
+/// The same before a frame is held at a level that was found harmless: less, since estimates waver.
+const PAYS_STILL: u64 = 3;
+/// A queue has gone quiet when nothing has come for so many usual gaps. Where batches come at random,
+/// one look in four hundred finds such a gap.
+const QUIET_GAPS: u64 = 6;
+/// The looks at a hold lie no closer than this part of it, so there are at most so many.
+const LOOKS_MAX: u64 = 4;
+/// After so many holds in a row that did not end early, only one in so many is looked at.
+const STEADY: u32 = 8;
+/// So many more holds that ended early than others cast doubt on the level.
+const HUSHED_MAX: u32 = 8;
+/// Holds in a row that gathered nothing although they promised to: the sender waits for each frame.
+const LONELY_MAX: u32 = 8;
+/// A hold ends with so many frames: half a ring of 256, QEMU's default. More would save little, since
+/// a call's cost is by then spread over that many.
+const FRAMES_MAX: u32 = 128;
+/// The same in bytes, for frames that take several buffers: half a ring of 1536-byte buffers.
+const BYTES_MAX: u64 = 128 * 1536;
+/// Shortest stretch (ns).
+const STRETCH_NS_MIN: u64 = 2_000_000;
+/// A stretch has so many of its longest holds.
+const STRETCH_HOLDS: u64 = 4;
+/// A stretch has so many of the longest gaps between batches that were seen lately: a sender whose
+/// window is full sends again when the answers are back, and nothing shorter shows at which rate.
+const STRETCH_GAPS: u64 = 4;
+/// No gap counts for more than this (ns) there, nor than the hold limit: a longer one is a pause.
+const PAUSE_NS: u64 = 8_000_000;
+/// Fewest frames by which a stretch is judged.
+const STRETCH_FRAMES_MIN: u64 = 64;
+
+/// Finds from the latency budget alone how long this queue's calls are best held.
+///
+/// 1. *It pays*: the usual gap between batches promises a few more of them within the hold.
+/// 2. *Nobody waits for what is held*: a hold is looked at up to four times, by its one timer, and
+///    ends once nothing has come for several usual gaps. A sender that waits for answers stops during
+///    a hold; one that does not goes on.
+/// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit. Before
+///    a level is used it is compared with no hold, in stretches that take turns. If frames or bytes
+///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
+///    use is compared again if the rate falls, if its holds begin to end early, and now and then.
+///
+/// The work per batch is a few additions and comparisons; floating point is used once a stretch.
+#[derive(Clone, Copy, Debug)]
+pub struct Auto {
+    settings: Settings,
+    arrivals: Arrivals,
+    ladder: Ladder,
+    pending: Option<Pending>,
+    stretch: Counted,
+    /// What the level before left behind is let pass; the stretch comes after it.
+    settling: bool,
+    /// The longest gap between batches, fading (ns).
+    longest_gap_ns: u64,
+    /// Holds in a row that did not end early.
+    steady: u32,
+    /// Holds that ended early, less those that were looked at and did not.
+    hushed: u32,
+    /// Holds that gathered nothing, less twice those that did.
+    lonely: u32,
+}
+
+/// Frames that the guest has not been told of.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    earliest_ns: u64,
+    frames: u32,
+    bytes: u64,
+    batches: u32,
+    /// The hold that was chosen for them (ns); 0 if none.
+    hold_ns: u64,
+    /// When the hold is looked at next (ns).
+    look_ns: u64,
+    /// It is looked at before its end.
+    looked: bool,
+    /// It was found to have gathered all that came.
+    quiet: bool,
+}
+
+/// A stretch under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    from_ns: u64,
+    /// How long it was to be when it began to settle (ns).
+    due_ns: u64,
+    passed: Passed,
+}
+
+impl Auto {
+    /// A policy that knows nothing of the load yet, and so holds nothing.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            arrivals: Arrivals::default(),
+            ladder: Ladder::default(),
+            pending: None,
+            stretch: Counted::default(),
+            settling: true,
+            longest_gap_ns: 0,
+            steady: 0,
+            hushed: 0,
+            lonely: 0,
+        }
+    }
+
+    /// The longest hold (ns). `rx-usecs` does not apply: it is for policies with a fixed hold.
+    fn limit_ns(&self) -> u64 {
+        self.settings.hold_ns_max
+    }
+
+    fn stretch_ns(&self) -> u64 {
+        let holds_ns = self.ladder.longest_ns(self.limit_ns()).saturating_mul(STRETCH_HOLDS);
+        let gaps_ns = self.longest_gap_ns.saturating_mul(STRETCH_GAPS);
+        holds_ns.max(gaps_ns).max(STRETCH_NS_MIN)
+    }
+
+    fn quiet_ns(&self) -> u64 {
+        self.arrivals.gap_ns().saturating_mul(QUIET_GAPS)
+    }
+
+    /// The hold for a batch that comes with nothing pending (ns).
+    fn hold_ns(&self) -> u64 {
+        let hold_ns = self.ladder.hold_ns(self.limit_ns());
+        if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
+    }
+
+    fn verdict(&mut self, now_ns: u64) -> Verdict {
+        let limit_ns = self.limit_ns();
+        let quiet_ns = self.quiet_ns();
+        let Some(pending) = &mut self.pending else { return Verdict::Call };
+        let end_ns = pending.earliest_ns.saturating_add(pending.hold_ns.min(limit_ns));
+        let full = pending.frames >= self.settings.rx_frames.unwrap_or(FRAMES_MAX)
+            || pending.bytes >= BYTES_MAX;
+        if full || end_ns <= now_ns {
+            return Verdict::Call;
+        }
+        if pending.look_ns <= now_ns {
+            let quiet_at_ns = self.arrivals.last_ns().saturating_add(quiet_ns);
+            if quiet_at_ns <= now_ns {
+                pending.quiet = true;
+                return Verdict::Call;
+            }
+            let soonest_ns = now_ns.saturating_add((pending.hold_ns / LOOKS_MAX).max(1));
+            pending.look_ns = quiet_at_ns.max(soonest_ns);
+        }
+        Verdict::HoldUntil(end_ns.min(pending.look_ns))
+    }
+
+    /// Takes note of a hold that is over.
+    fn held(&mut self, pending: &Pending, now_ns: u64) {
+        if pending.hold_ns == 0 {
+            return;
+        }
+        if pending.quiet {
+            self.steady = 0;
+            self.hushed = (self.hushed + 1).min(HUSHED_MAX);
+        } else {
+            self.steady = self.steady.wrapping_add(1);
+            self.hushed = self.hushed.saturating_sub(u32::from(pending.looked));
+        }
+        if pending.batches > 1 {
+            self.lonely = self.lonely.saturating_sub(2);
+        } else {
+            self.lonely += 1;
+        }
+        if self.lonely >= LONELY_MAX {
+            self.lonely = 0;
+            self.ladder.lonely();
+            self.begin(now_ns, 0);
+        }
+    }
+
+    /// A batch has come with nothing pending, so long after the one before (ns). Ends the stretch here
+    /// if it is long enough, or begins to count it.
+    ///
+    /// Where there is a choice, both are done after a long gap: between two such points lie whole rounds
+    /// of a sender that waits for answers, and rates of whole rounds compare without error.
+    fn judge(&mut self, now_ns: u64, gap_ns: u64) {
+        let Counted { from_ns, passed, .. } = self.stretch;
+        let ns = now_ns.saturating_sub(from_ns);
+        let due_ns =
+            if self.settling { self.stretch_ns() / STRETCH_HOLDS } else { self.stretch_ns() };
+        let after_gap = gap_ns.saturating_mul(2) >= self.longest_gap_ns;
+        if ns < due_ns || !(after_gap || ns >= due_ns.saturating_mul(2)) {
+            return;
+        }
+        if self.settling {
+            self.settling = false;
+            self.stretch =
+                Counted { from_ns: now_ns, due_ns: self.stretch.due_ns, ..Counted::default() };
+        } else if passed.frames >= STRETCH_FRAMES_MIN {
+            let stretch = Stretch {
+                passed: Passed { ns, ..passed },
+                quiet: self.hushed == HUSHED_MAX,
+                odd: due_ns > self.stretch.due_ns.saturating_mul(2),
+            };
+            let arrivals = self.arrivals;
+            let pays = |hold_ns| arrivals.promise(PAYS, hold_ns);
+            self.ladder.stretch(stretch, self.limit_ns(), pays);
+            self.begin(now_ns, gap_ns);
+        }
+    }
+
+    /// Begins a stretch after a gap of so long (ns).
+    fn begin(&mut self, now_ns: u64, gap_ns: u64) {
+        self.longest_gap_ns -= self.longest_gap_ns / 8;
+        // After a long gap nothing is left of the level before.
+        self.settling = gap_ns < self.limit_ns();
+        let due_ns = self.stretch_ns();
+        self.stretch = Counted { from_ns: now_ns, due_ns, ..Counted::default() };
+    }
+}
+
+impl Moderation for Auto {
+    fn kind(&self) -> Kind {
+        Kind::Auto
+    }
+
+    fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict {
+        let pause_ns = self.limit_ns().max(PAUSE_NS);
+        let gap_ns = self.arrivals.batch(now_ns, self.limit_ns().saturating_mul(2));
+        self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
+        let pause_ns = gap_ns.saturating_sub(pause_ns);
+        self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
+        if self.pending.is_none() {
+            self.judge(now_ns, gap_ns);
+        }
+        self.stretch.passed.frames += u64::from(batch.frames);
+        self.stretch.passed.bytes = self.stretch.passed.bytes.saturating_add(batch.bytes);
+        match &mut self.pending {
+            Some(pending) => {
+                pending.earliest_ns = pending.earliest_ns.min(batch.arrived_ns);
+                pending.frames = pending.frames.saturating_add(batch.frames);
+                pending.bytes = pending.bytes.saturating_add(batch.bytes);
+                pending.batches = pending.batches.saturating_add(1);
+            }
+            None => {
+                let hold_ns = self.hold_ns();
+                let quiet_ns = self.quiet_ns();
+                // A look that can shorten a hold by less than half is not worth its timer.
+                let look = quiet_ns < hold_ns / 2
+                    && (self.steady < STEADY || self.steady.is_multiple_of(STEADY));
+                let look_ns = if look { quiet_ns } else { hold_ns };
+                self.pending = Some(Pending {
+                    earliest_ns: batch.arrived_ns,
+                    frames: batch.frames,
+                    bytes: batch.bytes,
+                    batches: 1,
+                    hold_ns,
+                    look_ns: now_ns.saturating_add(look_ns.max(hold_ns / LOOKS_MAX).max(1)),
+                    looked: look,
+                    quiet: false,
+                });
+            }
+        }
+        self.verdict(now_ns)
+    }
+
+    fn expired(&mut self, now_ns: u64) -> Verdict {
+        self.verdict(now_ns)
+    }
+
+    fn delivered(&mut self, now_ns: u64, _how: Delivery) {
+        if let Some(pending) = self.pending.take() {
+            self.held(&pending, now_ns);
+        }
+    }
+
+    fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.settings.hold_ns_max = hold_ns_max;
+    }
+
+    fn reset(&mut self) {
+        *self = Self::new(self.settings);
+    }
+
+    fn decision(&self) -> Decision {
+        let limit_ns = self.limit_ns();
+        let settled_ns = self.ladder.settled_ns(limit_ns);
+        if limit_ns == 0 {
+            return Decision { hold_ns: 0, reason: "no latency budget" };
+        }
+        if !self.arrivals.promise(PAYS_STILL, limit_ns) {
+            return Decision { hold_ns: 0, reason: "light traffic" };
+        }
+        let reason = match self.ladder.why() {
+            Why::Lonely => "requests and answers: holds gather nothing",
+            Why::Slower if settled_ns == 0 => "held frames slowed the load down",
+            Why::Slower => "a longer hold slowed the load down",
+            Why::Untried if self.ladder.at_top() => "the load is not slowed down by it",
+            Why::Untried => "longer holds are being tried",
+        };
+        let hold_ns = if self.arrivals.promise(PAYS_STILL, settled_ns) { settled_ns } else { 0 };
+        Decision { hold_ns, reason }
+    }
+}

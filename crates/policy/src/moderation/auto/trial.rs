@@ -1,0 +1,213 @@
+//! Whether a longer hold slows the load down: stretches of traffic with it and without, in turn.
+
+/// Pairs of stretches before anything but plain harm is concluded.
+const PAIRS_MIN: u32 = 4;
+/// Pairs after which a trial ends one way or the other.
+const PAIRS_MAX: u32 = 24;
+/// Slower by no more than this is no harm,
+const LOSS_TOLERATED: f64 = 0.015;
+/// if with one standard error more it is no more than this, or after so many pairs.
+const LOSS_AT_WORST: f64 = 0.03;
+const PAIRS_ENOUGH: u32 = 12;
+/// Slower by this twice is harm, whatever the noise.
+const LOSS_PLAIN: f64 = 0.3;
+/// Standard errors of the mean loss beyond which it is harm: few pairs estimate the error badly.
+const ERRORS_FEW_PAIRS: f64 = 3.0;
+const ERRORS_MANY_PAIRS: f64 = 2.5;
+/// The same for a trial that has come to its last pair.
+const ERRORS_AT_END: f64 = 1.5;
+
+/// What passed in a stretch of time, from one delivery to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Passed {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) ns: u64,
+}
+
+impl Passed {
+    fn rates(self) -> (f64, f64) {
+        let ns = self.ns.max(1) as f64;
+        (self.frames as f64 / ns, self.bytes as f64 / ns)
+    }
+
+    /// Frames per second.
+    pub(super) fn frame_rate(self) -> f64 {
+        self.rates().0 * 1e9
+    }
+}
+
+/// By which share `held` is slower than `prompt`; negative if it is faster.
+///
+/// Frames count and bytes count, since a bulk transfer would hide requests in the bytes and
+/// datagrams would hide a bulk transfer in the frames. What one of them gains makes up for what the
+/// other loses: held segments are merged into fewer frames, with as many bytes.
+fn loss(held: Passed, prompt: Passed) -> f64 {
+    let ((frames, bytes), (frames_prompt, bytes_prompt)) = (held.rates(), prompt.rates());
+    let share = |held: f64, prompt: f64| if prompt > 0.0 { 1.0 - held / prompt } else { 0.0 };
+    let (frames, bytes) = (share(frames, frames_prompt), share(bytes, bytes_prompt));
+    let (worse, better) = (frames.max(bytes), frames.min(bytes));
+    (worse + better.min(0.0)).clamp(-1.0, 1.0)
+}
+
+/// What a trial has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    Unclear,
+    Harmless,
+    Harmful,
+}
+
+/// A comparison under way of the level `upper` against `lower`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    pub(super) upper: usize,
+    pub(super) lower: usize,
+    /// Stretches so far.
+    stretches: u32,
+    /// The first of the pair that is under way.
+    first: Passed,
+    /// One stretch of that pair is like no other.
+    odd: bool,
+    pairs: u32,
+    /// Sum and sum of squares of the pairs' losses.
+    sum: f64,
+    squares: f64,
+    /// Pairs with a plain loss.
+    plain: u32,
+}
+
+impl Trial {
+    pub(super) fn new(upper: usize, lower: usize) -> Self {
+        Self {
+            upper,
+            lower,
+            stretches: 0,
+            first: Passed::default(),
+            odd: false,
+            pairs: 0,
+            sum: 0.0,
+            squares: 0.0,
+            plain: 0,
+        }
+    }
+
+    /// The level that the stretch under way is for: upper, lower, lower, upper and again, so that
+    /// a load which grows or fades favours neither.
+    pub(super) fn level(&self) -> usize {
+        if self.holds_now() { self.upper } else { self.lower }
+    }
+
+    fn holds_now(&self) -> bool {
+        matches!(self.stretches % 4, 0 | 3)
+    }
+
+    /// The stretch at [`Self::level`] has ended. `odd`: its pair is not to be judged by.
+    pub(super) fn stretch(&mut self, passed: Passed, odd: bool) -> Finding {
+        let held = self.holds_now();
+        self.stretches += 1;
+        self.odd |= odd;
+        if self.stretches % 2 == 1 {
+            self.first = passed;
+            return Finding::Unclear;
+        }
+        if std::mem::take(&mut self.odd) {
+            return Finding::Unclear;
+        }
+        let loss = if held { loss(passed, self.first) } else { loss(self.first, passed) };
+        self.pairs += 1;
+        self.sum += loss;
+        self.squares += loss * loss;
+        self.plain += u32::from(loss > LOSS_PLAIN);
+        self.finding()
+    }
+
+    fn finding(&self) -> Finding {
+        if self.plain >= 2 && self.plain == self.pairs {
+            return Finding::Harmful;
+        }
+        if self.pairs < PAIRS_MIN {
+            return Finding::Unclear;
+        }
+        let pairs = f64::from(self.pairs);
+        let mean = self.sum / pairs;
+        let variance = (self.squares - pairs * mean * mean).max(0.0) / (pairs - 1.0);
+        let error = (variance / pairs).sqrt();
+        if mean <= LOSS_TOLERATED {
+            let sure = mean + error <= LOSS_AT_WORST || self.pairs >= PAIRS_ENOUGH;
+            return if sure { Finding::Harmless } else { Finding::Unclear };
+        }
+        let errors = if self.pairs < 2 * PAIRS_MIN { ERRORS_FEW_PAIRS } else { ERRORS_MANY_PAIRS };
+        if mean > errors * error {
+            return Finding::Harmful;
+        }
+        match self.pairs {
+            ..PAIRS_MAX => Finding::Unclear,
+            _ if mean > ERRORS_AT_END * error => Finding::Harmful,
+            _ => Finding::Harmless,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(frames: u64, bytes: u64) -> Passed {
+        Passed { frames, bytes, ns: 1_000_000 }
+    }
+
+    /// So many frames make a stretch odd.
+    const ODD: u64 = 7;
+
+    /// Runs a trial in which each stretch passes what `frames` says for it.
+    fn outcome(frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
+        let mut trial = Trial::new(3, 0);
+        loop {
+            let frames = frames(trial.level() == 3, trial.stretches);
+            match trial.stretch(passed(frames, 64 * frames), frames == ODD) {
+                Finding::Unclear => {}
+                finding => return (finding, trial.pairs),
+            }
+        }
+    }
+
+    #[test]
+    fn equal_rates_are_harmless_and_a_tenth_less_is_harm_after_four_pairs() {
+        assert_eq!(outcome(|_, _| 1_000), (Finding::Harmless, PAIRS_MIN));
+        assert_eq!(outcome(|held, _| if held { 900 } else { 1_000 }), (Finding::Harmful, 4));
+    }
+
+    #[test]
+    fn half_the_rate_is_harm_after_two_pairs() {
+        assert_eq!(outcome(|held, _| if held { 500 } else { 1_000 }), (Finding::Harmful, 2));
+    }
+
+    #[test]
+    fn odd_stretches_are_not_judged_by() {
+        assert_eq!(outcome(|_, at| if at == 3 { ODD } else { 1_000 }), (Finding::Harmless, 4));
+    }
+
+    #[test]
+    fn a_load_that_grows_or_fades_is_not_taken_for_harm() {
+        assert_eq!(outcome(|_, at| 1_000 + 50 * u64::from(at)).0, Finding::Harmless);
+        assert_eq!(outcome(|_, at| 3_000 - 50 * u64::from(at)).0, Finding::Harmless);
+    }
+
+    #[test]
+    fn noise_alone_is_not_harm_and_does_not_hide_it() {
+        // +-20 %, the same for every pair of stretches and different between pairs.
+        let noise = |at: u32| [1_000, 800, 1_200, 900, 1_100, 1_000][(at as usize / 2 * 5) % 6];
+        assert_eq!(outcome(|_, at| noise(at)).0, Finding::Harmless);
+        let harmed = |held: bool, at| if held { noise(at) * 9 / 10 } else { noise(at) };
+        assert_eq!(outcome(harmed).0, Finding::Harmful);
+    }
+
+    #[test]
+    fn fewer_frames_with_as_many_more_bytes_are_no_loss() {
+        assert!(loss(passed(500, 160_000), passed(1_000, 100_000)) <= 0.0);
+        assert!(loss(passed(500, 100_000), passed(1_000, 100_000)) > 0.4);
+        assert!(loss(passed(1_000, 50_000), passed(1_000, 100_000)) > 0.4);
+        assert_eq!(loss(Passed::default(), Passed::default()), 0.0);
+    }
+}

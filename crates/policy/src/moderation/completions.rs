@@ -1,0 +1,206 @@
+//! When to tell a guest that its transmitted frames have been taken.
+
+use super::Verdict;
+
+/// Mean frame length (bytes) from which on a sender is taken for one that waits for completions: bulk
+/// data. TCP small queues (Linux `tcp_limit_output_bytes`) stops a connection that has about a
+/// millisecond's worth of data in the ring until some of it is freed.
+const BULK_FRAME_BYTES: u64 = 512;
+/// The ring is running full when more than one part in so many is not yet reclaimed by the guest.
+const RING_SHARE: u32 = 2;
+
+/// The policy for the calls of one transmit queue.
+///
+/// A completion lets the driver free a frame. Nobody waits for that unless the sender is out of
+/// something, so completions are **prompt** where the sender may be:
+///
+/// - frames are long on average: TCP's bulk data, whose sender is held back by what it has in the ring;
+/// - more than half of the ring is not reclaimed: the driver is about to stop its queue.
+///
+/// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
+/// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
+/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion.
+///
+/// Who drives it gives the call and then tells [`Self::delivered`], as with
+/// [`super::Moderation`].
+#[derive(Clone, Copy, Debug)]
+pub struct Completions {
+    hold_ns_max: u64,
+    /// When the earliest completion that the guest was not told of was published (ns).
+    since_ns: Option<u64>,
+    /// Sums over the frames since the last delivery.
+    frames: u64,
+    bytes: u64,
+}
+
+impl Completions {
+    /// Nothing pending; completions may wait for so long (ns).
+    pub const fn new(hold_ns_max: u64) -> Self {
+        Self { hold_ns_max, since_ns: None, frames: 0, bytes: 0 }
+    }
+
+    /// So many frames with so many bytes in all were just completed (used elements published).
+    ///
+    /// `unreclaimed` of `ring_size` buffers are not free for the driver: it has offered them, or they
+    /// were completed and it was not told.
+    pub fn completed(
+        &mut self,
+        now_ns: u64,
+        frames: u32,
+        bytes: u64,
+        unreclaimed: u32,
+        ring_size: u32,
+    ) -> Verdict {
+        self.since_ns = Some(self.since_ns.map_or(now_ns, |since_ns| since_ns.min(now_ns)));
+        self.frames = self.frames.saturating_add(u64::from(frames));
+        self.bytes = self.bytes.saturating_add(bytes);
+        let bulk = self.bytes > self.frames.saturating_mul(BULK_FRAME_BYTES);
+        if bulk || unreclaimed > ring_size / RING_SHARE {
+            return Verdict::Call;
+        }
+        self.verdict(now_ns)
+    }
+
+    /// The deadline given by the last [`Verdict::HoldUntil`] has passed.
+    pub fn expired(&mut self, now_ns: u64) -> Verdict {
+        self.verdict(now_ns)
+    }
+
+    /// The guest has been told, or was found not to want it.
+    pub fn delivered(&mut self) {
+        self.since_ns = None;
+        (self.frames, self.bytes) = (0, 0);
+    }
+
+    /// The receive queue of the same pair has been given a call: nothing is pending any more. Says
+    /// whether a call was saved by it.
+    ///
+    /// Only for a call that was really given, and after the completions were published. Where the ring
+    /// suppressed it, the guest may be past the point at which it frees frames.
+    pub fn rx_called(&mut self) -> bool {
+        let pending = self.since_ns.is_some();
+        self.delivered();
+        pending
+    }
+
+    /// Whether completions are held, and the deadline for them (ns).
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.since_ns.map(|since_ns| since_ns.saturating_add(self.hold_ns_max))
+    }
+
+    /// Sets how long completions may wait (ns). A deadline that stands already may still be kept.
+    pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold_ns_max = hold_ns_max;
+    }
+
+    /// The queue starts anew: forget what is pending.
+    pub fn reset(&mut self) {
+        self.delivered();
+    }
+
+    fn verdict(&self, now_ns: u64) -> Verdict {
+        match self.deadline_ns() {
+            Some(until_ns) if until_ns > now_ns => Verdict::HoldUntil(until_ns),
+            _ => Verdict::Call,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMIT_NS: u64 = 1_000;
+    const RING: u32 = 256;
+
+    fn small(completions: &mut Completions, now_ns: u64) -> Verdict {
+        completions.completed(now_ns, 4, 4 * 64, 10, RING)
+    }
+
+    #[test]
+    fn small_frames_are_held_from_the_earliest_completion_on() {
+        let mut completions = Completions::new(LIMIT_NS);
+        assert_eq!(small(&mut completions, 10), Verdict::HoldUntil(1_010));
+        assert_eq!(small(&mut completions, 500), Verdict::HoldUntil(1_010));
+        assert_eq!(completions.expired(1_010), Verdict::Call);
+        completions.delivered();
+        assert_eq!(small(&mut completions, 2_000), Verdict::HoldUntil(3_000));
+    }
+
+    #[test]
+    fn bulk_data_is_completed_at_once() {
+        let mut completions = Completions::new(LIMIT_NS);
+        assert_eq!(completions.completed(0, 2, 2 * 1_514, 10, RING), Verdict::Call);
+        completions.delivered();
+        assert_eq!(completions.completed(0, 1, 65_549, 10, RING), Verdict::Call);
+        completions.delivered();
+        assert_eq!(small(&mut completions, 5), Verdict::HoldUntil(1_005), "acknowledgements");
+    }
+
+    #[test]
+    fn a_ring_that_runs_full_is_completed_at_once() {
+        let mut completions = Completions::new(LIMIT_NS);
+        let half = RING / 2;
+        assert_eq!(completions.completed(0, 1, 64, half, RING), Verdict::HoldUntil(1_000));
+        assert_eq!(completions.completed(1, 1, 64, half + 1, RING), Verdict::Call);
+        assert_eq!(completions.completed(1, 1, 64, 1, 1), Verdict::Call, "a ring of one");
+    }
+
+    #[test]
+    fn a_call_for_received_frames_saves_that_for_transmitted_ones() {
+        let mut completions = Completions::new(LIMIT_NS);
+        assert!(!completions.rx_called());
+        assert_eq!(small(&mut completions, 0), Verdict::HoldUntil(1_000));
+        assert!(completions.rx_called());
+        assert_eq!(completions.deadline_ns(), None);
+        assert_eq!(completions.expired(1_000), Verdict::Call, "a timer left over loses nothing");
+    }
+
+    #[test]
+    fn no_limit_holds_nothing() {
+        let mut completions = Completions::new(LIMIT_NS);
+        completions.set_hold_ns_max(0);
+        assert_eq!(small(&mut completions, 7), Verdict::Call);
+        completions.reset();
+        assert_eq!(completions.deadline_ns(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_completion_is_held_past_the_limit(
+            hold_ns_max in prop_oneof![0..2_000_000u64, Just(u64::MAX)],
+            batches in prop::collection::vec(
+                (0..3_000_000u64, any::<u32>(), any::<u64>(), 0..300u32, any::<bool>()), 1..100),
+        ) {
+            let mut completions = Completions::new(hold_ns_max);
+            let (mut now_ns, mut since_ns) = (0u64, None);
+            for (gap_ns, frames, bytes, unreclaimed, rx_called) in batches {
+                now_ns += gap_ns;
+                if let Some(until_ns) = completions.deadline_ns().filter(|&at| at <= now_ns) {
+                    prop_assert_eq!(completions.expired(until_ns), Verdict::Call);
+                    completions.delivered();
+                    since_ns = None;
+                }
+                if rx_called {
+                    completions.rx_called();
+                    since_ns = None;
+                }
+                let earliest_ns: u64 = *since_ns.get_or_insert(now_ns);
+                match completions.completed(now_ns, frames, bytes, unreclaimed, RING) {
+                    Verdict::Call => {
+                        completions.delivered();
+                        since_ns = None;
+                    }
+                    Verdict::HoldUntil(until_ns) => {
+                        prop_assert!(until_ns > now_ns);
+                        prop_assert!(until_ns <= earliest_ns.saturating_add(hold_ns_max));
+                        prop_assert!(unreclaimed <= RING / 2);
+                        prop_assert_eq!(completions.deadline_ns(), Some(until_ns));
+                    }
+                }
+            }
+        }
+    }
+}

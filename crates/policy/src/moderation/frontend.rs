@@ -1,0 +1,110 @@
+//! The guest polls on its own timer (Dong 2011 §4.1, FVIC).
+
+use super::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+
+/// Deliveries that [`Frontend::decision`] looks back on.
+const DELIVERIES: u32 = u64::BITS;
+
+/// Leaves the holding to the guest: a call for every batch that the guest has not suppressed calls
+/// for, and none held.
+///
+/// The guest's part is a driver that takes no interrupts while a timer of its own polls the ring.
+/// On a stock Linux guest `weir-agent` makes `virtio_net` do that: with `napi_defer_hard_irqs` the
+/// driver, when it finds the ring empty, does not ask for calls again but polls after
+/// `gro_flush_timeout`, and only after so many empty polls in a row asks for calls. The agent sets
+/// that timeout within the queue's share of the budget. In the ring this is ordinary suppression
+/// (virtio 1.2 §2.7.7), which the engine finds when it is told to call.
+///
+/// So the right verdict is always [`Verdict::Call`]. Where the guest polls, the ring turns the call
+/// into nothing. Where it does not (no agent, the timer has run out, the agent has died), the driver
+/// waits for the call, and a hold here would come on top of the guest's own and could pass
+/// the limit. No frame is left behind either way: a driver that asks for calls again looks at the ring
+/// once more after it has asked (§2.7.7.1).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frontend {
+    hold_ns_max: u64,
+    /// One bit for each of the last deliveries, the newest lowest: the guest was polling.
+    polled: u64,
+    /// How many bits of it mean something.
+    seen: u32,
+}
+
+impl Frontend {
+    /// A policy that has seen no delivery. `hold_ns_max`: what the guest's timer is set within.
+    pub const fn new(hold_ns_max: u64) -> Self {
+        Self { hold_ns_max, polled: 0, seen: 0 }
+    }
+
+    /// Whether the guest polled at most of the last deliveries.
+    fn guest_polls(&self) -> bool {
+        2 * self.polled.count_ones() > self.seen
+    }
+}
+
+impl Moderation for Frontend {
+    fn kind(&self) -> Kind {
+        Kind::Frontend
+    }
+
+    fn published(&mut self, _now_ns: u64, _batch: Batch) -> Verdict {
+        Verdict::Call
+    }
+
+    /// Not reached, since no deadline is given; see [`super::Immediate`].
+    fn expired(&mut self, _now_ns: u64) -> Verdict {
+        Verdict::Call
+    }
+
+    fn delivered(&mut self, _now_ns: u64, how: Delivery) {
+        let polled = matches!(how, Delivery::Suppressed | Delivery::Polled);
+        self.polled = self.polled << 1 | u64::from(polled);
+        self.seen = (self.seen + 1).min(DELIVERIES);
+    }
+
+    fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold_ns_max = hold_ns_max;
+    }
+
+    fn reset(&mut self) {
+        *self = Self::new(self.hold_ns_max);
+    }
+
+    fn decision(&self) -> Decision {
+        if self.guest_polls() {
+            Decision { hold_ns: self.hold_ns_max, reason: "the guest polls on its own timer" }
+        } else {
+            Decision { hold_ns: 0, reason: "the guest wants calls: it does not poll" }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_batch_is_called_for_whether_the_guest_polls_or_not() {
+        let mut policy = Frontend::new(1_000_000);
+        for how in [Delivery::Called, Delivery::Suppressed, Delivery::Polled, Delivery::Called] {
+            let batch = Batch { frames: 1, bytes: 64, arrived_ns: 0 };
+            assert_eq!(policy.published(0, batch), Verdict::Call);
+            policy.delivered(0, how);
+        }
+        assert_eq!(policy.expired(0), Verdict::Call);
+    }
+
+    #[test]
+    fn decision_says_whether_the_guest_polls() {
+        let mut policy = Frontend::new(500);
+        assert_eq!(policy.decision().hold_ns, 0);
+        for _ in 0..DELIVERIES {
+            policy.delivered(0, Delivery::Suppressed);
+        }
+        let reason = "the guest polls on its own timer";
+        assert_eq!(policy.decision(), Decision { hold_ns: 500, reason });
+        for _ in 0..DELIVERIES / 2 {
+            policy.delivered(0, Delivery::Called);
+        }
+        assert_eq!(policy.decision().hold_ns, 0, "its agent has died");
+    }
+}
