@@ -1,0 +1,311 @@
+//! The program: the session's actions done, on one thread that sleeps in `poll`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use weir_limits::AGENT_PERIOD_NS;
+use weir_wire::Mac;
+
+use crate::args::Args;
+use crate::channel::{Channel, ChannelError};
+use crate::deferral::{Deferral, DeferralError};
+use crate::guest::{FileError, Guest, VirtioNet};
+use crate::port::{Port, PortError};
+use crate::protocol::{Applied, GuestMessage, Hello, HostMessage, Text, VERSION};
+use crate::report::Reporter;
+use crate::session::{Action, OtherVersion, Session};
+use crate::state::{StateError, StateFile};
+
+/// Why the agent ends.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The guest has no port to the host.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The state file can't be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A setting can't be restored.
+    #[error("not restored: {0}")]
+    Restore(#[source] DeferralError),
+    /// A file of the kernel's can't be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Signals or `poll` failed.
+    #[error("system: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Why one connection ended; the agent tries again.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error(transparent)]
+    Channel(ChannelError),
+    #[error(transparent)]
+    OtherVersion(OtherVersion),
+}
+
+/// What ends a conversation.
+enum End {
+    Signal,
+    Lost(Lost),
+    Failed(AgentError),
+}
+
+impl From<ChannelError> for End {
+    fn from(error: ChannelError) -> Self {
+        Self::Lost(Lost::Channel(error))
+    }
+}
+
+impl From<OtherVersion> for End {
+    fn from(error: OtherVersion) -> Self {
+        Self::Lost(Lost::OtherVersion(error))
+    }
+}
+
+impl From<AgentError> for End {
+    fn from(error: AgentError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Runs until SIGTERM, SIGINT or SIGHUP, and leaves every interface as it was found.
+///
+/// # Errors
+/// [`AgentError`]
+pub fn run(args: &Args) -> Result<(), AgentError> {
+    let signals = signals()?;
+    let guest = Guest::new(&args.root);
+    let state = StateFile::lock(&args.state)?;
+    let deferral = Deferral::recover(guest.clone(), state).map_err(AgentError::Restore)?;
+    let mut agent = Agent {
+        guest,
+        deferral,
+        session: Session::new(seed()),
+        interfaces: Vec::new(),
+        reporter: Reporter::default(),
+        start: Instant::now(),
+    };
+    let served = agent.serve(&args.host(), &signals);
+    let restored = agent.deferral.restore_all().map_err(AgentError::Restore);
+    served.and(restored)
+}
+
+/// Nanoseconds since `start`.
+pub(crate) fn elapsed_ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+struct Agent {
+    guest: Guest,
+    deferral: Deferral,
+    session: Session,
+    /// Those of the last hello.
+    interfaces: Vec<VirtioNet>,
+    reporter: Reporter,
+    start: Instant,
+}
+
+impl Agent {
+    /// Connects, again and again, until a signal.
+    fn serve(&mut self, port: &Port, signals: &UnixStream) -> Result<(), AgentError> {
+        let mut connected_before = false;
+        let mut told = String::new();
+        loop {
+            let lost = match port.open() {
+                Ok(stream) => {
+                    connected_before = true;
+                    match self.converse(stream, signals) {
+                        End::Signal => return Ok(()),
+                        End::Failed(error) => return Err(error),
+                        End::Lost(lost) => lost.to_string(),
+                    }
+                }
+                // A port that was there comes back, perhaps.
+                Err(error) if connected_before || error.is_of_host() => error.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+            // Once, and not each second.
+            if lost != told {
+                log(&format!("{lost}; trying again each second"));
+                told = lost;
+            }
+            if wait(signals, None, AGENT_PERIOD_NS)?.signal {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Serves one connection. Every interface is as it was found when it returns, or the end is a
+    /// failure.
+    fn converse(&mut self, stream: File, signals: &UnixStream) -> End {
+        let mut channel = Channel::new(stream);
+        channel.end_line();
+        self.session.connected(self.now_ns());
+        let end = match self.exchange(&mut channel, signals) {
+            Ok(never) => match never {},
+            Err(end) => end,
+        };
+        if let Some(action) = self.session.closed()
+            && let Err(End::Failed(error)) = self.perform(action, &mut channel)
+        {
+            return End::Failed(error);
+        }
+        if matches!(end, End::Signal) {
+            // Whether weir still hears it makes no difference to the guest.
+            let _ = channel.send(&GuestMessage::Bye);
+        }
+        end
+    }
+
+    fn exchange(
+        &mut self,
+        channel: &mut Channel<File>,
+        signals: &UnixStream,
+    ) -> Result<std::convert::Infallible, End> {
+        loop {
+            while let Some(message) = channel.next::<HostMessage>()? {
+                let was_open = self.session.is_open();
+                if let Some(action) = self.session.received(message, self.now_ns())? {
+                    self.perform(action, channel)?;
+                }
+                if self.session.is_open() && !was_open {
+                    log("weir has answered");
+                    self.reporter.restart();
+                    self.report(channel)?;
+                }
+            }
+            while let Some(action) = self.session.due(self.now_ns()) {
+                self.perform(action, channel)?;
+            }
+            let deadline_ns = self.session.deadline_ns().unwrap_or_else(|| self.now_ns());
+            let timeout_ns = deadline_ns.saturating_sub(self.now_ns());
+            let ready = wait(signals, Some(channel), timeout_ns).map_err(AgentError::System)?;
+            if ready.signal {
+                return Err(End::Signal);
+            }
+            if ready.readable {
+                channel.fill()?;
+            }
+            channel.flush()?;
+        }
+    }
+
+    fn perform(&mut self, action: Action, channel: &mut Channel<File>) -> Result<(), End> {
+        match action {
+            Action::Hello { session } => self.hello(session, channel),
+            Action::Report => self.report(channel),
+            Action::Apply { mac, poll_ns } => self.apply(mac, poll_ns, channel),
+            Action::Restore(reason) => {
+                if self.deferral.is_changed() {
+                    log(&format!("restoring what was found: {reason}"));
+                }
+                Ok(self.deferral.restore_all().map_err(AgentError::Restore)?)
+            }
+        }
+    }
+
+    fn hello(&mut self, session: u32, channel: &mut Channel<File>) -> Result<(), End> {
+        channel.flush()?;
+        if channel.wants_write() {
+            // Nobody reads yet, and hellos must not pile up.
+            return Ok(());
+        }
+        self.interfaces = self.guest.interfaces().map_err(AgentError::File)?;
+        let hello = Hello {
+            version: VERSION,
+            session,
+            agent: Text::new(env!("CARGO_PKG_VERSION")),
+            kernel: self.guest.kernel().map_err(AgentError::File)?,
+            interfaces: self.interfaces.iter().map(|known| known.interface.clone()).collect(),
+        };
+        Ok(channel.send(&GuestMessage::Hello(hello))?)
+    }
+
+    fn report(&mut self, channel: &mut Channel<File>) -> Result<(), End> {
+        let interfaces = self.guest.interfaces().map_err(AgentError::File)?;
+        if interfaces != self.interfaces {
+            let action = self.session.interfaces_changed(self.now_ns());
+            return action.map_or(Ok(()), |action| self.perform(action, channel));
+        }
+        let sample = self.guest.sample(&interfaces, self.now_ns()).map_err(AgentError::File)?;
+        for report in self.reporter.next(sample) {
+            channel.send(&GuestMessage::Report(report))?;
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        mac: Mac,
+        poll_ns: Option<u64>,
+        channel: &mut Channel<File>,
+    ) -> Result<(), End> {
+        let error = self.deferral.apply(mac, poll_ns).err().map(|error| error.to_string());
+        if let Some(error) = &error {
+            log(&format!("not applied to {mac}: {error}"));
+        }
+        let error = error.as_deref().map(Text::new);
+        Ok(channel.send(&GuestMessage::Applied(Applied { mac, poll_ns, error }))?)
+    }
+
+    fn now_ns(&self) -> u64 {
+        elapsed_ns(self.start)
+    }
+}
+
+struct Ready {
+    signal: bool,
+    readable: bool,
+}
+
+/// Sleeps until a signal, until the channel can be used, or for `timeout_ns`.
+fn wait(
+    signals: &UnixStream,
+    channel: Option<&Channel<File>>,
+    timeout_ns: u64,
+) -> io::Result<Ready> {
+    let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+    if let Some(channel) = channel {
+        let mut events = PollFlags::IN;
+        events.set(PollFlags::OUT, channel.wants_write());
+        fds.push(PollFd::from_borrowed_fd(channel.stream().as_fd(), events));
+    }
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut ready = fds.iter().map(|fd| fd.revents().difference(PollFlags::OUT));
+    let mut next_ready = || ready.next().is_some_and(|events| !events.is_empty());
+    Ok(Ready { signal: next_ready(), readable: next_ready() })
+}
+
+/// A socket that becomes readable when the agent should end.
+fn signals() -> io::Result<UnixStream> {
+    let (readable, written) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, written.try_clone()?)?;
+    }
+    Ok(readable)
+}
+
+/// Differs from one start of the agent to the next.
+fn seed() -> u32 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_1970.subsec_nanos() ^ std::process::id().rotate_left(16)
+}
+
+/// One line for the service's log. Nobody may be left to read it.
+fn log(text: &str) {
+    let _ = writeln!(io::stderr(), "weir-agent: {text}");
+}

@@ -1,0 +1,153 @@
+//! Front-end coalescing on a stock `virtio_net` (Dong 2011 §4.1): NAPI polls on a timer instead of being
+//! woken by an interrupt.
+//!
+//! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n the kernel leaves a queue's interrupts off
+//! after a poll that found frames, polls again t later, and turns them back on after n polls in a row that
+//! found nothing (`napi_complete_done`).
+
+use weir_limits::{
+    AGENT_EMPTY_POLLS_MIN, AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_POLL_PAUSE_NS,
+};
+use weir_wire::Mac;
+
+use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, VirtioNet};
+use crate::state::{Found, StateError, StateFile};
+
+/// Why an interface is not as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum DeferralError {
+    /// No virtio-net interface has that address.
+    #[error("no virtio-net interface has the address {mac}")]
+    NoInterface {
+        /// The address.
+        mac: Mac,
+    },
+    /// The kernel can't do it.
+    #[error("{name} cannot poll on a timer: that takes Linux 5.8 or later")]
+    CannotDefer {
+        /// The interface.
+        name: String,
+    },
+    /// An interval that makes no sense.
+    #[error("an interval of {poll_ns} ns is outside {AGENT_POLL_NS_MIN} to {AGENT_POLL_NS_MAX} ns")]
+    Range {
+        /// The interval (ns).
+        poll_ns: u64,
+    },
+    /// A setting can't be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// What was found can't be kept, and so nothing is changed.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Polls in a row that find nothing before a queue's interrupts come back on.
+///
+/// An empty poll is a timer interrupt, about what the interrupt costs that it saves. So as few as
+/// possible, but two: frames that come once in an interval on average leave every third interval empty,
+/// and two in a row are rarer. And enough for the pause between two bursts of a worker that naps, or
+/// short intervals would end at each. A large number does not help a load that goes on, and where it
+/// ends each empty poll is a waste.
+pub(crate) fn empty_polls(poll_ns: u64) -> u64 {
+    u64::from(AGENT_EMPTY_POLLS_MIN) + AGENT_POLL_PAUSE_NS.div_ceil(poll_ns.max(1))
+}
+
+/// The interfaces that were changed, and how they were found.
+#[derive(Debug)]
+pub(crate) struct Deferral {
+    guest: Guest,
+    state: StateFile,
+    found: Vec<Found>,
+}
+
+impl Deferral {
+    /// Restores what an agent before has left changed.
+    pub(crate) fn recover(guest: Guest, state: StateFile) -> Result<Self, DeferralError> {
+        let found = state.load()?;
+        let mut deferral = Self { guest, state, found };
+        deferral.restore_all()?;
+        Ok(deferral)
+    }
+
+    /// Whether some interface is not as it was found.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// Makes an interface poll at `poll_ns`, or be as it was found. After an error it is as it was
+    /// found, if that could be done.
+    pub(crate) fn apply(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), DeferralError> {
+        let interfaces = self.guest.interfaces()?;
+        let interface = interfaces
+            .iter()
+            .find(|interface| interface.interface.mac == mac)
+            .ok_or(DeferralError::NoInterface { mac })?;
+        let result = match poll_ns {
+            Some(poll_ns) => self.poll(interface, poll_ns),
+            None => return self.restore(mac),
+        };
+        result.inspect_err(|_| {
+            // The first error says more; what stays changed here is tried again at the end.
+            let _ = self.restore(mac);
+        })
+    }
+
+    /// Makes every interface as it was found, each although another may fail.
+    pub(crate) fn restore_all(&mut self) -> Result<(), DeferralError> {
+        let macs: Vec<Mac> = self.found.iter().map(|found| found.mac).collect();
+        let mut result = Ok(());
+        for mac in macs {
+            result = result.and(self.restore(mac));
+        }
+        result
+    }
+
+    fn poll(&mut self, interface: &VirtioNet, poll_ns: u64) -> Result<(), DeferralError> {
+        if !(AGENT_POLL_NS_MIN..=AGENT_POLL_NS_MAX).contains(&poll_ns) {
+            return Err(DeferralError::Range { poll_ns });
+        }
+        if !interface.interface.can_defer {
+            return Err(DeferralError::CannotDefer {
+                name: interface.interface.name.as_str().to_owned(),
+            });
+        }
+        let mac = interface.interface.mac;
+        if !self.found.iter().any(|found| found.mac == mac) {
+            let found = Found {
+                mac,
+                napi_defer_hard_irqs: interface.number(DEFER_HARD_IRQS)?,
+                gro_flush_timeout: interface.number(FLUSH_TIMEOUT)?,
+            };
+            let mut all = self.found.clone();
+            all.push(found);
+            self.state.save(&all)?;
+            self.found = all;
+        }
+        write(interface, FLUSH_TIMEOUT, poll_ns)?;
+        write(interface, DEFER_HARD_IRQS, empty_polls(poll_ns))
+    }
+
+    fn restore(&mut self, mac: Mac) -> Result<(), DeferralError> {
+        let Some(found) = self.found.iter().copied().find(|found| found.mac == mac) else {
+            return Ok(());
+        };
+        let interfaces = self.guest.interfaces()?;
+        // An interface that is gone has taken its settings with it.
+        if let Some(interface) = interfaces.iter().find(|interface| interface.interface.mac == mac)
+        {
+            write(interface, DEFER_HARD_IRQS, found.napi_defer_hard_irqs)?;
+            write(interface, FLUSH_TIMEOUT, found.gro_flush_timeout)?;
+        }
+        self.found.retain(|found| found.mac != mac);
+        Ok(self.state.save(&self.found)?)
+    }
+}
+
+fn write(interface: &VirtioNet, name: &str, value: u64) -> Result<(), DeferralError> {
+    let path = interface.file(name);
+    Ok(std::fs::write(&path, value.to_string()).map_err(FileError::at(&path))?)
+}
+
+#[cfg(test)]
+mod tests;

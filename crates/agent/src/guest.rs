@@ -1,0 +1,140 @@
+//! What the guest's `/sys` and `/proc` say about its virtio-net interfaces.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use weir_limits::{AGENT_INTERFACES_MAX, AGENT_PROC_BYTES_MAX};
+use weir_wire::Mac;
+
+use crate::cpu;
+use crate::interrupts::queue_interrupts;
+use crate::protocol::{Interface, Text};
+use crate::report::{Counts, Sample};
+
+/// The file of `/sys/class/net/IF` with the number of empty polls before interrupts come back on.
+pub(crate) const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
+/// The file of `/sys/class/net/IF` with the interval at which NAPI polls meanwhile (ns).
+pub(crate) const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
+
+/// A file that can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct FileError {
+    /// Which file.
+    pub path: PathBuf,
+    /// What happened.
+    pub source: io::Error,
+}
+
+impl FileError {
+    pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { path: path.into(), source }
+    }
+}
+
+/// One virtio-net interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VirtioNet {
+    pub(crate) interface: Interface,
+    /// The device as `/proc/interrupts` has it: `virtio2`.
+    device: String,
+    /// Its directory in `/sys/class/net`.
+    dir: PathBuf,
+}
+
+impl VirtioNet {
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// One of its files in `/sys/class/net`.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The number in one of its files.
+    pub(crate) fn number(&self, name: &str) -> Result<u64, FileError> {
+        let path = self.file(name);
+        let text = read(&path)?;
+        text.trim().parse().map_err(|_| FileError {
+            source: io::Error::other(format!("{:?} is no number", text.trim())),
+            path,
+        })
+    }
+}
+
+/// The system that the agent runs in.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    root: PathBuf,
+}
+
+impl Guest {
+    /// `root` is `/`, but for tests.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The kernel's release, as `uname -r` has it.
+    pub(crate) fn kernel(&self) -> Result<Text, FileError> {
+        Ok(Text::new(read(&self.root.join("proc/sys/kernel/osrelease"))?.trim()))
+    }
+
+    /// The interfaces whose driver is `virtio_net`, by name; no more than `AGENT_INTERFACES_MAX`.
+    pub(crate) fn interfaces(&self) -> Result<Vec<VirtioNet>, FileError> {
+        let net = self.root.join("sys/class/net");
+        let entries = fs::read_dir(&net).map_err(FileError::at(&net))?;
+        let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        let found = names.iter().filter_map(|name| virtio_net(net.join(name), name));
+        Ok(found.take(AGENT_INTERFACES_MAX).collect())
+    }
+
+    /// What the counters say at `now_ns`. An interface that is gone meanwhile is left out.
+    pub(crate) fn sample(
+        &self,
+        interfaces: &[VirtioNet],
+        now_ns: u64,
+    ) -> Result<Sample, FileError> {
+        let path = self.root.join("proc/stat");
+        let ticks = rustix::param::clock_ticks_per_second();
+        let cpu_ns = cpu::kernel_ns(&read(&path)?, ticks).ok_or_else(|| FileError {
+            path,
+            source: io::Error::other("no line with the times of all CPUs"),
+        })?;
+        let all_interrupts = read(&self.root.join("proc/interrupts"))?;
+        let counts = interfaces.iter().filter_map(|interface| {
+            Some(Counts {
+                mac: interface.interface.mac,
+                interrupts: queue_interrupts(&all_interrupts, &interface.device),
+                rx_packets: interface.number("statistics/rx_packets").ok()?,
+            })
+        });
+        Ok(Sample { at_ns: now_ns, cpu_ns, counts: counts.collect() })
+    }
+}
+
+/// The interface in `dir`, if its driver is `virtio_net`.
+fn virtio_net(dir: PathBuf, name: &OsStr) -> Option<VirtioNet> {
+    let device_link = dir.join("device");
+    let driver = fs::read_link(device_link.join("driver")).ok()?;
+    if driver.file_name()? != "virtio_net" {
+        return None;
+    }
+    let device = fs::read_link(device_link).ok()?.file_name()?.to_str()?.to_owned();
+    let mac: Mac = read(&dir.join("address")).ok()?.trim().parse().ok()?;
+    let can_defer = dir.join(DEFER_HARD_IRQS).exists() && dir.join(FLUSH_TIMEOUT).exists();
+    let name = Text::new(&name.to_string_lossy());
+    Some(VirtioNet { interface: Interface { mac, name, can_defer }, device, dir })
+}
+
+/// A file of the kernel's, which has no length until it is read.
+fn read(path: &Path) -> Result<String, FileError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(AGENT_PROC_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(FileError::at(path))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,174 @@
+//! weir's side of one agent: the connection of one virtual machine's port.
+//!
+//! The caller owns the thread and the clock. It watches the link's descriptor, level-triggered, and
+//! calls [`AgentLink::readable`], [`AgentLink::writable`] while [`AgentLink::wants_write`], and
+//! [`AgentLink::tick`] at [`AgentLink::deadline_ns`] or more often. After any error it drops the link,
+//! and does well to wait a second before it takes the next connection of that virtual machine.
+
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_READ_BYTES_MAX};
+use weir_wire::Mac;
+
+use crate::channel::{Channel, ChannelError};
+use crate::protocol::{GuestMessage, HostMessage, VERSION};
+use session::{Due, HostSession};
+pub use session::{Event, Violation};
+
+/// Why a link is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The connection ended, or what came over it is no message.
+    #[error("agent: {0}")]
+    Channel(#[from] ChannelError),
+    /// The agent broke the rules.
+    #[error("agent: {0}")]
+    Violation(#[from] Violation),
+}
+
+/// Why a setting is not sent. The link goes on, but for [`SetError::Link`].
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// No agent has said hello.
+    #[error("no agent in the guest")]
+    NoAgent,
+    /// Not an interface of this virtual machine.
+    #[error("{mac} is not an interface of this virtual machine")]
+    NotServed {
+        /// The address.
+        mac: Mac,
+    },
+    /// No guest polls at that interval.
+    #[error("an interval of {poll_ns} ns is outside {AGENT_POLL_NS_MIN} to {AGENT_POLL_NS_MAX} ns")]
+    Range {
+        /// The interval (ns).
+        poll_ns: u64,
+    },
+    /// The link is of no more use.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// The connection to one agent.
+#[derive(Debug)]
+pub struct AgentLink {
+    channel: Channel<UnixStream>,
+    session: HostSession,
+}
+
+impl AgentLink {
+    /// A connection that was accepted from the port of a virtual machine whose interfaces have the
+    /// addresses `macs`. What an agent says about others is passed over.
+    ///
+    /// # Errors
+    /// The stream can't be made not to block.
+    pub fn new(stream: UnixStream, macs: Vec<Mac>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { channel: Channel::new(stream), session: HostSession::new(macs) })
+    }
+
+    /// Reads what has come, at most `AGENT_READ_BYTES_MAX`, and answers a hello.
+    ///
+    /// # Errors
+    /// [`LinkError`]; what came before the error is lost with the link.
+    pub fn readable(
+        &mut self,
+        now_ns: u64,
+    ) -> Result<impl Iterator<Item = Event> + use<>, LinkError> {
+        let mut events = Vec::new();
+        let mut read = 0;
+        while read < AGENT_READ_BYTES_MAX
+            && let Some(len) = self.channel.fill()?
+        {
+            read += len;
+            self.session.count_bytes(len, now_ns)?;
+            while let Some(message) = self.channel.next::<GuestMessage>()? {
+                let event = self.session.received(message, now_ns)?;
+                if let Some(Event::Hello(hello)) = &event {
+                    let welcome = HostMessage::Welcome { version: VERSION, session: hello.session };
+                    self.channel.send(&welcome)?;
+                }
+                events.extend(event);
+            }
+        }
+        Ok(events.into_iter())
+    }
+
+    /// Whether an agent has said hello and was heard lately.
+    pub fn has_agent(&self) -> bool {
+        self.session.is_open()
+    }
+
+    /// Asks for an interface to be polled at `poll_ns`, or to be made as it was found. The answer is an
+    /// [`Event::Applied`].
+    ///
+    /// # Errors
+    /// [`SetError`]
+    pub fn set(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), SetError> {
+        if !self.session.is_open() {
+            return Err(SetError::NoAgent);
+        }
+        if !self.session.serves(mac) {
+            return Err(SetError::NotServed { mac });
+        }
+        if let Some(poll_ns) = poll_ns
+            && !(AGENT_POLL_NS_MIN..=AGENT_POLL_NS_MAX).contains(&poll_ns)
+        {
+            return Err(SetError::Range { poll_ns });
+        }
+        let sent = self.channel.send(&HostMessage::Set { mac, poll_ns });
+        sent.map_err(|error| SetError::Link(error.into()))
+    }
+
+    /// Pings an agent each second, and takes one that says nothing for three seconds for gone.
+    ///
+    /// # Errors
+    /// [`LinkError::Channel`]
+    pub fn tick(&mut self, now_ns: u64) -> Result<Option<Event>, LinkError> {
+        match self.session.due(now_ns) {
+            Some(Due::Ping) => {
+                self.channel.send(&HostMessage::Ping)?;
+                Ok(None)
+            }
+            Some(Due::Gone) => Ok(Some(Event::Gone)),
+            None => Ok(None),
+        }
+    }
+
+    /// When [`AgentLink::tick`] is to be called at the latest (ns); `None` while there is no agent.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.session.deadline_ns()
+    }
+
+    /// Whether something waits for the connection to become writable.
+    pub fn wants_write(&self) -> bool {
+        self.channel.wants_write()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// [`LinkError::Channel`]
+    pub fn writable(&mut self) -> Result<(), LinkError> {
+        Ok(self.channel.flush()?)
+    }
+
+    /// Says that weir wants nothing more. Without it the agent notices by the silence, or by the end of
+    /// the connection.
+    pub fn bye(mut self) {
+        // An agent that does not hear it restores as well.
+        let _ = self.channel.send(&HostMessage::Bye);
+    }
+}
+
+impl AsFd for AgentLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.stream().as_fd()
+    }
+}

@@ -1,0 +1,196 @@
+//! weir's side of the conversation. Pure: times and messages in, events out.
+//!
+//! An agent is software in a guest, and the guest may be hostile. What it says is about the interfaces
+//! of its own virtual machine only, is believed within bounds, and comes at a bounded rate.
+
+use weir_limits::{
+    AGENT_BYTES_PER_S_MAX, AGENT_COST_NS_MAX, AGENT_COST_NS_MIN, AGENT_CPUS_MAX,
+    AGENT_EVENTS_PER_S_MAX, AGENT_INTERVAL_NS_MAX, AGENT_LINES_PER_S_MAX, AGENT_PERIOD_NS,
+    AGENT_SILENCE_NS,
+};
+use weir_wire::Mac;
+
+use crate::protocol::{Applied, GuestMessage, Hello, Report, VERSION};
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What the switch learns from an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An agent is there, and each interface is as it was found. Only those of this virtual machine are
+    /// listed.
+    Hello(Hello),
+    /// What happened at an interface, with each number brought into what is possible.
+    Report(Report),
+    /// What became of a setting.
+    Applied(Applied),
+    /// The agent is gone, and each interface is as it was found. The connection stays: a virtio-serial
+    /// port has no end while the virtual machine runs.
+    Gone,
+}
+
+/// What no agent of weir's does. The connection is to be closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Too much of it.
+    #[error("more than {AGENT_LINES_PER_S_MAX} lines or {AGENT_BYTES_PER_S_MAX} bytes a second")]
+    Flood,
+    /// Another version of the protocol.
+    #[error(
+        "the agent speaks version {agent} of the protocol, weir version {VERSION}: update one of them"
+    )]
+    OtherVersion {
+        /// The agent's.
+        agent: u32,
+    },
+    /// A report about no time, or about too long a time.
+    #[error("a report about {interval_ns} ns, of at most {AGENT_INTERVAL_NS_MAX}")]
+    Interval {
+        /// The time it is about (ns).
+        interval_ns: u64,
+    },
+}
+
+/// One agent, as weir sees it.
+#[derive(Debug)]
+pub(super) struct HostSession {
+    /// The virtual machine's interfaces.
+    macs: Vec<Mac>,
+    open: Option<Open>,
+    lines: Rate,
+    bytes: Rate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    heard_ns: u64,
+    ping_at_ns: u64,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Ping,
+    Gone,
+}
+
+impl HostSession {
+    pub(super) const fn new(macs: Vec<Mac>) -> Self {
+        Self {
+            macs,
+            open: None,
+            lines: Rate::at_most(AGENT_LINES_PER_S_MAX),
+            bytes: Rate::at_most(AGENT_BYTES_PER_S_MAX),
+        }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    pub(super) fn serves(&self, mac: Mac) -> bool {
+        self.macs.contains(&mac)
+    }
+
+    /// So many bytes came, whatever they are.
+    pub(super) fn count_bytes(&mut self, len: usize, now_ns: u64) -> Result<(), Violation> {
+        self.bytes.take(len, now_ns)
+    }
+
+    /// A message came at `now_ns`. A [`Event::Hello`] is to be answered with a welcome.
+    pub(super) fn received(
+        &mut self,
+        message: GuestMessage,
+        now_ns: u64,
+    ) -> Result<Option<Event>, Violation> {
+        self.lines.take(1, now_ns)?;
+        if let GuestMessage::Hello(mut hello) = message {
+            if hello.version != VERSION {
+                return Err(Violation::OtherVersion { agent: hello.version });
+            }
+            hello.interfaces.retain(|interface| self.serves(interface.mac));
+            self.open = Some(Open { heard_ns: now_ns, ping_at_ns: now_ns + AGENT_PERIOD_NS });
+            return Ok(Some(Event::Hello(hello)));
+        }
+        // An agent that was taken for gone learns by our silence to greet again.
+        let Some(open) = &mut self.open else { return Ok(None) };
+        open.heard_ns = now_ns;
+        Ok(match message {
+            GuestMessage::Hello(_) => None,
+            GuestMessage::Report(report) if self.serves(report.mac) => {
+                Some(Event::Report(believable(report)?))
+            }
+            GuestMessage::Applied(applied) if self.serves(applied.mac) => {
+                Some(Event::Applied(applied))
+            }
+            // Other interfaces of the guest are not weir's.
+            GuestMessage::Report(_) | GuestMessage::Applied(_) => None,
+            GuestMessage::Bye => {
+                self.open = None;
+                Some(Event::Gone)
+            }
+        })
+    }
+
+    /// What is due at `now_ns`, if anything.
+    pub(super) fn due(&mut self, now_ns: u64) -> Option<Due> {
+        let open = self.open.as_mut()?;
+        if open.heard_ns.saturating_add(AGENT_SILENCE_NS) <= now_ns {
+            self.open = None;
+            return Some(Due::Gone);
+        }
+        (open.ping_at_ns <= now_ns).then(|| {
+            open.ping_at_ns = now_ns + AGENT_PERIOD_NS;
+            Due::Ping
+        })
+    }
+
+    /// When [`HostSession::due`] has something to say at the latest; `None` while there is no agent.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let open = self.open?;
+        Some(open.ping_at_ns.min(open.heard_ns.saturating_add(AGENT_SILENCE_NS)))
+    }
+}
+
+/// A rate, of which a second's worth may come at once after a rest.
+#[derive(Debug)]
+struct Rate {
+    per_second: u32,
+    /// When what came so far would have come at the highest rate (ns).
+    until_ns: u64,
+}
+
+impl Rate {
+    const fn at_most(per_second: u32) -> Self {
+        Self { per_second, until_ns: 0 }
+    }
+
+    fn take(&mut self, count: usize, now_ns: u64) -> Result<(), Violation> {
+        let takes_ns = (count as u64).saturating_mul(NS_PER_SECOND) / u64::from(self.per_second);
+        self.until_ns = self.until_ns.max(now_ns).saturating_add(takes_ns);
+        if self.until_ns - now_ns <= NS_PER_SECOND { Ok(()) } else { Err(Violation::Flood) }
+    }
+}
+
+/// `report` with each number brought into what is possible: an agent may lie about its own costs, and
+/// moves its own interfaces by that, but only as far as an honest one could.
+///
+/// # Errors
+/// [`Violation::Interval`]
+pub(super) fn believable(report: Report) -> Result<Report, Violation> {
+    let interval_ns = report.interval_ns;
+    if interval_ns == 0 || interval_ns > AGENT_INTERVAL_NS_MAX {
+        return Err(Violation::Interval { interval_ns });
+    }
+    let events_max = interval_ns.div_ceil(NS_PER_SECOND) * AGENT_EVENTS_PER_S_MAX;
+    Ok(Report {
+        mac: report.mac,
+        interval_ns,
+        interrupts: report.interrupts.map(|interrupts| interrupts.min(events_max)),
+        rx_packets: report.rx_packets.min(events_max),
+        cpu_ns: report.cpu_ns.min(interval_ns * AGENT_CPUS_MAX),
+        cost_ns_per_interrupt: report
+            .cost_ns_per_interrupt
+            .map(|cost_ns| cost_ns.clamp(AGENT_COST_NS_MIN, AGENT_COST_NS_MAX)),
+    })
+}

@@ -1,0 +1,53 @@
+//! The coalescing client inside a Linux guest, and the host's half of its protocol (Dong 2011 §4.2).
+//!
+//! The client, `weir-agent`, sets a stock `virtio_net` to poll on its own timer (front-end coalescing) at
+//! the interval that weir's manager asks for, reports what interrupts cost, and restores what it found
+//! when it stops or hears nothing more.
+//!
+//! | file | what |
+//! |---|---|
+//! | `protocol.rs` | [`GuestMessage`] and [`HostMessage`], their bytes |
+//! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
+//! | `session.rs` | when the agent greets, reports, applies and restores; pure, in virtual time |
+//! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps what was found |
+//! | `guest.rs`, `interrupts.rs`, `cpu.rs` | what the guest's `/sys` and `/proc` say |
+//! | `report.rs`, `cost.rs` | what is counted between two looks, and what an interrupt costs |
+//! | `port.rs`, `vsock.rs` | the way to the host; `vsock.rs` is the only file with `unsafe` |
+//! | `agent.rs`, `once.rs`, `args.rs` | the program |
+//! | `host/` | [`AgentLink`](host::AgentLink): weir's side of one agent |
+//!
+//! Times are nanoseconds of a monotonic clock, passed in by the caller.
+#![deny(unsafe_code)]
+
+pub mod agent;
+pub mod args;
+mod channel;
+mod cost;
+mod cpu;
+mod deferral;
+#[cfg(test)]
+#[path = "../tests/fake_guest/mod.rs"]
+mod fake_guest;
+mod guest;
+pub mod host;
+mod interrupts;
+mod lines;
+pub mod once;
+mod port;
+mod protocol;
+mod report;
+mod session;
+mod state;
+#[allow(unsafe_code)]
+mod vsock;
+
+pub use channel::ChannelError;
+pub use deferral::DeferralError;
+pub use guest::FileError;
+pub use lines::TooLong;
+pub use port::{Port, PortError};
+pub use protocol::{
+    Applied, DecodeError, EncodeError, GuestMessage, Hello, HostMessage, Interface, NotText,
+    Report, Text, VERSION,
+};
+pub use state::StateError;

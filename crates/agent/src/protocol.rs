@@ -1,0 +1,241 @@
+//! The messages and their bytes: one JSON object to a line.
+//!
+//! ```text
+//! agent                                     weir
+//!   hello {version, session, ...}  ──────▶           each second until it is answered
+//!                                  ◀──────  welcome {version, session}
+//!   report {mac, ...}              ──────▶           each second, for each interface
+//!                                  ◀──────  ping     each second
+//!                                  ◀──────  set {mac, poll_ns}
+//!   applied {mac, poll_ns, error}  ──────▶
+//!   bye                            ──────▶ ◀──────  bye
+//! ```
+//!
+//! A virtio-serial port stays open on weir's side while the agent in the guest is restarted, and may
+//! still hold what was meant for the one before. So an agent draws a number, its `session`, and minds
+//! nothing before a `welcome` with that number. Fields that a side doesn't know are passed over; a
+//! change that this does not cover raises [`VERSION`].
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_limits::{AGENT_INTERFACES_MAX, AGENT_LINE_BYTES_MAX, AGENT_TEXT_LEN_MAX};
+use weir_wire::Mac;
+
+/// The protocol's version. Both sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// From the agent in the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum GuestMessage {
+    /// The agent is there, with every setting as it found it.
+    Hello(Hello),
+    /// What happened at one interface since the report before.
+    Report(Report),
+    /// The answer to [`HostMessage::Set`].
+    Applied(Applied),
+    /// The agent ends, and has restored what it found.
+    Bye,
+}
+
+/// From weir.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum HostMessage {
+    /// The answer to [`GuestMessage::Hello`].
+    Welcome {
+        /// weir's [`VERSION`].
+        version: u32,
+        /// The number of the hello.
+        session: u32,
+    },
+    /// How the driver of one interface is to take its frames.
+    Set {
+        /// Which interface.
+        #[serde(with = "mac_as_text")]
+        mac: Mac,
+        /// Poll at this interval (ns), with interrupts off while frames come; `None`: as it was found.
+        poll_ns: Option<u64>,
+    },
+    /// weir is there.
+    Ping,
+    /// weir wants nothing more: the agent restores what it found.
+    Bye,
+}
+
+/// Who the agent is and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The agent's [`VERSION`].
+    pub version: u32,
+    /// A number that the agent has drawn for this session.
+    pub session: u32,
+    /// The agent's release.
+    pub agent: Text,
+    /// The kernel's release (`uname -r`).
+    pub kernel: Text,
+    /// The guest's virtio-net interfaces, at most `AGENT_INTERFACES_MAX`.
+    #[serde(deserialize_with = "few_interfaces")]
+    pub interfaces: Vec<Interface>,
+}
+
+/// A virtio-net interface of the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its address, by which both sides name it.
+    #[serde(with = "mac_as_text")]
+    pub mac: Mac,
+    /// What the guest calls it.
+    pub name: Text,
+    /// Whether its driver can poll on a timer: Linux 5.8 and later (`napi_defer_hard_irqs`).
+    pub can_defer: bool,
+}
+
+/// What happened at one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Which interface.
+    #[serde(with = "mac_as_text")]
+    pub mac: Mac,
+    /// Since when (ns).
+    pub interval_ns: u64,
+    /// Interrupts of its queues; `None` if the guest's kernel does not count them by device.
+    pub interrupts: Option<u64>,
+    /// Frames it received.
+    pub rx_packets: u64,
+    /// CPU time of the whole guest in interrupts, softirqs and system calls (ns).
+    pub cpu_ns: u64,
+    /// What an interrupt costs the guest (ns), once there is enough to tell. What it costs outside
+    /// the guest, an exit or two, comes on top.
+    pub cost_ns_per_interrupt: Option<u64>,
+}
+
+/// What became of a setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Which interface.
+    #[serde(with = "mac_as_text")]
+    pub mac: Mac,
+    /// What was asked for.
+    pub poll_ns: Option<u64>,
+    /// Why it was not done; the interface then is as it was found.
+    pub error: Option<Text>,
+}
+
+/// Why a message is not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// It has too much in it.
+    #[error("a message of {len} bytes, with at most {AGENT_LINE_BYTES_MAX}")]
+    TooLong {
+        /// Its length with the newline.
+        len: usize,
+    },
+    /// `serde_json` failed.
+    #[error("message not written: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Why a line is not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a message of this protocol, at column {column}: {reason}")]
+pub struct DecodeError {
+    /// Where, counted from 1; 0 if it is the message as a whole.
+    pub column: usize,
+    /// What is wrong. It may quote the line, so it has no control characters and a bounded length.
+    pub reason: Text,
+}
+
+/// Appends `message` and a newline to `bytes`.
+///
+/// # Errors
+/// [`EncodeError`]; nothing is appended then.
+pub(crate) fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    if line.len() > AGENT_LINE_BYTES_MAX {
+        return Err(EncodeError::TooLong { len: line.len() });
+    }
+    bytes.extend_from_slice(&line);
+    Ok(())
+}
+
+/// The message in a line without its newline.
+///
+/// # Errors
+/// [`DecodeError`]
+pub(crate) fn decode<M: DeserializeOwned>(line: &[u8]) -> Result<M, DecodeError> {
+    serde_json::from_slice(line).map_err(|error| DecodeError {
+        column: error.column(),
+        reason: Text::new(&error.to_string()),
+    })
+}
+
+/// A line of at most `AGENT_TEXT_LEN_MAX` printable ASCII characters, safe to show and to log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Text(String);
+
+/// Why a string is not a [`Text`].
+#[derive(Debug, thiserror::Error)]
+#[error("a text is at most {AGENT_TEXT_LEN_MAX} printable ASCII characters")]
+pub struct NotText;
+
+impl Text {
+    /// What can be kept of `text`: its beginning, with `?` for what is not printable ASCII.
+    pub fn new(text: &str) -> Self {
+        let printable = |c| if Self::allows(c) { c } else { '?' };
+        Self(text.chars().take(AGENT_TEXT_LEN_MAX).map(printable).collect())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn allows(c: char) -> bool {
+        c == ' ' || c.is_ascii_graphic()
+    }
+}
+
+impl TryFrom<String> for Text {
+    type Error = NotText;
+
+    fn try_from(text: String) -> Result<Self, NotText> {
+        let fits = text.len() <= AGENT_TEXT_LEN_MAX && text.chars().all(Self::allows);
+        if fits { Ok(Self(text)) } else { Err(NotText) }
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+fn few_interfaces<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Interface>, D::Error> {
+    let interfaces = Vec::deserialize(from)?;
+    if interfaces.len() <= AGENT_INTERFACES_MAX {
+        Ok(interfaces)
+    } else {
+        Err(serde::de::Error::custom(format_args!("more than {AGENT_INTERFACES_MAX} interfaces")))
+    }
+}
+
+/// `52:54:00:12:34:56`.
+pub(crate) mod mac_as_text {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(mac: &Mac, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(mac)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mac, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

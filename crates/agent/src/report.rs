@@ -1,0 +1,126 @@
+//! What was counted between two looks at the guest.
+
+use weir_wire::Mac;
+
+use crate::cost::Cost;
+use crate::protocol::Report;
+
+/// The guest's counters at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) at_ns: u64,
+    /// See [`Report::cpu_ns`].
+    pub(crate) cpu_ns: u64,
+    pub(crate) counts: Vec<Counts>,
+}
+
+/// The counters of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) mac: Mac,
+    /// See [`Report::interrupts`].
+    pub(crate) interrupts: Option<u64>,
+    pub(crate) rx_packets: u64,
+}
+
+/// Makes reports out of samples.
+#[derive(Debug, Default)]
+pub(crate) struct Reporter {
+    before: Option<Sample>,
+    cost: Cost,
+}
+
+impl Reporter {
+    /// Forgets the last sample: the next report is about the time after the next one.
+    pub(crate) fn restart(&mut self) {
+        self.before = None;
+    }
+
+    /// What happened since the sample before, for each interface that is in both; nothing after a
+    /// restart. Counters that went backwards belong to a device that was plugged in anew: zero.
+    pub(crate) fn next(&mut self, sample: Sample) -> Vec<Report> {
+        let Some(before) = self.before.replace(sample.clone()) else { return Vec::new() };
+        let interval_ns = sample.at_ns.saturating_sub(before.at_ns);
+        let cpu_ns = sample.cpu_ns.saturating_sub(before.cpu_ns);
+        let mut reports = Vec::new();
+        for after in &sample.counts {
+            let Some(before) = before.counts.iter().find(|counts| counts.mac == after.mac) else {
+                continue;
+            };
+            reports.push(Report {
+                mac: after.mac,
+                interval_ns,
+                interrupts: after
+                    .interrupts
+                    .zip(before.interrupts)
+                    .map(|(after, before)| after.saturating_sub(before)),
+                rx_packets: after.rx_packets.saturating_sub(before.rx_packets),
+                cpu_ns,
+                cost_ns_per_interrupt: None,
+            });
+        }
+        let interrupts = reports
+            .iter()
+            .try_fold(0_u64, |sum, report| Some(sum.saturating_add(report.interrupts?)));
+        if let Some(interrupts) = interrupts {
+            let packets =
+                reports.iter().fold(0_u64, |sum, report| sum.saturating_add(report.rx_packets));
+            self.cost.add(interval_ns, cpu_ns, interrupts, packets);
+        }
+        for report in &mut reports {
+            report.cost_ns_per_interrupt = self.cost.ns_per_interrupt();
+        }
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    fn sample(at_ns: u64, counts: &[(Mac, Option<u64>, u64)]) -> Sample {
+        let counts = counts
+            .iter()
+            .map(|&(mac, interrupts, rx_packets)| Counts { mac, interrupts, rx_packets })
+            .collect();
+        Sample { at_ns, cpu_ns: at_ns / 10, counts }
+    }
+
+    #[test]
+    fn reports_are_about_the_time_between_two_samples() {
+        let mut reporter = Reporter::default();
+        assert_eq!(reporter.next(sample(1000, &[(A, Some(5), 50), (B, None, 7)])), []);
+        let reports = reporter.next(sample(3000, &[(A, Some(8), 150), (B, None, 7)]));
+        let quiet = Report {
+            mac: B,
+            interval_ns: 2000,
+            interrupts: None,
+            rx_packets: 0,
+            cpu_ns: 200,
+            cost_ns_per_interrupt: None,
+        };
+        let busy = Report { mac: A, interrupts: Some(3), rx_packets: 100, ..quiet };
+        assert_eq!(reports, [busy, quiet]);
+    }
+
+    #[test]
+    fn interfaces_that_come_and_counters_that_start_again_are_no_burst() {
+        let mut reporter = Reporter::default();
+        assert_eq!(reporter.next(sample(0, &[(A, Some(1000), 1000)])), []);
+        let reports = reporter.next(sample(1, &[(A, Some(3), 4), (B, Some(99), 99)]));
+        assert_eq!(reports.len(), 1);
+        assert_eq!((reports[0].interrupts, reports[0].rx_packets), (Some(0), 0));
+    }
+
+    #[test]
+    fn nothing_is_reported_about_the_time_before_a_restart() {
+        let mut reporter = Reporter::default();
+        assert_eq!(reporter.next(sample(0, &[(A, Some(1), 1)])), []);
+        reporter.restart();
+        assert_eq!(reporter.next(sample(10, &[(A, Some(2), 2)])), []);
+        assert_eq!(reporter.next(sample(20, &[(A, Some(4), 5)]))[0].interval_ns, 10);
+    }
+}
