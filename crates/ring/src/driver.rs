@@ -107,6 +107,12 @@ impl DriverRing {
         each!(self, ring => ring.skipped())
     }
 
+    /// Whether the device has completed a chain that was not taken back. Does not touch what was asked
+    /// of the device: for a driver that polls.
+    pub fn has_used(&self) -> bool {
+        each!(self, ring => ring.has_used())
+    }
+
     /// Asks the device for no calls.
     pub fn suppress_calls(&mut self) {
         each!(self, ring => ring.suppress_calls());

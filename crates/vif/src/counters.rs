@@ -70,6 +70,10 @@ counters! {
         rx_frames,
         /// Bytes of these frames, without virtio headers.
         rx_bytes,
+        /// Packets handed out that were [merged](crate::Options::lro) from several frames.
+        rx_merged,
+        /// Containers received; their frames are counted as frames.
+        rx_containers,
         /// Kicks sent, for both rings.
         kicks,
         /// Calls received, for both rings: the sum of what was read from their eventfds.
@@ -78,5 +82,7 @@ counters! {
         wakeups,
         /// Used elements and headers that made no sense: skipped, with their buffers recycled.
         device_errors,
+        /// Looks at the receive ring that its [poll timer](crate::Options::poll_interval) made.
+        polls,
     }
 }

@@ -8,7 +8,7 @@ use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{
     FrontEnd, FrontEndError, Request, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VHOST_USER_PROTOCOL_F_STATUS, VringAddr,
+    VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringAddr,
 };
 
 use crate::error::{Step, VifError};
@@ -60,7 +60,7 @@ impl Handshake {
         let mut handshake = Self { front, features: Features::NONE, protocol: 0 };
         let offered = Features(at(Request::GetFeatures, None, handshake.front.get_features())?);
         if offered.contains(Features::PROTOCOL_FEATURES) {
-            handshake.negotiate_protocol()?;
+            handshake.negotiate_protocol(options)?;
         }
         handshake.check_queue_pairs(options)?;
         handshake.features = choose(offered, options)?;
@@ -73,13 +73,19 @@ impl Handshake {
         Ok(handshake)
     }
 
+    /// Receive buffers may hold containers.
+    pub(crate) fn containers(&self) -> bool {
+        self.negotiated(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS)
+    }
+
     fn negotiated(&self, feature: u32) -> bool {
         self.protocol & (1 << feature) != 0
     }
 
-    fn negotiate_protocol(&mut self) -> Result<(), VifError> {
+    fn negotiate_protocol(&mut self, options: &Options) -> Result<(), VifError> {
         let offered = at(Request::GetProtocolFeatures, None, self.front.get_protocol_features())?;
-        self.protocol = offered & PROTOCOL_WANTED;
+        let containers = u64::from(options.containers) << VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS;
+        self.protocol = offered & (PROTOCOL_WANTED | containers);
         at(Request::SetProtocolFeatures, None, self.front.set_protocol_features(self.protocol))
     }
 

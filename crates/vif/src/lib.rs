@@ -37,6 +37,9 @@
 //! | `memory.rs` | the memory that is shared, and what lies where |
 //! | `pair.rs` | [`QueuePair`]: send, receive, sleep |
 //! | `transmit.rs`, `receive.rs` | its two halves |
+//! | `unload.rs` | frames out of containers |
+//! | `lro.rs` | TCP segments merged for the application |
+//! | `poll.rs` | when to look at the ring without being called |
 //! | `load/` | [`load`]: bulk, small-packet and request-response traffic |
 #![forbid(unsafe_code)]
 
@@ -46,11 +49,14 @@ mod event;
 mod features;
 mod handshake;
 pub mod load;
+mod lro;
 mod memory;
 mod options;
 mod pair;
+mod poll;
 mod receive;
 mod transmit;
+mod unload;
 mod vif;
 
 pub use counters::{PairCounters, PairStats};

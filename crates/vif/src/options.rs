@@ -1,6 +1,11 @@
 //! What the interface is to be like.
 
-use weir_limits::{FRAME_LEN_MAX, QUEUE_PAIRS_MAX, QUEUE_SIZE_MAX, RX_MERGE_MAX};
+use std::time::Duration;
+
+use weir_limits::{
+    CONTAINER_BYTES_DEFAULT, FRAME_LEN_MAX, QUEUE_PAIRS_MAX, QUEUE_SIZE_MAX, RX_MERGE_MAX,
+};
+use weir_wire::container::RECORD_LEN;
 use weir_wire::{Mac, VnetHdr};
 
 use crate::features::Features;
@@ -13,6 +18,11 @@ const RX_BUFFER_BYTES_DEFAULT: u32 = 2048;
 /// Bytes of the largest frame that comes in without receive offloads: 1500 and an Ethernet header
 /// with a tag.
 const PLAIN_FRAME_BYTES: u32 = 1500 + 14 + 4;
+/// Bytes of a receive buffer that takes a container of the usual size: its frames, none shorter than
+/// Ethernet's 60 bytes, what comes before each where all have offloads, and the virtio header.
+const CONTAINER_BUFFER_BYTES: u32 = CONTAINER_BYTES_DEFAULT
+    + CONTAINER_BYTES_DEFAULT.div_ceil(60) * (RECORD_LEN + VnetHdr::LEN) as u32
+    + VnetHdr::LEN as u32;
 /// Smallest receive buffer: [`RX_MERGE_MAX`] of them hold the largest frame.
 pub(crate) const RX_BUFFER_BYTES_MIN: u32 = 1024;
 
@@ -38,6 +48,18 @@ pub struct Options {
     pub required: Features,
     /// MTU to tell the back end (`NET_SET_MTU`), where it can be told.
     pub mtu: Option<u16>,
+    /// Take containers of several frames in one receive buffer, where the back end can make them
+    /// (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`). Receive buffers are then at least as large as
+    /// containers usually are.
+    pub containers: bool,
+    /// Merge TCP segments of one flow that lie one behind the other in a receive ring into one packet
+    /// for the application (large receive offload), up to 64 KiB. Its header is that of a GSO packet with
+    /// a partial checksum, whatever was negotiated.
+    pub lro: bool,
+    /// Look at the receive rings at this interval instead of being called for each frame (front-end
+    /// coalescing): [`QueuePair::wait`](crate::QueuePair::wait) then sleeps until the next look. While
+    /// nothing comes, calls are used again.
+    pub poll_interval: Option<Duration>,
 }
 
 /// Options that make no interface.
@@ -68,6 +90,9 @@ impl Options {
             features: Features::ALL - Features::RING_PACKED - Features::IN_ORDER,
             required: Features::VERSION_1,
             mtu: None,
+            containers: false,
+            lro: false,
+            poll_interval: None,
         }
     }
 
@@ -88,8 +113,8 @@ impl Options {
         Ok(())
     }
 
-    /// Bytes of a receive buffer under the negotiated `features`.
-    pub(crate) fn rx_buffer_bytes_for(&self, features: Features) -> u32 {
+    /// Bytes of a receive buffer under the negotiated `features`, in which there may be `containers`.
+    pub(crate) fn rx_buffer_bytes_for(&self, features: Features, containers: bool) -> u32 {
         let header = VnetHdr::LEN as u32;
         let needed = if features.contains(Features::MRG_RXBUF) {
             RX_BUFFER_BYTES_MIN
@@ -98,6 +123,7 @@ impl Options {
         } else {
             self.mtu.map_or(PLAIN_FRAME_BYTES, |mtu| u32::from(mtu) + 14 + 4) + header
         };
-        self.rx_buffer_bytes.max(needed)
+        let container = if containers { CONTAINER_BUFFER_BYTES } else { 0 };
+        self.rx_buffer_bytes.max(needed).max(container)
     }
 }

@@ -12,6 +12,8 @@ use weir_wire::{Fit, Mac, Offload, OffloadCaps, VnetHdr};
 use crate::counters::{PairCounters, PairStats};
 use crate::error::SendError;
 use crate::features::Features;
+use crate::lro::Lro;
+use crate::poll::PollTimer;
 use crate::receive::{Frame, Receive, Received};
 use crate::transmit::{Body, Transmit};
 
@@ -48,6 +50,8 @@ pub struct QueuePair {
     features: Features,
     transmit_caps: OffloadCaps,
     counters: Arc<PairCounters>,
+    timer: Option<PollTimer>,
+    lro: Option<Box<Lro>>,
 }
 
 impl QueuePair {
@@ -59,6 +63,8 @@ impl QueuePair {
             features,
             transmit_caps: features.transmit_caps(),
             counters: Arc::default(),
+            timer: None,
+            lro: None,
         }
     }
 
@@ -68,6 +74,11 @@ impl QueuePair {
         self.rx.refill(&self.counters);
         self.rx.kick(&self.counters);
         self.tx.kick(&self.counters);
+    }
+
+    /// Merges TCP segments from now on; the rings have `queue_size` entries.
+    pub(crate) fn merge_segments(&mut self, queue_size: u16) {
+        self.lro = Some(Box::new(Lro::new(queue_size)));
     }
 
     pub(crate) fn halves(&self) -> (&Receive, &Transmit) {
@@ -158,7 +169,10 @@ impl QueuePair {
     /// Takes the next received frame, if there is one, and shows it to `look` where it lies. Its
     /// buffers go back to the device afterwards, in batches.
     pub fn recv<R>(&mut self, look: impl FnOnce(&Frame<'_>) -> R) -> Option<R> {
-        self.rx.recv(&self.counters, look)
+        match &mut self.lro {
+            None => self.rx.recv(&self.counters, look),
+            Some(lro) => lro.recv(&mut self.rx, &self.counters, look),
+        }
     }
 
     /// Takes the next received frame, if there is one, and copies it in place of what `out` holds.
@@ -176,9 +190,18 @@ impl QueuePair {
         self.tx.suppress_calls();
     }
 
+    /// Looks at the receive ring at this interval from now on, instead of being called; `None`: calls
+    /// only. See [`Options::poll_interval`](crate::Options::poll_interval).
+    pub fn set_poll_interval(&mut self, interval: Option<Duration>) {
+        self.timer = interval.map(PollTimer::new);
+    }
+
     /// Sleeps until there is something to do, at most for `timeout`, with calls enabled. Flushes
     /// first and gives every receive buffer back. Whether there is something to do: frames to
     /// receive, or frames that the device has sent, after [`SendError::Full`] those since then.
+    ///
+    /// With a [poll interval](Self::set_poll_interval) it sleeps until the receive ring is due to be
+    /// looked at, even if frames come before, and relies on calls again while nothing comes.
     ///
     /// No wake-up is lost: calls are asked for before the rings are looked at a last time.
     ///
@@ -190,34 +213,86 @@ impl QueuePair {
         // `None`: beyond what a clock can tell, which is as good as no limit.
         let deadline = Instant::now().checked_add(timeout);
         let ready = loop {
-            if self.enable_calls(what) {
+            let due = self.next_look(what);
+            let ready = match due {
+                Some(due) => self.look_if_due(what, due),
+                None => self.enable_calls(what),
+            };
+            if ready {
                 break true;
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                break false;
+            if self.next_look(what) != due {
+                // Looked in vain: the next look is later, or a call is to be asked for.
+                continue;
             }
-            self.sleep(what, left)?;
+            let wake = deadline.into_iter().chain(due).min();
+            let left = wake.map(|wake| wake.saturating_duration_since(Instant::now()));
+            if left != Some(Duration::ZERO) {
+                self.sleep(what, due.is_some(), left)?;
+            } else if wake == deadline {
+                break due.is_some() && self.is_ready();
+            }
         };
         self.suppress_calls();
+        let found = ready && what.receive() && self.is_ready();
+        if let (true, Some(timer)) = (found, &mut self.timer) {
+            timer.found(Instant::now());
+        }
         Ok(ready)
+    }
+
+    /// When the receive ring is to be looked at; `None`: when a call comes.
+    fn next_look(&self, what: WaitFor) -> Option<Instant> {
+        self.timer.as_ref().filter(|_| what.receive())?.next()
     }
 
     /// Asks for calls; whether there is something to do without one.
     fn enable_calls(&mut self, what: WaitFor) -> bool {
-        let received = what.receive() && self.rx.enable_calls();
-        let sent = what.transmit() && (self.tx.room_again() | self.tx.enable_calls());
+        let received = what.receive() && (self.rx.enable_calls() || self.has_ahead());
+        let sent = what.transmit() && self.enable_transmit_calls();
         received || sent
     }
 
-    fn sleep(&mut self, what: WaitFor, left: Option<Duration>) -> io::Result<()> {
+    /// Something can be received; asks the device for nothing.
+    fn is_ready(&self) -> bool {
+        self.rx.is_ready() || self.has_ahead()
+    }
+
+    fn has_ahead(&self) -> bool {
+        self.lro.as_ref().is_some_and(|lro| lro.has_ahead())
+    }
+
+    fn enable_transmit_calls(&mut self) -> bool {
+        self.tx.room_again() | self.tx.enable_calls()
+    }
+
+    /// Looks at the receive ring if that is due; whether there is something to do. A sender that waits
+    /// is not made to wait for the timer.
+    fn look_if_due(&mut self, what: WaitFor, due: Instant) -> bool {
+        let sent = what.transmit() && self.enable_transmit_calls();
+        let now = Instant::now();
+        if now < due {
+            return sent;
+        }
+        self.counters.polls.add(1);
+        // With EVENT_IDX the request wears off.
+        self.rx.suppress_calls();
+        let received = self.is_ready();
+        if let (false, Some(timer)) = (received, &mut self.timer) {
+            timer.missed(now);
+        }
+        received || sent
+    }
+
+    /// Sleeps for `left` at most, or until a call; with `polled` not for one of the receive ring.
+    fn sleep(&mut self, what: WaitFor, polled: bool, left: Option<Duration>) -> io::Result<()> {
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         // A ring that is not waited for may have a call from before: leave its eventfd out.
         let events = |wanted| {
             if wanted { PollFlags::IN } else { PollFlags::empty() }
         };
         let mut fds = [
-            PollFd::new(&self.rx.call, events(what.receive())),
+            PollFd::new(&self.rx.call, events(what.receive() && !polled)),
             PollFd::new(&self.tx.call, events(what.transmit())),
         ];
         match poll(&mut fds, timeout.as_ref()) {

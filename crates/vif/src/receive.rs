@@ -4,6 +4,9 @@
 //! (`VIRTIO_NET_F_MRG_RXBUF`); they are handed to the caller where they lie, and go back to the
 //! device in batches. What the device says is checked: a used element or a header that makes no
 //! sense costs its buffers' content and counts as a device error, nothing else.
+//!
+//! Where that was negotiated, a buffer may hold a container of several frames. They are handed out one
+//! by one, and the buffer goes back after the last.
 
 use std::sync::Arc;
 
@@ -11,10 +14,13 @@ use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{FRAME_LEN_MIN, RX_MERGE_MAX};
 use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
+use weir_wire::container::F_CONTAINER;
 
 use crate::counters::PairCounters;
 use crate::event::Event;
+use crate::lro::{Part, Taken};
 use crate::memory::{Plan, Slots, own};
+use crate::unload::{Unloaded, Unloader};
 
 /// Most buffers that are kept back before they are offered again: one index write, and perhaps one
 /// kick, for so many. Never more than a quarter of the ring.
@@ -62,11 +68,29 @@ pub struct Received {
     pub len: usize,
 }
 
+/// The next frame.
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    /// A record of the container that is open.
+    Record(Unloaded),
+    /// What lies in the used buffers behind this header.
+    Buffers(VnetHdr),
+}
+
 /// A buffer that the device used.
 #[derive(Debug, Clone, Copy)]
 struct UsedBuffer {
     slot: u32,
     written: u32,
+}
+
+/// What the device may do with receive buffers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Format {
+    /// A frame may span several.
+    pub(crate) mergeable: bool,
+    /// One may hold a container.
+    pub(crate) containers: bool,
 }
 
 /// The receive half of a queue pair.
@@ -75,7 +99,7 @@ pub(crate) struct Receive {
     memory: Arc<GuestMemory>,
     ring: DriverRing,
     buffers: Slots,
-    mergeable: bool,
+    format: Format,
     kick: Event,
     pub(crate) call: Event,
     /// The slot that was offered at a descriptor.
@@ -88,6 +112,7 @@ pub(crate) struct Receive {
     used: Vec<UsedBuffer>,
     /// Kept for its allocation.
     pieces: Vec<Slice<'static>>,
+    unloader: Unloader,
 }
 
 impl Receive {
@@ -99,7 +124,7 @@ impl Receive {
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
         ring: DriverRing,
-        mergeable: bool,
+        format: Format,
         buffers: Slots,
         kick: Event,
         call: Event,
@@ -109,7 +134,7 @@ impl Receive {
             memory,
             ring,
             buffers,
-            mergeable,
+            format,
             kick,
             call,
             slot_of: vec![0; entries],
@@ -117,6 +142,7 @@ impl Receive {
             refill_at: (entries / 4).min(REFILL_BATCH_MAX),
             used: Vec::with_capacity(RX_MERGE_MAX),
             pieces: Vec::with_capacity(RX_MERGE_MAX),
+            unloader: Unloader::default(),
         };
         receive.suppress_calls();
         receive
@@ -128,26 +154,132 @@ impl Receive {
         counters: &PairCounters,
         look: impl FnOnce(&Frame<'_>) -> R,
     ) -> Option<R> {
+        let result = self.next(counters).map(|found| match found {
+            Found::Record(unloaded) => self.show_record(unloaded, look),
+            Found::Buffers(header) => self.show_buffers(header, look),
+        });
+        self.refill_batch(counters);
+        result
+    }
+
+    /// As [`recv`](Self::recv), and leaves the frame where it is, with its buffers, in place of what
+    /// `taken` holds; `false` if there is none. They are to be [given back](Self::give_back).
+    pub(crate) fn take_frame(&mut self, taken: &mut Taken, counters: &PairCounters) -> bool {
+        taken.parts.clear();
+        let idle_before = self.idle.len();
+        match self.next(counters) {
+            None => return false,
+            Some(Found::Record(unloaded)) => {
+                taken.header = self.record_header(unloaded);
+                taken.parts.push(self.record_part(unloaded));
+            }
+            Some(Found::Buffers(header)) => {
+                taken.header = header;
+                taken.parts.extend(self.used.iter().enumerate().filter_map(|(i, used)| {
+                    let skip = if i == 0 { VnetHdr::LEN as u32 } else { 0 };
+                    let address = self.buffers.address(used.slot) + u64::from(skip);
+                    let len = used.written.saturating_sub(skip);
+                    (len > 0).then_some(Part { address, len })
+                }));
+            }
+        }
+        taken.slots.extend(self.idle.drain(idle_before..));
+        true
+    }
+
+    /// Takes buffers of frames back.
+    pub(crate) fn give_back(&mut self, slots: &mut Vec<u32>, counters: &PairCounters) {
+        self.idle.append(slots);
+        self.refill_batch(counters);
+    }
+
+    /// The bytes of a part of a frame that was taken.
+    pub(crate) fn slice(&self, part: Part) -> Slice<'_> {
+        own(&self.memory, part.address, part.len)
+    }
+
+    /// Finds the next frame and counts it. Its buffers are idle, to be offered when it was seen.
+    #[inline]
+    fn next(&mut self, counters: &PairCounters) -> Option<Found> {
         loop {
+            if let Some(unloaded) = self.unloader.next() {
+                if unloaded.last {
+                    self.idle.push(unloaded.slot);
+                }
+                counters.rx_frames.add(1);
+                counters.rx_bytes.add(unloaded.record.len.into());
+                return Some(Found::Record(unloaded));
+            }
             let first = self.take(counters)?;
             let Some(header) = self.collect(first, counters) else {
                 counters.device_errors.add(1);
-                self.refill_batch(counters);
                 continue;
             };
-            let mut pieces = recycle(std::mem::take(&mut self.pieces));
-            let written = self.used.iter().map(|used| self.written(*used));
-            pieces.extend(written.enumerate().filter_map(|(i, piece)| {
-                let piece = if i == 0 { piece.skip(VnetHdr::LEN) } else { piece };
-                (!piece.is_empty()).then_some(piece)
-            }));
-            let len = pieces.iter().map(Slice::len).sum();
+            if self.format.containers && header.flags & F_CONTAINER != 0 {
+                self.open_container(first, &header, counters);
+                continue;
+            }
+            let len: u64 = self.used.iter().map(|used| u64::from(used.written)).sum();
             counters.rx_frames.add(1);
-            counters.rx_bytes.add(len as u64);
-            let result = look(&Frame { header, len, pieces: &pieces });
-            self.pieces = recycle(pieces);
-            self.refill_batch(counters);
-            return Some(result);
+            counters.rx_bytes.add(len - VnetHdr::LEN as u64);
+            return Some(Found::Buffers(header));
+        }
+    }
+
+    /// Shows the frame in the used buffers.
+    #[inline]
+    fn show_buffers<R>(&mut self, header: VnetHdr, look: impl FnOnce(&Frame<'_>) -> R) -> R {
+        let mut pieces = recycle(std::mem::take(&mut self.pieces));
+        let written = self.used.iter().map(|used| self.written(*used));
+        pieces.extend(written.enumerate().filter_map(|(i, piece)| {
+            let piece = if i == 0 { piece.skip(VnetHdr::LEN) } else { piece };
+            (!piece.is_empty()).then_some(piece)
+        }));
+        let len = pieces.iter().map(Slice::len).sum();
+        let result = look(&Frame { header, len, pieces: &pieces });
+        self.pieces = recycle(pieces);
+        result
+    }
+
+    /// Shows a frame of a container.
+    #[inline]
+    fn show_record<R>(&self, unloaded: Unloaded, look: impl FnOnce(&Frame<'_>) -> R) -> R {
+        let header = self.record_header(unloaded);
+        let piece = self.slice(self.record_part(unloaded));
+        look(&Frame { header, len: piece.len(), pieces: &[piece] })
+    }
+
+    /// Opens the container in a buffer that was just taken.
+    fn open_container(&mut self, buffer: UsedBuffer, header: &VnetHdr, counters: &PairCounters) {
+        let bytes = own(&self.memory, self.buffers.address(buffer.slot), buffer.written);
+        if self.unloader.open(buffer.slot, header, bytes).is_ok() {
+            // Its last frame gives it back. It is one buffer, or its header would be refused: the one
+            // that became idle last.
+            self.idle.pop();
+            counters.rx_containers.add(1);
+        } else {
+            counters.device_errors.add(1);
+        }
+    }
+
+    /// Where a record lies: in what the device wrote to the buffer.
+    #[inline]
+    fn record_part(&self, Unloaded { slot, record, .. }: Unloaded) -> Part {
+        let address = self.buffers.address(slot) + u64::from(record.at);
+        Part { address, len: record.len.into() }
+    }
+
+    /// A record's own virtio header, or that of a frame with nothing left to do.
+    #[inline]
+    fn record_header(&self, unloaded: Unloaded) -> VnetHdr {
+        let own_header = unloaded.record.has_vnet.then(|| {
+            let frame = self.record_part(unloaded).address;
+            let len = VnetHdr::LEN as u32;
+            self.slice(Part { address: frame - u64::from(len), len }).read_array()
+        });
+        match own_header.flatten() {
+            Some(bytes) => VnetHdr::from_bytes(&bytes),
+            None => VnetHdr { num_buffers: 1, ..VnetHdr::default() },
         }
     }
 
@@ -184,7 +316,7 @@ impl Receive {
         }
         let header = VnetHdr::from_bytes(&header);
         // Without MRG_RXBUF the field is 1 and not to be looked at (virtio 1.2 §5.1.6.4.2).
-        let more = match (self.mergeable, usize::from(header.num_buffers)) {
+        let more = match (self.format.mergeable, usize::from(header.num_buffers)) {
             (false, _) => 0,
             (true, count) if count <= RX_MERGE_MAX => count.checked_sub(1)?,
             (true, _) => return None,
@@ -201,7 +333,9 @@ impl Receive {
         (is_frame && self.used.iter().all(fit)).then_some(header)
     }
 
-    fn refill_batch(&mut self, counters: &PairCounters) {
+    /// Offers the buffers that were used up again, if there are enough of them.
+    #[inline]
+    pub(crate) fn refill_batch(&mut self, counters: &PairCounters) {
         if self.idle.len() >= self.refill_at {
             self.refill(counters);
         }
@@ -233,7 +367,12 @@ impl Receive {
 
     /// Asks for a call at the next frame; whether one is there now.
     pub(crate) fn enable_calls(&mut self) -> bool {
-        self.ring.enable_calls()
+        self.ring.enable_calls() || self.unloader.is_open()
+    }
+
+    /// Whether there is something to receive; asks the device for nothing.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.unloader.is_open() || self.ring.has_used()
     }
 
     pub(crate) fn suppress_calls(&mut self) {

@@ -1,5 +1,8 @@
 //! Devices that lie, driven by hand: the ring's device side is in the test.
 
+mod containers;
+mod lro;
+
 use std::sync::Arc;
 
 use weir_guestmem::Slice;
@@ -11,7 +14,7 @@ use crate::event::Event;
 use crate::features::Features;
 use crate::memory::{Plan, SharedMemory};
 use crate::pair::QueuePair;
-use crate::receive::Receive;
+use crate::receive::{Format, Receive};
 use crate::transmit::{Transmit, TransmitPlan};
 
 const SIZE: u16 = 8;
@@ -44,6 +47,10 @@ fn next(written: u32) -> Fill {
 
 impl Bench {
     fn new(features: Features) -> Self {
+        Self::with(features, false)
+    }
+
+    fn with(features: Features, containers: bool) -> Self {
         let config = Features(Features::EVENT_IDX.0 | Features::INDIRECT_DESC.0).ring(SIZE);
         let mut plan = Plan::default();
         let (rx_at, tx_at) = (plan.ring(SIZE), plan.ring(SIZE));
@@ -55,7 +62,7 @@ impl Bench {
         let rx = Receive::new(
             Arc::clone(&memory.memory),
             driver(&rx_at),
-            features.contains(Features::MRG_RXBUF),
+            Format { mergeable: features.contains(Features::MRG_RXBUF), containers },
             buffers,
             event(),
             event(),

@@ -20,7 +20,7 @@ use crate::handshake::{Handshake, Vring};
 use crate::memory::{Plan, Slots};
 use crate::options::Options;
 use crate::pair::QueuePair;
-use crate::receive::Receive;
+use crate::receive::{Format, Receive};
 use crate::transmit::{Transmit, TransmitPlan};
 
 /// How long a back end may take to stop one ring when the interface is dropped.
@@ -46,6 +46,7 @@ pub struct Vif {
     front: FrontEnd,
     mac: Mac,
     features: Features,
+    containers: bool,
     err: Event,
     rings: u32,
     pairs: Vec<QueuePair>,
@@ -60,12 +61,13 @@ struct PairPlan {
 }
 
 impl PairPlan {
-    fn new(plan: &mut Plan, options: &Options, features: Features) -> Self {
+    fn new(plan: &mut Plan, options: &Options, features: Features, containers: bool) -> Self {
         let size = options.queue_size;
+        let buffer_bytes = options.rx_buffer_bytes_for(features, containers);
         Self {
             rx_ring: plan.ring(size),
             tx_ring: plan.ring(size),
-            buffers: Receive::plan(plan, size, options.rx_buffer_bytes_for(features)),
+            buffers: Receive::plan(plan, size, buffer_bytes),
             transmit: TransmitPlan::new(plan, size),
         }
     }
@@ -75,12 +77,13 @@ impl PairPlan {
         memory: &Arc<GuestMemory>,
         options: &Options,
         features: Features,
+        containers: bool,
     ) -> Result<QueuePair, VifError> {
         let config = features.ring(options.queue_size);
         let rx = Receive::new(
             Arc::clone(memory),
             DriverRing::new(memory, config, &self.rx_ring)?,
-            features.contains(Features::MRG_RXBUF),
+            Format { mergeable: features.contains(Features::MRG_RXBUF), containers },
             self.buffers,
             event()?,
             event()?,
@@ -93,7 +96,12 @@ impl PairPlan {
             event()?,
             event()?,
         );
-        Ok(QueuePair::new(options.mac, features, rx, tx))
+        let mut pair = QueuePair::new(options.mac, features, rx, tx);
+        pair.set_poll_interval(options.poll_interval);
+        if options.lro {
+            pair.merge_segments(options.queue_size);
+        }
+        Ok(pair)
     }
 }
 
@@ -129,11 +137,12 @@ impl Vif {
     pub fn over(stream: UnixStream, options: &Options) -> Result<Self, VifError> {
         options.check()?;
         let mut handshake = Handshake::negotiate(FrontEnd::new(stream), options)?;
-        let features = handshake.features;
+        let (features, containers) = (handshake.features, handshake.containers());
 
         let mut plan = Plan::default();
-        let plans: Vec<_> =
-            (0..options.queues).map(|_| PairPlan::new(&mut plan, options, features)).collect();
+        let plans: Vec<_> = (0..options.queues)
+            .map(|_| PairPlan::new(&mut plan, options, features, containers))
+            .collect();
         let memory = plan.build()?;
         handshake.share(&memory)?;
 
@@ -141,7 +150,7 @@ impl Vif {
         let mut pairs = Vec::with_capacity(plans.len());
         let mut rings = 0;
         for plan in &plans {
-            let pair = plan.build(&memory.memory, options, features)?;
+            let pair = plan.build(&memory.memory, options, features, containers)?;
             let (rx, tx) = pair.halves();
             for (at, kick, call) in [
                 (plan.rx_ring, rx.kick_event(), &rx.call),
@@ -161,7 +170,7 @@ impl Vif {
         }
         let front = handshake.finish(rings)?;
         pairs.iter_mut().for_each(QueuePair::start);
-        Ok(Self { front, mac: options.mac, features, err, rings, pairs })
+        Ok(Self { front, mac: options.mac, features, containers, err, rings, pairs })
     }
 
     /// The queue pairs, in order, to be moved to the threads that use them. Empty the second time.
@@ -179,6 +188,11 @@ impl Vif {
     /// What was negotiated.
     pub fn features(&self) -> Features {
         self.features
+    }
+
+    /// Whether the back end may put containers of several frames into receive buffers.
+    pub fn containers(&self) -> bool {
+        self.containers
     }
 
     /// Announces the guest's address (`SEND_RARP`): the back end sends a RARP broadcast for it, as

@@ -13,11 +13,13 @@
 //! 4. Where it does not, [`Segmenter`] cuts a GSO frame and [`fill_checksum`] completes a checksum,
 //!    both on [`checksum::Sum`].
 //! 5. [`Merge`] makes one packet of TCP segments, for a receiver that takes such packets.
-//! 6. [`flow_hash`] is the RSS hash of a frame's flow.
+//! 6. [`container`] lays out several frames in one buffer, for a guest that unpacks them.
+//! 7. [`flow_hash`] is the RSS hash of a frame's flow.
 #![forbid(unsafe_code)]
 
 mod bytes;
 pub mod checksum;
+pub mod container;
 pub mod ethernet;
 pub mod flow;
 pub mod gro;

@@ -214,6 +214,11 @@ impl PackedDriver {
         std::mem::take(&mut self.skipped)
     }
 
+    /// Whether the device has completed a chain that was not taken back.
+    pub fn has_used(&self) -> bool {
+        self.batch_end.is_some() || (!self.broken && self.in_flight > 0 && self.is_used())
+    }
+
     /// Asks the device for no calls.
     pub fn suppress_calls(&mut self) {
         self.driver_event.store(EVENT_FLAGS, EVENT_DISABLE);
@@ -231,6 +236,6 @@ impl PackedDriver {
         }
         // Pairs with the fence in the device's `needs_call`.
         fence(Ordering::SeqCst);
-        self.batch_end.is_some() || (!self.broken && self.in_flight > 0 && self.is_used())
+        self.has_used()
     }
 }

@@ -207,6 +207,11 @@ impl SplitDriver {
         std::mem::take(&mut self.skipped)
     }
 
+    /// Whether the device has completed a chain that was not taken back.
+    pub fn has_used(&self) -> bool {
+        self.batch_end.is_some() || self.used.load_acquire(IDX) != self.next_used
+    }
+
     /// Asks the device for no calls.
     pub fn suppress_calls(&mut self) {
         if self.event_idx {
@@ -228,6 +233,6 @@ impl SplitDriver {
         }
         // Pairs with the fence in the device's `needs_call`.
         fence(Ordering::SeqCst);
-        self.batch_end.is_some() || self.used.load_acquire(IDX) != self.next_used
+        self.has_used()
     }
 }

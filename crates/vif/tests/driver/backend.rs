@@ -60,6 +60,8 @@ pub struct Report {
     pub requests: Vec<RequestCode>,
     /// `SET_FEATURES`.
     pub features: u64,
+    /// `SET_PROTOCOL_FEATURES`.
+    pub protocol: u64,
     /// The last `SET_STATUS`.
     pub status: u64,
     /// `NET_SET_MTU`.
@@ -228,8 +230,8 @@ impl Port {
             FrontMessage::SetVringEnable { index, enable } => {
                 rings[index as usize].enabled = enable;
             }
-            FrontMessage::SetProtocolFeatures(_)
-            | FrontMessage::SetOwner
+            FrontMessage::SetProtocolFeatures(protocol) => self.report.protocol = protocol,
+            FrontMessage::SetOwner
             | FrontMessage::SendRarp(_)
             | FrontMessage::SetVringErr { .. } => {}
             other => panic!("unexpected {other:?}"),

@@ -44,6 +44,21 @@ fn requests_come_in_the_order_of_the_specification() {
 }
 
 #[test]
+fn containers_are_agreed_on_by_both_sides_or_not_at_all() {
+    let bit = 1u64 << VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS;
+    for (offered, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
+        let plain = Config::default();
+        let protocol = plain.protocol | if offered { bit } else { 0 };
+        let (backend, socket) = Backend::echo(&Config { protocol, ..plain });
+        let vif = Vif::over(socket, &Options { containers: wanted, ..options() }).unwrap();
+        assert_eq!(vif.containers(), offered && wanted);
+        drop(vif);
+        let report = backend.join().remove(0);
+        assert_eq!(report.protocol & bit != 0, offered && wanted);
+    }
+}
+
+#[test]
 fn a_back_end_without_protocol_features_is_served() {
     let config =
         Config { features: Features::ALL - Features::PROTOCOL_FEATURES, ..Config::default() };

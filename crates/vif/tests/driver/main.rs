@@ -3,6 +3,7 @@
 mod backend;
 mod handshake;
 mod load;
+mod polling;
 mod traffic;
 
 use std::time::Duration;
