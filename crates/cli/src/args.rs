@@ -42,7 +42,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench"]),
     ("Serve", &["run", "check"]),
     ("Plug in VMs", &["qemu-args", "vif"]),
-    ("Look inside", &["stats"]),
+    ("Look inside", &["stats", "explain"]),
 ];
 
 /// The commands.
@@ -63,6 +63,8 @@ pub enum Command {
     Vif(VifCommand),
     /// Show the counters of the running switch
     Stats(StatsArgs),
+    /// Show how long an interface's calls are held, and why
+    Explain(ExplainArgs),
 }
 
 /// `weir demo`
@@ -90,6 +92,11 @@ pub struct BenchArgs {
     /// Only measurements whose name, or a figure of which, contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
+    /// Compare moderation policies instead, each under the same loads
+    ///
+    /// Each measurement is a load: how `auto` does against the best of the policies with a fixed hold.
+    #[arg(long)]
+    pub policies: bool,
 }
 
 /// `weir run`
@@ -188,9 +195,11 @@ The socket of NAME is NAME.sock beside the control socket where nothing else is 
 const VIF_SET_EXAMPLES: &str = "\
 Examples:
   weir vif set web0 latency_budget=1ms
+  weir vif set web0 moderation=backend rx_usecs=200
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
 
-These can change: latency_budget, moderation, mac, mac_check, vlan, trunk, native.";
+These can change: latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan, trunk,
+native.";
 
 /// `weir stats`
 #[derive(Debug, Args)]
@@ -209,6 +218,22 @@ pub struct StatsArgs {
     #[arg(value_parser = clap::builder::BoolishValueParser::new())]
     pub stages: Option<bool>,
 }
+
+/// `weir explain`
+#[derive(Debug, Args)]
+#[command(after_help = EXPLAIN_NOTES)]
+pub struct ExplainArgs {
+    /// The interface
+    #[arg(value_name = "VIF")]
+    pub name: PortName,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXPLAIN_NOTES: &str = "\
+Frames and calls are those of one second, for which it waits; hold times and calls that came too late
+are counted from when the interface was added.";
 
 impl Cli {
     /// The command line of this process; prints help or the error and exits where there is none.
@@ -287,6 +312,7 @@ mod tests {
 
         Look inside:
           stats      Show the counters of the running switch
+          explain    Show how long an interface's calls are held, and why
 
         Options:
               --control <PATH>  Control socket of the running weir

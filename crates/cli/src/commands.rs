@@ -8,7 +8,7 @@ use std::time::Duration;
 use miette::{Diagnostic, Report};
 use thiserror::Error;
 
-use crate::args::{CheckArgs, QemuArgs, StatsArgs, VifCommand};
+use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::config::error::count;
 use crate::config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
@@ -118,6 +118,9 @@ pub fn check(
         count(config.uplinks.len(), "uplink"),
         time(config.switch.latency_budget.ns()),
     )?;
+    for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
+        writeln!(out, "note: {note}")?;
+    }
     Ok(())
 }
 
@@ -232,14 +235,23 @@ pub fn vif(
 }
 
 fn vif_table(vifs: &[VifStatus]) -> Table {
-    let mut table =
-        Table::new(&["<NAME", "<STATE", "QUEUES", "BUDGET", "<MAC", "<VLAN", "<SOCKET"]);
+    let mut table = Table::new(&[
+        "<NAME",
+        "<STATE",
+        "QUEUES",
+        "BUDGET",
+        "<MODERATION",
+        "<MAC",
+        "<VLAN",
+        "<SOCKET",
+    ]);
     for VifStatus { config, state, .. } in vifs {
         table.row(vec![
             config.name.to_string(),
             state.to_string(),
             config.queues.to_string(),
             config.latency_budget.map_or("default".into(), |budget| time(budget.ns())),
+            config.moderation.to_string(),
             config.mac.map_or("-".into(), |mac| mac.to_string()),
             config.vlan.to_string(),
             config.socket.to_string(),
@@ -279,6 +291,25 @@ pub fn stats(
             None => return Ok(()),
         }
     }
+}
+
+/// For how long `weir explain` counts.
+const EXPLAINED_FOR: Duration = Duration::from_secs(1);
+
+/// `weir explain`: what an interface's policies do, with the frames and calls of one second.
+///
+/// # Errors
+/// [`CommandError::Client`]
+pub fn explain(
+    args: &ExplainArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let before = client.explain(&args.name)?;
+    thread::sleep(EXPLAINED_FOR);
+    let explanation = client.explain(&args.name)?.since(&before);
+    if args.json { write_json(out, &explanation) } else { Ok(write!(out, "{explanation}")?) }
 }
 
 fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), CommandError> {

@@ -5,7 +5,7 @@
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
 //! * [`demo`]: `weir demo`; [`bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
-//! * [`stats`]: the counters' data model, as JSON and as a table.
+//! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
 //! * [`unix_socket`]: listening on a Unix socket with care.
@@ -18,6 +18,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod demo;
+pub mod explain;
 pub mod rig;
 pub mod run;
 pub mod stats;

@@ -11,8 +11,9 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use weir_engine::stats::TimesSummary;
 
-use crate::config::{MacAddress, PortName, VlanMode};
+use crate::config::{MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode};
 
 mod stages;
 
@@ -117,8 +118,34 @@ pub struct PortStats {
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
     pub hold_ns: HoldTimes,
-    /// The bound of that, in nanoseconds.
+    /// The longest time that a frame may be held in all, in nanoseconds.
     pub latency_budget_ns: u64,
+    /// How often the guest was told of a frame later than that, by the reason's name; reasons that never
+    /// occurred may be absent.
+    #[serde(default)]
+    pub budget_breaches: BTreeMap<String, u64>,
+    /// When the guest is called; none at an uplink.
+    #[serde(default)]
+    pub calls: Option<CallSettings>,
+}
+
+/// When a guest is called, as it is configured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallSettings {
+    /// The policy.
+    pub moderation: Moderation,
+    /// How long it holds a call, where that was set.
+    pub rx_usecs: Option<RxUsecs>,
+    /// With how many frames it holds it no longer, where that was set.
+    pub rx_frames: Option<RxFrames>,
+}
+
+impl CallSettings {
+    /// Those of an interface.
+    pub fn of(vif: &VifConfig) -> Self {
+        let VifConfig { moderation, rx_usecs, rx_frames, .. } = *vif;
+        Self { moderation, rx_usecs, rx_frames }
+    }
 }
 
 /// Connections of vhost-user front ends to one port.
@@ -179,6 +206,13 @@ pub struct HoldTimes {
     pub max: u64,
 }
 
+impl From<TimesSummary> for HoldTimes {
+    fn from(times: TimesSummary) -> Self {
+        let TimesSummary { p50, p99, max, .. } = times;
+        Self { p50, p99, max }
+    }
+}
+
 impl PortStats {
     /// A port that has done nothing yet.
     pub fn new(name: PortName, kind: PortKind) -> Self {
@@ -198,6 +232,8 @@ impl PortStats {
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
             latency_budget_ns: 0,
+            budget_breaches: BTreeMap::new(),
+            calls: None,
         }
     }
 
@@ -286,7 +322,8 @@ fn port_cells(port: &PortStats) -> Vec<String> {
     cells
 }
 
-/// What does not fit the table: why a port stopped, what was merged, and which drops there were.
+/// What does not fit the table: why a port stopped, what was merged, which drops there were, and which
+/// calls came too late.
 fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
@@ -296,16 +333,20 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     if port.gro > 0 {
         writeln!(f, "{}: received merged (GRO): {} packets", port.name, decimal(port.gro))?;
     }
-    let drops: Vec<_> = port
-        .drops
-        .iter()
-        .filter(|(_, count)| **count > 0)
-        .map(|(reason, count)| format!("{reason} {}", decimal(*count)))
-        .collect();
-    if !drops.is_empty() {
-        writeln!(f, "{}: dropped: {}", port.name, drops.join(", "))?;
+    for (what, counts) in [("dropped", &port.drops), ("told too late", &port.budget_breaches)] {
+        let counts = by_reason(counts);
+        if !counts.is_empty() {
+            writeln!(f, "{}: {what}: {counts}", port.name)?;
+        }
     }
     Ok(())
+}
+
+/// Counts that are not zero: `rx_ring_full 7, src_mac_spoofed 1`.
+pub(crate) fn by_reason(counts: &BTreeMap<String, u64>) -> String {
+    let counted = counts.iter().filter(|(_, count)| **count > 0);
+    let texts = counted.map(|(reason, count)| format!("{reason} {}", decimal(*count)));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Columns as wide as their widest cell, two spaces apart.
@@ -404,7 +445,7 @@ fn scaled(number: u64, units: &[&str]) -> String {
     }
 }
 
-fn ratio(part: u64, whole: u64) -> String {
+pub(crate) fn ratio(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.3}", part as f64 / whole as f64) }
 }
 
@@ -444,6 +485,7 @@ mod tests {
         let mut bad = PortStats::new("bad".parse().unwrap(), PortKind::Vif);
         bad.state = PortState::Stopped;
         bad.stopped_reason = Some("TX queue 0: descriptor loop".into());
+        bad.budget_breaches = BTreeMap::from([("asked_late".into(), 1_000), ("policy".into(), 0)]);
         let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
         lan.state = PortState::Running;
         lan.rx.frames = 99;
@@ -468,6 +510,7 @@ mod tests {
         lan   running  -            99       0 B          0       0 B      0            -         -       -       -       -
         web0: dropped: rx_full 7
         bad: stopped: TX queue 0: descriptor loop
+        bad: told too late: asked_late 1,000
         lan: received merged (GRO): 12 packets
         "#);
     }

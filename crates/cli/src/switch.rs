@@ -1,6 +1,7 @@
 //! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
 //! socket can do to them while it runs.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -10,19 +11,21 @@ use weir_engine::stats::QueueCounters;
 use weir_engine::{Engine, PortCounters, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
-use weir_policy::moderation::Kind;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
-use weir_port_vhost::{Endpoint, Manager, State, VhostInfo, VhostOptions, VhostPort};
+use weir_port_vhost::{
+    Endpoint, Manager, QueueDecision, State, VhostInfo, VhostOptions, VhostPort,
+};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    Config, LatencyBudget, Moderation, PortName, SocketMode, SocketPath, SocketRole, UplinkConfig,
-    UplinkKind, VifChanges, VifConfig, Workers,
+    CallsError, Config, LatencyBudget, Moderation, PortName, SocketMode, SocketPath, SocketRole,
+    UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
+use crate::explain::{QueueExplanation, VifExplanation};
 use crate::stats::{
-    HoldTimes, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
+    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
     StageStats, SwitchStats, WorkerStats,
 };
 use crate::unix_socket::{BoundListener, ListenError};
@@ -125,8 +128,7 @@ impl Switch {
         let options = VhostOptions {
             name: name.to_string(),
             queue_pairs: config.queues.get().into(),
-            moderation: config.moderation.into(),
-            latency_budget_ns: self.budget(&config).ns(),
+            calls: config.call_policy(self.budget(&config)),
         };
         let (id, port) = self
             .engine
@@ -233,6 +235,9 @@ impl Switch {
                 return Response::error(conflict.to_string());
             }
         }
+        if let Err(error) = config.check_calls(self.budget(&config)) {
+            return calls_refused(&error);
+        }
         match self.add_vif(config, Meeting::Configured) {
             Ok(()) => Response::Ok,
             Err(error) => failed(&error),
@@ -246,6 +251,9 @@ impl Switch {
         };
         let mut config = ports.vifs[index].config.clone();
         changes.apply(&mut config);
+        if let Err(error) = config.check_calls(self.budget(&config)) {
+            return calls_refused(&error);
+        }
         let conflict = ports
             .vifs
             .iter()
@@ -259,7 +267,11 @@ impl Switch {
         if let Err(error) = updated {
             return Response::error(error.to_string());
         }
-        vif.port.set_moderation(config.moderation.into(), self.budget(&config).ns());
+        let calls = config.call_policy(self.budget(&config));
+        // A policy that goes on keeps what it has learned.
+        if calls != vif.config.call_policy(self.budget(&vif.config)) {
+            vif.port.set_moderation(&calls);
+        }
         vif.config = config;
         Response::Ok
     }
@@ -287,6 +299,34 @@ impl Switch {
             }
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
+    }
+
+    /// What the policies of an interface do, and why.
+    fn vif_explain(&self, name: &PortName) -> Response {
+        let ports = self.ports();
+        let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
+            return no_such_vif(name);
+        };
+        let queue = |(queue, now): (usize, QueueDecision)| QueueExplanation {
+            queue,
+            moderation: Moderation(now.kind),
+            hold_ns: now.decision.hold_ns,
+            hold_ns_max: now.hold_ns_max,
+            reason: now.decision.reason.into(),
+            frames: now.frames,
+            calls: now.calls,
+            calls_suppressed: now.calls_suppressed,
+            held_ns: now.hold.into(),
+        };
+        let explanation = VifExplanation {
+            name: name.clone(),
+            state: port_state(vif.port.info().state),
+            latency_budget_ns: self.budget(&vif.config).ns(),
+            calls: CallSettings::of(&vif.config),
+            budget_breaches: breaches(vif.port.counters()),
+            queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
+        };
+        Response::Explained { explanation: Box::new(explanation) }
     }
 
     /// The counters of everything.
@@ -326,10 +366,16 @@ impl Switch {
         stats.latency_budget_ns = self.budget(&vif.config).ns();
         let VhostInfo { hold, state, stop_reason, .. } = info;
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
-        stats.hold_ns = HoldTimes { p50: hold.p50, p99: hold.p99, max: hold.max };
+        stats.hold_ns = hold.into();
+        stats.calls = Some(CallSettings::of(&vif.config));
+        stats.budget_breaches = breaches(vif.port.counters());
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
     }
+}
+
+fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
+    counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
 }
 
 fn uplink_stats(uplink: &Uplink) -> PortStats {
@@ -405,12 +451,8 @@ fn port_state(state: State) -> PortState {
     }
 }
 
-impl From<Moderation> for Kind {
-    fn from(moderation: Moderation) -> Self {
-        match moderation {
-            Moderation::Immediate => Self::Immediate,
-        }
-    }
+fn calls_refused(error: &CallsError) -> Response {
+    Response::Error { message: error.to_string(), help: Some(error.help()) }
 }
 
 fn no_such_vif(name: &PortName) -> Response {
@@ -442,6 +484,7 @@ impl ControlHandler for Switch {
             Request::VifSet { name, changes } => self.vif_set(&name, changes),
             Request::VifDel { name } => self.vif_del(&name),
             Request::VifList => self.vif_list(),
+            Request::VifExplain { name } => self.vif_explain(&name),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
             Request::Stages { on } => {
                 stages::set_on(on);

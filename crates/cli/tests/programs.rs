@@ -60,7 +60,7 @@ fn commands_without_a_running_weir_ask_for_it_and_exit_with_4() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("c.sock");
     let control = control.to_str().unwrap();
-    for args in [&["stats"][..], &["vif", "list"], &["vif", "del", "a"]] {
+    for args in [&["stats"][..], &["vif", "list"], &["vif", "del", "a"], &["explain", "a"]] {
         let output = weir(&[&["--control", control], args].concat());
         assert_eq!(output.status.code(), Some(4), "{args:?}");
         assert!(stderr(&output).contains("is weir running?"), "{args:?}");

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use weir_fabric::PortId;
 
 use crate::port::Side;
@@ -23,6 +23,8 @@ pub struct QueueRef {
     /// Which one of the pair.
     pub side: Side,
 }
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// The worker's own wake-up in `epoll_event.data`; no [`QueueRef`] encodes to it.
 const WAKE: u64 = u64::MAX;
@@ -105,10 +107,11 @@ impl Poller {
         queues: &mut Vec<QueueRef>,
     ) -> bool {
         events.clear();
-        let timeout = timeout
-            .map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        if timeout.is_some_and(|timeout| !timeout.is_zero() && !self.wait_for_one(timeout)) {
+            return false;
+        }
         let spare = rustix::buffer::spare_capacity(events);
-        if epoll::wait(&self.epoll, spare, timeout.as_ref()).is_err() {
+        if epoll::wait(&self.epoll, spare, timeout.and(Some(&NO_TIME))).is_err() {
             // EINTR: the caller looks at its clock and comes back.
             return false;
         }
@@ -123,10 +126,25 @@ impl Poller {
         }
         !events.is_empty()
     }
+
+    /// Sleeps until there is an event, or for `timeout`; `true` if there is one.
+    ///
+    /// By `ppoll` on the set itself: `epoll_wait` knows whole milliseconds only, and its successor
+    /// `epoll_pwait2` is not everywhere (Linux 5.11). A sleep that ends by its timeout is still one
+    /// system call.
+    fn wait_for_one(&self, timeout: Duration) -> bool {
+        let tv_sec = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let timeout = Timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() };
+        let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
+        // EINTR: no event.
+        poll(&mut set, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn eventfd_pair() -> (OwnedFd, OwnedFd) {
@@ -164,6 +182,40 @@ mod tests {
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
         let _watch = poller.watch(ours, queue).unwrap();
         assert_eq!(wait(&poller), [queue]);
+    }
+
+    #[test]
+    fn a_wait_is_as_fine_as_the_kernels_timers() {
+        let poller = Poller::new().unwrap();
+        let shortest_of_five = |timeout| {
+            let wait = |_| {
+                let start = Instant::now();
+                poller.wait(&mut Vec::with_capacity(8), Some(timeout), &mut Vec::new());
+                start.elapsed()
+            };
+            (0..5).map(wait).inspect(|took| assert!(*took >= timeout, "early")).min().unwrap()
+        };
+        // A timeout in whole milliseconds, rounded up, would make them the same.
+        let (short, long) = (Duration::from_micros(20), Duration::from_millis(1));
+        assert!((0..100).any(|_| shortest_of_five(short) < shortest_of_five(long) / 2));
+    }
+
+    #[test]
+    fn a_kick_ends_a_wait_and_is_one_event() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let queue = QueueRef { port: PortId::new(3).unwrap(), queue: 0, side: Side::Tx };
+        let (ours, theirs) = eventfd_pair();
+        let _watch = poller.watch(ours, queue).unwrap();
+        for _ in 0..3 {
+            let wait = |timeout| {
+                let mut queues = Vec::new();
+                poller.wait(&mut Vec::with_capacity(8), Some(timeout), &mut queues);
+                queues
+            };
+            rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
+            assert_eq!(wait(Duration::from_secs(3600)), [queue]);
+            assert_eq!(wait(Duration::from_micros(1)), [], "seen already");
+        }
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct Taken {
     pub parked_more: bool,
     /// When the first of them has waited long enough (ns), if any waits.
     pub parked_until: Option<u64>,
+    /// When to ask [`Port::expired`] (ns), if the call for completed frames is held and no worker has
+    /// been told to ask by then.
+    pub hold_until: Option<u64>,
 }
 
 /// One frame on its way to one receiver.
@@ -55,7 +58,8 @@ pub struct Delivered {
     pub worth_waiting: bool,
     /// It has offered some while this was found out: try again at once.
     pub again: bool,
-    /// When to ask [`Port::expired`] (ns), if the moderation policy holds the call.
+    /// When to ask [`Port::expired`] (ns), if the moderation policy holds the call and no worker has
+    /// been told to ask by then.
     pub hold_until: Option<u64>,
 }
 
@@ -87,9 +91,10 @@ pub trait Port: Send + Sync {
         now_ns: u64,
     ) -> Delivered;
 
-    /// The deadline that [`Delivered::hold_until`] named has passed: gives the call, or says the
-    /// next deadline.
-    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64>;
+    /// The time that [`Delivered::hold_until`] (for [`Side::Rx`]) or [`Taken::hold_until`] (for
+    /// [`Side::Tx`]) named has come: gives the call if it is due, and says when to ask again, if the
+    /// worker is to do that.
+    fn expired(&self, queue: usize, side: Side, now_ns: u64) -> Option<u64>;
 
     /// Whether transmit queue `queue` has a frame, by a look that makes no system call and leaves
     /// kicks as they are. Asked only where [`Taken::peek`] said so.
@@ -121,7 +126,7 @@ pub trait Port: Send + Sync {
 }
 
 /// Which of a pair of queues, from the guest's view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The guest sends.
     Tx,

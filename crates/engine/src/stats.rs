@@ -97,6 +97,34 @@ impl From<weir_fabric::DropReason> for DropReason {
     }
 }
 
+/// Why a receiver was told of a frame later than its latency budget allows: one named counter each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreachReason {
+    /// The frame waited in its sender's memory for a receiver without buffers: not held on purpose.
+    Parked,
+    /// It was longer on its way through the switch than the budget is: the worker had no CPU.
+    ForwardedLate,
+    /// It was held, and the worker came back later than at the deadline.
+    AskedLate,
+    /// The policy's deadline was past the budget: a mistake of weir's.
+    Policy,
+}
+
+impl BreachReason {
+    /// Every reason, in the order of their counters.
+    pub const ALL: [Self; 4] = [Self::Parked, Self::ForwardedLate, Self::AskedLate, Self::Policy];
+
+    /// The counter's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Parked => "parked",
+            Self::ForwardedLate => "forwarded_late",
+            Self::AskedLate => "asked_late",
+            Self::Policy => "policy",
+        }
+    }
+}
+
 /// A counter that one thread at a time adds to and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -142,6 +170,7 @@ pub struct PortCounters {
     /// frames.
     pub gro: Counter,
     drops: [Counter; DropReason::COUNT],
+    breaches: [Counter; BreachReason::ALL.len()],
 }
 
 impl Default for PortCounters {
@@ -152,6 +181,7 @@ impl Default for PortCounters {
             parked: Counter::default(),
             gro: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
+            breaches: Default::default(),
         }
     }
 }
@@ -171,6 +201,20 @@ impl PortCounters {
         if packets > 0 {
             self.gro.add(packets);
         }
+    }
+
+    /// Counts a time at which this receiver was told too late of what it had got.
+    #[cold]
+    pub fn breached(&self, reason: BreachReason) {
+        self.breaches[reason as usize].add(1);
+    }
+
+    /// The reasons for which this receiver was told too late, with how often.
+    pub fn breaches(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counted = BreachReason::ALL.iter().zip(&self.breaches);
+        counted
+            .map(|(reason, counter)| (reason.as_str(), counter.get()))
+            .filter(|(_, count)| *count > 0)
     }
 
     /// The reasons for which something was dropped, with how many frames.
@@ -248,6 +292,15 @@ mod tests {
         assert!(named.iter().all(|(_, count)| *count == 1), "two reasons share a counter");
         let names: std::collections::HashSet<_> = named.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), DropReason::COUNT);
+    }
+
+    #[test]
+    fn every_breach_reason_has_a_counter_and_a_name_of_its_own() {
+        for reason in BreachReason::ALL {
+            let counters = PortCounters::default();
+            counters.breached(reason);
+            assert_eq!(counters.breaches().collect::<Vec<_>>(), [(reason.as_str(), 1)]);
+        }
     }
 
     #[test]

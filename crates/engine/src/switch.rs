@@ -8,7 +8,7 @@ use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
 use crate::flow::symmetric_hash;
-use crate::port::{Outgoing, Port};
+use crate::port::{Outgoing, Port, Side};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
@@ -30,15 +30,17 @@ pub fn slot(ports: &Ports, id: PortId) -> Option<&Slot> {
     ports.get(id.index())?.as_ref()
 }
 
-/// A deadline that a receive queue's moderation policy gave.
+/// A deadline that a queue's moderation policy gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
     /// When to ask [`Port::expired`] (ns).
     pub until_ns: u64,
-    /// The receiver.
+    /// Whose guest waits for the call.
     pub port: PortId,
-    /// Its queue.
+    /// The pair of queues.
     pub queue: usize,
+    /// Which of them.
+    pub side: Side,
 }
 
 const NO_LIST: u16 = u16::MAX;
@@ -113,6 +115,13 @@ struct Run {
 }
 
 impl Forwarder {
+    /// After a burst that did not come to its end: forgets it, but for the deadlines, since receivers
+    /// that were served before rely on being asked.
+    pub fn start_over(&mut self) {
+        let holds = std::mem::take(&mut self.holds);
+        *self = Self { holds, ..Self::default() };
+    }
+
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
@@ -229,7 +238,8 @@ impl Forwarder {
         };
         let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
-            self.holds.push(Hold { until_ns, port: list.port, queue: list.queue });
+            let (port, queue) = (list.port, list.queue);
+            self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
         }
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
             if done.ahead & 1 << i != 0 {

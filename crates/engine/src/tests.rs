@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 
 use weir_fabric::{MacCheck, PortConfig, PortId};
 use weir_guestmem::HostBuffer;
+use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 
 use weir_wire::OffloadCaps;
 
 use crate::burst::{Burst, Scratch, TakenChain};
 use crate::egress::{Emitted, Packet, Put};
 use crate::gro::EgressList;
+use crate::shared::Shared;
+use crate::worker::Worker;
 use crate::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// A port whose other side is the test.
 struct FakePort {
@@ -30,7 +35,12 @@ struct FakePort {
     /// Holds every call until this long after the delivery.
     hold: Option<Duration>,
     expired: Mutex<Option<Instant>>,
+    expired_side: Mutex<Option<Side>>,
+    /// Holds the call for its own frames for so long after it sent them.
+    completions_hold: Option<Duration>,
     panics: bool,
+    panics_on_delivery: bool,
+    budget_ns: u64,
     failed: AtomicBool,
 }
 
@@ -46,7 +56,11 @@ impl FakePort {
             caps: OffloadCaps::NONE,
             hold: None,
             expired: Mutex::default(),
+            expired_side: Mutex::default(),
+            completions_hold: None,
             panics: false,
+            panics_on_delivery: false,
+            budget_ns: LATENCY_BUDGET_NS_DEFAULT,
             failed: AtomicBool::new(false),
         }
     }
@@ -90,6 +104,7 @@ impl Port for FakePort {
             parked: waiting.len(),
             parked_more: false,
             parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
+            hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         };
         scratch.give_back(burst);
         taken
@@ -102,6 +117,7 @@ impl Port for FakePort {
         frames: &[Outgoing],
         now_ns: u64,
     ) -> Delivered {
+        assert!(!self.panics_on_delivery, "a port with a bug");
         let mut list = EgressList::new(burst, frames, self.caps);
         let put = |packet: Packet<'_, '_>| {
             let (room, needed) = (self.room.load(Ordering::SeqCst), packet.frames as usize);
@@ -123,9 +139,14 @@ impl Port for FakePort {
         Delivered { worth_waiting: true, hold_until, ..list.delivered() }
     }
 
-    fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
+    fn expired(&self, _queue: usize, side: Side, _now_ns: u64) -> Option<u64> {
+        *self.expired_side.lock().unwrap() = Some(side);
         *self.expired.lock().unwrap() = Some(Instant::now());
         None
+    }
+
+    fn latency_budget_ns(&self) -> u64 {
+        self.budget_ns
     }
 
     fn arm_tx(&self, _queue: usize) -> bool {
@@ -218,6 +239,47 @@ fn a_held_call_is_asked_about_at_its_deadline_and_not_before() {
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("the deadline", || b.expired.lock().unwrap().is_some());
     assert!(b.expired.lock().unwrap().unwrap() - before >= hold);
+}
+
+#[test]
+fn a_deadline_outlives_a_panic_behind_it_in_the_same_burst() {
+    let engine = Engine::start(1).unwrap();
+    let hold = Duration::from_millis(1);
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |port| port.hold = Some(hold)));
+    let broken = add(&engine, |port| port.panics_on_delivery = true);
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("b is asked", || b.expired.lock().unwrap().is_some());
+    assert!(a.failed.load(Ordering::SeqCst), "whose frame it was");
+    assert_eq!(numbers(&broken), []);
+}
+
+#[test]
+fn naps_are_within_the_budget_of_whoever_may_receive() {
+    let port = |id, budget_ns, rx_queues| {
+        let mut port = FakePort::new(PortId::new(id).unwrap());
+        port.budget_ns = budget_ns;
+        port.rx_queues = AtomicUsize::new(rx_queues);
+        Some(Slot { port: Arc::new(port), counters: Arc::default() })
+    };
+    let shared = Arc::new(Shared::new(1).unwrap());
+    let mut worker = Worker::new(Arc::clone(&shared), 0);
+    shared.ports.store(Arc::new(vec![port(0, 900, 1), None, port(2, 100, 0), port(3, 500, 1)]));
+    assert_eq!(worker.smallest_budget_ns(SECOND_NS), 500, "the one of 100 receives nothing");
+    shared.ports.store(Arc::new(vec![port(0, 300, 1)]));
+    assert_eq!(worker.smallest_budget_ns(SECOND_NS + 1), 500, "looked up a moment ago");
+    assert_eq!(worker.smallest_budget_ns(2 * SECOND_NS), 300);
+}
+
+#[test]
+fn completions_that_are_held_are_asked_about_at_their_deadline() {
+    let engine = Engine::start(1).unwrap();
+    let hold = Duration::from_millis(10);
+    let a = add(&engine, |port| port.completions_hold = Some(hold));
+    let before = Instant::now();
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("the deadline", || a.expired.lock().unwrap().is_some());
+    assert!(a.expired.lock().unwrap().unwrap() - before >= hold);
+    assert_eq!(*a.expired_side.lock().unwrap(), Some(Side::Tx));
 }
 
 #[test]

@@ -37,6 +37,8 @@ const ROUNDS_PER_POLL: u32 = 8;
 const EVENTS_MAX: usize = 64;
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
+/// How often the ports' latency budgets are looked up (ns): there may be a thousand ports.
+const BUDGETS_NS: u64 = 1_000_000;
 /// How late the kernel may end a sleep so as to join it with others (ns).
 const TIMER_SLACK_NS: u64 = 1_000;
 
@@ -65,7 +67,11 @@ pub(crate) struct Worker {
     rounds: u32,
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
     stalled: Vec<(TxQueue, u64)>,
+    /// When to ask about held calls: a queue has one entry here, or in another worker's, as long as
+    /// its deadline does not move forward.
     holds: BinaryHeap<Reverse<Hold>>,
+    /// The smallest latency budget of the ports that receive (ns), and when it was looked up.
+    budget: (u64, u64),
     /// When this worker last swept the forwarding table (s).
     aged_secs: u32,
 }
@@ -85,6 +91,7 @@ impl Worker {
             rounds: 0,
             stalled: Vec::new(),
             holds: BinaryHeap::new(),
+            budget: (LATENCY_BUDGET_NS_MAX, 0),
             aged_secs: 0,
         }
     }
@@ -150,29 +157,42 @@ impl Worker {
         if self.warm.is_empty() {
             return Rest::Sleep;
         }
-        let ports = self.shared.ports.load();
-        let budgets = self.warm.iter().filter_map(|warm| slot(&ports, warm.queue.port));
-        let budget_ns = budgets.map(|slot| slot.port.latency_budget_ns()).min();
-        match self.pace.rest(now_ns, budget_ns.unwrap_or(LATENCY_BUDGET_NS_MAX)) {
+        let budget_ns = self.smallest_budget_ns(now_ns);
+        match self.pace.rest(now_ns, budget_ns) {
             // A receiver's kick, which frames wait for, is not seen while looking at rings.
             Rest::Poll(_) if !self.stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
     }
 
+    /// The smallest latency budget (ns) of whoever may receive what comes while this worker naps.
+    pub(crate) fn smallest_budget_ns(&mut self, now_ns: u64) -> u64 {
+        let (mut budget_ns, looked_up_ns) = self.budget;
+        if now_ns.saturating_sub(looked_up_ns) >= BUDGETS_NS {
+            let ports = self.shared.ports.load();
+            let receivers = ports.iter().flatten().filter(|slot| slot.port.rx_queues() > 0);
+            let budgets = receivers.map(|slot| slot.port.latency_budget_ns());
+            budget_ns = budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX);
+            self.budget = (budget_ns, now_ns);
+        }
+        budget_ns
+    }
+
     /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;
-    /// `None` if none had any in `window_ns`, or something else is due.
+    /// `None` if none had any in `window_ns`. Held calls that are due meanwhile are given.
     fn look_on(&mut self, start_ns: u64, window_ns: u64) -> Option<u64> {
-        let hold_ns = self.holds.peek().map_or(u64::MAX, |Reverse(hold)| hold.until_ns);
-        let end_ns = hold_ns.min(start_ns + window_ns);
         loop {
             self.look_at_warm(u64::MAX);
             let now_ns = clock::now_ns();
             if !self.ready.is_empty() {
                 return Some(now_ns.saturating_sub(start_ns));
             }
-            if now_ns >= end_ns || self.shared.stopping.load(Ordering::Relaxed) {
+            let stopping = self.shared.stopping.load(Ordering::Relaxed);
+            if now_ns >= start_ns + window_ns || stopping {
                 return None;
+            }
+            if self.holds.peek().is_some_and(|Reverse(hold)| hold.until_ns <= now_ns) {
+                self.expire_holds();
             }
             std::hint::spin_loop();
         }
@@ -295,7 +315,7 @@ impl Worker {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
             slot.port.fail("internal error (a panic in the data path; please report it)");
             self.scratch = Scratch::default();
-            self.forwarder = Forwarder::default();
+            self.forwarder.start_over();
             Taken::default()
         });
         stages::end(taken.frames);
@@ -303,6 +323,10 @@ impl Worker {
         self.pace.served(taken.frames);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(Reverse(hold));
+        }
+        if let Some(until_ns) = taken.hold_until {
+            let QueueRef { port, queue, side } = queue;
+            self.holds.push(Reverse(Hold { until_ns, port, queue, side }));
         }
         self.note_stalled(queue, &taken);
         self.age(now_ns);
@@ -375,11 +399,31 @@ impl Worker {
                 break;
             }
             self.holds.pop();
-            let next =
-                slot(&ports, hold.port).and_then(|slot| slot.port.expired(hold.queue, now_ns));
+            let next = slot(&ports, hold.port)
+                .and_then(|slot| slot.port.expired(hold.queue, hold.side, now_ns));
             if let Some(until_ns) = next {
                 self.holds.push(Reverse(Hold { until_ns: until_ns.max(now_ns + 1), ..hold }));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_fabric::PortId;
+
+    use super::*;
+
+    #[test]
+    fn a_deadline_within_does_not_end_looking_on() {
+        const WINDOW_NS: u64 = 2_000_000;
+        let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
+        let start_ns = clock::now_ns();
+        for until_ns in [start_ns + WINDOW_NS / 4, start_ns + WINDOW_NS / 2] {
+            let port = PortId::new(0).unwrap();
+            worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+        }
+        assert_eq!(worker.look_on(start_ns, WINDOW_NS), None);
+        assert!(clock::now_ns() >= start_ns + WINDOW_NS, "or it is taken for looking on in vain");
     }
 }

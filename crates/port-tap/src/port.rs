@@ -176,7 +176,7 @@ impl Port for FramePort {
         Delivered { worth_waiting: false, hold_until: None, ..dealt_with }
     }
 
-    fn expired(&self, _queue: usize, _now_ns: u64) -> Option<u64> {
+    fn expired(&self, _queue: usize, _side: Side, _now_ns: u64) -> Option<u64> {
         // `deliver` holds nothing back.
         None
     }

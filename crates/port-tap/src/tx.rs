@@ -180,6 +180,7 @@ impl TxQueue {
             parked: self.waiting.len(),
             parked_more: false, // all of them are tried in one burst
             parked_until: oldest.map(|since_ns| since_ns.saturating_add(PARKED_NS_MAX)),
+            hold_until: None,
         }
     }
 

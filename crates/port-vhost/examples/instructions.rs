@@ -28,7 +28,7 @@ use weir_engine::{
 };
 use weir_fabric::{PortConfig, PortId};
 use weir_policy::moderation::Kind;
-use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
+use weir_port_vhost::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
@@ -118,8 +118,7 @@ impl Rig {
         let options = VhostOptions {
             name: "guest".into(),
             queue_pairs: 1,
-            moderation: Kind::Immediate,
-            latency_budget_ns: weir_limits::LATENCY_BUDGET_NS_DEFAULT,
+            calls: CallPolicy::within(Kind::Immediate, weir_limits::LATENCY_BUDGET_NS_DEFAULT),
         };
         let mut vhost = Vec::new();
         for _ in MACS {

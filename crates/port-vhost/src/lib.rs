@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `tx.rs` | transmit queues: ring to burst, and completion |
 //! | `rx.rs` | receive queues: burst to ring (the one copy), and the call |
+//! | `rx/container.rs` | several frames in one buffer, for guests that unpack them |
+//! | `calls.rs` | when the guest is called, as it is set |
+//! | `hold.rs` | what a queue owes its guest, until when, and whether it came too late |
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
@@ -11,8 +14,10 @@
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 #![forbid(unsafe_code)]
 
+mod calls;
 mod error;
 mod features;
+mod hold;
 mod manager;
 mod notify;
 mod port;
@@ -21,6 +26,7 @@ mod rx;
 mod session;
 mod tx;
 
+pub use calls::{CallPolicy, QueueDecision};
 pub use error::{Refusal, StopReason};
 pub use manager::{Endpoint, Manager, ManagerGone};
 pub use port::{State, VhostInfo, VhostOptions, VhostPort};

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::stats::{Times, TimesSummary};
+use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
-use weir_policy::moderation::{Kind, Settings};
 use weir_policy::steering::Steering;
 
+use crate::calls::{self, CallPolicy, QueueDecision};
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
@@ -24,9 +24,7 @@ pub struct VhostOptions {
     /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
     pub queue_pairs: usize,
     /// When to call the guest.
-    pub moderation: Kind,
-    /// Longest time that a call may be held (ns).
-    pub latency_budget_ns: u64,
+    pub calls: CallPolicy,
 }
 
 /// How far an interface is.
@@ -75,7 +73,7 @@ pub struct VhostInfo {
     pub memory_bytes: u64,
     /// Receive queues in use.
     pub rx_queues: usize,
-    /// Hold times: from a batch's publication to the guest being told of it.
+    /// Hold times: from frames being ready to the guest being told of them.
     pub hold: TimesSummary,
 }
 
@@ -126,10 +124,8 @@ impl VhostPort {
     pub fn new(id: PortId, counters: Arc<PortCounters>, options: &VhostOptions) -> Self {
         let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         let pair = |_| Pair {
-            tx: Mutex::default(),
-            rx: Mutex::new(RxQueue::new(
-                options.moderation.build(Settings::within(options.latency_budget_ns)),
-            )),
+            tx: Mutex::new(TxQueue::new(&options.calls)),
+            rx: Mutex::new(RxQueue::new(&options.calls)),
         };
         Self {
             name: options.name.clone(),
@@ -138,7 +134,7 @@ impl VhostPort {
             pairs: (0..queue_pairs).map(pair).collect(),
             rx_ready: AtomicUsize::new(0),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
-            latency_budget_ns: AtomicU64::new(options.latency_budget_ns),
+            latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             failed: AtomicBool::new(false),
             shown: Mutex::default(),
         }
@@ -165,13 +161,45 @@ impl VhostPort {
     }
 
     /// Changes the moderation policy while traffic flows. A held call is given first.
-    pub fn set_moderation(&self, kind: Kind, latency_budget_ns: u64) {
-        self.latency_budget_ns.store(latency_budget_ns, Ordering::Relaxed);
+    pub fn set_moderation(&self, calls: &CallPolicy) {
+        self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
         for (index, pair) in self.pairs.iter().enumerate() {
-            let new = kind.build(Settings::within(latency_budget_ns));
+            let new = calls.build();
             // The old one is freed here, outside the lock.
-            let _old = lock(&pair.rx).set_moderation(index, new, &self.counters);
+            let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
+            lock(&pair.tx).set_policy(index, calls, &self.counters);
         }
+    }
+
+    /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
+    /// share of the budget for them. What the budget leaves for holds is never exceeded.
+    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
+        let limit_ns = calls::hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed));
+        let hold_ns_max = hold_ns_max.min(limit_ns);
+        for (index, pair) in self.pairs.iter().enumerate() {
+            if queue.is_none_or(|queue| queue == index) {
+                lock(&pair.rx).set_hold_ns_max(hold_ns_max);
+                lock(&pair.tx).set_hold_ns_max(hold_ns_max);
+            }
+        }
+    }
+
+    /// What the policy of each receive queue does now.
+    pub fn decisions(&self) -> Vec<QueueDecision> {
+        let decision = |(pair, counted): (&Pair, &QueueCounters)| {
+            let rx = lock(&pair.rx);
+            let (kind, decision) = rx.decision();
+            QueueDecision {
+                kind,
+                decision,
+                hold_ns_max: rx.hold.hold_ns_max,
+                frames: counted.frames.get(),
+                calls: counted.calls.get(),
+                calls_suppressed: counted.calls_suppressed.get(),
+                hold: rx.hold.times.summary(),
+            }
+        };
+        self.pairs.iter().zip(&self.counters.rx).map(decision).collect()
     }
 
     /// A snapshot.
@@ -180,7 +208,7 @@ impl VhostPort {
         let mut running = false;
         for pair in &self.pairs {
             let rx = lock(&pair.rx);
-            hold.merge(&rx.hold);
+            hold.merge(&rx.hold.times);
             running |= rx.is_ready();
         }
         let shown = lock(&self.shown);
@@ -238,6 +266,7 @@ impl VhostPort {
         } else {
             let mut tx = lock(&pair.tx);
             tx.abandon_waiting(&self.counters);
+            tx.flush(ring / 2, &self.counters);
             tx.queue.ring.take()
         };
         self.count_ready();
@@ -349,8 +378,12 @@ impl Port for VhostPort {
         })
     }
 
-    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64> {
-        lock(&self.pairs.get(queue)?.rx).expired(queue, now_ns, &self.counters)
+    fn expired(&self, queue: usize, side: Side, now_ns: u64) -> Option<u64> {
+        let pair = self.pairs.get(queue)?;
+        match side {
+            Side::Rx => lock(&pair.rx).expired(queue, now_ns, &self.counters),
+            Side::Tx => lock(&pair.tx).expired(queue, now_ns, &self.counters),
+        }
     }
 
     fn peek_tx(&self, queue: usize) -> bool {

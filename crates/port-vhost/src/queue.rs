@@ -14,6 +14,8 @@ pub(crate) struct Ring {
     pub(crate) device: DeviceRing,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) features: Features,
+    /// The guest takes containers (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`).
+    pub(crate) containers: bool,
     /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
     /// a ring upon receiving a kick").
     pub(crate) started: bool,
@@ -26,10 +28,11 @@ impl Ring {
         device: DeviceRing,
         memory: Arc<GuestMemory>,
         features: Features,
+        containers: bool,
         started: bool,
     ) -> Self {
         // 0 makes the first look a real one: the file may be gone already.
-        Self { device, memory, features, started, faults: 0 }
+        Self { device, memory, features, containers, started, faults: 0 }
     }
 
     /// The memory was truncated under us: what was read is not what the guest wrote.

@@ -6,8 +6,14 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
+//! Frames may wait for their call (`weir_policy::moderation`), in the guest's sight or, where the policy
+//! withholds them, out of it. Two things end that early, whatever the policy says, so that holding
+//! costs time and never frames: the guest has too few buffers for a frame, or half of its ring waits.
+//!
 //! Where all frames are no longer than their fronts there is nothing left to copy, and `place`
 //! finishes.
+
+mod container;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -16,15 +22,17 @@ use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
 use weir_engine::stages::{self, Stage};
-use weir_engine::stats::Times;
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
-use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
+use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
 use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
 use weir_wire::VnetHdr;
 
+use self::container::Open;
+use crate::calls::CallPolicy;
 use crate::error::StopReason;
+use crate::hold::Hold;
 use crate::queue::Queue;
 
 /// A receive queue.
@@ -32,12 +40,10 @@ use crate::queue::Queue;
 pub(crate) struct RxQueue {
     pub(crate) queue: Queue,
     moderation: Box<dyn Moderation>,
-    /// When the earliest batch was published that the guest has not been told of.
-    pending_since: Option<u64>,
-    /// The deadline that the policy gave.
-    hold_until: Option<u64>,
-    /// Hold times: from a batch's publication to the guest being told of it.
-    pub(crate) hold: Times,
+    /// What the policy says of itself: see [`Moderation::withholds`].
+    withholds: bool,
+    /// Frames that the guest has not been told of.
+    pub(crate) hold: Hold,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
     /// Frames wait for its next buffer: kicks stay on until one came.
@@ -47,7 +53,15 @@ pub(crate) struct RxQueue {
     chains: Vec<Reserved>,
     copies: Vec<Slice<'static>>,
     /// Batches that workers are copying.
-    order: FillOrder<Batch>,
+    order: FillOrder<Filled>,
+}
+
+/// Frames that one worker fills in at a time.
+#[derive(Debug, Clone, Copy)]
+struct Filled {
+    batch: Batch,
+    /// One of them waited for buffers before.
+    parked: bool,
 }
 
 /// What is fetched of a buffer before the first bytes go into it: a header and a small frame.
@@ -86,13 +100,13 @@ impl Copies<'_> {
 }
 
 impl RxQueue {
-    pub(crate) fn new(moderation: Box<dyn Moderation>) -> Self {
+    pub(crate) fn new(calls: &CallPolicy) -> Self {
+        let moderation = calls.build();
         Self {
             queue: Queue::default(),
+            withholds: moderation.withholds(),
             moderation,
-            pending_since: None,
-            hold_until: None,
-            hold: Times::default(),
+            hold: Hold::new(calls),
             full_since: None,
             armed: false,
             buffers: Vec::new(),
@@ -132,6 +146,8 @@ impl RxQueue {
             return Ok(Placed { delivered: Delivered::default(), rest: None });
         };
         let caps = ring.features.receive_caps();
+        // A burst of one frame has nothing to be packed with.
+        let packs = ring.containers && self.moderation.withholds() && frames.len() > 1;
         let mut writer = Writer {
             device: &mut ring.device,
             memory,
@@ -141,6 +157,8 @@ impl RxQueue {
             chains: take(&mut self.chains),
             copies: recycle(take(&mut self.copies)),
             next: 0,
+            packs,
+            container: None,
             completed: 0,
             counters,
             broken: None,
@@ -150,13 +168,15 @@ impl RxQueue {
         if !self.armed {
             writer.device.suppress_kicks();
         }
-        writer.reserve(frames.len());
+        writer.reserve(if packs { 1 } else { frames.len() });
         let mut list = EgressList::new(burst, frames, caps);
         let mut delivered_frames = 0;
         let mut arrived_ns = u64::MAX;
         loop {
             while let Some(plain) = list.plain() {
-                if !writer.place_plain(plain) {
+                let placed =
+                    if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
+                if !placed {
                     break;
                 }
                 list.plain_done();
@@ -193,7 +213,7 @@ impl RxQueue {
         counters.rx[index].bytes.add(bytes);
         counters.merged(list.merged());
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        let place = self.order.begin(completed, batch);
+        let place = self.order.begin(completed, Filled { batch, parked: arrived_ns < now_ns });
         let mut delivered = Delivered { worth_waiting, again, ..dealt_with };
         let slices = copies;
         if !slices.is_empty() {
@@ -204,7 +224,7 @@ impl RxQueue {
     }
 
     /// What was placed is copied: shows the guest all that is now complete up to it, with one index
-    /// write, and asks the policy about the call. Says when the policy wants to be asked again.
+    /// write, and asks the policy about the call. Says when to ask again, if a timer is to be set.
     pub(crate) fn finish(
         &mut self,
         index: usize,
@@ -214,23 +234,44 @@ impl RxQueue {
         self.copies = recycle(copies.slices);
         stages::lap(Stage::Copy);
         let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
-        let chains = self.order.finish(copies.place, |batch| {
+        let mut parked = false;
+        let chains = self.order.finish(copies.place, |filled| {
+            let Filled { batch, parked: one_waited } = filled;
             all.frames += batch.frames;
             all.bytes += batch.bytes;
             all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
+            parked |= one_waited;
         });
         let Some(ring) = self.queue.ring.as_mut() else { return Ok(None) };
         if ring.memory_gone() {
             return Err(StopReason::MemoryTruncated);
         }
-        if ring.device.publish_first(chains) == 0 || all.frames == 0 {
+        if chains == 0 || all.frames == 0 {
+            if chains > 0 {
+                ring.device.publish_first(take(&mut self.hold.withheld) + chains);
+            }
+            if self.is_short() {
+                self.flush(index, counters);
+            }
             return Ok(None);
+        }
+        if self.withholds {
+            self.hold.withheld += chains;
+        } else {
+            ring.device.publish_first(chains);
         }
         stages::lap(Stage::Publish);
         let now_ns = clock::now_ns();
-        self.pending_since.get_or_insert(now_ns);
+        self.hold.add(now_ns, &all, chains, parked);
         let verdict = self.moderation.published(now_ns, all);
-        Ok(self.act(index, verdict, counters))
+        Ok(self.act(index, verdict, now_ns, counters))
+    }
+
+    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got: it
+    /// gives new ones for those that it has taken back.
+    fn is_short(&self) -> bool {
+        let size = self.queue.ring.as_ref().map_or(0, |ring| ring.device.config().size);
+        self.full_since.is_some() || self.hold.chains() >= u32::from(size / 2)
     }
 
     /// Asks for a kick at the next buffer, and says whether one came since the last look.
@@ -255,35 +296,47 @@ impl RxQueue {
         now_ns.saturating_sub(since) < PARKED_NS_MAX
     }
 
-    fn act(&mut self, index: usize, verdict: Verdict, counters: &PortCounters) -> Option<u64> {
+    fn act(
+        &mut self,
+        index: usize,
+        verdict: Verdict,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
         match verdict {
-            Verdict::Call => {
+            Verdict::HoldUntil(until_ns) if !self.is_short() => {
+                self.hold.deadline.set(until_ns, now_ns)
+            }
+            _ => {
                 self.announce(index, counters);
                 None
-            }
-            Verdict::HoldUntil(until_ns) => {
-                self.hold_until = Some(until_ns);
-                Some(until_ns)
             }
         }
     }
 
-    /// Tells the guest of everything published.
+    /// Tells the guest of everything there is, and shows it first what was withheld.
+    ///
+    /// Whether a call is due, the ring alone says, and it is asked now, not when the hold began: a guest
+    /// that has taken the frames by itself meanwhile has moved its event past them (virtio 1.2 §2.7.7,
+    /// §2.8.10), and one that wants no calls looks at the ring again before it waits for one. So a call
+    /// that is left out after a hold is not missed, and nothing else is taken for a sign of polling.
     fn announce(&mut self, index: usize, counters: &PortCounters) {
+        let withheld = take(&mut self.hold.withheld);
+        if let (1.., Some(ring)) = (withheld, self.queue.ring.as_mut()) {
+            ring.device.publish_first(withheld);
+        }
         let called = self.queue.call_if_wanted();
         stages::lap(Stage::Call);
         let now_ns = clock::now_ns();
+        let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
         let how = if called == Some(true) {
             counters.rx[index].calls.add(1);
             Delivery::Called
         } else {
             counters.rx[index].calls_suppressed.add(1);
-            Delivery::Suppressed
+            if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
         };
-        if let Some(since) = self.pending_since.take() {
-            self.hold.record(now_ns.saturating_sub(since));
-        }
-        self.hold_until = None;
+        self.hold.told(now_ns, how, withheld > 0, counters);
         self.moderation.delivered(now_ns, how);
     }
 
@@ -294,26 +347,23 @@ impl RxQueue {
         now_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        let until = self.hold_until?;
-        if until > now_ns {
-            // Another worker's delivery moved the deadline.
-            return Some(until);
+        if let Err(ask_at) = self.hold.deadline.fired(now_ns) {
+            return ask_at;
         }
         let verdict = self.moderation.expired(now_ns);
-        self.act(index, verdict, counters)
+        self.act(index, verdict, now_ns, counters)
     }
 
     /// Gives a held call now, before the ring stops or the policy changes.
     pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
-        if self.pending_since.is_some() {
+        if self.hold.is_pending() {
             self.announce(index, counters);
         }
     }
 
     /// The ring has stopped: nothing is pending any more.
     pub(crate) fn reset(&mut self) {
-        self.pending_since = None;
-        self.hold_until = None;
+        self.hold.reset();
         self.full_since = None;
         self.armed = false;
         self.order.clear();
@@ -325,10 +375,24 @@ impl RxQueue {
         &mut self,
         index: usize,
         moderation: Box<dyn Moderation>,
+        calls: &CallPolicy,
         counters: &PortCounters,
     ) -> Box<dyn Moderation> {
         self.flush(index, counters);
+        self.hold.set_policy(calls);
+        self.withholds = moderation.withholds();
         std::mem::replace(&mut self.moderation, moderation)
+    }
+
+    /// Sets the limit of its holds (ns).
+    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold.hold_ns_max = hold_ns_max;
+        self.moderation.set_hold_ns_max(hold_ns_max);
+    }
+
+    /// Which policy it has, and what that does now.
+    pub(crate) fn decision(&self) -> (Kind, Decision) {
+        (self.moderation.kind(), self.moderation.decision())
     }
 }
 
@@ -350,6 +414,9 @@ struct Writer<'r, 'm> {
     /// Chains taken ahead; those from `next` on are free.
     chains: Vec<Reserved>,
     next: usize,
+    /// Frames are packed into containers.
+    packs: bool,
+    container: Option<Open<'m>>,
     /// Copies that are put off: from, to, from, to.
     copies: Vec<Slice<'m>>,
     completed: u16,
@@ -410,7 +477,8 @@ impl<'m> Writer<'_, 'm> {
 
     #[inline(never)]
     fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
-        match self.place(packet) {
+        let packed = self.packs && self.pack_packet(packet);
+        match if packed { Ok(Put::Done) } else { self.place(packet) } {
             Ok(Put::Done) => {
                 self.packets += 1;
                 self.bytes += packet.frames_len() as u64;
@@ -503,6 +571,9 @@ impl<'m> Writer<'_, 'm> {
 
     /// Gives back what was taken ahead and not used.
     fn finish(mut self) -> Finished<'m> {
+        if self.packs {
+            self.close_container();
+        }
         let unused = &self.chains[self.next..];
         self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
         self.chains.clear();

@@ -18,7 +18,7 @@ use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN, QUEUE_SIZE_MAX};
 use weir_ring::{Addresses, DeviceRing, SetupError};
 use weir_vhost_user::{
     Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VringState,
+    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
 use weir_wire::ethernet::ethertype;
 
@@ -95,7 +95,7 @@ impl Session {
 
     fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {
         let Incoming { request, need_reply, message } = incoming;
-        let reply_ack = self.protocol_features & 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
+        let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         let ack = need_reply && reply_ack && !own_reply;
         tracing::debug!(vif = self.port.name(), %request, "request");
@@ -112,6 +112,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The front end has acknowledged a protocol feature.
+    fn has_protocol(&self, feature: u32) -> bool {
+        self.protocol_features & 1 << feature != 0
     }
 
     fn handle(&mut self, message: FrontMessage) -> Result<Answer, Refusal> {
@@ -282,7 +287,8 @@ impl Session {
     ) -> Result<Ring, SetupError> {
         let config = self.features.ring(size);
         let device = DeviceRing::new(&self.memory, config, addresses, base)?;
-        Ok(Ring::new(device, Arc::clone(&self.memory), self.features, started))
+        let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
+        Ok(Ring::new(device, Arc::clone(&self.memory), self.features, containers, started))
     }
 
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.

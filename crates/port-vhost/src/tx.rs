@@ -1,4 +1,10 @@
 //! Transmit queues: from a guest's ring into a burst, and back to the guest when it is forwarded.
+//!
+//! The call for completed frames may wait (`weir_policy::moderation::Completions`) until the guest has
+//! handled a call for received ones, in which Linux frees transmitted frames as well. Whether it did, the
+//! ring says at the deadline: a driver that has freed them has moved its event past them (virtio 1.2
+//! §2.7.7), and gets no call of its own; one that has not gets it then. So that none is lost, a call
+//! given for received frames counts for nothing by itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,9 +15,12 @@ use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
+use weir_policy::moderation::{Completions, Verdict};
 use weir_ring::{Chain, Pieces, RingError, Token};
 
+use crate::calls::CallPolicy;
 use crate::error::StopReason;
+use crate::hold::Deadline;
 use crate::queue::{Queue, Ring};
 
 /// A frame that waits in the guest's own memory for a receiver that was full.
@@ -30,11 +39,20 @@ pub(crate) struct TxQueue {
     waiting: VecDeque<Waiting>,
     /// Where among them to go on trying: none before that went.
     try_from: usize,
+    /// Holds the calls for completed frames; `None` where they are given at once.
+    completions: Option<Completions>,
+    deadline: Deadline,
+    /// Chains completed that the guest has not been told of.
+    untold: u32,
     /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<[u8]>>,
 }
 
 impl TxQueue {
+    pub(crate) fn new(calls: &CallPolicy) -> Self {
+        Self { completions: calls.completions(), ..Self::default() }
+    }
+
     /// See [`weir_engine::Port::take`]. `index` is the queue pair.
     pub(crate) fn take(
         &mut self,
@@ -80,7 +98,7 @@ impl TxQueue {
             // A disabled ring is still drained: "must process and discard any TX packets".
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
-        self.settle(index, what, &burst, counters);
+        let hold_until = self.settle(index, what, &burst, now_ns, counters);
         let parked_more = what == Take::Parked && self.go_on(&burst, later);
         scratch.give_back(burst);
 
@@ -97,6 +115,7 @@ impl TxQueue {
             parked: self.waiting.len(),
             parked_more,
             parked_until: self.waiting.front().map(|first| first.since_ns + PARKED_NS_MAX),
+            hold_until,
         })
     }
 
@@ -110,24 +129,112 @@ impl TxQueue {
         if none_went { more } else { !self.waiting.is_empty() }
     }
 
-    /// Completes what was forwarded or refused, and keeps what was parked.
-    fn settle(&mut self, index: usize, what: Take, burst: &Burst<'_>, counters: &PortCounters) {
-        let Some(ring) = self.queue.ring.as_mut() else {
-            return;
-        };
+    /// Completes what was forwarded or refused, and keeps what was parked. Says when to ask about the
+    /// call, if it is held and a timer is to be set.
+    fn settle(
+        &mut self,
+        index: usize,
+        what: Take,
+        burst: &Burst<'_>,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        let ring = self.queue.ring.as_mut()?;
         if burst.parked.is_empty() {
             burst.chains.iter().for_each(|chain| ring.device.complete(chain.token.into(), 0));
         } else {
             settle_parked(ring, &mut self.waiting, what, burst, counters);
         }
-        ring.device.publish();
+        let published = ring.device.publish();
         stages::lap(Stage::Publish);
+        if self.completions.is_some() {
+            return self.hold(index, published, burst, now_ns, counters);
+        }
+        self.call(index, counters);
+        None
+    }
+
+    /// Asks the policy about the call for what was published just now.
+    #[inline(never)]
+    fn hold(
+        &mut self,
+        index: usize,
+        published: u16,
+        burst: &Burst<'_>,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        let (Some(completions), Some(ring)) = (&mut self.completions, &self.queue.ring) else {
+            return None;
+        };
+        if published == 0 {
+            return None;
+        }
+        self.untold = self.untold.saturating_add(published.into());
+        let bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
+        let in_ring = u32::from(ring.device.available()) + self.waiting.len() as u32; // a ring's size
+        let (unreclaimed, size) = (in_ring + self.untold, ring.device.config().size.into());
+        match completions.completed(now_ns, published.into(), bytes, unreclaimed, size) {
+            Verdict::HoldUntil(until_ns) => self.deadline.set(until_ns, now_ns),
+            Verdict::Call => {
+                self.call(index, counters);
+                None
+            }
+        }
+    }
+
+    /// Tells the guest of everything that is completed, if it wants to be told.
+    fn call(&mut self, index: usize, counters: &PortCounters) {
         match self.queue.call_if_wanted() {
             Some(true) => counters.tx[index].calls.add(1),
             Some(false) => counters.tx[index].calls_suppressed.add(1),
             None => {}
         }
         stages::lap(Stage::Call);
+        if let Some(completions) = &mut self.completions {
+            completions.delivered();
+            self.deadline.clear();
+            self.untold = 0;
+        }
+    }
+
+    /// See [`weir_engine::Port::expired`].
+    pub(crate) fn expired(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if let Err(ask_at) = self.deadline.fired(now_ns) {
+            return ask_at;
+        }
+        match self.completions.as_mut().map(|completions| completions.expired(now_ns)) {
+            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, now_ns),
+            _ => {
+                self.call(index, counters);
+                None
+            }
+        }
+    }
+
+    /// Gives a held call now, before the ring stops or the policy changes.
+    pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
+        if self.untold > 0 {
+            self.call(index, counters);
+        }
+    }
+
+    /// Replaces the policy.
+    pub(crate) fn set_policy(&mut self, index: usize, calls: &CallPolicy, counters: &PortCounters) {
+        self.flush(index, counters);
+        self.completions = calls.completions();
+    }
+
+    /// Sets the limit of its holds (ns).
+    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        if let Some(completions) = &mut self.completions {
+            completions.set_hold_ns_max(hold_ns_max);
+        }
     }
 
     /// Drops what waits, so that the ring can stop with nothing in flight.

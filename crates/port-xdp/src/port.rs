@@ -169,7 +169,7 @@ impl Port for XdpPort {
         Delivered { frames: dealt_with, hold_until, ..Delivered::default() }
     }
 
-    fn expired(&self, queue: usize, now_ns: u64) -> Option<u64> {
+    fn expired(&self, queue: usize, _side: Side, now_ns: u64) -> Option<u64> {
         let Queue { rx, socket, .. } = self.queues.get(queue)?;
         let mut rx = lock(rx);
         rx.retrying = false;

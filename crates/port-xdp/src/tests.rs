@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::{Burst, Frame, Scratch, TakenChain};
-use weir_engine::{Delivered, Engine, Outgoing, Port, PortCounters, Take, Taken};
+use weir_engine::{Delivered, Engine, Outgoing, Port, PortCounters, Side, Take, Taken};
 use weir_fabric::{PortConfig, PortId};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, XDP_FRAMES, XDP_PARKED_MAX};
@@ -519,7 +519,7 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
             dealt_with += rig.deliver(&frames, 0).frames;
         }
         assert_eq!(dealt_with, XDP_FRAMES as usize, "the engine counts the rest");
-        assert_eq!((rig.port.failure(), rig.port.expired(0, 1)), (None, None));
+        assert_eq!((rig.port.failure(), rig.port.expired(0, Side::Rx, 1)), (None, None));
         ip("link set dev weir0 up");
         carrier();
         // The next burst takes them along.

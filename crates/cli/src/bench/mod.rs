@@ -10,6 +10,7 @@
 //! | `slice.rs` | one slice of a measurement |
 //! | `memcpy.rs` | what a plain copy takes |
 //! | `report.rs` | medians, the table, and JSON |
+//! | `policies.rs` | `--policies`: moderation policies side by side |
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -28,6 +29,7 @@ use crate::rig::{self, RigError};
 
 mod memcpy;
 mod plan;
+mod policies;
 mod report;
 mod slice;
 
@@ -98,6 +100,9 @@ struct Measured {
 /// # Errors
 /// [`BenchError`]
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+    if args.policies {
+        return policies::run(args, out);
+    }
     let plan = select(plan::all(), args.filter.as_deref())?;
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;

@@ -6,22 +6,27 @@ use weir_engine::stages::Stage;
 use weir_vif::load::{bulk, pingpong, small};
 
 use super::slice::Slice;
+use crate::config::LatencyBudget;
 use crate::rig::Load;
+use crate::stats::CallSettings;
 
 /// Bytes of a small packet's frame, as weir sees it: without check sequence.
-const SMALL_FRAME_BYTES: usize = 64;
+pub(super) const SMALL_FRAME_BYTES: usize = 64;
 /// Bytes of a large packet's frame.
-const LARGE_FRAME_BYTES: usize = 1500;
+pub(super) const LARGE_FRAME_BYTES: usize = 1500;
 /// Packets in flight where they go as fast as they can: half a ring, so that what is lost was not
 /// lost for want of room.
-const WINDOW: u32 = 512;
+pub(super) const WINDOW: u32 = 512;
 /// Bytes of a frame with an MTU of 1500.
 const MTU_FRAME_BYTES: usize = 1514;
 /// 1 Gbit/s of those, their check sequences counted.
 const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8);
 /// When a stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest that
 /// waits for a CPU does not exceed.
-const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
+pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Before counting begins, where nothing has to be found out first.
+const WARM_UP: Duration = Duration::from_millis(100);
 
 /// Traffic, and what is to be said of it.
 pub(super) struct Measurement {
@@ -31,6 +36,12 @@ pub(super) struct Measurement {
     pub(super) load: Load,
     /// Whether the guests use packed rings.
     pub(super) packed: bool,
+    /// How long it runs before it counts, for caches, rings and policies to settle.
+    pub(super) warm_up: Duration,
+    /// When the guests are called.
+    pub(super) calls: CallSettings,
+    /// How long their frames may be held.
+    pub(super) latency_budget: LatencyBudget,
     /// Whether a plain copy is measured right after it.
     pub(super) memcpy: bool,
     /// What is told of it.
@@ -58,8 +69,17 @@ pub(super) struct Figure {
 }
 
 impl Measurement {
-    fn new(name: &'static str, load: Load, figures: &'static [Figure]) -> Self {
-        Self { name, load, packed: false, memcpy: false, tells: Tells::Figures(figures) }
+    pub(super) fn new(name: &'static str, load: Load, figures: &'static [Figure]) -> Self {
+        Self {
+            name,
+            load,
+            packed: false,
+            warm_up: WARM_UP,
+            calls: CallSettings::default(),
+            latency_budget: LatencyBudget::DEFAULT,
+            memcpy: false,
+            tells: Tells::Figures(figures),
+        }
     }
 
     fn stages(name: &'static str, load: Load) -> Self {

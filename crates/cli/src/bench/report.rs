@@ -129,7 +129,7 @@ fn stage_figures(measurement: &str, slices: &[Slice]) -> Vec<FigureRow> {
 }
 
 /// The middle value, or the mean of the two in the middle; the smallest; the largest.
-fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
+pub(super) fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (min, max) = (*values.first()?, *values.last()?);
     let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
@@ -137,7 +137,7 @@ fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
 }
 
 /// Three significant digits or more, and commas.
-fn significant(value: f64) -> String {
+pub(super) fn significant(value: f64) -> String {
     match value.abs() {
         1000.0.. => decimal(value.round() as u64),
         100.0.. => format!("{value:.0}"),

@@ -9,11 +9,11 @@ use weir_engine::stages::{self, StageCosts};
 
 use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
-use crate::config::{Moderation, WorkerCount, Workers};
+use crate::config::{WorkerCount, Workers};
 use crate::rig::{Guest, Load, Rig, Role, Setup, port};
 
-/// Longest time before counting begins, for caches, rings and the worker's pace to settle.
-const WARM_UP: Duration = Duration::from_millis(100);
+/// Longest time that a plain copy is measured.
+const MEMCPY_TIME: Duration = Duration::from_millis(100);
 /// How often an interruption is looked for.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
@@ -49,6 +49,8 @@ pub(super) struct Slice {
     pub(super) latency: Option<Latency>,
     /// Frames that did not arrive, or not right.
     pub(super) lost: u64,
+    /// Times that a guest was told of a frame later than its budget allows.
+    pub(super) breaches: u64,
     /// What the stages cost; nothing unless it was to be measured.
     pub(super) stages: StageCosts,
     /// A plain copy right after it, Gbit for each second of CPU time.
@@ -64,6 +66,7 @@ struct Counters {
     switched_bytes: u64,
     wakeups: u64,
     lost: u64,
+    breaches: u64,
     switch_cpu_ns: u64,
     guests_cpu_ns: u64,
     stages: StageCosts,
@@ -82,6 +85,7 @@ impl Counters {
             switched: sender.frames + receiver.frames,
             switched_bytes: sender.bytes + receiver.bytes,
             wakeups: stats.workers.iter().map(|worker| worker.wakeups).sum(),
+            breaches: stats.ports.iter().flat_map(|port| port.budget_breaches.values()).sum(),
             lost: loads.iter().map(|load| load.lost + load.invalid).sum(),
             switch_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
             guests_cpu_ns: rig.guests().map(Guest::cpu_ns).iter().sum(),
@@ -101,19 +105,19 @@ impl Slice {
     ) -> Result<Self, BenchError> {
         let rig = Rig::start(&setup(measurement), dir)?;
         stages::set_on(matches!(measurement.tells, Tells::Stages));
-        let slice = Self::count(&rig, time, stop);
+        let slice = Self::count(&rig, measurement.warm_up, time, stop);
         stages::set_on(false);
         rig.finish()?;
         let silent = measurement.load == Load::Silence || stop.load(Ordering::Relaxed);
         if slice.received == 0 && !silent {
             return Err(BenchError::NothingArrived { measurement: measurement.name, time });
         }
-        let memcpy = measurement.memcpy.then(|| memcpy::gbit_per_cpu_s(time.min(WARM_UP)));
+        let memcpy = measurement.memcpy.then(|| memcpy::gbit_per_cpu_s(time.min(MEMCPY_TIME)));
         Ok(Self { memcpy, ..slice })
     }
 
-    fn count(rig: &Rig, time: Duration, stop: &AtomicBool) -> Self {
-        wait(rig, WARM_UP.min(time), stop);
+    fn count(rig: &Rig, warm_up: Duration, time: Duration, stop: &AtomicBool) -> Self {
+        wait(rig, warm_up, stop);
         let latency = || rig.guest(Role::Sender).stats.latency();
         let (before, warm_up) = (Counters::read(rig), latency());
         wait(rig, time, stop);
@@ -141,6 +145,7 @@ impl Slice {
             guests_cpu_s: seconds(count(|counters| counters.guests_cpu_ns)),
             latency,
             lost: count(|counters| counters.lost),
+            breaches: count(|counters| counters.breaches),
             stages: after.stages.since(&before.stages),
             memcpy: None,
         }
@@ -181,6 +186,11 @@ impl Slice {
         self.latency.map(|latency| of(latency) as f64 / 1e3)
     }
 
+    /// CPU time of the worker and of the guests for each packet, microseconds.
+    pub(super) fn all_cpu_us_per_packet(&self) -> Option<f64> {
+        ratio(1e6 * (self.switch_cpu_s + self.guests_cpu_s), self.received as f64)
+    }
+
     /// CPU time of the worker for each packet, microseconds.
     pub(super) fn cpu_us_per_packet(&self) -> Option<f64> {
         ratio(1e6 * self.switch_cpu_s, self.switched as f64)
@@ -211,7 +221,8 @@ fn setup(measurement: &Measurement) -> Setup {
     let workers = WorkerCount::try_from(WORKERS).expect("a constant that is a valid number");
     Setup {
         load: measurement.load,
-        moderation: Moderation::Immediate,
+        calls: measurement.calls,
+        latency_budget: measurement.latency_budget,
         workers: Workers::Count(workers),
         packed: measurement.packed,
     }

@@ -19,6 +19,7 @@ fn slice(packets: u64) -> Slice {
         guests_cpu_s: 1.5,
         latency: Some(Latency { p50_ns: 12_340, p99_ns: 99_000 }),
         lost: 0,
+        breaches: 0,
         stages: StageCosts {
             bursts: packets / 10,
             frames: packets,

@@ -19,6 +19,7 @@
 //! * [`Config`] and its parts: plain structs, independent of TOML.
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
 //! * [`error`]: problems as diagnostics that show the line.
+//! * `moderation`: when a guest is called.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 
 pub mod error;
+mod moderation;
 mod parse;
 mod port;
 mod section;
@@ -41,10 +43,11 @@ pub mod values;
 mod tests;
 
 pub use error::{ConfigError, Problem};
+pub use moderation::{CallsError, Moderation};
 pub use settings::{Change, Setting, VifChanges};
 pub use values::{
-    InterfaceName, LatencyBudget, MacAddress, Moderation, Mtu, PortName, QueuePairs, SocketMode,
-    SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
+    InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, RxFrames, RxUsecs,
+    SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -146,6 +149,10 @@ pub struct VifConfig {
     pub latency_budget: Option<LatencyBudget>,
     /// When the guest is called.
     pub moderation: Moderation,
+    /// How long a call is held, by the policies with a fixed hold; without it as long as may be.
+    pub rx_usecs: Option<RxUsecs>,
+    /// With how many frames a call is held no longer.
+    pub rx_frames: Option<RxFrames>,
     /// The guest's MAC address, the only source address it may then send from.
     pub mac: Option<MacAddress>,
     /// Whether source addresses are checked.
@@ -171,6 +178,8 @@ impl VifConfig {
             queues: QueuePairs::default(),
             latency_budget: None,
             moderation: Moderation::default(),
+            rx_usecs: None,
+            rx_frames: None,
             mac: None,
             mac_check: Self::MAC_CHECK_DEFAULT,
             vlan: VlanMode::Unset,

@@ -13,7 +13,7 @@ use weir_limits as limits;
 use super::error::{Problem, count};
 use super::section::{KindOfUplink, Located, Section};
 use super::values::{
-    LatencyBudget, Moderation, PortName, QueuePairs, SocketPath, SocketRole, TrunkVids, Vid,
+    LatencyBudget, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid,
     VlanMode, Workers,
 };
 use super::{Config, Defaults, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
@@ -45,7 +45,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, &switch.control, &mut problems))
+        .filter_map(|section| {
+            vif(section, &switch.control, Some(switch.latency_budget), &mut problems)
+        })
         .collect();
     root.finish(&mut problems);
 
@@ -71,7 +73,7 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, control, &mut problems))
+        .filter_map(|section| vif(section, control, None, &mut problems))
         .collect();
     root.finish(&mut problems);
     match vifs.pop() {
@@ -151,6 +153,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
 fn vif(
     mut section: Section<'_>,
     control: &SocketPath,
+    default_budget: Option<LatencyBudget>,
     problems: &mut Vec<Problem>,
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
@@ -159,7 +162,10 @@ fn vif(
     let socket_mode = section.take("socket_mode", problems).map(Located::into_value);
     let queues = section.take_or("queues", QueuePairs::default(), problems);
     let latency_budget = section.take("latency_budget", problems).map(Located::into_value);
-    let moderation = section.take_or("moderation", Moderation::default(), problems);
+    let moderation = section.take("moderation", problems).map(Located::into_value);
+    let bad_moderation = moderation.is_none() && section.has("moderation");
+    let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
+    let rx_frames = section.take::<RxFrames>("rx_frames", problems);
     let mac = section.take("mac", problems);
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
     let vlan = vlan(&mut section, problems);
@@ -176,12 +182,26 @@ fn vif(
         socket_mode,
         queues,
         latency_budget,
-        moderation,
+        moderation: moderation.unwrap_or_default(),
+        rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
+        rx_frames: rx_frames.as_ref().map(|frames| frames.value),
         mac: mac.map(Located::into_value),
         mac_check,
         vlan,
         mtu,
     };
+    // Of one that is added to a running switch, the switch knows its own budget better.
+    let budget = port.latency_budget.or(default_budget).unwrap_or(LatencyBudget::MAX);
+    if !bad_moderation && let Err(error) = port.check_calls(budget) {
+        let spans = [rx_usecs.map(|usecs| usecs.span), rx_frames.map(|frames| frames.span)];
+        let [usecs, frames] = spans.map(|span| span.unwrap_or(header.clone()));
+        let span = if error.key() == "rx_usecs" { usecs } else { frames };
+        problems.push(
+            Problem::new(format!("`vif.{}`: {error}", port.name))
+                .label(span, "does not fit")
+                .help(error.help()),
+        );
+    }
     Some(Placed { port, header, resource, mac: mac_span })
 }
 

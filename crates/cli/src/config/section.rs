@@ -7,10 +7,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::Problem;
+use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    InterfaceName, LatencyBudget, MacAddress, Moderation, Mtu, PortName, QueuePairs, SocketMode,
-    SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
+    InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, RxFrames, RxUsecs,
+    SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -217,7 +218,7 @@ from_toml_string! {
     LatencyBudget = "a duration in quotes, such as \"250us\"";
     MacAddress = "a MAC address in quotes, such as \"52:54:00:12:34:56\"";
     SocketRole = "\"server\" or \"client\"";
-    Moderation = "\"immediate\"";
+    Moderation = "the name of a policy in quotes, such as \"immediate\"";
 }
 
 /// Types written as an integer.
@@ -241,6 +242,8 @@ from_toml_integer! {
     Vid = "a VLAN id, such as 10";
     Mtu = "a number of bytes, such as 1500";
     QueuePairs = "a number of queues, such as 2";
+    RxUsecs = "a number of microseconds, such as 200";
+    RxFrames = "a number of frames, such as 32";
     WorkerCount = "\"auto\" or a number of workers, such as 2";
 }
 

@@ -12,9 +12,10 @@ use toml::de::DeValue;
 
 use super::VifConfig;
 use super::error::{ConfigError, Problem};
+use super::moderation::Moderation;
 use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
-use super::values::{LatencyBudget, MacAddress, Moderation, PortName, SocketPath, VlanMode};
+use super::values::{LatencyBudget, MacAddress, PortName, RxFrames, RxUsecs, SocketPath, VlanMode};
 
 /// What diagnostics call text that came from the command line.
 const SOURCE_NAME: &str = "settings";
@@ -128,6 +129,10 @@ pub struct VifChanges {
     pub latency_budget: Change<LatencyBudget>,
     /// When the guest is called.
     pub moderation: Option<Moderation>,
+    /// How long a call is held.
+    pub rx_usecs: Change<RxUsecs>,
+    /// With how many frames it is held no longer.
+    pub rx_frames: Change<RxFrames>,
     /// The guest's MAC address.
     pub mac: Change<MacAddress>,
     /// Whether source addresses are checked.
@@ -165,6 +170,8 @@ impl VifChanges {
     ) -> Self {
         let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
         let moderation = section.take("moderation", problems).map(Located::into_value);
+        let rx_usecs = section.take_or("rx_usecs", Change::Keep, problems);
+        let rx_frames = section.take_or("rx_frames", Change::Keep, problems);
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
         let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
@@ -186,14 +193,21 @@ impl VifChanges {
             }
         }
         section.finish(problems);
-        Self { latency_budget, moderation, mac, mac_check, vlan }
+        Self { latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan }
     }
 
-    /// Changes `vif`.
+    /// Changes `vif`. What was set of a policy that is replaced by one which makes nothing of it goes
+    /// back to its default.
     pub fn apply(self, vif: &mut VifConfig) {
         self.latency_budget.apply(&mut vif.latency_budget);
         self.mac.apply(&mut vif.mac);
-        vif.moderation = self.moderation.unwrap_or(vif.moderation);
+        if let Some(moderation) = self.moderation {
+            vif.moderation = moderation;
+            vif.rx_usecs = vif.rx_usecs.filter(|_| moderation.takes_rx_usecs());
+            vif.rx_frames = vif.rx_frames.filter(|_| moderation.takes_rx_frames());
+        }
+        self.rx_usecs.apply(&mut vif.rx_usecs);
+        self.rx_frames.apply(&mut vif.rx_frames);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
         if let Some(vlan) = self.vlan {
             vif.vlan = vlan;

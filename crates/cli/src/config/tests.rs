@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
+use weir_policy::moderation::Kind;
 
 use super::*;
 
@@ -70,7 +71,9 @@ fn every_key_is_read() {
         socket_mode = "0660"
         queues = 2
         latency_budget = "1ms"
-        moderation = "immediate"
+        moderation = "backend"
+        rx_usecs = 200
+        rx_frames = 32
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
         vlan = 10
@@ -98,7 +101,9 @@ fn every_key_is_read() {
         socket_mode: Some("0660".parse().unwrap()),
         queues: 2.try_into().unwrap(),
         latency_budget: Some("1ms".parse().unwrap()),
-        moderation: Moderation::Immediate,
+        moderation: Moderation(Kind::Backend),
+        rx_usecs: Some(200.try_into().unwrap()),
+        rx_frames: Some(32.try_into().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
         mac_check: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
@@ -235,6 +240,92 @@ fn diagnostic_unknown_key_without_suggestion() {
        ╰────
       help: `switch` can have: workers, latency_budget, control
     "#);
+}
+
+#[test]
+fn diagnostic_hold_longer_than_the_budget() {
+    let text = "[vif.web0]\nlatency_budget = \"1ms\"\nmoderation = \"backend\"\nrx_usecs = 2000\n";
+    insta::assert_snapshot!(refused(text), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × `vif.web0`: `rx_usecs` of 2000 is longer than the latency budget of 1ms: calls would be held
+      │ for 930 us
+       ╭─[weir.toml:4:12]
+     3 │ moderation = "backend"
+     4 │ rx_usecs = 2000
+       ·            ──┬─
+       ·              ╰── does not fit
+       ╰────
+      help: make it shorter, or `latency_budget` longer
+    "#);
+}
+
+#[test]
+fn diagnostic_setting_that_the_policy_ignores() {
+    let text = "[vif.web0]\nmoderation = \"bakend\"\n[vif.web1]\nmoderation = \"two-layer\"\nrx_usecs = 8\n";
+    insta::assert_snapshot!(refused(text), @r#"
+      × weir.toml: 2 problems
+
+    Error:
+      × bad value for `vif.web0.moderation`
+       ╭─[weir.toml:2:14]
+     1 │ [vif.web0]
+     2 │ moderation = "bakend"
+       ·              ────┬───
+       ·                  ╰── `bakend` is not one of `auto`, `immediate`, `backend`, `frontend`, `two-layer`, `aggregate`, `aggregate-adaptive`
+     3 │ [vif.web1]
+       ╰────
+      help: did you mean `backend`?
+
+    Error:
+      × `vif.web1`: `rx_usecs` means nothing to moderation "two-layer"
+       ╭─[weir.toml:5:12]
+     4 │ moderation = "two-layer"
+     5 │ rx_usecs = 8
+       ·            ┬
+       ·            ╰── does not fit
+       ╰────
+      help: leave it out, or choose a policy that takes it: backend, aggregate, aggregate-adaptive
+    "#);
+}
+
+#[test]
+fn every_policy_can_be_configured_and_takes_the_settings_that_it_uses() {
+    use weir_policy::moderation::Settings;
+    for &kind in Kind::ALL {
+        let moderation = Moderation(kind);
+        let vif = vif_with(&format!("moderation = \"{kind}\"")).unwrap();
+        assert_eq!(vif.moderation, moderation);
+        let hold_ns = |rx_ns| {
+            let settings = Settings { rx_ns, ..Settings::within(1_000_000) };
+            kind.build(settings).decision().hold_ns
+        };
+        if hold_ns(Some(7_000)) != hold_ns(None) {
+            assert!(moderation.takes_rx_usecs(), "{kind}");
+        }
+        let vif = VifConfig { rx_usecs: Some(7.try_into().unwrap()), ..vif };
+        assert_eq!(vif.check_calls(LatencyBudget::DEFAULT).is_ok(), moderation.takes_rx_usecs());
+    }
+}
+
+#[test]
+fn a_budget_that_cannot_be_kept_as_written_gets_a_note() {
+    let note = |moderation: &str, budget: &str| {
+        let text = format!("moderation = \"{moderation}\"\nlatency_budget = \"{budget}\"");
+        let vif = vif_with(&text).unwrap();
+        vif.calls_note(vif.latency_budget.unwrap())
+    };
+    assert_eq!(note("backend", "21us"), None);
+    assert_eq!(note("immediate", "0us"), None, "which holds nothing anyway");
+    assert_eq!(
+        note("backend", "0us").unwrap(),
+        "vif.web0: with a latency budget of 0 moderation \"backend\" holds no call"
+    );
+    assert_eq!(
+        note("backend", "20us").unwrap(),
+        "vif.web0: a latency budget of 20us is finer than timers are: moderation \"backend\" holds no call"
+    );
 }
 
 #[test]
@@ -480,6 +571,12 @@ fn bad_values_are_refused() {
         "latency_budget = \"ms\"",
         "latency_budget = \"1min\"",
         "moderation = \"eager\"",
+        "moderation = \"backend\"\nrx_usecs = -1",
+        "moderation = \"backend\"\nrx_usecs = 1000001",
+        "moderation = \"backend\"\nrx_usecs = \"200us\"",
+        "moderation = \"backend\"\nrx_frames = 0",
+        "moderation = \"backend\"\nrx_frames = 40000",
+        "moderation = \"eager\"\nrx_frames = 8",
         "mac = \"52:54:00:12:34\"",
         "mac = \"52:54:00:12:34:56:78\"",
         "mac = \"52-54-00-12-34-56\"",
@@ -669,6 +766,17 @@ fn changes_apply_to_an_interface_in_use() {
     assert_eq!(after.vlan.to_string(), "trunk all native 5");
     assert_eq!(after.queues, before.queues);
 
+    let set = |texts: &[&str], vif: &mut VifConfig| {
+        VifChanges::from_settings(&name, &settings(texts)).unwrap().apply(vif);
+    };
+    set(&["moderation=backend", "rx_usecs=200", "rx_frames=16"], &mut after);
+    assert_eq!(after.rx_usecs.map(|usecs| usecs.ns()), Some(200_000));
+    set(&["moderation=two-layer"], &mut after);
+    assert_eq!(after.rx_usecs, None, "which means nothing to it");
+    assert_eq!(after.rx_frames.map(|frames| frames.get()), Some(16));
+    set(&["rx_frames=none"], &mut after);
+    assert_eq!(after.rx_frames, None);
+    set(&["moderation=immediate"], &mut after);
     VifChanges::from_settings(&name, &settings(&["vlan=none"])).unwrap().apply(&mut after);
     assert_eq!(after.vlan, VlanMode::Unset);
     let unchanged = after.clone();

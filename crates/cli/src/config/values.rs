@@ -288,10 +288,27 @@ bounded_integer! {
     WorkerCount(u8) = 1, limits::WORKERS_MAX as u8
 }
 
+bounded_integer! {
+    /// How long a call is held (`rx-usecs`), in microseconds.
+    RxUsecs(u32) = 0, (limits::LATENCY_BUDGET_NS_MAX / 1_000) as u32
+}
+
+bounded_integer! {
+    /// With how many frames a call is held no longer (`rx-frames`).
+    RxFrames(u16) = 1, limits::RX_FRAMES_MAX
+}
+
 /// One queue pair.
 impl Default for QueuePairs {
     fn default() -> Self {
         Self(1)
+    }
+}
+
+impl RxUsecs {
+    /// The time in nanoseconds.
+    pub fn ns(self) -> u64 {
+        u64::from(self.0) * 1_000
     }
 }
 
@@ -607,15 +624,6 @@ words! {
         Server = "server",
         /// The VM monitor listens; weir connects, and connects again when the VM comes back.
         Client = "client",
-    }
-}
-
-words! {
-    /// How weir decides when to call (interrupt) a guest.
-    Moderation {
-        /// At the end of each burst, at once.
-        #[default]
-        Immediate = "immediate",
     }
 }
 

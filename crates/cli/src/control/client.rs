@@ -11,6 +11,8 @@ use weir_limits as limits;
 
 use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response, VifStatus};
+use crate::config::PortName;
+use crate::explain::VifExplanation;
 use crate::stats::SwitchStats;
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
@@ -127,6 +129,17 @@ impl ControlClient {
     pub fn vifs(&mut self) -> Result<Vec<VifStatus>, ClientError> {
         match self.request(&Request::VifList)? {
             Response::Vifs { vifs } => Ok(vifs),
+            _ => Err(self.unknown_answer()),
+        }
+    }
+
+    /// What the policies of the interface `name` do.
+    ///
+    /// # Errors
+    /// As [`ControlClient::request`].
+    pub fn explain(&mut self, name: &PortName) -> Result<VifExplanation, ClientError> {
+        match self.request(&Request::VifExplain { name: name.clone() })? {
+            Response::Explained { explanation } => Ok(*explanation),
             _ => Err(self.unknown_answer()),
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{PortName, VifChanges, VifConfig};
+use crate::explain::VifExplanation;
 use crate::stats::{PortState, SwitchStats};
 
 /// What a client can ask for: `{"request":"vif_del","name":"web0"}`.
@@ -30,6 +31,11 @@ pub enum Request {
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
+    /// What the policies of an interface do, and why. Answer: [`Response::Explained`].
+    VifExplain {
+        /// Its name.
+        name: PortName,
+    },
     /// The counters. Answer: [`Response::Stats`].
     Stats,
     /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
@@ -49,6 +55,11 @@ pub enum Response {
     Vifs {
         /// In the order in which they were added.
         vifs: Vec<VifStatus>,
+    },
+    /// What the policies of an interface do.
+    Explained {
+        /// At the moment of the answer.
+        explanation: Box<VifExplanation>,
     },
     /// The counters.
     Stats {

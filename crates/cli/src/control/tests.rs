@@ -39,6 +39,7 @@ impl ControlHandler for Recorder {
                 help: Some("look at `weir vif list`".into()),
             },
             Request::Ping
+            | Request::VifExplain { .. }
             | Request::VifAdd { .. }
             | Request::VifSet { .. }
             | Request::Stages { .. } => Response::Ok,

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
-use crate::config::Workers;
+use crate::config::{LatencyBudget, Workers};
 use crate::rig::{Guest, Rig, Role, Setup, port};
-use crate::stats::SwitchStats;
+use crate::stats::{CallSettings, SwitchStats};
 
 /// What a phase runs on.
 pub(super) fn setup(phase: Phase) -> Setup {
     Setup {
         load: phase.traffic.load(),
-        moderation: phase.moderation,
+        calls: CallSettings { moderation: phase.moderation, ..CallSettings::default() },
+        latency_budget: LatencyBudget::DEFAULT,
         workers: Workers::Auto,
         packed: false,
     }

@@ -87,7 +87,7 @@ fn plan(total: Duration) -> Vec<Phase> {
         .into_iter()
         .map(|traffic| Phase {
             traffic,
-            moderation: Moderation::Immediate,
+            moderation: Moderation::default(),
             duration: total * traffic.share() / shares,
         })
         .collect()

@@ -24,14 +24,15 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, LatencyBudget, Moderation, PortName, SocketPath, SwitchConfig, ValueError, VifConfig,
-    Workers,
+    Config, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError, VifConfig, Workers,
 };
-use crate::stats::{PortState, PortStats, SwitchStats};
+use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
 
 mod guest;
 mod load;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use guest::Guest;
 use guest::IdleGuest;
@@ -110,7 +111,9 @@ pub(crate) struct Setup {
     /// The traffic.
     pub(crate) load: Load,
     /// When guests are called.
-    pub(crate) moderation: Moderation,
+    pub(crate) calls: CallSettings,
+    /// How long their frames may be held.
+    pub(crate) latency_budget: LatencyBudget,
     /// Workers of the switch.
     pub(crate) workers: Workers,
     /// Whether the guests use packed rings instead of split ones.
@@ -220,13 +223,14 @@ pub(crate) fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
 fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     let vif = |role: Role| {
         let mut vif = VifConfig::new(port_name(role), socket(dir, role.name())?);
-        vif.moderation = setup.moderation;
+        let CallSettings { moderation, rx_usecs, rx_frames } = setup.calls;
+        (vif.moderation, vif.rx_usecs, vif.rx_frames) = (moderation, rx_usecs, rx_frames);
         Ok::<_, RigError>(vif)
     };
     Ok(Config {
         switch: SwitchConfig {
             workers: setup.workers,
-            latency_budget: LatencyBudget::DEFAULT,
+            latency_budget: setup.latency_budget,
             control: socket(dir, "control")?,
         },
         uplinks: Vec::new(),

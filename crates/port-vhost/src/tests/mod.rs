@@ -1,6 +1,8 @@
 //! A switch with front ends that these tests write themselves, request by request.
 
+mod containers;
 mod hostile;
+mod moderation;
 mod peer;
 mod session;
 mod together;
@@ -23,10 +25,12 @@ use weir_vhost_user::{FrontEnd, FrontEndError, MemoryRegion, VringAddr};
 use weir_wire::{Offload, VnetHdr};
 
 use crate::features::{Features, OFFERED};
-use crate::{Endpoint, Manager, State, VhostOptions, VhostPort};
+use crate::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
 
 pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;
+
+const CONTAINERS: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS;
 
 pub(crate) const RING_PACKED: u64 = 1 << 34;
 pub(crate) const IN_ORDER: u64 = 1 << 35;
@@ -62,8 +66,7 @@ impl Switch {
         let options = VhostOptions {
             name: "test".into(),
             queue_pairs: 2,
-            moderation: Kind::Immediate,
-            latency_budget_ns: 250_000,
+            calls: CallPolicy::within(Kind::Immediate, 250_000),
         };
         let (_, port) = self
             .engine
@@ -122,6 +125,8 @@ pub(crate) struct Guest {
     pub front: FrontEnd,
     pub mac: [u8; 6],
     pub features: u64,
+    /// It takes containers.
+    pub unpacks: bool,
     size: u16,
     pub memfd: File,
     pub memory: Arc<GuestMemory>,
@@ -163,6 +168,7 @@ impl Guest {
             front,
             mac: [0x52, 0x54, 0, 0, 0, mac],
             features,
+            unpacks: false,
             rx: ring(0),
             tx: ring(1),
             memfd,
@@ -198,7 +204,8 @@ impl Guest {
         self.front.get_features()?;
         if self.features & F_PROTOCOL != 0 {
             let offered = self.front.get_protocol_features()?;
-            self.front.set_protocol_features(offered)?;
+            let refused = if self.unpacks { 0 } else { CONTAINERS };
+            self.front.set_protocol_features(offered & !refused)?;
         }
         self.front.set_owner()?;
         self.front.set_features(self.features)

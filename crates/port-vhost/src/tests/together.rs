@@ -59,12 +59,14 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
 
 #[test]
 fn workers_that_fill_one_ring_together_keep_each_senders_order() {
-    for format in formats() {
+    let kinds = [Kind::Immediate, Kind::Aggregate, Kind::Backend, Kind::Aggregate];
+    for (format, kind) in formats().into_iter().zip(kinds) {
         let switch = Switch::with_workers(2);
         // Ports have numbers in the order of their making, and workers by number.
         let mut senders = [switch.guest(1, format), switch.guest(2, format)];
         let mut receiver = switch.guest(3, format);
         hello(&mut receiver, &mut senders);
+        receiver.port.set_moderation(&CallPolicy::within(kind, 200_000));
         let mut sent = [0u8; 2];
         let mut got = [0u8; 2];
         for _ in 0..200 {

@@ -1,0 +1,159 @@
+//! `weir explain`: what the policies of an interface do now, and why.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Moderation, PortName};
+use crate::stats::{CallSettings, HoldTimes, PortState, Table, by_reason, decimal, ratio, time};
+
+/// An interface's policies at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VifExplanation {
+    /// The interface.
+    pub name: PortName,
+    /// How far it has come.
+    pub state: PortState,
+    /// The longest time that a frame may be held in all, in nanoseconds.
+    pub latency_budget_ns: u64,
+    /// When the guest is called, as it is configured.
+    pub calls: CallSettings,
+    /// How often the guest was told of a frame later than the budget allows, by the reason's name, since
+    /// the interface was added.
+    pub budget_breaches: BTreeMap<String, u64>,
+    /// Each receive queue.
+    pub queues: Vec<QueueExplanation>,
+}
+
+/// The policy of one receive queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QueueExplanation {
+    /// Its number.
+    pub queue: usize,
+    /// The policy.
+    pub moderation: Moderation,
+    /// How long it would hold a frame that came now, in nanoseconds.
+    pub hold_ns: u64,
+    /// The limit of that: what the latency budget leaves for it, in nanoseconds.
+    pub hold_ns_max: u64,
+    /// Why so long.
+    pub reason: String,
+    /// Frames received.
+    pub frames: u64,
+    /// Interrupts given.
+    pub calls: u64,
+    /// Interrupts that the guest did not want: it was looking anyway.
+    pub calls_suppressed: u64,
+    /// How long calls were held, since the interface was added.
+    pub held_ns: HoldTimes,
+}
+
+impl VifExplanation {
+    /// Counts frames and calls from `before` on instead of from the beginning.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        for (now, before) in self.queues.iter_mut().zip(&before.queues) {
+            now.frames = now.frames.saturating_sub(before.frames);
+            now.calls = now.calls.saturating_sub(before.calls);
+            now.calls_suppressed = now.calls_suppressed.saturating_sub(before.calls_suppressed);
+        }
+        self
+    }
+}
+
+/// The table that `weir explain` prints, about frames and calls of one second.
+impl fmt::Display for VifExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallSettings { moderation, rx_usecs, rx_frames } = self.calls;
+        let budget = time(self.latency_budget_ns);
+        write!(f, "{}: {}, moderation {moderation}, budget {budget}", self.name, self.state)?;
+        if let Some(rx_usecs) = rx_usecs {
+            write!(f, ", rx_usecs {rx_usecs}")?;
+        }
+        if let Some(rx_frames) = rx_frames {
+            write!(f, ", rx_frames {rx_frames}")?;
+        }
+        let mut table = Table::new(&[
+            "QUEUE",
+            "HOLDS",
+            "LIMIT",
+            "FRAMES/S",
+            "CALLS/S",
+            "UNWANTED/S",
+            "FRAMES/CALL",
+            "HELD P50",
+            "P99",
+            "MAX",
+            "<BECAUSE",
+        ]);
+        for queue in &self.queues {
+            table.row(vec![
+                queue.queue.to_string(),
+                time(queue.hold_ns),
+                time(queue.hold_ns_max),
+                decimal(queue.frames),
+                decimal(queue.calls),
+                decimal(queue.calls_suppressed),
+                ratio(queue.frames, queue.calls),
+                time(queue.held_ns.p50),
+                time(queue.held_ns.p99),
+                time(queue.held_ns.max),
+                queue.reason.clone(),
+            ]);
+        }
+        write!(f, "\n\n{table}")?;
+        let breaches = by_reason(&self.budget_breaches);
+        if breaches.is_empty() { Ok(()) } else { writeln!(f, "told too late: {breaches}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(frames: u64, calls: u64) -> VifExplanation {
+        let queue = |queue| QueueExplanation {
+            queue,
+            moderation: "backend".parse().unwrap(),
+            hold_ns: 200_000,
+            hold_ns_max: 930_000,
+            reason: "rx-usecs".into(),
+            frames,
+            calls,
+            calls_suppressed: 0,
+            held_ns: HoldTimes { p50: 150_000, p99: 201_000, max: 240_000 },
+        };
+        VifExplanation {
+            name: "web0".parse().unwrap(),
+            state: PortState::Running,
+            latency_budget_ns: 1_000_000,
+            calls: CallSettings {
+                moderation: "backend".parse().unwrap(),
+                rx_usecs: Some(200.try_into().unwrap()),
+                rx_frames: None,
+            },
+            budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
+            queues: vec![queue(0), queue(1)],
+        }
+    }
+
+    #[test]
+    fn explanation_for_people() {
+        let explanation = sample(51_000, 5_100).since(&sample(1_000, 100));
+        insta::assert_snapshot!(explanation.to_string(), @r"
+        web0: running, moderation backend, budget 1 ms, rx_usecs 200
+
+        QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
+            0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+            1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+        told too late: asked_late 2
+        ");
+    }
+
+    #[test]
+    fn explanation_survives_json() {
+        let json = serde_json::to_string(&sample(1, 2)).unwrap();
+        assert_eq!(serde_json::from_str::<VifExplanation>(&json).unwrap(), sample(1, 2));
+    }
+}

@@ -1,0 +1,90 @@
+//! Policies changed under traffic, by requests as they come over the control socket.
+
+use weir_policy::moderation::Kind;
+use weir_vif::load::{bulk, pingpong, small};
+
+use super::*;
+use crate::config::{Moderation, Setting, VifChanges, WorkerCount};
+use crate::control::{ControlHandler, Request, Response};
+use crate::explain::VifExplanation;
+
+const RECEIVER: Role = Role::Receiver;
+
+fn rig(load: Load) -> (Rig, TempDir) {
+    let dir = temp_dir().unwrap();
+    let workers = Workers::Count(WorkerCount::try_from(1).unwrap());
+    let setup = Setup {
+        load,
+        calls: CallSettings::default(),
+        latency_budget: LatencyBudget::DEFAULT,
+        workers,
+        packed: false,
+    };
+    (Rig::start(&setup, dir.path()).unwrap(), dir)
+}
+
+fn set(rig: &Rig, settings: &[&str]) -> Response {
+    let settings: Vec<Setting> = settings.iter().map(|text| text.parse().unwrap()).collect();
+    let name = port_name(RECEIVER);
+    let changes = VifChanges::from_settings(&name, &settings).unwrap();
+    rig.switch.handle(Request::VifSet { name, changes })
+}
+
+fn explain(rig: &Rig) -> VifExplanation {
+    match rig.switch.handle(Request::VifExplain { name: port_name(RECEIVER) }) {
+        Response::Explained { explanation } => *explanation,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn received(rig: &Rig) -> u64 {
+    port(&rig.stats(), RECEIVER).unwrap().rx.frames
+}
+
+#[test]
+fn every_policy_can_take_over_while_traffic_flows() {
+    let loads = [
+        Load::Bulk(bulk::Options::default()),
+        Load::Small(small::Options::default()),
+        Load::RequestResponse(pingpong::Options::default()),
+    ];
+    for load in loads {
+        let (rig, _dir) = rig(load);
+        for &kind in Kind::ALL {
+            assert_eq!(set(&rig, &[&format!("moderation={kind}")]), Response::Ok);
+            let before = received(&rig);
+            let start = Instant::now();
+            while received(&rig) < before + 300 {
+                assert!(start.elapsed() < START_TIMEOUT, "nothing moves under {kind}: {load:?}");
+                assert!(!rig.has_failed());
+                thread::sleep(START_POLL);
+            }
+            assert_eq!(explain(&rig).queues[0].moderation, Moderation(kind));
+        }
+        let stats = rig.stats();
+        let breaches = &port(&stats, RECEIVER).unwrap().budget_breaches;
+        assert_eq!(breaches.get("policy"), None, "a deadline past the budget");
+        rig.finish().unwrap();
+    }
+}
+
+#[test]
+fn settings_that_do_not_go_together_change_nothing() {
+    let (rig, _dir) = rig(Load::Silence);
+    assert_eq!(set(&rig, &["moderation=backend", "rx_usecs=150"]), Response::Ok);
+    let before = explain(&rig);
+    let queue = &before.queues[0];
+    assert_eq!((queue.hold_ns, queue.reason.as_str()), (150_000, "rx-usecs"));
+    assert_eq!(queue.hold_ns_max, 180_000, "naps and timers have their share of 250 us");
+    for refused in
+        [&["latency_budget=100us"][..], &["rx_usecs=251"], &["moderation=immediate", "rx_usecs=1"]]
+    {
+        assert!(matches!(set(&rig, refused), Response::Error { .. }), "{refused:?}");
+    }
+    assert_eq!(explain(&rig), before);
+    assert_eq!(set(&rig, &["latency_budget=100us", "rx_usecs=none"]), Response::Ok);
+    assert_eq!(explain(&rig).queues[0].hold_ns, 55_000);
+    assert_eq!(set(&rig, &["latency_budget=0us"]), Response::Ok);
+    assert_eq!(explain(&rig).queues[0].hold_ns, 0, "a budget of zero holds nothing");
+    rig.finish().unwrap();
+}

@@ -1,0 +1,69 @@
+//! When an interface's guest is called: what a user sets of it, and what comes of that.
+
+use weir_engine::stats::TimesSummary;
+use weir_limits::HOLD_TOLERANCE_NS;
+use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings};
+use weir_policy::pace;
+
+/// When to call a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallPolicy {
+    /// Which policy decides.
+    pub kind: Kind,
+    /// Longest time that a frame may be held in all (ns).
+    pub latency_budget_ns: u64,
+    /// `rx-usecs` (ns), see [`Settings::rx_ns`].
+    pub rx_ns: Option<u64>,
+    /// `rx-frames`, see [`Settings::rx_frames`].
+    pub rx_frames: Option<u32>,
+}
+
+impl CallPolicy {
+    /// A policy with nothing set but the budget.
+    pub const fn within(kind: Kind, latency_budget_ns: u64) -> Self {
+        Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None }
+    }
+
+    /// Longest time that a call may be held (ns): less than the budget, of which a part is for other
+    /// waits.
+    pub const fn hold_ns_max(&self) -> u64 {
+        hold_ns_max(self.latency_budget_ns)
+    }
+
+    /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
+    /// policy that holds nothing.
+    pub(crate) fn completions(&self) -> Option<Completions> {
+        let holds = !matches!(self.kind, Kind::Immediate | Kind::Frontend);
+        holds.then(|| Completions::new(self.hold_ns_max()))
+    }
+
+    pub(crate) fn build(&self) -> Box<dyn Moderation> {
+        let Self { rx_ns, rx_frames, .. } = *self;
+        self.kind.build(Settings { rx_ns, rx_frames, ..Settings::within(self.hold_ns_max()) })
+    }
+}
+
+/// Longest time that a call may be held (ns) under a latency budget: the budget without what a frame may
+/// have waited in its sender's ring while a worker napped, and without what a worker comes late.
+pub(crate) const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
+    latency_budget_ns.saturating_sub(pace::nap_ns_max(latency_budget_ns) + HOLD_TOLERANCE_NS)
+}
+
+/// What a receive queue's policy does now, and what came of it since the interface was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueDecision {
+    /// Which policy.
+    pub kind: Kind,
+    /// How long it holds, and why.
+    pub decision: Decision,
+    /// The limit of that (ns).
+    pub hold_ns_max: u64,
+    /// Frames received.
+    pub frames: u64,
+    /// Calls given.
+    pub calls: u64,
+    /// Calls that the guest did not want.
+    pub calls_suppressed: u64,
+    /// Hold times: from frames being ready to the guest being told of them.
+    pub hold: TimesSummary,
+}

@@ -1,0 +1,279 @@
+//! What a queue owes its guest: frames that the guest has not been told of, since when, until when at
+//! the latest, and whether it came to be too late.
+
+use weir_engine::PortCounters;
+use weir_engine::stats::{BreachReason, Times};
+use weir_limits::HOLD_TOLERANCE_NS;
+use weir_policy::moderation::{Batch, Delivery};
+
+use crate::calls::CallPolicy;
+
+/// Frames of a receive queue that the guest has not been told of.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    /// When the first of them were ready to be seen (ns).
+    since_ns: u64,
+    /// When the earliest reached weir (ns).
+    arrived_ns: u64,
+    /// One of them waited for buffers before.
+    parked: bool,
+    /// Their chains.
+    chains: u32,
+}
+
+/// When a worker is to ask about a call, with at most one worker's timer set for it.
+///
+/// Every burst may move a deadline; a timer that was set stays set. So a deadline that moves back keeps
+/// the timer there is, which then sets the next, and only one that moves forward sets another.
+#[derive(Debug, Default)]
+pub(crate) struct Deadline {
+    /// The deadline in force (ns).
+    until_ns: Option<u64>,
+    /// When the last timer fires that was set (ns); one in the past has fired, or is about to.
+    timer_ns: Option<u64>,
+}
+
+impl Deadline {
+    /// The deadline in force.
+    pub(crate) fn until_ns(&self) -> Option<u64> {
+        self.until_ns
+    }
+
+    /// Sets the deadline. Says when to ask, if a timer is to be set for it.
+    pub(crate) fn set(&mut self, until_ns: u64, now_ns: u64) -> Option<u64> {
+        self.until_ns = Some(until_ns);
+        match self.timer_ns {
+            Some(timer_ns) if now_ns < timer_ns && timer_ns <= until_ns => None,
+            _ => {
+                self.timer_ns = Some(until_ns);
+                Some(until_ns)
+            }
+        }
+    }
+
+    /// Nothing is held any more. A timer that is set finds nothing to do.
+    pub(crate) fn clear(&mut self) {
+        self.until_ns = None;
+    }
+
+    /// A timer has fired. Whether the deadline has passed; else when to ask again, if a timer is to be
+    /// set for that.
+    pub(crate) fn fired(&mut self, now_ns: u64) -> Result<(), Option<u64>> {
+        match self.until_ns {
+            None => Err(None),
+            Some(until_ns) if until_ns > now_ns => Err(self.set(until_ns, now_ns)),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Frames of a receive queue that wait for their call.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pending: Option<Pending>,
+    pub(crate) deadline: Deadline,
+    /// Chains that are complete and that the guest can't see yet.
+    pub(crate) withheld: u16,
+    /// The interface's latency budget (ns), which breaches are counted against.
+    budget_ns: u64,
+    /// The part of it that holds may use (ns).
+    pub(crate) hold_ns_max: u64,
+    /// From frames being ready to the guest being told of them.
+    pub(crate) times: Times,
+}
+
+impl Hold {
+    pub(crate) fn new(calls: &CallPolicy) -> Self {
+        Self {
+            pending: None,
+            deadline: Deadline::default(),
+            withheld: 0,
+            budget_ns: calls.latency_budget_ns,
+            hold_ns_max: calls.hold_ns_max(),
+            times: Times::default(),
+        }
+    }
+
+    /// The interface has another policy or budget; nothing is pending.
+    pub(crate) fn set_policy(&mut self, calls: &CallPolicy) {
+        self.budget_ns = calls.latency_budget_ns;
+        self.hold_ns_max = calls.hold_ns_max();
+    }
+
+    /// There are frames that the guest has not been told of.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Chains that the guest has not been told of.
+    pub(crate) fn chains(&self) -> u32 {
+        self.pending.map_or(0, |pending| pending.chains)
+    }
+
+    /// Frames are ready, in `chains` chains.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
+        let Batch { arrived_ns, .. } = *batch;
+        let chains = u32::from(chains);
+        match &mut self.pending {
+            None => {
+                self.pending = Some(Pending { since_ns: now_ns, arrived_ns, parked, chains });
+            }
+            Some(pending) => {
+                pending.arrived_ns = pending.arrived_ns.min(arrived_ns);
+                pending.parked |= parked;
+                pending.chains = pending.chains.saturating_add(chains);
+            }
+        }
+    }
+
+    /// The guest knows of everything, and how it does. `hidden`: it could not see the frames before.
+    #[inline(always)]
+    pub(crate) fn told(
+        &mut self,
+        now_ns: u64,
+        how: Delivery,
+        hidden: bool,
+        counters: &PortCounters,
+    ) {
+        let until_ns = self.deadline.until_ns();
+        self.deadline.clear();
+        let Some(pending) = self.pending.take() else { return };
+        // What a guest took by itself, it took at some time that weir does not know.
+        if how != Delivery::Polled {
+            self.times.record(now_ns.saturating_sub(pending.since_ns));
+        }
+        let told_ns = match how {
+            Delivery::Called => now_ns,
+            Delivery::Suppressed if hidden => now_ns,
+            // It was looking when they became visible, or has looked since.
+            Delivery::Suppressed | Delivery::Polled => pending.since_ns,
+        };
+        let latest_ns =
+            pending.arrived_ns.saturating_add(self.budget_ns).saturating_add(HOLD_TOLERANCE_NS);
+        if told_ns > latest_ns {
+            counters.breached(reason(&pending, until_ns, latest_ns, now_ns));
+        }
+    }
+
+    /// The ring has stopped: nothing is pending any more.
+    pub(crate) fn reset(&mut self) {
+        self.pending = None;
+        self.withheld = 0;
+        self.deadline.clear();
+    }
+}
+
+#[cold]
+fn reason(pending: &Pending, until_ns: Option<u64>, latest_ns: u64, now_ns: u64) -> BreachReason {
+    let late = |until_ns: u64| until_ns.saturating_add(HOLD_TOLERANCE_NS) < now_ns;
+    match until_ns {
+        _ if pending.parked => BreachReason::Parked,
+        _ if pending.since_ns > latest_ns => BreachReason::ForwardedLate,
+        None => BreachReason::ForwardedLate,
+        Some(until_ns) if late(until_ns) => BreachReason::AskedLate,
+        Some(_) => BreachReason::Policy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_policy::moderation::Kind;
+
+    use super::*;
+
+    const BUDGET_NS: u64 = 100_000;
+
+    fn hold() -> Hold {
+        Hold::new(&CallPolicy::within(Kind::Backend, BUDGET_NS))
+    }
+
+    fn batch(arrived_ns: u64) -> Batch {
+        Batch { frames: 1, bytes: 64, arrived_ns }
+    }
+
+    #[test]
+    fn a_deadline_that_moves_back_keeps_its_one_timer() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        for now_ns in 1..100 {
+            assert_eq!(deadline.set(100 + now_ns, now_ns), None, "a timer is set");
+        }
+        assert_eq!(deadline.fired(100), Err(Some(199)), "and sets the next");
+        assert_eq!(deadline.fired(199), Ok(()));
+        deadline.clear();
+        assert_eq!(deadline.fired(200), Err(None));
+    }
+
+    #[test]
+    fn a_deadline_that_moves_forward_sets_another_timer_and_the_old_one_dies() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(50, 1), Some(50));
+        assert_eq!(deadline.fired(50), Ok(()));
+        deadline.clear();
+        assert_eq!(deadline.set(150, 60), Some(150), "it can't rely on the one at 100");
+        assert_eq!(deadline.fired(100), Err(None), "which leaves the one at 150 alone");
+    }
+
+    #[test]
+    fn a_timer_that_never_fired_is_not_relied_on() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(300, 200), Some(300));
+    }
+
+    /// What is counted where frames that came at 0 were ready at `ready_ns`, held until `until_ns` and
+    /// told of at `told_ns`.
+    fn breaches(
+        ready_ns: u64,
+        until_ns: Option<u64>,
+        told_ns: u64,
+        parked: bool,
+    ) -> Vec<(&'static str, u64)> {
+        let counters = PortCounters::default();
+        let mut held = hold();
+        held.add(ready_ns, &batch(0), 1, parked);
+        if let Some(until_ns) = until_ns {
+            assert_eq!(held.deadline.set(until_ns, ready_ns), Some(until_ns));
+        }
+        held.told(told_ns, Delivery::Called, false, &counters);
+        counters.breaches().collect()
+    }
+
+    #[test]
+    fn every_breach_is_counted_once_with_its_reason() {
+        let latest_ns = BUDGET_NS + HOLD_TOLERANCE_NS;
+        assert_eq!(breaches(1_000, Some(BUDGET_NS), latest_ns, false), []);
+        let late = |reason| vec![(reason, 1)];
+        assert_eq!(breaches(0, Some(BUDGET_NS), latest_ns + 1, false), late("asked_late"));
+        assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, false), late("forwarded_late"));
+        assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, true), late("parked"));
+        let past = 2 * BUDGET_NS;
+        assert_eq!(breaches(0, Some(past), past, false), late("policy"));
+    }
+
+    #[test]
+    fn the_bound_counts_from_the_earliest_arrival() {
+        let counters = PortCounters::default();
+        let mut held = hold();
+        held.add(200_000, &batch(199_000), 1, false);
+        held.add(201_000, &batch(1_000), 1, true);
+        held.told(202_000, Delivery::Called, false, &counters);
+        assert_eq!(counters.breaches().collect::<Vec<_>>(), [("parked", 1)]);
+    }
+
+    #[test]
+    fn what_the_guest_saw_by_itself_is_neither_a_hold_nor_a_breach() {
+        let counters = PortCounters::default();
+        let mut held = hold();
+        held.add(1_000, &batch(0), 1, false);
+        held.told(10 * BUDGET_NS, Delivery::Polled, false, &counters);
+        assert_eq!(counters.breaches().count(), 0);
+        assert_eq!(held.times.summary().count, 0);
+        // Unless it could not see it.
+        held.add(1_000, &batch(0), 1, false);
+        held.told(10 * BUDGET_NS, Delivery::Suppressed, true, &counters);
+        assert_eq!(counters.breaches().count(), 1);
+    }
+}

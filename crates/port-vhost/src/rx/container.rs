@@ -1,0 +1,114 @@
+//! Several frames in one buffer, for a guest that unpacks them itself ([`weir_wire::container`]).
+//!
+//! Frames of one burst are packed; a container never waits for another burst. A frame that does not fit in
+//! one, or whose next chain is not one buffer, goes by itself, behind the container that was open.
+
+use weir_engine::egress::Packet;
+use weir_engine::gro::Plain;
+use weir_guestmem::Slice;
+use weir_ring::Token;
+use weir_wire::container::{Builder, Place, RECORD_LEN};
+use weir_wire::{Offload, VnetHdr};
+
+use super::{FETCHED_AHEAD, Reserved, Writer};
+
+/// A container that more frames may go into. Its chain is the writer's next, and is used up when the
+/// container is closed.
+pub(super) struct Open<'m> {
+    token: Token,
+    buffer: Slice<'m>,
+    builder: Builder,
+}
+
+impl<'m> Writer<'_, 'm> {
+    /// Packs a frame that goes as it is; `false`, with nothing written, where it is to go by itself.
+    // By itself: the way of all other frames keeps its values in registers.
+    #[inline(never)]
+    pub(super) fn pack_plain(&mut self, Plain { frame, body }: Plain<'m>) -> bool {
+        let head = frame.head.as_slice();
+        let body_len = frame.len as usize - head.len();
+        let packed = self.pack(head, &Offload::NONE, body_len, body.iter().copied());
+        if packed {
+            self.bytes += u64::from(frame.len);
+        }
+        packed
+    }
+
+    /// The same for any packet.
+    pub(super) fn pack_packet(&mut self, packet: &Packet<'_, 'm>) -> bool {
+        let head = packet.head.as_slice();
+        self.pack(head, packet.offload, packet.len() - head.len(), packet.body())
+    }
+
+    /// Packs `head` and the `body_len` bytes of `body`, whose copies are put off.
+    #[inline]
+    fn pack(
+        &mut self,
+        head: &[u8],
+        offload: &Offload,
+        body_len: usize,
+        body: impl Iterator<Item = Slice<'m>>,
+    ) -> bool {
+        let has_vnet = !offload.is_none();
+        let Some((buffer, place)) = self.room_for(head.len() + body_len, has_vnet) else {
+            return false;
+        };
+        let record = buffer.skip(place.record);
+        record.write_array(place.header);
+        if has_vnet {
+            record.skip(RECORD_LEN).write_array(offload.to_vnet(1).to_bytes());
+        }
+        let mut to = buffer.skip(place.frame);
+        to = to.skip(to.write(head));
+        for from in body {
+            self.copies.extend([from, to.first(from.len())]);
+            to = to.skip(from.len());
+        }
+        true
+    }
+
+    /// Where a frame of `len` bytes goes: into the container that is open, or else into a new one.
+    #[inline]
+    fn room_for(&mut self, len: usize, has_vnet: bool) -> Option<(Slice<'m>, Place)> {
+        if let Some(Open { buffer, builder, .. }) = &mut self.container
+            && let Some(place) = builder.add(len, has_vnet)
+        {
+            return Some((*buffer, place));
+        }
+        self.close_container();
+        let mut open = self.open_container()?;
+        let place = open.builder.add(len, has_vnet)?;
+        let buffer = open.buffer;
+        self.container = Some(open);
+        Some((buffer, place))
+    }
+
+    /// An empty container in the next chain. `None` when there is no chain, which shows again when the
+    /// frame goes by itself, or when it is not one buffer.
+    #[cold]
+    fn open_container(&mut self) -> Option<Open<'m>> {
+        if self.next == self.chains.len() {
+            let found = self.reserve_one().ok()?;
+            if !found && (self.device.refill().ok()? == 0 || !self.reserve_one().ok()?) {
+                return None;
+            }
+        }
+        let Reserved { chain, pieces: (first, end) } = *self.chains.get(self.next)?;
+        let [buffer] = self.buffers.get(first..end)? else { return None };
+        // No header but its own: a guest that knows containers has `num_buffers` in it.
+        (self.vnet_len == VnetHdr::LEN).then(|| {
+            buffer.prefetch_write(FETCHED_AHEAD);
+            Open { token: chain.token, buffer: *buffer, builder: Builder::new(buffer.len()) }
+        })
+    }
+
+    /// Completes the container that is open, if there is one.
+    #[inline(never)]
+    pub(super) fn close_container(&mut self) {
+        let Some(Open { token, buffer, builder }) = self.container.take() else { return };
+        buffer.write_array(builder.vnet().to_bytes());
+        self.device.complete(token, builder.len() as u32); // at most CONTAINER_LEN_MAX
+        self.completed += 1;
+        self.next += 1;
+    }
+}
