@@ -18,41 +18,104 @@ const MARGIN_SECONDS: u64 = 1;
 /// What a command may take longer than it says: a guest under load is slow.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// UDP frames of `frame_bytes` (with check sequence) from machine 0 to machine 1, as fast as the kernel
-/// of the sender gives them to its driver: how many a second come out of the receiver's driver.
-pub fn flood(
+/// What came out of a receiver's driver.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Received {
+    /// Packets a second.
+    pub packets_per_second: f64,
+    /// Interrupts of its virtio devices for each.
+    pub interrupts_per_packet: f64,
+}
+
+/// How fast a guest sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// As fast as the sender's kernel gives frames to its driver.
+    Flood,
+    /// So many packets a second, evenly.
+    PerSecond(u32),
+}
+
+/// UDP frames of `frame_bytes` (with check sequence) from machine 0 to machine 1.
+pub fn send(
     sender: &mut Guest,
     receiver: &mut Guest,
+    pace: Pace,
     frame_bytes: u32,
     seconds: u64,
-) -> Result<f64> {
+) -> Result<Received> {
+    let pace = match pace {
+        Pace::Flood => String::from("delay 0"),
+        Pace::PerSecond(rate) => format!("ratep {rate}"),
+    };
     let (ip, mac) = (address::ip(1), address::mac(1_u8));
     // pktgen counts a frame without its check sequence.
     let size = frame_bytes - 4;
     let sends_for = seconds + 2 * MARGIN_SECONDS;
     let sending = sender.start(&format!(
         "insmod {MODULE} && cd /proc/net/pktgen && echo add_device eth0 > kpktgend_0 && \
-         for set in 'count 0' 'delay 0' 'pkt_size {size}' 'dst {ip}' 'dst_mac {mac}'; \
+         for set in 'count 0' '{pace}' 'pkt_size {size}' 'dst {ip}' 'dst_mac {mac}'; \
          do echo $set > eth0; done; (sleep {sends_for}; echo stop > pgctrl) & \
          echo start > pgctrl; wait"
     ))?;
-    let look = "cat /sys/class/net/eth0/statistics/rx_packets /proc/uptime";
     let printed = receiver.run(
-        &format!("sleep {MARGIN_SECONDS}; {look}; sleep {seconds}; {look}"),
+        &format!("sleep {MARGIN_SECONDS}; {LOOK}; sleep {seconds}; {LOOK}"),
         Duration::from_secs(sends_for) + GRACE,
     )?;
     sender.finish(sending, Duration::from_secs(sends_for) + GRACE)?;
-    per_second(&printed).ok_or_else(|| Error::parse("packets and uptime, twice", &*printed))
+    Look::two(&printed)
+        .map(|[before, after]| after.since(before))
+        .ok_or_else(|| Error::parse("packets, uptime and interrupts, twice", &*printed))
 }
 
-/// From two looks: packets so far, then the uptime (s) with a second number behind it.
-fn per_second(printed: &str) -> Option<f64> {
-    let numbers: Vec<f64> = printed
-        .lines()
-        .map(|line| line.split_whitespace().next()?.parse().ok())
-        .collect::<Option<_>>()?;
-    let [packets_before, start, packets_after, end] = numbers.try_into().ok()?;
-    Some((packets_after - packets_before) / (end - start))
+/// Prints received packets, the uptime (s) with a second number behind it, and the interrupts of the virtio
+/// devices on all CPUs.
+const LOOK: &str = "cat /sys/class/net/eth0/statistics/rx_packets /proc/uptime; \
+    awk '/virtio/ {for (i = 2; $i ~ /^[0-9]+$/; i++) sum += $i} END {print sum + 0}' \
+    /proc/interrupts";
+
+/// A guest's counts so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// Received packets.
+    pub packets: f64,
+    /// Uptime (s).
+    pub uptime: f64,
+    /// Interrupts of its virtio devices.
+    pub interrupts: f64,
+}
+
+impl Look {
+    /// Looks at `guest`, whose shell is free.
+    pub fn at(guest: &mut Guest) -> Result<Self> {
+        let printed = guest.run(LOOK, GRACE)?;
+        Self::parse(&printed)
+            .ok_or_else(|| Error::parse("packets, uptime and interrupts", &*printed))
+    }
+
+    fn two(printed: &str) -> Option<[Self; 2]> {
+        let lines: Vec<_> = printed.lines().collect();
+        let (before, after) = lines.split_at_checked(lines.len() / 2)?;
+        Some([Self::parse(&before.join("\n"))?, Self::parse(&after.join("\n"))?])
+    }
+
+    fn parse(printed: &str) -> Option<Self> {
+        let numbers: Vec<f64> = printed
+            .lines()
+            .map(|line| line.split_whitespace().next()?.parse().ok())
+            .collect::<Option<_>>()?;
+        let [packets, uptime, interrupts] = numbers.try_into().ok()?;
+        Some(Self { packets, uptime, interrupts })
+    }
+
+    /// What came between an earlier look and this one.
+    pub fn since(self, before: Self) -> Received {
+        let packets = self.packets - before.packets;
+        Received {
+            packets_per_second: packets / (self.uptime - before.uptime),
+            interrupts_per_packet: (self.interrupts - before.interrupts) / packets,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -60,9 +123,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_packets_by_the_receivers_clock() {
-        assert_eq!(per_second("100\n10.5 3.0\n5100\n13.0 3.1\n"), Some(2000.0));
-        assert_eq!(per_second("100\n10.5 3.0\n"), None);
-        assert_eq!(per_second("100\n10.5\ncat: no such file\n13.0\n"), None);
+    fn rates_are_by_the_receivers_own_clock_and_counts() {
+        let [before, after] =
+            Look::two("100\n10.5 3.0\n40\n5100\n13.0 3.1\n540\n").expect("two looks");
+        let received = after.since(before);
+        assert_eq!(received, Received { packets_per_second: 2000.0, interrupts_per_packet: 0.1 });
+        assert_eq!(Look::two("100\n10.5 3.0\n"), None);
+        assert_eq!(Look::two("100\n10.5\n4\ncat: no such file\n13.0\n4\n"), None);
     }
 }

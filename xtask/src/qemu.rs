@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Result},
     guest_image::GuestImage,
     process::{Dialogue, Placement, Process, run},
+    usage::Usage,
 };
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -245,6 +246,11 @@ impl Guest {
     pub fn interrupts(&mut self) -> Result<BTreeMap<String, u64>> {
         let text = self.run("cat /proc/interrupts", Duration::from_secs(10))?;
         Ok(parse_interrupts(&text))
+    }
+
+    /// What its QEMU uses of the machine: all that the guest does, and what QEMU does for it.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.process.pid())
     }
 
     /// SIGKILL to the guest's QEMU.

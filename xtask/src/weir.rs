@@ -40,6 +40,10 @@ pub struct Vif {
     pub vlan: Option<u16>,
     /// Its Ethernet address; [`address::mac`] of its index where nothing is said.
     pub mac: Option<&'static str>,
+    /// Its moderation policy; the default where nothing is said.
+    pub moderation: Option<&'static str>,
+    /// Its latency budget; the default where nothing is said.
+    pub latency_budget: Option<&'static str>,
 }
 
 /// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
@@ -76,6 +80,12 @@ impl Setup {
             }
             if let Some(vlan) = vif.vlan {
                 let _ = writeln!(toml, "vlan = {vlan}");
+            }
+            let words = [("moderation", vif.moderation), ("latency_budget", vif.latency_budget)];
+            for (key, value) in words {
+                if let Some(value) = value {
+                    let _ = writeln!(toml, "{key} = \"{value}\"");
+                }
             }
         }
         Ok(toml)
@@ -189,6 +199,10 @@ impl Switch for Weir {
 
     fn link(&self, index: u8) -> Result<Link> {
         Ok(Link { socket: self.socket(index)?, mac: address::mac(index) })
+    }
+
+    fn cpu_time(&self) -> Result<Duration> {
+        self.usage().cpu_time()
     }
 }
 

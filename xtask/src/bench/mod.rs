@@ -10,6 +10,7 @@ mod memcpy;
 mod other_load;
 mod packet_rate;
 mod uplink_rate;
+mod vm_coalescing;
 mod vm_traffic;
 
 use std::cell::RefCell;
@@ -21,7 +22,7 @@ use crate::{
     peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     report::{Figure, Report, Samples},
     vif_programs::VifPrograms,
-    weir::{Setup, Weir},
+    weir::{Setup, Vif, Weir},
 };
 
 /// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
@@ -103,6 +104,7 @@ const ROWS: &[Row] = &[
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
+    Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
 ];
 
 /// What weir executes for a packet, whatever the machine does beside.
@@ -118,6 +120,8 @@ fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
+    /// With this moderation policy, and a latency budget of [`vm_coalescing::BUDGET`].
+    WeirHolding(&'static str),
     TapBridge,
     OvsDpdk,
     /// Two vhost-user ports and nothing between them, `burst` packets at a time.
@@ -130,6 +134,7 @@ impl Contender {
     fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
+            Self::WeirHolding(moderation) => moderation,
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
             Self::TestpmdVhost { .. } => "testpmd",
@@ -140,6 +145,11 @@ impl Contender {
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
+            Self::WeirHolding(moderation) => {
+                let (moderation, latency_budget) = (Some(moderation), Some(vm_coalescing::BUDGET));
+                let vif = Vif { moderation, latency_budget, ..Vif::default() };
+                Box::new(Weir::start(lab, &Setup { cpu, vifs: vec![vif; 2], ..Setup::default() })?)
+            }
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
             Self::TestpmdVhost { burst } => {

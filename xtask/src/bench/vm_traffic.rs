@@ -7,22 +7,22 @@ use crate::{
     iperf::{self, Tcp},
     lab::Lab,
     peers::Switch,
-    pktgen,
+    pktgen::{self, Pace},
     qemu::{Guest, GuestSpec},
     report::{Figure, Goal, Report},
 };
 
 /// How long a round's TCP transfer is counted, after [`OMIT_SECONDS`].
-const TCP_SECONDS: u64 = 4;
+pub(super) const TCP_SECONDS: u64 = 4;
 
 /// Slow start is not what is compared.
-const OMIT_SECONDS: u64 = 1;
+pub(super) const OMIT_SECONDS: u64 = 1;
 
 /// How long a round's datagrams are sent.
-const UDP_SECONDS: u64 = 3;
+pub(super) const UDP_SECONDS: u64 = 3;
 
 /// With check sequence.
-const UDP_FRAME_BYTES: u32 = 64;
+pub(super) const UDP_FRAME_BYTES: u32 = 64;
 
 pub(super) fn tcp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let contenders = [Contender::Weir, Contender::TapBridge, Contender::OvsDpdk];
@@ -66,10 +66,16 @@ fn gbit_per_second(lab: &Lab, contender: Contender) -> Result<f64> {
 fn datagrams_per_second(lab: &Lab, contender: Contender) -> Result<f64> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
-    pktgen::flood(&mut client, &mut server, UDP_FRAME_BYTES, UDP_SECONDS)
+    let (pace, bytes) = (Pace::Flood, UDP_FRAME_BYTES);
+    let received = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
+    Ok(received.packets_per_second)
 }
 
-fn two_guests(lab: &Lab, contender: Contender, switch: &dyn Switch) -> Result<[Guest; 2]> {
+pub(super) fn two_guests(
+    lab: &Lab,
+    contender: Contender,
+    switch: &dyn Switch,
+) -> Result<[Guest; 2]> {
     let specs = [0, 1].map(|index| {
         let plug = switch.plug(index)?;
         let name = format!("{}-{index}", contender.name());

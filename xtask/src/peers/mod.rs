@@ -4,6 +4,8 @@ pub mod ovs_dpdk;
 pub mod tap_bridge;
 pub mod testpmd_vhost;
 
+use std::time::Duration;
+
 use crate::{
     error::{Error, Result},
     qemu::Plug,
@@ -20,5 +22,11 @@ pub trait Switch {
     /// The vhost-user end of port `index`, for switches that have one.
     fn link(&self, index: u8) -> Result<Link> {
         Err(Error::Check(format!("port {index} has no vhost-user socket")))
+    }
+
+    /// CPU time that its own threads have taken. A switch in the kernel has none: its work is done in
+    /// the time of those who send.
+    fn cpu_time(&self) -> Result<Duration> {
+        Ok(Duration::ZERO)
     }
 }
