@@ -1,7 +1,7 @@
 //! The guests' kernel and first root file system.
 //!
 //! The kernel is Debian's cloud kernel, stock, unpacked from its package and not installed. The
-//! root file system holds busybox, iperf3, the virtio modules and [`init`](INIT): a few megabytes
+//! root file system holds busybox, iperf3, `weir-agent`, the virtio modules and [`init`](INIT): a few megabytes
 //! that boot in seconds. Both are kept in `target/guest` until what they are made from changes.
 
 use std::{
@@ -29,8 +29,13 @@ const BUSYBOX_PACKAGE: &str = "busybox-static";
 
 const IPERF3: &str = "/usr/bin/iperf3";
 
-/// What a guest needs to drive a virtio-net PCI device; what these depend on is found out.
-const MODULES: &[&str] = &["virtio_pci", "virtio_net"];
+/// What a guest needs to drive a virtio-net PCI device and its agent's port; what these depend on is
+/// found out.
+const MODULES: &[&str] = &["virtio_pci", "virtio_net", "virtio_console"];
+
+/// Guests have none of the host's libraries: `weir-agent` brings its own.
+const AGENT_TARGET: &str = "x86_64-unknown-linux-gnu";
+const AGENT_RUSTFLAGS: &str = "-C target-feature=+crt-static";
 
 /// What a guest loads when it is told to, from `/modules/on-demand`; depends on nothing.
 const MODULES_ON_DEMAND: &[&str] = &["pktgen"];
@@ -56,17 +61,18 @@ impl GuestImage {
             busybox: dir.join("busybox"),
         };
         let stamp = dir.join("stamp");
-        let ingredients = ingredients()?;
+        let agent = build_agent(workspace)?;
+        let ingredients = ingredients(&agent)?;
         if fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == ingredients) {
             return Ok(image);
         }
         println!("building the guest image");
-        image.build(&dir)?;
+        image.build(&dir, &agent)?;
         fs::write(&stamp, ingredients).map_err(Error::io("write", &stamp))?;
         Ok(image)
     }
 
-    fn build(&self, dir: &Path) -> Result<()> {
+    fn build(&self, dir: &Path, agent: &Path) -> Result<()> {
         packages::ensure_lists(KERNEL_METAPACKAGE)?;
         let unpacked = tempfile::tempdir_in(dir).map_err(Error::io("make a directory in", dir))?;
         let root = unpacked.path();
@@ -81,29 +87,38 @@ impl GuestImage {
             .or_else(|_| copy(&root.join("usr/bin/busybox"), &self.busybox))?;
         let modules = only_entry(&root.join("lib/modules"), "")
             .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))?;
-        let archive = root_file_system(&self.busybox, &modules)?;
+        let archive = root_file_system(&self.busybox, agent, &modules)?;
         fs::write(&self.initrd, archive).map_err(Error::io("write", &self.initrd))
     }
 }
 
-/// What an image is made from, as text: two images from the same ingredients are the same.
-fn ingredients() -> Result<String> {
-    let iperf3 = Path::new(IPERF3);
-    let metadata = fs::metadata(iperf3).map_err(Error::io("look at", iperf3))?;
-    Ok(format!(
-        "{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?}\niperf3 {} {:?}\n",
-        metadata.len(),
-        metadata.modified().ok()
-    ))
+/// Builds the agent, and returns the program's path.
+fn build_agent(workspace: &Workspace) -> Result<PathBuf> {
+    let cargo = Workspace::cargo();
+    let argv = [&cargo, "build", "--release", "-p", "weir-agent", "--target", AGENT_TARGET];
+    run_in(&argv, &workspace.root, &[("RUSTFLAGS", AGENT_RUSTFLAGS.as_ref())])?;
+    Ok(workspace.build_dir()?.join(AGENT_TARGET).join("release").join("weir-agent"))
 }
 
-fn root_file_system(busybox: &Path, modules: &Path) -> Result<Vec<u8>> {
+/// What an image is made from, as text: two images from the same ingredients are the same.
+fn ingredients(agent: &Path) -> Result<String> {
+    let mut text = format!("{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?}\n");
+    for program in [Path::new(IPERF3), agent] {
+        let metadata = fs::metadata(program).map_err(Error::io("look at", program))?;
+        let (len, modified) = (metadata.len(), metadata.modified().ok());
+        text.push_str(&format!("{} {len} {modified:?}\n", program.display()));
+    }
+    Ok(text)
+}
+
+fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for dir in ["bin", "dev", "modules", "modules/on-demand", "proc", "sys", "tmp"] {
+    for dir in ["bin", "dev", "modules", "modules/on-demand", "proc", "run", "sys", "tmp"] {
         archive.directory(dir);
     }
     archive.file("init", INIT.as_bytes());
     archive.file("bin/busybox", &read(busybox)?);
+    archive.file("bin/weir-agent", &read(agent)?);
     archive.file("bin/iperf3", &read(Path::new(IPERF3))?);
     add_libraries(&mut archive, IPERF3)?;
 

@@ -44,6 +44,8 @@ pub struct Vif {
     pub moderation: Option<&'static str>,
     /// Its latency budget; the default where nothing is said.
     pub latency_budget: Option<&'static str>,
+    /// Whether its guest has a port for an agent.
+    pub agent: bool,
 }
 
 /// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
@@ -86,6 +88,9 @@ impl Setup {
                 if let Some(value) = value {
                     let _ = writeln!(toml, "{key} = \"{value}\"");
                 }
+            }
+            if vif.agent {
+                let _ = writeln!(toml, "agent = {:?}", socket_path(dir, &agent_socket(index))?);
             }
         }
         Ok(toml)
@@ -132,7 +137,17 @@ impl Weir {
 
     /// SIGKILL, and the same again: returns when every interface has its guest back.
     pub fn crash_and_restart(&mut self) -> Result<()> {
+        self.crash();
+        self.restart()
+    }
+
+    /// SIGKILL. Guests go on, and wait for it.
+    pub fn crash(&mut self) {
         self.process.end_now();
+    }
+
+    /// The same again after [`Weir::crash`]: returns when every interface has its guest back.
+    pub fn restart(&mut self) -> Result<()> {
         self.process = launch(&self.program, &self.dir, &self.placement)?;
         wait_until("the guests to be back", START_PATIENCE, || {
             self.process.check_alive()?;
@@ -159,10 +174,27 @@ impl Weir {
 
     /// What weir says it has done.
     pub fn stats(&self) -> Result<Stats> {
+        Stats::parse(&self.control(&["stats", "--json"])?)
+    }
+
+    /// `weir vif set`: changes a setting (`KEY=VALUE`) of interface `index`.
+    pub fn set(&self, index: impl Into<u16>, setting: &str) -> Result<()> {
+        self.control(&["vif", "set", &name(index), setting]).map(drop)
+    }
+
+    /// What `weir explain` says of interface `index`.
+    pub fn explain(&self, index: impl Into<u16>) -> Result<String> {
+        self.control(&["explain", &name(index)])
+    }
+
+    /// Runs one of weir's commands against this one.
+    fn control(&self, command: &[&str]) -> Result<String> {
         let control = socket_path(&self.dir, "control.sock")?;
-        let json =
-            run(&[&self.program, "stats", "--control", &control.to_string_lossy(), "--json"])?;
-        Stats::parse(&json)
+        let mut argv = vec![self.program.as_str()];
+        argv.extend(command);
+        let control = control.to_string_lossy();
+        argv.extend(["--control", &control]);
+        run(&argv)
     }
 
     /// What weir uses of the machine.
@@ -225,6 +257,10 @@ pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug
 /// The name of interface `index` in the configuration.
 pub fn name(index: impl Into<u16>) -> String {
     format!("vif{}", index.into())
+}
+
+fn agent_socket(index: u16) -> String {
+    format!("{}.agent", name(index))
 }
 
 /// The words a shell would make of `text`: quotes, backslashes and joined lines, nothing more.

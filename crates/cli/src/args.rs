@@ -223,8 +223,8 @@ pub struct StatsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_NOTES)]
 pub struct ExplainArgs {
-    /// The interface
-    #[arg(value_name = "VIF")]
+    /// The interface, or the uplink
+    #[arg(value_name = "PORT")]
     pub name: PortName,
     /// As JSON
     #[arg(long)]

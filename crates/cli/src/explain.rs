@@ -1,4 +1,4 @@
-//! `weir explain`: what the policies of an interface do now, and why.
+//! `weir explain`: what the policies of an interface do now, and why; and what an uplink does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +7,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Moderation, PortName};
 use crate::stats::{CallSettings, HoldTimes, PortState, Table, by_reason, decimal, ratio, time};
+
+mod manager;
+
+pub use manager::{
+    AgentExplanation, AgentState, CostExplanation, CostSource, SplitExplanation, UplinkExplanation,
+    UplinkLayer,
+};
+
+/// A port's explanation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Explanation {
+    /// Of a guest's interface.
+    Vif(Box<VifExplanation>),
+    /// Of an uplink.
+    Uplink(UplinkExplanation),
+}
+
+impl Explanation {
+    /// As [`VifExplanation::since`].
+    #[must_use]
+    pub fn since(self, before: &Self) -> Self {
+        match (self, before) {
+            (Self::Vif(now), Self::Vif(before)) => Self::Vif(Box::new(now.since(before))),
+            (now, _) => now,
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vif(vif) => vif.fmt(f),
+            Self::Uplink(uplink) => uplink.fmt(f),
+        }
+    }
+}
 
 /// An interface's policies at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +61,12 @@ pub struct VifExplanation {
     pub budget_breaches: BTreeMap<String, u64>,
     /// Each receive queue.
     pub queues: Vec<QueueExplanation>,
+    /// What the manager makes of the budget; none for a policy that takes no part in the split.
+    #[serde(default)]
+    pub split: Option<SplitExplanation>,
+    /// The agent in the guest; none where none is configured.
+    #[serde(default)]
+    pub agent: Option<AgentExplanation>,
 }
 
 /// The policy of one receive queue.
@@ -103,6 +146,13 @@ impl fmt::Display for VifExplanation {
             ]);
         }
         write!(f, "\n\n{table}")?;
+        if let Some(split) = &self.split {
+            write!(f, "{split}")?;
+        }
+        match &self.agent {
+            Some(agent) => write!(f, "{agent}")?,
+            None => writeln!(f, "agent: none is configured")?,
+        }
         let breaches = by_reason(&self.budget_breaches);
         if breaches.is_empty() { Ok(()) } else { writeln!(f, "told too late: {breaches}") }
     }
@@ -135,6 +185,8 @@ mod tests {
             },
             budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
             queues: vec![queue(0), queue(1)],
+            split: None,
+            agent: None,
         }
     }
 
@@ -147,6 +199,7 @@ mod tests {
         QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
             0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
             1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+        agent: none is configured
         told too late: asked_late 2
         ");
     }

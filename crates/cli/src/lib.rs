@@ -5,6 +5,7 @@
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
 //! * [`demo`]: `weir demo`; [`bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
+//! * `manager`: how the latency budget is spent, ten times a second.
 //! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
@@ -19,6 +20,7 @@ pub mod config;
 pub mod control;
 pub mod demo;
 pub mod explain;
+mod manager;
 pub mod rig;
 pub mod run;
 pub mod stats;

@@ -1,38 +1,32 @@
 //! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
 //! socket can do to them while it runs.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use miette::Diagnostic;
-use weir_engine::stats::QueueCounters;
 use weir_engine::{Engine, PortCounters, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
-use weir_port_vhost::{
-    Endpoint, Manager, QueueDecision, State, VhostInfo, VhostOptions, VhostPort,
-};
+use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    CallsError, Config, LatencyBudget, Moderation, PortName, SocketMode, SocketPath, SocketRole,
-    UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
+    CallsError, Config, LatencyBudget, PortName, SocketMode, SocketPath, SocketRole, UplinkConfig,
+    UplinkKind, VifChanges, VifConfig, Workers,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
-use crate::explain::{QueueExplanation, VifExplanation};
-use crate::stats::{
-    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
-    StageStats, SwitchStats, WorkerStats,
-};
+use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
+mod shown;
 
 pub use error::SwitchError;
+use shown::port_state;
 
 /// An interface in use.
 struct Vif {
@@ -40,6 +34,7 @@ struct Vif {
     port: Arc<VhostPort>,
     /// Keeps the socket's file, and removes it.
     _socket: Option<BoundListener>,
+    agent: Option<AgentSocket>,
 }
 
 /// An uplink in use.
@@ -58,7 +53,8 @@ struct Ports {
 
 /// A running switch. Dropping it ends every session.
 pub struct Switch {
-    // Dropped in this order: no sessions, then no uplinks, then no workers.
+    // Dropped in this order: nothing is set any more, no sessions, then no uplinks, then no workers.
+    manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
     engine: Arc<Engine>,
@@ -108,9 +104,10 @@ impl Switch {
     ) -> Result<Arc<Self>, SwitchError> {
         let engine = Engine::start(workers).map_err(SwitchError::Start)?;
         let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
+        let manager = manager::Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let started = Instant::now();
         let ports = Mutex::default();
-        Ok(Arc::new(Self { sessions, ports, engine, latency_budget, control, started }))
+        Ok(Arc::new(Self { manager, sessions, ports, engine, latency_budget, control, started }))
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -123,8 +120,9 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
         let name = config.name.clone();
-        let (endpoint, socket) = meet(&config, meeting)
-            .map_err(|source| SwitchError::Socket { name: name.clone(), source })?;
+        let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
+        let (endpoint, socket) = meet(&config, meeting).map_err(not_listening)?;
+        let agent = self.agent_socket(&config).map_err(not_listening)?;
         let options = VhostOptions {
             name: name.to_string(),
             queue_pairs: config.queues.get().into(),
@@ -141,8 +139,37 @@ impl Switch {
             return Err(gone.into());
         }
         tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
-        self.ports().vifs.push(Vif { config, port, _socket: socket });
+        self.manager.add_vif(NewVif {
+            name,
+            port: Arc::clone(&port),
+            agent: agent.clone(),
+            settings: self.vif_settings(&config),
+        });
+        self.ports().vifs.push(Vif { config, port, _socket: socket, agent });
         Ok(())
+    }
+
+    /// Where the agent of this interface's guest is met: interfaces of one virtual machine share it.
+    fn agent_socket(&self, config: &VifConfig) -> Result<Option<AgentSocket>, ListenError> {
+        let Some(path) = &config.agent else {
+            return Ok(None);
+        };
+        let ports = self.ports();
+        let shared = ports.vifs.iter().filter_map(|vif| vif.agent.as_ref());
+        if let Some(shared) = shared.into_iter().find(|agent| agent.path == *path) {
+            return Ok(Some(shared.clone()));
+        }
+        let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
+        let bound = Arc::new(BoundListener::bind(path.as_path(), mode)?);
+        Ok(Some(AgentSocket { path: path.clone(), bound }))
+    }
+
+    fn vif_settings(&self, config: &VifConfig) -> VifSettings {
+        VifSettings {
+            kind: config.moderation.0,
+            hold_ns_max: config.call_policy(self.budget(config)).hold_ns_max(),
+            mac: config.mac_or_derived().into(),
+        }
     }
 
     /// Adds an uplink.
@@ -208,6 +235,7 @@ impl Switch {
         let interface = config.kind.interface();
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
+        self.manager.add_uplink(config, Arc::clone(&counters));
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters });
         Ok(())
     }
@@ -226,8 +254,13 @@ impl Switch {
             if ports.uplinks.iter().any(|uplink| uplink.config.name == config.name) {
                 return Response::error(format!("there already is a port called {}", config.name));
             }
-            if config.socket == self.control {
-                return Response::error(format!("{} is the control socket", config.socket));
+            let sockets = [Some(&config.socket), config.agent.as_ref()];
+            if sockets.contains(&Some(&self.control)) {
+                return Response::error(format!("{} is the control socket", self.control));
+            }
+            if config.agent.as_ref() == Some(&config.socket) {
+                let problem = "cannot be both the interface's socket and its agent's";
+                return Response::error(format!("{} {problem}", config.socket));
             }
             if let Some(conflict) =
                 ports.vifs.iter().find_map(|vif| config.conflict_with(&vif.config))
@@ -273,6 +306,7 @@ impl Switch {
             vif.port.set_moderation(&calls);
         }
         vif.config = config;
+        self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
         Response::Ok
     }
 
@@ -283,6 +317,7 @@ impl Switch {
         };
         let vif = ports.vifs.remove(index);
         drop(ports);
+        self.manager.remove_vif(vif.port.id());
         self.sessions.remove(vif.port.id());
         self.engine.remove_port(vif.port.id());
         tracing::info!(vif = %name, "interface removed");
@@ -300,111 +335,6 @@ impl Switch {
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
     }
-
-    /// What the policies of an interface do, and why.
-    fn vif_explain(&self, name: &PortName) -> Response {
-        let ports = self.ports();
-        let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
-            return no_such_vif(name);
-        };
-        let queue = |(queue, now): (usize, QueueDecision)| QueueExplanation {
-            queue,
-            moderation: Moderation(now.kind),
-            hold_ns: now.decision.hold_ns,
-            hold_ns_max: now.hold_ns_max,
-            reason: now.decision.reason.into(),
-            frames: now.frames,
-            calls: now.calls,
-            calls_suppressed: now.calls_suppressed,
-            held_ns: now.hold.into(),
-        };
-        let explanation = VifExplanation {
-            name: name.clone(),
-            state: port_state(vif.port.info().state),
-            latency_budget_ns: self.budget(&vif.config).ns(),
-            calls: CallSettings::of(&vif.config),
-            budget_breaches: breaches(vif.port.counters()),
-            queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
-        };
-        Response::Explained { explanation: Box::new(explanation) }
-    }
-
-    /// The counters of everything.
-    pub fn stats(&self) -> SwitchStats {
-        let ports = self.ports();
-        let uplinks = ports.uplinks.iter().map(uplink_stats);
-        let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
-        let workers = self.engine.workers().into_iter().zip(0..);
-        SwitchStats {
-            version: env!("CARGO_PKG_VERSION").into(),
-            uptime_s: self.started.elapsed().as_secs_f64(),
-            workers: workers
-                .map(|(worker, id)| WorkerStats {
-                    id,
-                    wakeups: worker.wakeups,
-                    bursts: worker.bursts,
-                    cpu_ns: worker.cpu_ns.unwrap_or(0),
-                })
-                .collect(),
-            stages: StageStats::of_this_process(),
-            ports: uplinks.chain(vifs).collect(),
-        }
-    }
-
-    fn vif_stats(&self, vif: &Vif) -> PortStats {
-        let info = vif.port.info();
-        let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
-        stats.state = port_state(info.state);
-        stats.sessions = SessionStats {
-            opened: info.opened,
-            closed: info.closed,
-            failed: info.failed,
-            last_error: info.stop_reason.clone(),
-        };
-        stats.mac = vif.config.mac;
-        stats.vlan = vif.config.vlan.clone();
-        stats.latency_budget_ns = self.budget(&vif.config).ns();
-        let VhostInfo { hold, state, stop_reason, .. } = info;
-        stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
-        stats.hold_ns = hold.into();
-        stats.calls = Some(CallSettings::of(&vif.config));
-        stats.budget_breaches = breaches(vif.port.counters());
-        count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
-        stats
-    }
-}
-
-fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
-    counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
-}
-
-fn uplink_stats(uplink: &Uplink) -> PortStats {
-    let mut stats = PortStats::new(uplink.config.name.clone(), PortKind::Uplink);
-    stats.stopped_reason = uplink.port.failure().map(str::to_owned);
-    stats.state = match stats.stopped_reason {
-        Some(_) => PortState::Stopped,
-        None => PortState::Running,
-    };
-    stats.vlan = uplink.config.vlan.clone();
-    count(&mut stats, &uplink.counters, uplink.port.queues());
-    stats
-}
-
-fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
-    let queue = |q: &QueueCounters| QueueStats {
-        frames: q.frames.get(),
-        bytes: q.bytes.get(),
-        calls: q.calls.get(),
-        calls_suppressed: q.calls_suppressed.get(),
-        kicks: q.kicks.get(),
-    };
-    let pairs = counters.rx.iter().zip(&counters.tx).take(queues);
-    stats.set_queues(
-        pairs.map(|(rx, tx)| QueuePairStats { rx: queue(rx), tx: queue(tx) }).collect(),
-    );
-    stats.parked = counters.parked.get();
-    stats.gro = counters.gro.get();
-    stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }
 
 fn meet(
@@ -439,15 +369,6 @@ fn worker_count(workers: Workers) -> usize {
             let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
             (cores / 2).clamp(1, weir_limits::WORKERS_MAX)
         }
-    }
-}
-
-fn port_state(state: State) -> PortState {
-    match state {
-        State::Waiting => PortState::Waiting,
-        State::Connected => PortState::Connected,
-        State::Running => PortState::Running,
-        State::Stopped => PortState::Stopped,
     }
 }
 

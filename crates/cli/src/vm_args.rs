@@ -7,13 +7,15 @@ use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
 
-use crate::config::{PortName, SocketRole, VifConfig};
+use crate::config::{PortName, SocketPath, SocketRole, VifConfig};
 
 /// Entries per virtqueue that weir suggests: the most that QEMU gives a vhost-user device
 /// (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
 pub(crate) const QUEUE_SIZE: u16 = 1024;
 /// Seconds between two attempts of a VM monitor to reach weir.
 const RECONNECT_SECS: u32 = 1;
+/// The virtio-serial port that `weir-agent` opens in the guest.
+const AGENT_PORT: &str = "org.weir.agent.0";
 /// From here on QEMU has `reconnect-ms` and calls `reconnect` deprecated.
 const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
 
@@ -40,6 +42,18 @@ pub struct VmOptions {
     pub vectors: Option<u32>,
     /// The QEMU to write for; without it what works with 7.2 as with 10.0.
     pub qemu_version: Option<QemuVersion>,
+}
+
+impl VmOptions {
+    /// QEMU's option that makes a client's socket connect again.
+    fn reconnect(&self) -> String {
+        match self.qemu_version {
+            Some(version) if version >= QEMU_RECONNECT_MS => {
+                format!("reconnect-ms={}", RECONNECT_SECS * 1000)
+            }
+            _ => format!("reconnect={RECONNECT_SECS}"),
+        }
+    }
 }
 
 /// Arguments or XML, and what the user should know beside them.
@@ -106,14 +120,9 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         let name = &vif.name;
         let link = match vif.mode {
             SocketRole::Client => "server=on,wait=off".into(),
-            SocketRole::Server => match options.qemu_version {
-                Some(version) if version >= QEMU_RECONNECT_MS => {
-                    format!("reconnect-ms={}", RECONNECT_SECS * 1000)
-                }
-                _ => format!("reconnect={RECONNECT_SECS}"),
-            },
+            SocketRole::Server => options.reconnect(),
         };
-        let path = shell_word(&vif.socket.as_str().replace(',', ",,"));
+        let path = qemu_path(&vif.socket);
         let queues = vif.queues;
         let pairs = u32::from(queues.get());
         let mq = if pairs > 1 { ",mq=on" } else { "" };
@@ -129,7 +138,38 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
             vif.mac_or_derived(),
         ));
     }
-    VmArgs { lines, notes: Vec::new() }
+    let mut notes = Vec::new();
+    if let Some(agent) = agent_socket(vifs, &mut notes) {
+        let (path, reconnect) = (qemu_path(agent), options.reconnect());
+        lines.push(format!("-chardev socket,id=weir-agent,path={path},{reconnect}"));
+        lines.push("-device virtio-serial-pci,id=weir-serial".into());
+        lines.push(format!(
+            "-device virtserialport,bus=weir-serial.0,chardev=weir-agent,name={AGENT_PORT}"
+        ));
+    }
+    VmArgs { lines, notes }
+}
+
+/// Where the agent of a virtual machine with these interfaces is met: there is one for all of them.
+fn agent_socket<'v>(vifs: &'v [VifConfig], notes: &mut Vec<String>) -> Option<&'v SocketPath> {
+    let agents = || vifs.iter().filter_map(|vif| vif.agent.as_ref().map(|agent| (vif, agent)));
+    let (first, socket) = agents().next()?;
+    for (other, _) in agents().filter(|(_, other)| *other != socket) {
+        notes.push(format!(
+            "a VM has one agent: give {} the same `agent` as {}, {socket}",
+            other.name, first.name
+        ));
+    }
+    Some(socket)
+}
+
+/// Says that `monitor` gives a guest no way to its agent's socket.
+fn no_agent(monitor: &str, vifs: &[VifConfig]) -> Option<String> {
+    let vif = vifs.iter().find(|vif| vif.agent.is_some())?;
+    Some(format!(
+        "{monitor} has no virtio-serial port on a socket: the agent of {} is not reached",
+        vif.name
+    ))
 }
 
 fn libvirt(vifs: &[VifConfig]) -> VmArgs {
@@ -166,7 +206,17 @@ fn libvirt(vifs: &[VifConfig]) -> VmArgs {
         }
         xml.push("</interface>".into());
     }
-    VmArgs { lines: xml, notes: Vec::new() }
+    let mut notes = Vec::new();
+    if let Some(agent) = agent_socket(vifs, &mut notes) {
+        let path = xml_text(agent.as_str());
+        xml.push("<channel type='unix'>".into());
+        xml.push(format!("  <source mode='connect' path='{path}'>"));
+        xml.push(format!("    <reconnect enabled='yes' timeout='{RECONNECT_SECS}'/>"));
+        xml.push("  </source>".into());
+        xml.push(format!("  <target type='virtio' name='{AGENT_PORT}'/>"));
+        xml.push("</channel>".into());
+    }
+    VmArgs { lines: xml, notes }
 }
 
 fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
@@ -190,6 +240,7 @@ fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, V
             args.notes.push(format!("start weir before the VM, so that {} is there", vif.socket));
         }
     }
+    args.notes.extend(no_agent("cloud-hypervisor", vifs));
     if vifs.iter().any(|vif| vif.queues.get() > 1) {
         args.notes.push("give the VM as many vCPUs (--cpus boot=N) as it has queue pairs".into());
     }
@@ -210,7 +261,13 @@ fn crosvm(vifs: &[VifConfig]) -> Result<VmArgs, VmArgsError> {
         }
         args.notes.push(format!("start weir before the VM, so that {} is there", vif.socket));
     }
+    args.notes.extend(no_agent("crosvm", vifs));
     Ok(args)
+}
+
+/// The path as the value of a QEMU option, in a shell.
+fn qemu_path(path: &SocketPath) -> String {
+    shell_word(&path.as_str().replace(',', ",,"))
 }
 
 /// The socket's path, for option syntaxes that cannot escape their own separators.
@@ -293,150 +350,4 @@ impl FromStr for QemuVersion {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn vif(name: &str) -> VifConfig {
-        let socket = format!("/run/weir/{name}.sock").parse().unwrap();
-        VifConfig::new(name.parse().unwrap(), socket)
-    }
-
-    fn options() -> VmOptions {
-        VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None }
-    }
-
-    fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
-        monitor.args(vifs, &options()).unwrap().lines.join("\n")
-    }
-
-    fn two_queues_with_everything() -> VifConfig {
-        let mut vif = vif("web0");
-        vif.queues = 2.try_into().unwrap();
-        vif.mac = Some("52:54:00:12:34:56".parse().unwrap());
-        vif.mtu = Some(9000.try_into().unwrap());
-        vif
-    }
-
-    #[test]
-    fn qemu_waits_for_a_listening_weir() {
-        insta::assert_snapshot!(lines(Monitor::Qemu, &[vif("web0")]), @r#"
-        -m 1G
-        -object memory-backend-memfd,id=weir-mem,size=1G,share=on
-        -machine memory-backend=weir-mem
-        -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
-        -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=1
-        -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:c3:f1:73,vectors=4,rx_queue_size=1024,tx_queue_size=1024
-        "#);
-    }
-
-    #[test]
-    fn qemu_with_queues_mac_and_mtu() {
-        insta::assert_snapshot!(lines(Monitor::Qemu, &[two_queues_with_everything()]), @r#"
-        -m 1G
-        -object memory-backend-memfd,id=weir-mem,size=1G,share=on
-        -machine memory-backend=weir-mem
-        -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
-        -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=2
-        -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=6,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
-        "#);
-    }
-
-    #[test]
-    fn qemu_listens_for_a_connecting_weir() {
-        let mut vif = vif("web0");
-        vif.mode = SocketRole::Client;
-        let text = lines(Monitor::Qemu, &[vif]);
-        assert!(text.contains("path=/run/weir/web0.sock,server=on,wait=off\n"), "{text}");
-        assert!(!text.contains("reconnect"), "{text}");
-    }
-
-    #[test]
-    fn qemu_gets_one_memory_for_many_interfaces() {
-        let text = lines(Monitor::Qemu, &[vif("web0"), vif("db0")]);
-        assert_eq!(text.matches("memory-backend-memfd").count(), 1, "{text}");
-        assert_eq!(text.matches("-device virtio-net-pci").count(), 2, "{text}");
-    }
-
-    #[test]
-    fn qemu_reconnect_option_follows_its_version() {
-        let with = |version: &str| {
-            let options = VmOptions { qemu_version: Some(version.parse().unwrap()), ..options() };
-            Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n")
-        };
-        assert!(with("7.2").contains(",reconnect=1\n"));
-        assert!(with("9.1.3").contains(",reconnect=1\n"));
-        assert!(with("9.2").contains(",reconnect-ms=1000\n"));
-        assert!(with("10.0").contains(",reconnect-ms=1000\n"));
-    }
-
-    #[test]
-    fn paths_survive_shell_and_option_syntax() {
-        let mut vif = vif("web0");
-        vif.socket = "/run/my vms/a,b.sock".parse().unwrap();
-        let text = lines(Monitor::Qemu, std::slice::from_ref(&vif));
-        assert!(text.contains("path='/run/my vms/a,,b.sock',"), "{text}");
-        let error = Monitor::CloudHypervisor.args(&[vif], &options()).unwrap_err();
-        assert!(matches!(error, VmArgsError::PathSyntax { .. }));
-    }
-
-    #[test]
-    fn libvirt_xml() {
-        insta::assert_snapshot!(lines(Monitor::Libvirt, &[two_queues_with_everything()]), @r#"
-        <!-- in <domain>: weir maps the guest's memory, so it must be shared -->
-        <memoryBacking>
-          <source type='memfd'/>
-          <access mode='shared'/>
-        </memoryBacking>
-        <!-- in <devices> -->
-        <interface type='vhostuser'>
-          <mac address='52:54:00:12:34:56'/>
-          <source type='unix' path='/run/weir/web0.sock' mode='client'>
-            <reconnect enabled='yes' timeout='1'/>
-          </source>
-          <model type='virtio'/>
-          <driver queues='2' rx_queue_size='1024' tx_queue_size='1024'/>
-          <mtu size='9000'/>
-        </interface>
-        "#);
-    }
-
-    #[test]
-    fn libvirt_names_the_vms_side_of_the_socket() {
-        let mut vif = vif("web0");
-        vif.mode = SocketRole::Client;
-        vif.socket = "/run/a&b.sock".parse().unwrap();
-        let text = lines(Monitor::Libvirt, &[vif]);
-        assert!(text.contains("path='/run/a&amp;b.sock' mode='server'/>"), "{text}");
-    }
-
-    #[test]
-    fn cloud_hypervisor_counts_queues_not_pairs() {
-        insta::assert_snapshot!(
-            lines(Monitor::CloudHypervisor, &[two_queues_with_everything()]), @r#"
-        --memory size=1G,shared=on
-        --net vhost_user=on,socket=/run/weir/web0.sock,vhost_mode=client,num_queues=4,queue_size=1024,mac=52:54:00:12:34:56,mtu=9000
-        "#);
-    }
-
-    #[test]
-    fn crosvm_connects_and_never_listens() {
-        assert_eq!(lines(Monitor::Crosvm, &[vif("a")]), "--vhost-user net,socket=/run/weir/a.sock");
-        let mut client = vif("a");
-        client.mode = SocketRole::Client;
-        assert!(matches!(
-            Monitor::Crosvm.args(&[client], &options()),
-            Err(VmArgsError::CannotListen { .. })
-        ));
-    }
-
-    #[test]
-    fn memory_is_whole_mebibytes() {
-        let show = |text: &str| text.parse::<MemorySize>().map(|size| size.to_string());
-        assert_eq!(show("1G").unwrap(), "1G");
-        assert_eq!(show("2048M").unwrap(), "2G");
-        assert_eq!(show("1536M").unwrap(), "1536M");
-        for bad in ["", "G", "0M", "1", "1T", "-1G", "1.5G", "99999999999999999999G"] {
-            assert!(show(bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

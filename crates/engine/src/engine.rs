@@ -1,7 +1,7 @@
 //! The engine: ports, workers, and how the two are brought together while traffic flows.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -112,6 +112,29 @@ impl Engine {
         };
         self.shared.workers.iter().map(stats).collect()
     }
+
+    /// Times that workers woke from sleep, all together. While it stands still there is no traffic, or
+    /// so much that no worker sleeps.
+    pub fn wakeups(&self) -> u64 {
+        self.shared.workers.iter().map(|worker| worker.wakeups.get()).sum()
+    }
+
+    /// Makes [`Engine::bell`] ring when a worker wakes from sleep, once. For one thread at a time, which
+    /// found no traffic while [`Engine::wakeups`] was `seen`; `false` if a worker woke up since then, and
+    /// nothing will ring.
+    pub fn ring_at_traffic(&self, seen: u64) -> bool {
+        self.shared.activity.ask();
+        let quiet = self.wakeups() == seen;
+        if !quiet {
+            self.shared.activity.withdraw();
+        }
+        quiet
+    }
+
+    /// Readable once it rang, until [`Engine::ring_at_traffic`] is called again.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.shared.activity.bell()
+    }
 }
 
 impl Drop for Engine {
@@ -134,4 +157,39 @@ impl Drop for Engine {
 pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::port::Side;
+
+    fn rings(engine: &Engine, timeout: Option<&Timespec>) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(engine.bell(), PollFlags::IN)];
+        poll(&mut fds, timeout).unwrap() > 0
+    }
+
+    #[test]
+    fn the_bell_rings_once_when_a_worker_wakes_up() {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let engine = Engine::start(2).unwrap();
+        let queue = QueueRef { port: PortId::new(1).unwrap(), queue: 0, side: Side::Tx };
+        let seen = engine.wakeups();
+        assert!(engine.ring_at_traffic(seen));
+        assert!(!rings(&engine, Some(&NOW)));
+        engine.nudge(queue);
+        assert!(rings(&engine, None));
+        assert!(engine.wakeups() > seen);
+        // Who has not seen that wake-up is not to wait for the next.
+        assert!(!engine.ring_at_traffic(seen));
+        assert!(!rings(&engine, Some(&NOW)));
+        let woken = engine.wakeups();
+        engine.nudge(queue);
+        while engine.wakeups() == woken {
+            std::thread::yield_now();
+        }
+        assert!(!rings(&engine, Some(&NOW)), "nobody asked");
+    }
 }

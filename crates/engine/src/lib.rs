@@ -14,11 +14,13 @@
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
+//! | `activity.rs` | a bell that rings when traffic begins |
 //! | `shared.rs` | what workers share |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
 #![forbid(unsafe_code)]
 
+mod activity;
 pub mod burst;
 pub mod clock;
 pub mod egress;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use weir_fabric::Fabric;
 
+use crate::activity::Activity;
 use crate::poller::Poller;
 use crate::stats::Counter;
 use crate::switch::Ports;
@@ -15,6 +16,7 @@ pub(crate) struct Shared {
     pub(crate) fabric: Fabric,
     pub(crate) ports: ArcSwap<Ports>,
     pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -24,6 +26,7 @@ impl Shared {
             fabric: Fabric::new(),
             ports: ArcSwap::default(),
             workers: (0..workers).map(|_| WorkerHandle::new()).collect::<Result<_, _>>()?,
+            activity: Activity::new()?,
             stopping: AtomicBool::new(false),
         })
     }

@@ -247,6 +247,7 @@ impl Worker {
         handle.poller.wait(&mut self.events, timeout, &mut self.kicked);
         if timeout != Some(Duration::ZERO) {
             handle.wakeups.add(1);
+            self.shared.activity.worker_woke();
         }
         if self.kicked.is_empty() {
             return;

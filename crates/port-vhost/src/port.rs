@@ -81,6 +81,8 @@ pub struct VhostInfo {
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
+    /// The process at the other end of the socket.
+    pub(crate) front_end: Option<rustix::process::Pid>,
     pub(crate) stop_reason: Option<String>,
     pub(crate) opened: u64,
     pub(crate) closed: u64,
@@ -153,6 +155,11 @@ impl VhostPort {
     /// Queue pairs that a driver may use.
     pub fn queue_pairs(&self) -> usize {
         self.pairs.len()
+    }
+
+    /// The process of the front end (`SO_PEERCRED`); `None` without a session.
+    pub fn front_end(&self) -> Option<rustix::process::Pid> {
+        lock(&self.shown).front_end
     }
 
     /// What it counts.

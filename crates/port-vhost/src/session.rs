@@ -9,7 +9,7 @@
 //! nothing.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use weir_engine::{Engine, QueueRef, Side, Watch};
@@ -64,6 +64,8 @@ impl Session {
         port.clear_failure();
         let mut shown = lock(&port.shown);
         shown.connected = true;
+        let peer = rustix::net::sockopt::socket_peercred(connection.as_fd());
+        shown.front_end = peer.ok().map(|peer| peer.pid);
         shown.opened += 1;
         shown.features = 0;
         drop(shown);
@@ -388,6 +390,7 @@ impl Drop for Session {
         let _ = self.engine.fabric().reset_mac_check(self.port.id());
         let mut shown = lock(&self.port.shown);
         shown.connected = false;
+        shown.front_end = None;
         shown.memory_bytes = 0;
     }
 }

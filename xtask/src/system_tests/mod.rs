@@ -1,5 +1,6 @@
 //! What must hold between weir and machines it does not control: real guests, the kernel, DPDK.
 
+mod agent;
 mod backend_program;
 mod guests;
 mod kill;
@@ -49,6 +50,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "killed_weir_comes_back_and_guests_go_on",
         run: restart::killed_weir_comes_back_and_guests_go_on,
+    },
+    SystemTest {
+        name: "agent_sets_and_always_restores_the_guests_timer",
+        run: agent::agent_sets_and_always_restores_the_guests_timer,
     },
     SystemTest {
         name: "backend_program_joins_guest_and_tap",

@@ -153,6 +153,10 @@ pub struct VifConfig {
     pub rx_usecs: Option<RxUsecs>,
     /// With how many frames a call is held no longer.
     pub rx_frames: Option<RxFrames>,
+    /// The socket on which weir meets the agent in the guest (`weir-agent`). Interfaces of one virtual
+    /// machine have the same.
+    #[serde(default)]
+    pub agent: Option<SocketPath>,
     /// The guest's MAC address, the only source address it may then send from.
     pub mac: Option<MacAddress>,
     /// Whether source addresses are checked.
@@ -180,6 +184,7 @@ impl VifConfig {
             moderation: Moderation::default(),
             rx_usecs: None,
             rx_frames: None,
+            agent: None,
             mac: None,
             mac_check: Self::MAC_CHECK_DEFAULT,
             vlan: VlanMode::Unset,
@@ -205,6 +210,12 @@ impl VifConfig {
             return Some(Conflict::Name(self.name.clone()));
         }
         if self.socket == other.socket {
+            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
+        }
+        if self.agent.as_ref() == Some(&other.socket) {
+            return Some(Conflict::Socket(other.socket.clone(), other.name.clone()));
+        }
+        if other.agent.as_ref() == Some(&self.socket) {
             return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
         }
         match self.mac {

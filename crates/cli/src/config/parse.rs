@@ -25,6 +25,7 @@ struct Placed<T> {
     /// Where the socket or the interface is named; the header if it is a default.
     resource: Range<usize>,
     mac: Option<Range<usize>>,
+    agent: Option<Range<usize>>,
 }
 
 /// Reads a whole configuration.
@@ -147,6 +148,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
         header,
         resource: span,
         mac: None,
+        agent: None,
     })
 }
 
@@ -166,6 +168,7 @@ fn vif(
     let bad_moderation = moderation.is_none() && section.has("moderation");
     let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
     let rx_frames = section.take::<RxFrames>("rx_frames", problems);
+    let agent = section.take::<SocketPath>("agent", problems);
     let mac = section.take("mac", problems);
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
     let vlan = vlan(&mut section, problems);
@@ -185,6 +188,7 @@ fn vif(
         moderation: moderation.unwrap_or_default(),
         rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
         rx_frames: rx_frames.as_ref().map(|frames| frames.value),
+        agent: agent.as_ref().map(|agent| agent.value.clone()),
         mac: mac.map(Located::into_value),
         mac_check,
         vlan,
@@ -202,7 +206,7 @@ fn vif(
                 .help(error.help()),
         );
     }
-    Some(Placed { port, header, resource, mac: mac_span })
+    Some(Placed { port, header, resource, mac: mac_span, agent: agent.map(|agent| agent.span) })
 }
 
 /// The configured socket, or `NAME.sock` beside the control socket.
@@ -312,6 +316,26 @@ fn check_across(
                 .label(placed.resource.clone(), format!("{} is weir's own", switch.control))
                 .help("give the interface another `socket`, or the switch another `control`"),
         );
+    }
+
+    // Interfaces of one virtual machine share an agent; with anything else it shares no socket.
+    for placed in vifs {
+        let (Some(agent), Some(span)) = (&placed.port.agent, &placed.agent) else {
+            continue;
+        };
+        let owner = if *agent == switch.control {
+            Some("weir's own control socket".into())
+        } else {
+            let vif = vifs.iter().find(|vif| vif.port.socket == *agent);
+            vif.map(|vif| format!("the socket of `vif.{}`", vif.port.name))
+        };
+        if let Some(owner) = owner {
+            problems.push(
+                Problem::new(format!("`vif.{}` has no socket for its agent", placed.port.name))
+                    .label(span.clone(), format!("{agent} is {owner}"))
+                    .help("give the agent another path, such as \"/run/weir/NAME.agent\""),
+            );
+        }
     }
 
     let ports = uplinks.len() + vifs.len();

@@ -74,6 +74,7 @@ fn every_key_is_read() {
         moderation = "backend"
         rx_usecs = 200
         rx_frames = 32
+        agent = "/run/vms/web.agent"
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
         vlan = 10
@@ -104,6 +105,7 @@ fn every_key_is_read() {
         moderation: Moderation(Kind::Backend),
         rx_usecs: Some(200.try_into().unwrap()),
         rx_frames: Some(32.try_into().unwrap()),
+        agent: Some("/run/vms/web.agent".parse().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
         mac_check: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
@@ -673,6 +675,9 @@ fn what_must_differ_from_port_to_port_is_checked() {
             "the interface t0 is used 2 times",
         ),
         ("[vif.control]\n", "`vif.control` uses the control socket"),
+        ("[vif.a]\nagent=\"/run/weir/control.sock\"\n", "`vif.a` has no socket for its agent"),
+        ("[vif.a]\nagent=\"/run/weir/a.sock\"\n", "`vif.a` has no socket for its agent"),
+        ("[vif.a]\nagent=\"/run/weir/b.sock\"\n[vif.b]\n", "`vif.a` has no socket for its agent"),
         ("[vif.a]\nnative = 1\n", "`vif.a` has `native` without `trunk`"),
         ("[uplink.a]\nname=\"t0\"\n", "`uplink.a` has no `kind`"),
         ("[uplink.a]\nkind=\"tap\"\n", "`uplink.a` has no `name`"),
@@ -809,4 +814,17 @@ fn conflicts_with_an_interface_in_use_are_named() {
     assert_eq!(b.conflict_with(&a), Some(Conflict::Socket(a.socket.clone(), name("a"))));
     b.name = name("a");
     assert_eq!(b.conflict_with(&a), Some(Conflict::Name(name("a"))));
+}
+
+#[test]
+fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
+    let vifs = |text: &str| parse(text).unwrap().vifs;
+    let shared = vifs("[vif.a]\nagent=\"/run/m.agent\"\n[vif.b]\nagent=\"/run/m.agent\"\n");
+    assert_eq!(shared[0].conflict_with(&shared[1]), None);
+    let mut thief = shared[0].clone();
+    thief.name = "c".parse().unwrap();
+    thief.socket = "/run/c.sock".parse().unwrap();
+    thief.agent = Some(shared[1].socket.clone());
+    assert!(matches!(thief.conflict_with(&shared[1]), Some(Conflict::Socket(..))));
+    assert!(matches!(shared[1].conflict_with(&thief), Some(Conflict::Socket(..))));
 }

@@ -12,7 +12,7 @@ use weir_limits as limits;
 use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response, VifStatus};
 use crate::config::PortName;
-use crate::explain::VifExplanation;
+use crate::explain::Explanation;
 use crate::stats::SwitchStats;
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
@@ -137,9 +137,10 @@ impl ControlClient {
     ///
     /// # Errors
     /// As [`ControlClient::request`].
-    pub fn explain(&mut self, name: &PortName) -> Result<VifExplanation, ClientError> {
+    pub fn explain(&mut self, name: &PortName) -> Result<Explanation, ClientError> {
         match self.request(&Request::VifExplain { name: name.clone() })? {
-            Response::Explained { explanation } => Ok(*explanation),
+            Response::Explained { explanation } => Ok(Explanation::Vif(explanation)),
+            Response::UplinkExplained { explanation } => Ok(Explanation::Uplink(explanation)),
             _ => Err(self.unknown_answer()),
         }
     }

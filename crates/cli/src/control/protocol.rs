@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{PortName, VifChanges, VifConfig};
-use crate::explain::VifExplanation;
+use crate::explain::{UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
 
 /// What a client can ask for: `{"request":"vif_del","name":"web0"}`.
@@ -31,7 +31,8 @@ pub enum Request {
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
-    /// What the policies of an interface do, and why. Answer: [`Response::Explained`].
+    /// What the policies of an interface do, and why. Answer: [`Response::Explained`], or
+    /// [`Response::UplinkExplained`] if the name is an uplink's.
     VifExplain {
         /// Its name.
         name: PortName,
@@ -60,6 +61,11 @@ pub enum Response {
     Explained {
         /// At the moment of the answer.
         explanation: Box<VifExplanation>,
+    },
+    /// What an uplink does with the frames that come in on it.
+    UplinkExplained {
+        /// At the moment of the answer.
+        explanation: UplinkExplanation,
     },
     /// The counters.
     Stats {

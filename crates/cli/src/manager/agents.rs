@@ -1,0 +1,301 @@
+//! The guests' agents: a socket for each virtual machine, and who is on it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use weir_agent::host::{AgentLink, Event, LinkError, SetError};
+use weir_agent::{Applied, Hello, Report};
+use weir_fabric::PortId;
+use weir_wire::Mac;
+
+use crate::config::SocketPath;
+use crate::explain::{AgentExplanation, AgentState};
+use crate::unix_socket::BoundListener;
+
+/// After an error of a virtual machine's agent, the next one is heard so much later (ns).
+const REST_NS: u64 = 1_000_000_000;
+const NS_PER_SECOND: u128 = 1_000_000_000;
+
+/// Where a virtual machine's agent is met. Interfaces of one virtual machine share it; the socket's file
+/// goes with the last of them.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentSocket {
+    pub(crate) path: SocketPath,
+    pub(crate) bound: Arc<BoundListener>,
+}
+
+/// One virtual machine's agent, and its interfaces.
+#[derive(Debug)]
+pub(super) struct Agent {
+    socket: AgentSocket,
+    listener: UnixListener,
+    link: Option<AgentLink>,
+    /// An agent has spoken on this link: each is logged once, however often it greets.
+    has_greeted: bool,
+    /// Nobody is heard until then (ns).
+    rests_until_ns: u64,
+    hello: Option<Hello>,
+    error: Option<String>,
+    vifs: BTreeMap<PortId, AgentVif>,
+}
+
+/// An interface, as its agent knows it.
+#[derive(Debug)]
+struct AgentVif {
+    mac: Mac,
+    /// At what interval the guest is to poll (ns).
+    wanted: Option<u64>,
+    /// What the agent was asked for last.
+    asked: Option<u64>,
+    /// What it did.
+    applied: Option<u64>,
+    report: Option<Report>,
+    error: Option<String>,
+}
+
+impl AgentVif {
+    const fn new(mac: Mac) -> Self {
+        Self { mac, wanted: None, asked: None, applied: None, report: None, error: None }
+    }
+
+    /// An agent that comes, or goes, has the interface as it was found.
+    fn forget(&mut self) {
+        (self.asked, self.applied, self.report) = (None, None, None);
+    }
+}
+
+impl Agent {
+    /// # Errors
+    /// The socket can't be duplicated.
+    pub(super) fn new(socket: AgentSocket) -> io::Result<Self> {
+        let listener = socket.bound.listener().try_clone()?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            listener,
+            link: None,
+            has_greeted: false,
+            rests_until_ns: 0,
+            hello: None,
+            error: None,
+            vifs: BTreeMap::new(),
+        })
+    }
+
+    pub(super) const fn path(&self) -> &SocketPath {
+        &self.socket.path
+    }
+
+    /// The virtual machine has this interface. A link knows its interfaces from the beginning, so the
+    /// agent is to come again.
+    pub(super) fn add_vif(&mut self, id: PortId, mac: Mac) {
+        self.vifs.insert(id, AgentVif::new(mac));
+        self.hang_up();
+    }
+
+    /// It has no longer; gives whether it has others.
+    pub(super) fn remove_vif(&mut self, id: PortId) -> bool {
+        if self.vifs.remove(&id).is_some() {
+            self.hang_up();
+        }
+        !self.vifs.is_empty()
+    }
+
+    /// The interface has another address.
+    pub(super) fn set_mac(&mut self, id: PortId, mac: Mac) {
+        if self.vifs.get(&id).is_some_and(|vif| vif.mac != mac) {
+            self.add_vif(id, mac);
+        }
+    }
+
+    /// Says that nothing more is wanted: the agent restores what it found.
+    fn hang_up(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.bye();
+        }
+        self.gone();
+    }
+
+    fn gone(&mut self) {
+        self.hello = None;
+        self.vifs.values_mut().for_each(AgentVif::forget);
+    }
+
+    /// What an interrupt costs at an interface (ns), as the agent says.
+    pub(super) fn cost_ns(&self, id: PortId) -> Option<u64> {
+        self.vifs.get(&id)?.report?.cost_ns_per_interrupt
+    }
+
+    /// The guest is to poll at this interval (ns), or not at all.
+    pub(super) fn want(&mut self, id: PortId, poll_ns: Option<u64>, now_ns: u64) {
+        if let Some(vif) = self.vifs.get_mut(&id)
+            && vif.wanted != poll_ns
+        {
+            vif.wanted = poll_ns;
+            self.tell(now_ns);
+        }
+    }
+
+    /// What to watch, and whether for writing; `None` while nobody is heard.
+    pub(super) fn watched(&self, now_ns: u64) -> Option<(BorrowedFd<'_>, bool)> {
+        match &self.link {
+            Some(link) => Some((link.as_fd(), link.wants_write())),
+            None => (self.rests_until_ns <= now_ns).then(|| (self.listener.as_fd(), false)),
+        }
+    }
+
+    /// When [`Agent::serve`] has something to do at the latest (ns).
+    pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        match &self.link {
+            Some(link) => link.deadline_ns(),
+            None => Some(self.rests_until_ns).filter(|until_ns| *until_ns > now_ns),
+        }
+    }
+
+    /// Does what is due; `ready` says whether what is watched has something.
+    pub(super) fn serve(&mut self, ready: bool, now_ns: u64) {
+        if self.link.is_none() && ready && self.rests_until_ns <= now_ns {
+            self.accept(now_ns);
+        } else if let Err(error) = self.serve_link(ready, now_ns) {
+            self.drop_link(&error, now_ns);
+        }
+    }
+
+    fn accept(&mut self, now_ns: u64) {
+        let accepted = self.listener.accept().and_then(|(stream, _)| {
+            AgentLink::new(stream, self.vifs.values().map(|vif| vif.mac).collect())
+        });
+        match accepted {
+            Ok(link) => (self.link, self.has_greeted) = (Some(link), false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::warn!(socket = %self.path(), %error, "an agent cannot be heard");
+                self.rests_until_ns = now_ns.saturating_add(REST_NS);
+            }
+        }
+    }
+
+    fn serve_link(&mut self, ready: bool, now_ns: u64) -> Result<(), LinkError> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if link.wants_write() {
+            link.writable()?;
+        }
+        let mut events = Vec::new();
+        if ready {
+            events.extend(link.readable(now_ns)?);
+        }
+        if link.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= now_ns) {
+            events.extend(link.tick(now_ns)?);
+        }
+        for event in events {
+            self.event(event, now_ns);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event, now_ns: u64) {
+        match event {
+            Event::Hello(hello) => {
+                if !std::mem::replace(&mut self.has_greeted, true) {
+                    let (agent, kernel) = (&hello.agent, &hello.kernel);
+                    tracing::info!(socket = %self.path(), %agent, %kernel, "agent connected");
+                }
+                self.gone();
+                self.error = None;
+                self.hello = Some(hello);
+                self.tell(now_ns);
+            }
+            Event::Gone => {
+                tracing::debug!(socket = %self.path(), "agent gone");
+                self.gone();
+            }
+            Event::Report(report) => {
+                if let Some(vif) = self.vif_mut(report.mac) {
+                    vif.report = Some(report);
+                }
+            }
+            Event::Applied(Applied { mac, poll_ns, error }) => {
+                if let Some(vif) = self.vif_mut(mac) {
+                    vif.applied = poll_ns.filter(|_| error.is_none());
+                    vif.error = error.map(|error| error.to_string());
+                }
+            }
+        }
+    }
+
+    fn vif_mut(&mut self, mac: Mac) -> Option<&mut AgentVif> {
+        self.vifs.values_mut().find(|vif| vif.mac == mac)
+    }
+
+    /// Asks an agent that is there for what is wanted and was not asked for.
+    fn tell(&mut self, now_ns: u64) {
+        let (Some(link), Some(hello)) = (&mut self.link, &self.hello) else {
+            return;
+        };
+        let mut broken = None;
+        for vif in self.vifs.values_mut().filter(|vif| vif.wanted != vif.asked) {
+            let Some(known) = hello.interfaces.iter().find(|known| known.mac == vif.mac) else {
+                continue;
+            };
+            if !known.can_defer {
+                vif.error = Some(format!("{} cannot poll by a timer", known.name));
+                continue;
+            }
+            match link.set(vif.mac, vif.wanted) {
+                Ok(()) => (vif.asked, vif.error) = (vif.wanted, None),
+                Err(SetError::Link(error)) => broken = Some(error),
+                // It has just gone silent; what is wanted is asked for after its next hello.
+                Err(error) => vif.error = Some(error.to_string()),
+            }
+        }
+        if let Some(error) = broken {
+            self.drop_link(&error, now_ns);
+        }
+    }
+
+    /// The agent notices by the end of the connection, and restores.
+    fn drop_link(&mut self, error: &LinkError, now_ns: u64) {
+        tracing::warn!(socket = %self.path(), %error, "no agent any more");
+        self.error = Some(error.to_string());
+        self.link = None;
+        self.rests_until_ns = now_ns.saturating_add(REST_NS);
+        self.gone();
+    }
+
+    /// What it is like for an interface.
+    pub(super) fn explain(&self, id: PortId) -> Option<AgentExplanation> {
+        let vif = self.vifs.get(&id)?;
+        let state = match (&self.link, &self.hello) {
+            (None, _) => AgentState::Waiting,
+            (Some(_), None) => AgentState::Silent,
+            (Some(_), Some(hello)) => {
+                let knows = hello.interfaces.iter().any(|known| known.mac == vif.mac);
+                if knows { AgentState::Connected } else { AgentState::Elsewhere }
+            }
+        };
+        let interrupts = |report: Report| {
+            let per_s = u128::from(report.interrupts?) * NS_PER_SECOND;
+            u64::try_from(per_s / u128::from(report.interval_ns.max(1))).ok()
+        };
+        Some(AgentExplanation {
+            socket: self.socket.path.clone(),
+            state,
+            version: self.hello.as_ref().map(|hello| hello.agent.to_string()),
+            asked_poll_ns: vif.asked,
+            poll_ns: vif.applied,
+            interrupts_per_s: vif.report.and_then(interrupts),
+            error: vif.error.clone().or_else(|| self.error.clone()),
+        })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}

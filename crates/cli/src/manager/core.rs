@@ -1,0 +1,306 @@
+//! What the manager decides, from what the counters say. Pure: no I/O, and times are passed in.
+
+use std::collections::BTreeMap;
+
+use weir_fabric::PortId;
+use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
+use weir_policy::budget::{Load, Splitter};
+use weir_policy::costs::{Regression, Sample};
+use weir_policy::moderation::Kind;
+
+#[cfg(test)]
+mod tests;
+
+/// What a call or a wake-up is taken to cost (ns) until it is known: where both are unknown, what
+/// counts is that they are the same, which they are within a factor of a few.
+pub(super) const COST_NS_DEFAULT: f64 = 4_000.0;
+/// An interface has traffic for so long after its last frame (ns): n is not to waver with each gap.
+const TRAFFIC_NS: u64 = 1_000_000_000;
+/// Fewest interfaces of which the middle call cost can't be moved by one of them alone.
+const COMMON_MIN: usize = 3;
+
+/// What the counters say at one moment. All counts are totals that only grow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Look {
+    /// Of a monotonic clock.
+    pub(super) now_ns: u64,
+    /// CPU time of all workers (ns).
+    pub(super) workers_cpu_ns: u64,
+    /// Times that an uplink's frames woke a worker.
+    pub(super) uplink_wakeups: u64,
+    /// Whether the time for which some uplink gathers can be set.
+    pub(super) uplink_settable: bool,
+    /// Each interface that the manager knows.
+    pub(super) vifs: Vec<VifLook>,
+}
+
+/// What there is to say of one interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VifLook {
+    pub(super) id: PortId,
+    /// Its policy.
+    pub(super) kind: Kind,
+    /// What its latency budget leaves for holding (ns).
+    pub(super) hold_ns_max: u64,
+    /// Its guest can receive.
+    pub(super) running: bool,
+    /// Frames in both directions.
+    pub(super) frames: u64,
+    /// Calls in both directions.
+    pub(super) calls: u64,
+    /// CPU time of its virtual machine.
+    pub(super) guest_cpu: Option<GuestCpu>,
+    /// What an interrupt costs, as the guest's agent says (ns).
+    pub(super) agent_cost_ns: Option<u64>,
+}
+
+/// CPU time of a virtual machine's processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GuestCpu {
+    /// Its process: times of two processes say nothing together.
+    pub(super) process: u32,
+    /// All its virtual processors together (ns).
+    pub(super) cpu_ns: u64,
+}
+
+/// Where a cost is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The guest's agent.
+    Agent,
+    /// Least squares over CPU times; with the standard error (ns).
+    Regression {
+        /// Rounded.
+        error_ns: u64,
+    },
+    /// Nothing is known.
+    Default,
+}
+
+/// What an event costs, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Known {
+    /// ns of CPU.
+    pub(super) ns: f64,
+    /// Who says so.
+    pub(super) source: Source,
+}
+
+impl Known {
+    const NOTHING: Self = Self { ns: COST_NS_DEFAULT, source: Source::Default };
+
+    fn from(regression: &Regression) -> Self {
+        regression.cost().map_or(Self::NOTHING, |cost| {
+            // Bounds of a cost are those of `policy::budget`, far within u64.
+            let error_ns = cost.error_ns.round() as u64;
+            Self { ns: cost.ns, source: Source::Regression { error_ns } }
+        })
+    }
+}
+
+/// Why the uplink's share is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Eq. 4 says so.
+    Split,
+    /// No uplink is there whose interval can be set: the calls have all of the budget.
+    NoUplink,
+    /// This interface's frames may not wait at an uplink: its policy takes no part in the split.
+    Refused(PortId),
+}
+
+/// What is to be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// T_p: how long uplinks may gather (ns); 0: as they were found.
+    pub(super) uplink_ns: u64,
+    /// Why.
+    pub(super) sharing: Sharing,
+    /// Interfaces with traffic.
+    pub(super) busy: u32,
+    /// Those interfaces whose policy takes part in the split.
+    pub(super) vifs: BTreeMap<PortId, VifDecision>,
+}
+
+/// One interface's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct VifDecision {
+    /// T_v: the limit of its holds (ns).
+    pub(super) vif_ns: u64,
+    /// At what interval the guest is to poll (ns).
+    pub(super) poll_ns: Option<u64>,
+    /// Since when both shares are what they are (ns).
+    pub(super) since_ns: u64,
+}
+
+/// The manager's memory.
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    /// (time, workers' CPU time, uplinks' wake-ups, frames) at the look before.
+    before: Option<[u64; 4]>,
+    uplink_cost: Regression,
+    split: Splitter,
+    vifs: BTreeMap<PortId, Vif>,
+}
+
+/// What is remembered of an interface.
+#[derive(Debug, Default)]
+struct Vif {
+    /// The look before, and when that was (ns).
+    before: Option<(VifLook, u64)>,
+    call_cost: Regression,
+    agent_cost_ns: Option<u64>,
+    split: Splitter,
+    /// Until when it counts as one with traffic (ns).
+    busy_until_ns: u64,
+    /// The last (T_p, T_v), and since when.
+    shares: Option<((u64, u64), u64)>,
+}
+
+/// Whether a policy's limit is what the uplink's share leaves: then its frames may wait there.
+pub(super) const fn takes_part(kind: Kind) -> bool {
+    matches!(kind, Kind::TwoLayer | Kind::Frontend)
+}
+
+impl Core {
+    /// Takes a look, and decides.
+    pub(super) fn decide(&mut self, look: &Look) -> Decision {
+        self.learn(look);
+        let (sharing, budget_ns) = sharing(look);
+        let busy = self.busy(look.now_ns);
+        let uplink_cost_ns = self.uplink_cost().ns;
+        // A switch without traffic keeps what will do for the first interface that has some.
+        let vifs = busy.max(1);
+        let load = |budget_ns, call_cost_ns| Load { budget_ns, uplink_cost_ns, call_cost_ns, vifs };
+        let uplink_ns = match (sharing, budget_ns) {
+            (Sharing::Split, Some(budget_ns)) => {
+                let load = load(budget_ns, self.common_call_cost_ns(look.now_ns));
+                self.split.decide(load).uplink_ns
+            }
+            _ => 0,
+        };
+        let mut vifs = BTreeMap::new();
+        for now in look.vifs.iter().filter(|vif| takes_part(vif.kind)) {
+            if let Some(vif) = self.vifs.get_mut(&now.id) {
+                let load = load(now.hold_ns_max, vif.call_cost().ns);
+                vifs.insert(now.id, vif.part(now.kind, load, uplink_ns, look.now_ns));
+            }
+        }
+        Decision { uplink_ns, sharing, busy, vifs }
+    }
+
+    /// C_p: what an uplink's wake-up costs.
+    pub(super) fn uplink_cost(&self) -> Known {
+        Known::from(&self.uplink_cost)
+    }
+
+    /// C_v: what a call to this interface costs.
+    pub(super) fn call_cost(&self, id: PortId) -> Option<Known> {
+        self.vifs.get(&id).map(Vif::call_cost)
+    }
+
+    fn learn(&mut self, look: &Look) {
+        let frames = look.vifs.iter().map(|vif| vif.frames).sum();
+        let now = [look.now_ns, look.workers_cpu_ns, look.uplink_wakeups, frames];
+        if let Some(before) = self.before.replace(now)
+            && let Some([elapsed_ns, cpu_ns, events, frames]) = grown(now, before)
+            && events > 0
+        {
+            self.uplink_cost.add(Sample { cpu_ns, events, frames, elapsed_ns });
+        }
+        self.vifs.retain(|id, _| look.vifs.iter().any(|vif| vif.id == *id));
+        for vif in &look.vifs {
+            self.vifs.entry(vif.id).or_default().learn(*vif, look.now_ns);
+        }
+    }
+
+    /// n: interfaces with traffic.
+    fn busy(&self, now_ns: u64) -> u32 {
+        let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns).count();
+        u32::try_from(busy).unwrap_or(u32::MAX)
+    }
+
+    /// The C_v that the uplink's share is decided from, which is everybody's. What guests say or do must
+    /// move only their own: so it is the middle one, which one liar among three or more can't choose; or
+    /// that of the only interface there is; otherwise none of theirs.
+    fn common_call_cost_ns(&self, now_ns: u64) -> f64 {
+        let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns);
+        let mut costs: Vec<f64> = busy.map(|vif| vif.call_cost().ns).collect();
+        costs.sort_by(f64::total_cmp);
+        let alone = costs.len() == 1 && self.vifs.len() == 1;
+        let middle = costs.get(costs.len().saturating_sub(1) / 2);
+        middle.filter(|_| alone || costs.len() >= COMMON_MIN).copied().unwrap_or(COST_NS_DEFAULT)
+    }
+}
+
+impl Vif {
+    fn learn(&mut self, now: VifLook, now_ns: u64) {
+        self.agent_cost_ns = now.agent_cost_ns;
+        let Some((before, before_ns)) = self.before.replace((now, now_ns)) else {
+            return;
+        };
+        if now.frames > before.frames {
+            self.busy_until_ns = now_ns.saturating_add(TRAFFIC_NS);
+        }
+        let (Some(cpu), Some(cpu_before)) = (now.guest_cpu, before.guest_cpu) else {
+            return;
+        };
+        if cpu.process != cpu_before.process {
+            // Another virtual machine, of which nothing is known yet.
+            self.call_cost = Regression::default();
+            return;
+        }
+        let totals =
+            |look: VifLook, cpu: GuestCpu, at_ns| [cpu.cpu_ns, look.calls, look.frames, at_ns];
+        let (now, before) = (totals(now, cpu, now_ns), totals(before, cpu_before, before_ns));
+        if let Some([cpu_ns, events, frames, elapsed_ns]) = grown(now, before) {
+            self.call_cost.add(Sample { cpu_ns, events, frames, elapsed_ns });
+        }
+    }
+
+    /// What of its budget is left beside T_p, or less where its own calls are cheaper than the others'.
+    fn part(&mut self, kind: Kind, load: Load, uplink_ns: u64, now_ns: u64) -> VifDecision {
+        let left_ns = load.budget_ns.saturating_sub(uplink_ns);
+        let vif_ns = match uplink_ns {
+            0 => left_ns,
+            _ => self.split.decide(load).vif_ns.min(left_ns),
+        };
+        let since_ns = match self.shares {
+            Some((shares, since_ns)) if shares == (uplink_ns, vif_ns) => since_ns,
+            _ => now_ns,
+        };
+        self.shares = Some(((uplink_ns, vif_ns), since_ns));
+        let polls = kind == Kind::Frontend && vif_ns >= AGENT_POLL_NS_MIN;
+        let poll_ns = polls.then(|| vif_ns.min(AGENT_POLL_NS_MAX));
+        VifDecision { vif_ns, poll_ns, since_ns }
+    }
+
+    fn call_cost(&self) -> Known {
+        match self.agent_cost_ns {
+            Some(ns) => Known { ns: ns as f64, source: Source::Agent },
+            None => Known::from(&self.call_cost),
+        }
+    }
+}
+
+/// Whether the budget is to be split, and which one: the smallest of those whose frames may come from
+/// an uplink.
+fn sharing(look: &Look) -> (Sharing, Option<u64>) {
+    let running = look.vifs.iter().filter(|vif| vif.running);
+    let refused = running.clone().find(|vif| !takes_part(vif.kind));
+    let sharing = match (look.uplink_settable, refused) {
+        (false, _) => Sharing::NoUplink,
+        (true, Some(vif)) => Sharing::Refused(vif.id),
+        (true, None) => Sharing::Split,
+    };
+    (sharing, running.map(|vif| vif.hold_ns_max).min())
+}
+
+/// By how much each total grew; `None` if one did not only grow.
+fn grown<const N: usize>(now: [u64; N], before: [u64; N]) -> Option<[u64; N]> {
+    let mut grown = [0; N];
+    for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {
+        *grown = now.checked_sub(before)?;
+    }
+    Some(grown)
+}

@@ -1,0 +1,199 @@
+//! The manager's decisions in virtual time, with played guests.
+
+use super::*;
+
+const LOOK_NS: u64 = 100_000_000;
+const BUDGET_NS: u64 = 1_000_000;
+
+/// A switch that is looked at again and again.
+struct Played {
+    core: Core,
+    look: Look,
+    /// Frames that each interface gets between two looks.
+    frames: Vec<u64>,
+}
+
+fn id(number: u16) -> PortId {
+    PortId::new(number).unwrap()
+}
+
+fn played(kinds: &[Kind]) -> Played {
+    let vif = |(number, kind): (u16, &Kind)| VifLook {
+        id: id(number),
+        kind: *kind,
+        hold_ns_max: BUDGET_NS,
+        running: true,
+        frames: 0,
+        calls: 0,
+        guest_cpu: None,
+        agent_cost_ns: None,
+    };
+    let vifs: Vec<_> = (0..).zip(kinds).map(vif).collect();
+    let frames = vec![1_000; vifs.len()];
+    let look = Look { uplink_settable: true, vifs, ..Look::default() };
+    Played { core: Core::default(), look, frames }
+}
+
+impl Played {
+    fn step(&mut self) -> Decision {
+        self.look.now_ns += LOOK_NS;
+        for (vif, frames) in self.look.vifs.iter_mut().zip(&self.frames) {
+            vif.frames += frames;
+        }
+        let decision = self.core.decide(&self.look);
+        for (id, part) in &decision.vifs {
+            let vif = self.look.vifs.iter().find(|vif| vif.id == *id).unwrap();
+            assert!(decision.uplink_ns + part.vif_ns <= vif.hold_ns_max, "{decision:?}");
+        }
+        decision
+    }
+
+    fn steps(&mut self, looks: u32) -> Decision {
+        (1..looks).for_each(|_| drop(self.step()));
+        self.step()
+    }
+}
+
+#[test]
+fn dong_2011_eq_4_splits_the_budget_among_those_with_traffic() {
+    let share = |vifs: usize| {
+        let decision = played(&vec![Kind::TwoLayer; vifs]).steps(30);
+        assert_eq!(decision.sharing, Sharing::Split);
+        (decision.uplink_ns, decision.vifs[&id(0)].vif_ns, decision.busy)
+    };
+    // T / (1 + sqrt(n)) with equal costs.
+    assert_eq!(share(1), (500_000, 500_000, 1));
+    assert_eq!(share(4), (333_333, 666_667, 4));
+    assert_eq!(share(9), (250_000, 750_000, 9));
+}
+
+#[test]
+fn who_has_had_no_frame_for_a_second_does_not_count() {
+    let mut switch = played(&[Kind::TwoLayer; 4]);
+    assert_eq!(switch.steps(30).busy, 4);
+    switch.frames = vec![1_000, 0, 0, 0];
+    assert_eq!(switch.step().busy, 4);
+    assert_eq!(switch.steps(20).busy, 1);
+}
+
+#[test]
+fn without_an_interval_to_set_calls_have_all_of_the_budget() {
+    let mut switch = played(&[Kind::TwoLayer, Kind::Frontend]);
+    switch.look.uplink_settable = false;
+    let decision = switch.steps(3);
+    assert_eq!((decision.uplink_ns, decision.sharing), (0, Sharing::NoUplink));
+    assert!(decision.vifs.values().all(|part| part.vif_ns == BUDGET_NS));
+}
+
+#[test]
+fn frames_of_who_takes_no_part_do_not_wait_at_the_uplink() {
+    for kind in [Kind::Immediate, Kind::Auto, Kind::Backend, Kind::Aggregate] {
+        let mut switch = played(&[Kind::TwoLayer, kind]);
+        let decision = switch.steps(3);
+        assert_eq!((decision.uplink_ns, decision.sharing), (0, Sharing::Refused(id(1))));
+        assert!(!decision.vifs.contains_key(&id(1)), "its limit is not the manager's");
+        // One that has no guest yet receives nothing.
+        switch.look.vifs[1].running = false;
+        assert_eq!(switch.step().sharing, Sharing::Split);
+    }
+}
+
+#[test]
+fn the_smallest_budget_bounds_what_the_uplink_gathers_and_the_rest_is_each_ones_own() {
+    let mut switch = played(&[Kind::TwoLayer; 2]);
+    switch.look.vifs[1].hold_ns_max = 100_000;
+    let decision = switch.steps(30);
+    assert!(decision.uplink_ns < 100_000);
+    let parts = [0, 1].map(|number| decision.vifs[&id(number)].vif_ns);
+    assert!(parts[0] > 500_000 && parts[1] < 100_000, "{parts:?}");
+}
+
+#[test]
+fn only_a_guest_that_holds_by_itself_is_asked_to_poll_and_within_bounds() {
+    let mut switch = played(&[Kind::TwoLayer, Kind::Frontend]);
+    let decision = switch.steps(3);
+    assert_eq!(decision.vifs[&id(0)].poll_ns, None);
+    let part = decision.vifs[&id(1)];
+    assert_eq!(part.poll_ns, Some(part.vif_ns));
+    for (budget_ns, poll_ns) in [(0, None), (5_000, None), (900_000_000, Some(AGENT_POLL_NS_MAX))] {
+        let mut switch = played(&[Kind::Frontend]);
+        switch.look.vifs[0].hold_ns_max = budget_ns;
+        switch.look.uplink_settable = false;
+        assert_eq!(switch.steps(3).vifs[&id(0)].poll_ns, poll_ns, "{budget_ns}");
+    }
+}
+
+#[test]
+fn an_agent_that_lies_moves_its_own_interface_only() {
+    for vifs in [2, 3, 5] {
+        let honest = played(&vec![Kind::TwoLayer; vifs]).steps(30);
+        for lie_ns in [1, 100, 400_000, u64::MAX] {
+            let mut switch = played(&vec![Kind::TwoLayer; vifs]);
+            switch.look.vifs[0].agent_cost_ns = Some(lie_ns);
+            let decision = switch.steps(30);
+            assert_eq!(decision.uplink_ns, honest.uplink_ns, "{vifs}: {lie_ns}");
+            for number in 1..vifs {
+                let id = id(number.try_into().unwrap());
+                assert_eq!(decision.vifs[&id].vif_ns, honest.vifs[&id].vif_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn costs_are_learned_from_cpu_times_and_the_agent_knows_better() {
+    let mut switch = played(&[Kind::TwoLayer]);
+    assert_eq!(switch.core.uplink_cost().source, Source::Default);
+    let mut totals = [0; 4];
+    for step in 0..200 {
+        // 9 us for each wake-up and 6 us for each call, whose rates vary against that of the frames.
+        let (wakeups, calls) = (100 + 61 * (step % 7), 300 + 97 * (step % 5));
+        let frames = 1_000;
+        let used = [wakeups * 9_000 + frames * 400, wakeups, calls * 6_000 + frames * 900, calls];
+        totals.iter_mut().zip(used).for_each(|(total, used)| *total += used);
+        [switch.look.workers_cpu_ns, switch.look.uplink_wakeups, ..] = totals;
+        let vif = &mut switch.look.vifs[0];
+        vif.guest_cpu = Some(GuestCpu { process: 7, cpu_ns: totals[2] });
+        vif.calls = totals[3];
+        switch.step();
+    }
+    let (uplink, call) = (switch.core.uplink_cost(), switch.core.call_cost(id(0)).unwrap());
+    assert!(matches!(uplink.source, Source::Regression { .. }), "{uplink:?}");
+    assert!((8_000.0..10_000.0).contains(&uplink.ns), "{uplink:?}");
+    assert!(matches!(call.source, Source::Regression { .. }), "{call:?}");
+    assert!((5_300.0..6_700.0).contains(&call.ns), "{call:?}");
+
+    switch.look.vifs[0].agent_cost_ns = Some(7_000);
+    switch.step();
+    let call = switch.core.call_cost(id(0)).unwrap();
+    assert_eq!((call.ns, call.source), (7_000.0, Source::Agent));
+
+    // A virtual machine that is started anew is another one.
+    switch.look.vifs[0].agent_cost_ns = None;
+    switch.look.vifs[0].guest_cpu = Some(GuestCpu { process: 8, cpu_ns: 1 });
+    switch.step();
+    assert_eq!(switch.core.call_cost(id(0)).unwrap().source, Source::Default);
+}
+
+#[test]
+fn a_split_stands_since_it_moved_last() {
+    let mut switch = played(&[Kind::TwoLayer; 4]);
+    let first = switch.steps(30);
+    let later = switch.steps(30);
+    assert_eq!(later.vifs, first.vifs);
+    switch.look.vifs[0].hold_ns_max = BUDGET_NS / 2;
+    let moved = switch.step();
+    assert_eq!(moved.vifs[&id(0)].since_ns, switch.look.now_ns);
+}
+
+#[test]
+fn counters_that_start_anew_or_a_switch_without_ports_decide_nothing_odd() {
+    let mut switch = played(&[Kind::TwoLayer]);
+    switch.steps(5);
+    switch.look.vifs[0].frames = 0;
+    switch.look.workers_cpu_ns = 0;
+    switch.steps(5);
+    switch.look.vifs.clear();
+    let decision = switch.step();
+    assert_eq!((decision.uplink_ns, decision.vifs.len(), decision.busy), (0, 0, 0));
+}

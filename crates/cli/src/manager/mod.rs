@@ -1,0 +1,153 @@
+//! The manager: how the latency budget is spent, ten times a second (Dong 2011 §4.2, fig. 5).
+//!
+//! A thread of its own, outside the data path. While an interface's policy takes part in the split, or has
+//! an agent, and there is traffic, it looks at the counters, decides by Eq. 4 how long uplinks gather and
+//! calls are held, and sets both. Without traffic it sleeps without a timer, until a worker wakes up.
+//!
+//! | file | what |
+//! |---|---|
+//! | `core.rs` | what is decided; pure |
+//! | `agents.rs` | the agents in guests: who is there, and what they are asked for |
+//! | `guest_cpu.rs` | the CPU time of a virtual machine |
+//! | `uplink.rs` | the interval of an uplink's interface |
+//! | `thread.rs` | the thread: when to look, and setting what was decided |
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use weir_engine::{Engine, PortCounters};
+use weir_fabric::PortId;
+use weir_policy::moderation::Kind;
+use weir_port_vhost::VhostPort;
+use weir_wire::Mac;
+
+use crate::config::{PortName, UplinkConfig};
+use crate::explain::{AgentExplanation, SplitExplanation, UplinkExplanation};
+
+mod agents;
+mod core;
+mod guest_cpu;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod uplink;
+
+pub(crate) use agents::AgentSocket;
+use thread::{ManagedUplink, ManagedVif, Run};
+
+/// An interface, as the manager is to know it.
+pub(crate) struct NewVif {
+    pub(crate) name: PortName,
+    pub(crate) port: Arc<VhostPort>,
+    pub(crate) agent: Option<AgentSocket>,
+    pub(crate) settings: VifSettings,
+}
+
+/// What of an interface may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VifSettings {
+    /// Its policy.
+    pub(crate) kind: Kind,
+    /// What its latency budget leaves for holding (ns).
+    pub(crate) hold_ns_max: u64,
+    /// The guest's address.
+    pub(crate) mac: Mac,
+}
+
+/// What the manager has to say of an interface.
+#[derive(Debug, Default)]
+pub(crate) struct ManagedExplanation {
+    pub(crate) split: Option<SplitExplanation>,
+    pub(crate) agent: Option<AgentExplanation>,
+}
+
+enum Command {
+    AddVif(Box<ManagedVif>),
+    ChangeVif(PortId, VifSettings),
+    RemoveVif(PortId, mpsc::Sender<()>),
+    AddUplink(Box<ManagedUplink>),
+    ExplainVif(PortId, mpsc::Sender<ManagedExplanation>),
+    ExplainUplink(PortName, mpsc::Sender<UplinkExplanation>),
+    Stop,
+}
+
+/// The manager's thread. Dropping it ends it, and restores what it has set outside of this process.
+pub(crate) struct Manager {
+    commands: Mutex<mpsc::Sender<Command>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Manager {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread or descriptor could be had.
+    pub(crate) fn start(engine: Arc<Engine>) -> io::Result<Self> {
+        let (sender, commands) = mpsc::channel();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let run = Run::new(engine, Arc::clone(&wake), commands);
+        let thread =
+            std::thread::Builder::new().name("weir-manager".into()).spawn(move || run.run())?;
+        Ok(Self { commands: Mutex::new(sender), wake, thread: Some(thread) })
+    }
+
+    /// Takes an interface in.
+    pub(crate) fn add_vif(&self, vif: NewVif) {
+        self.send(Command::AddVif(Box::new(ManagedVif::new(vif))));
+    }
+
+    /// An interface has other settings, and its policy all of its budget again.
+    pub(crate) fn change_vif(&self, id: PortId, settings: VifSettings) {
+        self.send(Command::ChangeVif(id, settings));
+    }
+
+    /// Forgets an interface. Returns when nobody listens for its agent any more.
+    pub(crate) fn remove_vif(&self, id: PortId) {
+        let (done, wait) = mpsc::channel();
+        self.send(Command::RemoveVif(id, done));
+        // An error means that the thread has ended, and forgotten all of them.
+        let _ = wait.recv();
+    }
+
+    /// Takes an uplink in.
+    pub(crate) fn add_uplink(&self, config: &UplinkConfig, counters: Arc<PortCounters>) {
+        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, counters))));
+    }
+
+    /// What there is to say of an interface.
+    pub(crate) fn explain_vif(&self, id: PortId) -> ManagedExplanation {
+        let (answer, wait) = mpsc::channel();
+        self.send(Command::ExplainVif(id, answer));
+        wait.recv().unwrap_or_default()
+    }
+
+    /// What there is to say of an uplink, if there is one of that name.
+    pub(crate) fn explain_uplink(&self, name: &PortName) -> Option<UplinkExplanation> {
+        let (answer, wait) = mpsc::channel();
+        self.send(Command::ExplainUplink(name.clone(), answer));
+        wait.recv().ok()
+    }
+
+    /// Nobody hears it if the thread has ended, which it does only with the switch.
+    fn send(&self, command: Command) {
+        let commands = self.commands.lock().unwrap_or_else(|e| e.into_inner());
+        let _ = commands.send(command);
+        drop(commands);
+        // A full counter means that the thread will wake anyway.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The manager of a switch against agents that come, lie, die and come back.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
+
+use super::*;
+use crate::config::{
+    LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig, VlanMode,
+};
+use crate::control::{ControlHandler, Request, Response};
+use crate::explain::{AgentState, CostSource, UplinkLayer, VifExplanation};
+use crate::switch::{Meeting, Switch};
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn path(dir: &TempDir, name: &str) -> SocketPath {
+    dir.path().join(name).to_str().unwrap().parse().unwrap()
+}
+
+/// A switch with interfaces of one virtual machine, which share the socket `agent`.
+fn switch(vifs: &[&str]) -> (Arc<Switch>, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = LatencyBudget::DEFAULT;
+    let switch = Switch::empty(1, budget, path(&dir, "control.sock")).unwrap();
+    for name in vifs {
+        add(&switch, &dir, name);
+    }
+    (switch, dir)
+}
+
+fn add(switch: &Switch, dir: &TempDir, name: &str) {
+    let mut vif = VifConfig::new(name.parse().unwrap(), path(dir, &format!("{name}.sock")));
+    vif.agent = Some(path(dir, "agent"));
+    vif.moderation = "frontend".parse().unwrap();
+    switch.add_vif(vif, Meeting::Configured).unwrap();
+    // Answered when the manager has taken it in: an agent that comes earlier is sent away.
+    assert_eq!(agent_state(&explain(switch, name)), AgentState::Waiting);
+}
+
+fn mac(name: &str) -> Mac {
+    crate::config::MacAddress::derived_from(&name.parse().unwrap()).into()
+}
+
+fn set(switch: &Switch, name: &str, setting: &str) {
+    let name: PortName = name.parse().unwrap();
+    let setting: Setting = setting.parse().unwrap();
+    let changes = VifChanges::from_settings(&name, &[setting]).unwrap();
+    assert_eq!(switch.handle(Request::VifSet { name, changes }), Response::Ok);
+}
+
+fn explain(switch: &Switch, name: &str) -> VifExplanation {
+    match switch.handle(Request::VifExplain { name: name.parse().unwrap() }) {
+        Response::Explained { explanation } => *explanation,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wait_for(switch: &Switch, name: &str, is: impl Fn(&VifExplanation) -> bool) -> VifExplanation {
+    let start = Instant::now();
+    loop {
+        let explanation = explain(switch, name);
+        if is(&explanation) {
+            return explanation;
+        }
+        assert!(start.elapsed() < PATIENCE, "{explanation}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The guest's end.
+struct Guest {
+    lines: BufReader<UnixStream>,
+}
+
+impl Guest {
+    fn connect(dir: &TempDir) -> Self {
+        let stream = UnixStream::connect(dir.path().join("agent")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { lines: BufReader::new(stream) }
+    }
+
+    /// One that says hello for the interfaces `names`, and was welcomed.
+    fn greeting(dir: &TempDir, names: &[&str]) -> Self {
+        let mut guest = Self::connect(dir);
+        let interface =
+            |name: &&str| Interface { mac: mac(name), name: Text::new("eth0"), can_defer: true };
+        guest.tell(&GuestMessage::Hello(Hello {
+            version: VERSION,
+            session: 9,
+            agent: Text::new("0.1.0"),
+            kernel: Text::new("6.12.0"),
+            interfaces: names.iter().map(interface).collect(),
+        }));
+        assert_eq!(guest.hear(), Some(HostMessage::Welcome { version: VERSION, session: 9 }));
+        guest
+    }
+
+    fn tell(&mut self, message: &GuestMessage) {
+        let line = serde_json::to_string(message).unwrap() + "\n";
+        self.lines.get_mut().write_all(line.as_bytes()).unwrap();
+    }
+
+    /// The next message but pings; `None` at the end.
+    fn hear(&mut self) -> Option<HostMessage> {
+        loop {
+            let mut line = String::new();
+            self.lines.read_line(&mut line).unwrap();
+            if line.is_empty() {
+                return None;
+            }
+            match serde_json::from_str(&line).unwrap() {
+                HostMessage::Ping => {}
+                message => return Some(message),
+            }
+        }
+    }
+
+    /// The next setting, which is done.
+    fn obey(&mut self) -> (Mac, Option<u64>) {
+        match self.hear() {
+            Some(HostMessage::Set { mac, poll_ns }) => {
+                self.tell(&GuestMessage::Applied(Applied { mac, poll_ns, error: None }));
+                (mac, poll_ns)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn agent_state(explanation: &VifExplanation) -> AgentState {
+    explanation.agent.as_ref().unwrap().state
+}
+
+#[test]
+fn an_agent_polls_for_what_the_budget_leaves_and_restores_when_the_policy_changes() {
+    let (switch, dir) = switch(&["web0"]);
+    assert_eq!(agent_state(&explain(&switch, "web0")), AgentState::Waiting);
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    let (_, poll_ns) = guest.obey();
+    let explained = wait_for(&switch, "web0", |now| now.agent.as_ref().unwrap().poll_ns == poll_ns);
+    assert_eq!(poll_ns, Some(explained.split.unwrap().vif_ns));
+    assert!(poll_ns.unwrap() < LatencyBudget::DEFAULT.ns());
+
+    guest.tell(&GuestMessage::Report(Report {
+        mac: mac("web0"),
+        interval_ns: 500_000_000,
+        interrupts: Some(50),
+        rx_packets: 1_000,
+        cpu_ns: 1_000_000,
+        cost_ns_per_interrupt: Some(7_000),
+    }));
+    let reported = |now: &VifExplanation| now.agent.as_ref().unwrap().interrupts_per_s == Some(100);
+    wait_for(&switch, "web0", reported);
+    // A look takes it in, at the latest at the next change.
+    set(&switch, "web0", "latency_budget=1ms");
+    let (_, longer_ns) = guest.obey();
+    assert!(longer_ns > poll_ns);
+    let cost = explain(&switch, "web0").split.unwrap().call_cost;
+    assert_eq!((cost.ns, cost.source), (7_000, CostSource::Agent));
+
+    set(&switch, "web0", "moderation=immediate");
+    assert_eq!(guest.obey(), (mac("web0"), None));
+    let explained = wait_for(&switch, "web0", |now| now.agent.as_ref().unwrap().poll_ns.is_none());
+    assert_eq!((explained.split, explained.agent.unwrap().asked_poll_ns), (None, None));
+}
+
+#[test]
+fn an_agent_that_dies_and_comes_back_is_asked_again() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    let asked = guest.obey();
+    // Restarted on the same port: it greets anew, with the interface as it found it.
+    guest.tell(&GuestMessage::Bye);
+    wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Silent);
+    drop(guest);
+    wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Waiting);
+    assert_eq!(Guest::greeting(&dir, &["web0"]).obey(), asked);
+}
+
+#[test]
+fn nonsense_ends_a_connection_and_the_next_agent_is_heard() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut hostile = Guest::connect(&dir);
+    hostile.lines.get_mut().write_all(b"{\"message\":\"root\"}\n").unwrap();
+    assert_eq!(hostile.hear(), None);
+    let explained = wait_for(&switch, "web0", |now| now.agent.as_ref().unwrap().error.is_some());
+    assert_eq!(agent_state(&explained), AgentState::Waiting);
+    Guest::greeting(&dir, &["web0"]).obey();
+}
+
+#[test]
+fn one_agent_serves_all_interfaces_of_its_guest_and_of_no_other() {
+    let (switch, dir) = switch(&["web0", "web1"]);
+    let mut guest = Guest::greeting(&dir, &["web1", "web0", "db0"]);
+    let mut macs = [guest.obey().0, guest.obey().0];
+    macs.sort();
+    let mut ours = [mac("web0"), mac("web1")];
+    ours.sort();
+    assert_eq!(macs, ours);
+    // Who names only one has nothing to do with the other.
+    drop(guest);
+    let mut guest = Guest::greeting(&dir, &["web1"]);
+    assert_eq!(guest.obey().0, mac("web1"));
+    wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Elsewhere);
+    assert!(explain(&switch, "web1").to_string().contains("agent: 0.1.0, guest polls by"));
+}
+
+#[test]
+fn an_interface_that_goes_says_bye_and_the_socket_goes_with_the_last() {
+    let (switch, dir) = switch(&["web0", "web1"]);
+    let del = |name: &str| Request::VifDel { name: name.parse().unwrap() };
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    guest.obey();
+    assert_eq!(switch.handle(del("web0")), Response::Ok);
+    assert_eq!((guest.hear(), guest.hear()), (Some(HostMessage::Bye), None));
+    assert!(dir.path().join("agent").exists());
+    assert_eq!(switch.handle(del("web1")), Response::Ok);
+    assert!(!dir.path().join("agent").exists());
+    add(&switch, &dir, "web0");
+    Guest::greeting(&dir, &["web0"]).obey();
+}
+
+#[test]
+fn a_switch_that_ends_says_bye() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    guest.obey();
+    drop(switch);
+    assert_eq!((guest.hear(), guest.hear()), (Some(HostMessage::Bye), None));
+    assert!(!dir.path().join("agent").exists());
+}
+
+#[test]
+fn an_agent_that_cannot_do_it_is_told_of() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    let Some(HostMessage::Set { mac, poll_ns }) = guest.hear() else { panic!() };
+    let error = Some(Text::new("read-only"));
+    guest.tell(&GuestMessage::Applied(Applied { mac, poll_ns, error }));
+    let explained = wait_for(&switch, "web0", |now| now.agent.as_ref().unwrap().error.is_some());
+    let agent = explained.agent.unwrap();
+    assert_eq!((agent.poll_ns, agent.asked_poll_ns), (None, poll_ns));
+    assert_eq!(agent.error.as_deref(), Some("read-only"));
+}
+
+#[test]
+fn a_name_that_no_port_has_is_an_error() {
+    let (switch, _dir) = switch(&["web0"]);
+    let answer = switch.handle(Request::VifExplain { name: "db9".parse().unwrap() });
+    assert!(matches!(answer, Response::Error { .. }), "{answer:?}");
+}
+
+/// A pair of connected interfaces of the host, which go with this.
+struct VethPair {
+    name: String,
+}
+
+impl VethPair {
+    /// `None` without root.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let name = format!("wmg{}", std::process::id());
+        let peer = format!("{name}p");
+        ip(&["link", "add", &name, "type", "veth", "peer", "name", &peer]);
+        Some(Self { name })
+    }
+
+    fn setting(&self, name: &str) -> u64 {
+        let path = format!("/sys/class/net/{}/{name}", self.name);
+        std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for VethPair {
+    fn drop(&mut self) {
+        ip(&["link", "del", &self.name]);
+    }
+}
+
+fn ip(args: &[&str]) {
+    assert!(std::process::Command::new("ip").args(args).status().unwrap().success(), "{args:?}");
+}
+
+#[test]
+fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
+    let Some(veth) = VethPair::new() else { return };
+    let (switch, dir) = switch(&["web0"]);
+    set(&switch, "web0", "moderation=two-layer");
+    let lan: PortName = "lan".parse().unwrap();
+    let uplink = UplinkConfig {
+        name: lan.clone(),
+        kind: UplinkKind::AfPacket {
+            interface: veth.name.parse().unwrap(),
+            queues: 1.try_into().unwrap(),
+        },
+        vlan: VlanMode::Unset,
+        mtu: None,
+    };
+    switch.add_uplink(&uplink).unwrap();
+    let layer = || match switch.handle(Request::VifExplain { name: lan.clone() }) {
+        Response::UplinkExplained { explanation } => explanation.layer,
+        other => panic!("{other:?}"),
+    };
+    let found = veth.setting("gro_flush_timeout");
+    let options = weir_vif::Options::new(mac("web0"));
+    let guest = weir_vif::Vif::connect(dir.path().join("web0.sock"), &options).unwrap();
+    let shares = |now: &VifExplanation| now.split.as_ref().unwrap().uplink_ns;
+    let explained = wait_for(&switch, "web0", |now| shares(now) > 0);
+    let split = explained.split.clone().unwrap();
+    assert_eq!(split.uplink_ns + split.vif_ns, 180_000, "what 250 us leave for holding");
+    assert_eq!(explained.queues[0].hold_ns_max, split.vif_ns);
+    assert_eq!(veth.setting("gro_flush_timeout"), split.uplink_ns);
+    assert_eq!(layer(), UplinkLayer::Gathers { uplink_ns: split.uplink_ns });
+
+    // Somebody whose frames may not wait.
+    set(&switch, "web0", "moderation=immediate");
+    wait_for(&switch, "web0", |now| now.split.is_none());
+    assert_eq!((veth.setting("gro_flush_timeout"), layer()), (found, UplinkLayer::AsFound));
+
+    set(&switch, "web0", "moderation=two-layer");
+    wait_for(&switch, "web0", |now| now.split.as_ref().is_some_and(|split| split.uplink_ns > 0));
+    drop(guest);
+    drop(switch);
+    assert_eq!(veth.setting("gro_flush_timeout"), found);
+    assert_eq!(veth.setting("napi_defer_hard_irqs"), 0);
+}

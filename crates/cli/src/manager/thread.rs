@@ -1,0 +1,471 @@
+//! The thread: it sleeps, looks, and sets what was decided.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_engine::{Engine, Port, PortCounters, clock};
+use weir_fabric::PortId;
+use weir_port_vhost::VhostPort;
+
+use super::agents::{Agent, AgentSocket};
+use super::core::{Core, Decision, Known, Look, Sharing, Source, VifLook, takes_part};
+use super::guest_cpu::GuestThreads;
+use super::uplink::UplinkInterface;
+use super::{Command, ManagedExplanation, NewVif, VifSettings};
+use crate::config::{PortName, UplinkConfig};
+use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplanation};
+
+/// How often the counters are looked at while there is traffic (ns): ten times a second.
+const LOOK_NS: u64 = 100_000_000;
+/// After so many looks that found no traffic it sleeps until there is some.
+const QUIET_LOOKS: u32 = 10;
+
+/// An interface in the manager's care.
+pub(super) struct ManagedVif {
+    name: PortName,
+    port: Arc<VhostPort>,
+    agent: Option<AgentSocket>,
+    settings: VifSettings,
+    guest: GuestThreads,
+    /// T_v as it was set last (ns); `None` after the policy was made anew.
+    set_ns: Option<u64>,
+}
+
+impl ManagedVif {
+    pub(super) fn new(vif: NewVif) -> Self {
+        let NewVif { name, port, agent, settings } = vif;
+        Self { name, port, agent, settings, guest: GuestThreads::default(), set_ns: None }
+    }
+
+    fn look(&mut self, agent_cost_ns: Option<u64>) -> VifLook {
+        let counters = self.port.counters();
+        let queues = || counters.rx.iter().chain(&counters.tx);
+        let process = self.port.front_end();
+        let process = process.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        VifLook {
+            id: self.port.id(),
+            kind: self.settings.kind,
+            hold_ns_max: self.settings.hold_ns_max,
+            running: self.port.rx_queues() > 0,
+            frames: queues().map(|queue| queue.frames.get()).sum(),
+            calls: queues().map(|queue| queue.calls.get()).sum(),
+            // Nobody asks what calls cost where they are not held by that.
+            guest_cpu: self.guest.cpu(process.filter(|_| takes_part(self.settings.kind))),
+            agent_cost_ns,
+        }
+    }
+
+    /// Sets T_v (ns).
+    fn hold(&mut self, vif_ns: u64) {
+        if self.set_ns != Some(vif_ns) {
+            self.port.set_hold_ns_max(None, vif_ns);
+            self.set_ns = Some(vif_ns);
+        }
+    }
+}
+
+/// An uplink in the manager's care.
+pub(super) struct ManagedUplink {
+    name: PortName,
+    interface_name: String,
+    interface: UplinkInterface,
+    counters: Arc<PortCounters>,
+}
+
+impl ManagedUplink {
+    pub(super) fn new(config: &UplinkConfig, counters: Arc<PortCounters>) -> Self {
+        Self {
+            name: config.name.clone(),
+            interface_name: config.kind.interface().to_string(),
+            interface: UplinkInterface::new(&config.kind),
+            counters,
+        }
+    }
+
+    fn wakeups(&self) -> u64 {
+        self.counters.tx.iter().map(|queue| queue.kicks.get()).sum()
+    }
+}
+
+/// When it looks at the counters.
+enum Rhythm {
+    /// Nobody needs it.
+    Off,
+    /// At this time (ns).
+    At(u64),
+    /// When a worker wakes up.
+    AtTraffic,
+}
+
+pub(super) struct Run {
+    engine: Arc<Engine>,
+    wake: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    core: Core,
+    vifs: BTreeMap<PortId, ManagedVif>,
+    agents: Vec<Agent>,
+    uplinks: Vec<ManagedUplink>,
+    decision: Option<Decision>,
+    rhythm: Rhythm,
+    /// Workers' wake-ups and bursts at the last look, and how many looks found the same.
+    seen: (u64, u64),
+    quiet: u32,
+}
+
+impl Run {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        wake: Arc<OwnedFd>,
+        commands: mpsc::Receiver<Command>,
+    ) -> Self {
+        Self {
+            engine,
+            wake,
+            commands,
+            core: Core::default(),
+            vifs: BTreeMap::new(),
+            agents: Vec::new(),
+            uplinks: Vec::new(),
+            decision: None,
+            rhythm: Rhythm::Off,
+            seen: (0, 0),
+            quiet: 0,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = self.sleep();
+            let now_ns = clock::now_ns();
+            for (agent, ready) in self.agents.iter_mut().zip(ready) {
+                agent.serve(ready, now_ns);
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                if matches!(command, Command::Stop) {
+                    return;
+                }
+                self.obey(command, now_ns);
+            }
+            if matches!(self.rhythm, Rhythm::At(at_ns) if at_ns <= now_ns) {
+                self.look(now_ns);
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do; gives which agents have something.
+    fn sleep(&mut self) -> Vec<bool> {
+        let now_ns = clock::now_ns();
+        let look_ns = match self.rhythm {
+            Rhythm::At(at_ns) => Some(at_ns),
+            Rhythm::Off | Rhythm::AtTraffic => None,
+        };
+        let agents = self.agents.iter().filter_map(|agent| agent.deadline_ns(now_ns));
+        let timeout = look_ns.into_iter().chain(agents).min().map(|at_ns| in_ns(at_ns, now_ns));
+
+        let bell = self.engine.bell();
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let at_traffic = matches!(self.rhythm, Rhythm::AtTraffic);
+        // The bell goes on ringing until it is asked for again.
+        let bell_flags = if at_traffic { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::from_borrowed_fd(bell, bell_flags));
+        let mut watched = Vec::new();
+        for (index, agent) in self.agents.iter().enumerate() {
+            if let Some((fd, wants_write)) = agent.watched(now_ns) {
+                let write = if wants_write { PollFlags::OUT } else { PollFlags::empty() };
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | write));
+                watched.push(index);
+            }
+        }
+        // EINTR: nothing is ready, and the deadlines are looked at again.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let rang = at_traffic && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        let mut ready = vec![false; self.agents.len()];
+        for (fd, index) in fds.iter().skip(2).zip(watched) {
+            if let Some(ready) = ready.get_mut(index) {
+                *ready = !fd.revents().is_empty();
+            }
+        }
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        if rang {
+            self.rhythm = Rhythm::At(clock::now_ns());
+            self.quiet = 0;
+        }
+        ready
+    }
+
+    fn obey(&mut self, command: Command, now_ns: u64) {
+        match command {
+            Command::AddVif(vif) => self.add_vif(*vif),
+            Command::ChangeVif(id, settings) => {
+                if let Some(vif) = self.vifs.get_mut(&id) {
+                    vif.settings = settings;
+                    vif.set_ns = None;
+                    if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
+                        agent.set_mac(id, settings.mac);
+                    }
+                }
+            }
+            Command::RemoveVif(id, done) => {
+                if let Some(vif) = self.vifs.remove(&id)
+                    && let Some(socket) = &vif.agent
+                {
+                    self.agents
+                        .retain_mut(|agent| *agent.path() != socket.path || agent.remove_vif(id));
+                }
+                let _ = done.send(());
+            }
+            Command::AddUplink(uplink) => self.uplinks.push(*uplink),
+            Command::ExplainVif(id, answer) => {
+                let _ = answer.send(self.explain_vif(id, now_ns));
+                return;
+            }
+            Command::ExplainUplink(name, answer) => {
+                if let Some(uplink) = self.uplinks.iter().find(|uplink| uplink.name == name) {
+                    let _ = answer.send(UplinkExplanation {
+                        name,
+                        interface: uplink.interface_name.clone(),
+                        layer: uplink.interface.layer().clone(),
+                        cost: cost(self.core.uplink_cost()),
+                    });
+                }
+                return;
+            }
+            Command::Stop => return,
+        }
+        // What holds for the others may have changed too: the shares add up again at once.
+        self.look(now_ns);
+    }
+
+    fn add_vif(&mut self, vif: ManagedVif) {
+        let id = vif.port.id();
+        if let Some(socket) = &vif.agent {
+            let known = self.agents.iter_mut().find(|agent| *agent.path() == socket.path);
+            match (known, Agent::new(socket.clone())) {
+                (Some(agent), _) => agent.add_vif(id, vif.settings.mac),
+                (None, Ok(mut agent)) => {
+                    agent.add_vif(id, vif.settings.mac);
+                    self.agents.push(agent);
+                }
+                (None, Err(error)) => {
+                    tracing::error!(vif = %vif.name, %error, "no agent can be heard");
+                }
+            }
+        }
+        self.vifs.insert(id, vif);
+    }
+
+    /// Whether anything depends on looking: otherwise it costs nothing.
+    fn is_needed(&self) -> bool {
+        let needs = |vif: &ManagedVif| vif.agent.is_some() || takes_part(vif.settings.kind);
+        self.vifs.values().any(needs)
+    }
+
+    fn look(&mut self, now_ns: u64) {
+        if self.is_needed() {
+            let look = self.take_look(now_ns);
+            let decision = self.core.decide(&look);
+            self.apply(decision, now_ns);
+            self.rhythm = self.next_look(now_ns);
+        } else {
+            // The last that took part may have been changed to another policy.
+            let sharing = Sharing::NoUplink;
+            let nothing = Decision { uplink_ns: 0, sharing, busy: 0, vifs: BTreeMap::new() };
+            self.apply(nothing, now_ns);
+            self.rhythm = Rhythm::Off;
+        }
+    }
+
+    fn take_look(&mut self, now_ns: u64) -> Look {
+        let agents = &mut self.agents;
+        let vifs = self.vifs.iter_mut().map(|(id, vif)| {
+            let agent = agent_of(agents, vif.agent.as_ref());
+            vif.look(agent.and_then(|agent| agent.cost_ns(*id)))
+        });
+        Look {
+            now_ns,
+            vifs: vifs.collect(),
+            workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
+            uplink_wakeups: self.uplinks.iter().map(ManagedUplink::wakeups).sum(),
+            uplink_settable: self.uplinks.iter().any(|uplink| uplink.interface.is_settable()),
+        }
+    }
+
+    /// Sets what was decided: the share that shrinks first, so that both together never are more than
+    /// the budget.
+    fn apply(&mut self, decision: Decision, now_ns: u64) {
+        let grows = self.decision.as_ref().is_none_or(|old| old.uplink_ns < decision.uplink_ns);
+        if !grows {
+            self.set_uplinks(decision.uplink_ns);
+        }
+        for (id, vif) in &mut self.vifs {
+            let part = decision.vifs.get(id);
+            match part {
+                Some(part) => vif.hold(part.vif_ns),
+                None => vif.set_ns = None,
+            }
+            if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
+                agent.want(*id, part.and_then(|part| part.poll_ns), now_ns);
+            }
+        }
+        if grows {
+            self.set_uplinks(decision.uplink_ns);
+        }
+        self.decision = Some(decision);
+    }
+
+    fn set_uplinks(&mut self, uplink_ns: u64) {
+        for uplink in &mut self.uplinks {
+            uplink.interface.set(uplink_ns);
+        }
+    }
+
+    fn next_look(&mut self, now_ns: u64) -> Rhythm {
+        let bursts = self.engine.workers().iter().map(|worker| worker.bursts).sum();
+        let now = (self.engine.wakeups(), bursts);
+        let before = std::mem::replace(&mut self.seen, now);
+        self.quiet = if now == before { self.quiet + 1 } else { 0 };
+        if self.quiet >= QUIET_LOOKS && self.engine.ring_at_traffic(now.0) {
+            Rhythm::AtTraffic
+        } else {
+            Rhythm::At(now_ns + LOOK_NS)
+        }
+    }
+
+    fn explain_vif(&mut self, id: PortId, now_ns: u64) -> ManagedExplanation {
+        let Some(vif) = self.vifs.get(&id) else {
+            return ManagedExplanation::default();
+        };
+        let agent = agent_of(&mut self.agents, vif.agent.as_ref());
+        let agent = agent.and_then(|agent| agent.explain(id));
+        ManagedExplanation { split: self.explain_split(id, now_ns), agent }
+    }
+
+    fn explain_split(&self, id: PortId, now_ns: u64) -> Option<SplitExplanation> {
+        let decision = self.decision.as_ref()?;
+        let part = decision.vifs.get(&id)?;
+        let reason = match decision.sharing {
+            Sharing::Split => "by Eq. 4, what costs least for these costs".into(),
+            Sharing::NoUplink => "no uplink has an interval that can be set".into(),
+            Sharing::Refused(other) => {
+                let other = self.vifs.get(&other).map(|vif| (&vif.name, vif.settings.kind));
+                other.map_or("another interface takes no part".into(), |(name, kind)| {
+                    format!("frames for {name}, with moderation {kind}, may not wait at an uplink")
+                })
+            }
+        };
+        Some(SplitExplanation {
+            uplink_ns: decision.uplink_ns,
+            vif_ns: part.vif_ns,
+            stands_for_ns: now_ns.saturating_sub(part.since_ns),
+            reason,
+            vifs: decision.busy,
+            uplink_cost: cost(self.core.uplink_cost()),
+            call_cost: cost(self.core.call_cost(id)?),
+        })
+    }
+}
+
+/// The agent on `socket`.
+fn agent_of<'a>(agents: &'a mut [Agent], socket: Option<&AgentSocket>) -> Option<&'a mut Agent> {
+    let socket = socket?;
+    agents.iter_mut().find(|agent| *agent.path() == socket.path)
+}
+
+fn cost(known: Known) -> CostExplanation {
+    let (source, error_ns) = match known.source {
+        Source::Agent => (CostSource::Agent, None),
+        Source::Regression { error_ns } => (CostSource::Regression, Some(error_ns)),
+        Source::Default => (CostSource::Default, None),
+    };
+    // Within the bounds of `policy::budget`, or of an agent's report.
+    CostExplanation { ns: known.ns.round() as u64, error_ns, source }
+}
+
+/// The time from `now_ns` to `at_ns`; none if that has passed.
+fn in_ns(at_ns: u64, now_ns: u64) -> Timespec {
+    const NS_PER_SECOND: u64 = 1_000_000_000;
+    let left_ns = at_ns.saturating_sub(now_ns);
+    let tv_sec = i64::try_from(left_ns / NS_PER_SECOND).unwrap_or(i64::MAX);
+    // Less than a second.
+    Timespec { tv_sec, tv_nsec: (left_ns % NS_PER_SECOND) as i64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use weir_engine::{QueueRef, Side};
+    use weir_fabric::PortConfig;
+    use weir_policy::moderation::Kind;
+    use weir_port_vhost::{CallPolicy, VhostOptions};
+
+    use super::*;
+
+    fn run(kind: Kind) -> Run {
+        let engine = Engine::start(1).unwrap();
+        let calls = CallPolicy::within(kind, 1_000_000);
+        let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
+        let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
+        let (_, port) = engine.add_port(PortConfig::vif(), make).unwrap();
+        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let mut run = Run::new(engine, wake, mpsc::channel().1);
+        run.add_vif(ManagedVif::new(NewVif {
+            name: "web0".parse().unwrap(),
+            port,
+            agent: None,
+            settings: VifSettings {
+                kind,
+                hold_ns_max: calls.hold_ns_max(),
+                mac: weir_wire::Mac([2, 0, 0, 0, 0, 1]),
+            },
+        }));
+        run
+    }
+
+    #[test]
+    fn it_looks_while_there_is_traffic_and_sleeps_until_there_is_some() {
+        let mut run = run(Kind::TwoLayer);
+        let mut now_ns = 0;
+        while !matches!(run.rhythm, Rhythm::AtTraffic) {
+            run.look(now_ns);
+            now_ns += LOOK_NS;
+            assert!(now_ns < 100 * LOOK_NS);
+        }
+        assert!(now_ns >= u64::from(QUIET_LOOKS) * LOOK_NS);
+        // As a frame does: a worker wakes up. The sleep ends, which has no timeout.
+        run.engine.nudge(QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx });
+        run.sleep();
+        assert!(matches!(run.rhythm, Rhythm::At(_)));
+        run.look(now_ns);
+        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + LOOK_NS));
+    }
+
+    #[test]
+    fn nobody_looks_where_nothing_depends_on_it() {
+        for kind in [Kind::Auto, Kind::Immediate] {
+            let mut run = run(kind);
+            run.look(1);
+            assert!(matches!(run.rhythm, Rhythm::Off), "{kind}");
+            assert!(run.explain_vif(PortId::new(0).unwrap(), 2).split.is_none());
+        }
+    }
+
+    #[test]
+    fn a_share_reaches_the_queues_again_after_the_policy_is_made_anew() {
+        let mut run = run(Kind::TwoLayer);
+        let id = PortId::new(0).unwrap();
+        let port = Arc::clone(&run.vifs[&id].port);
+        let limit = || port.decisions()[0].hold_ns_max;
+        run.look(1);
+        let whole_ns = limit();
+        let settings = run.vifs[&id].settings;
+        let smaller = VifSettings { hold_ns_max: whole_ns / 2, ..settings };
+        run.obey(Command::ChangeVif(id, smaller), 2);
+        assert_eq!(limit(), whole_ns / 2);
+        port.set_moderation(&CallPolicy::within(Kind::TwoLayer, 1_000_000));
+        assert_eq!(limit(), whole_ns);
+        run.obey(Command::ChangeVif(id, smaller), 3);
+        assert_eq!(limit(), whole_ns / 2);
+    }
+}

@@ -1,0 +1,146 @@
+//! What a switch shows of itself: its counters, and what its policies do.
+
+use std::collections::BTreeMap;
+
+use weir_engine::PortCounters;
+use weir_engine::stats::QueueCounters;
+use weir_port_vhost::{QueueDecision, State, VhostInfo};
+
+use super::{Switch, Uplink, Vif};
+use crate::config::{Moderation, PortName};
+use crate::control::Response;
+use crate::explain::{QueueExplanation, VifExplanation};
+use crate::manager::ManagedExplanation;
+use crate::stats::{
+    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
+    StageStats, SwitchStats, WorkerStats,
+};
+
+impl Switch {
+    /// What the policies of an interface do, and why.
+    pub(super) fn vif_explain(&self, name: &PortName) -> Response {
+        let ports = self.ports();
+        let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
+            return match self.manager.explain_uplink(name) {
+                Some(explanation) => Response::UplinkExplained { explanation },
+                None => no_such_port(name),
+            };
+        };
+        let ManagedExplanation { split, agent } = self.manager.explain_vif(vif.port.id());
+        let queue = |(queue, now): (usize, QueueDecision)| QueueExplanation {
+            queue,
+            moderation: Moderation(now.kind),
+            hold_ns: now.decision.hold_ns,
+            hold_ns_max: now.hold_ns_max,
+            reason: now.decision.reason.into(),
+            frames: now.frames,
+            calls: now.calls,
+            calls_suppressed: now.calls_suppressed,
+            held_ns: now.hold.into(),
+        };
+        let explanation = VifExplanation {
+            name: name.clone(),
+            state: port_state(vif.port.info().state),
+            latency_budget_ns: self.budget(&vif.config).ns(),
+            calls: CallSettings::of(&vif.config),
+            budget_breaches: breaches(vif.port.counters()),
+            queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
+            split,
+            agent,
+        };
+        Response::Explained { explanation: Box::new(explanation) }
+    }
+
+    /// The counters of everything.
+    pub fn stats(&self) -> SwitchStats {
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().map(uplink_stats);
+        let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
+        let workers = self.engine.workers().into_iter().zip(0..);
+        SwitchStats {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            workers: workers
+                .map(|(worker, id)| WorkerStats {
+                    id,
+                    wakeups: worker.wakeups,
+                    bursts: worker.bursts,
+                    cpu_ns: worker.cpu_ns.unwrap_or(0),
+                })
+                .collect(),
+            stages: StageStats::of_this_process(),
+            ports: uplinks.chain(vifs).collect(),
+        }
+    }
+
+    fn vif_stats(&self, vif: &Vif) -> PortStats {
+        let info = vif.port.info();
+        let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
+        stats.state = port_state(info.state);
+        stats.sessions = SessionStats {
+            opened: info.opened,
+            closed: info.closed,
+            failed: info.failed,
+            last_error: info.stop_reason.clone(),
+        };
+        stats.mac = vif.config.mac;
+        stats.vlan = vif.config.vlan.clone();
+        stats.latency_budget_ns = self.budget(&vif.config).ns();
+        let VhostInfo { hold, state, stop_reason, .. } = info;
+        stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
+        stats.hold_ns = hold.into();
+        stats.calls = Some(CallSettings::of(&vif.config));
+        stats.budget_breaches = breaches(vif.port.counters());
+        count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
+        stats
+    }
+}
+
+fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
+    counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
+}
+
+fn uplink_stats(uplink: &Uplink) -> PortStats {
+    let mut stats = PortStats::new(uplink.config.name.clone(), PortKind::Uplink);
+    stats.stopped_reason = uplink.port.failure().map(str::to_owned);
+    stats.state = match stats.stopped_reason {
+        Some(_) => PortState::Stopped,
+        None => PortState::Running,
+    };
+    stats.vlan = uplink.config.vlan.clone();
+    count(&mut stats, &uplink.counters, uplink.port.queues());
+    stats
+}
+
+fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
+    let queue = |q: &QueueCounters| QueueStats {
+        frames: q.frames.get(),
+        bytes: q.bytes.get(),
+        calls: q.calls.get(),
+        calls_suppressed: q.calls_suppressed.get(),
+        kicks: q.kicks.get(),
+    };
+    let pairs = counters.rx.iter().zip(&counters.tx).take(queues);
+    stats.set_queues(
+        pairs.map(|(rx, tx)| QueuePairStats { rx: queue(rx), tx: queue(tx) }).collect(),
+    );
+    stats.parked = counters.parked.get();
+    stats.gro = counters.gro.get();
+    stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
+}
+
+pub(super) fn port_state(state: State) -> PortState {
+    match state {
+        State::Waiting => PortState::Waiting,
+        State::Connected => PortState::Connected,
+        State::Running => PortState::Running,
+        State::Stopped => PortState::Stopped,
+    }
+}
+
+fn no_such_port(name: &PortName) -> Response {
+    Response::Error {
+        message: format!("there is no interface or uplink called {name}"),
+        help: Some("`weir stats` shows those there are".into()),
+    }
+}

@@ -1,0 +1,176 @@
+//! Each monitor's words.
+
+use super::*;
+
+fn vif(name: &str) -> VifConfig {
+    let socket = format!("/run/weir/{name}.sock").parse().unwrap();
+    VifConfig::new(name.parse().unwrap(), socket)
+}
+
+fn options() -> VmOptions {
+    VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None }
+}
+
+fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
+    monitor.args(vifs, &options()).unwrap().lines.join("\n")
+}
+
+fn two_queues_with_everything() -> VifConfig {
+    let mut vif = vif("web0");
+    vif.queues = 2.try_into().unwrap();
+    vif.mac = Some("52:54:00:12:34:56".parse().unwrap());
+    vif.mtu = Some(9000.try_into().unwrap());
+    vif
+}
+
+#[test]
+fn qemu_waits_for_a_listening_weir() {
+    insta::assert_snapshot!(lines(Monitor::Qemu, &[vif("web0")]), @r#"
+    -m 1G
+    -object memory-backend-memfd,id=weir-mem,size=1G,share=on
+    -machine memory-backend=weir-mem
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
+    -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=1
+    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:c3:f1:73,vectors=4,rx_queue_size=1024,tx_queue_size=1024
+    "#);
+}
+
+#[test]
+fn qemu_with_queues_mac_and_mtu() {
+    insta::assert_snapshot!(lines(Monitor::Qemu, &[two_queues_with_everything()]), @r#"
+    -m 1G
+    -object memory-backend-memfd,id=weir-mem,size=1G,share=on
+    -machine memory-backend=weir-mem
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
+    -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=2
+    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=6,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
+    "#);
+}
+
+#[test]
+fn qemu_listens_for_a_connecting_weir() {
+    let mut vif = vif("web0");
+    vif.mode = SocketRole::Client;
+    let text = lines(Monitor::Qemu, &[vif]);
+    assert!(text.contains("path=/run/weir/web0.sock,server=on,wait=off\n"), "{text}");
+    assert!(!text.contains("reconnect"), "{text}");
+}
+
+#[test]
+fn qemu_gets_one_memory_for_many_interfaces() {
+    let text = lines(Monitor::Qemu, &[vif("web0"), vif("db0")]);
+    assert_eq!(text.matches("memory-backend-memfd").count(), 1, "{text}");
+    assert_eq!(text.matches("-device virtio-net-pci").count(), 2, "{text}");
+}
+
+#[test]
+fn qemu_reconnect_option_follows_its_version() {
+    let with = |version: &str| {
+        let options = VmOptions { qemu_version: Some(version.parse().unwrap()), ..options() };
+        Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n")
+    };
+    assert!(with("7.2").contains(",reconnect=1\n"));
+    assert!(with("9.1.3").contains(",reconnect=1\n"));
+    assert!(with("9.2").contains(",reconnect-ms=1000\n"));
+    assert!(with("10.0").contains(",reconnect-ms=1000\n"));
+}
+
+#[test]
+fn paths_survive_shell_and_option_syntax() {
+    let mut vif = vif("web0");
+    vif.socket = "/run/my vms/a,b.sock".parse().unwrap();
+    let text = lines(Monitor::Qemu, std::slice::from_ref(&vif));
+    assert!(text.contains("path='/run/my vms/a,,b.sock',"), "{text}");
+    let error = Monitor::CloudHypervisor.args(&[vif], &options()).unwrap_err();
+    assert!(matches!(error, VmArgsError::PathSyntax { .. }));
+}
+
+#[test]
+fn libvirt_xml() {
+    insta::assert_snapshot!(lines(Monitor::Libvirt, &[two_queues_with_everything()]), @r#"
+    <!-- in <domain>: weir maps the guest's memory, so it must be shared -->
+    <memoryBacking>
+      <source type='memfd'/>
+      <access mode='shared'/>
+    </memoryBacking>
+    <!-- in <devices> -->
+    <interface type='vhostuser'>
+      <mac address='52:54:00:12:34:56'/>
+      <source type='unix' path='/run/weir/web0.sock' mode='client'>
+        <reconnect enabled='yes' timeout='1'/>
+      </source>
+      <model type='virtio'/>
+      <driver queues='2' rx_queue_size='1024' tx_queue_size='1024'/>
+      <mtu size='9000'/>
+    </interface>
+    "#);
+}
+
+#[test]
+fn a_guest_has_one_port_for_its_agent() {
+    let with_agent = |name: &str, agent: &str| {
+        let mut vif = vif(name);
+        vif.agent = Some(agent.parse().unwrap());
+        vif
+    };
+    let vifs = [with_agent("web0", "/run/weir/web.agent"), with_agent("web1", "/run/a,b")];
+    let args = Monitor::Qemu.args(&vifs, &options()).unwrap();
+    insta::assert_snapshot!(args.lines[args.lines.len() - 3..].join("\n"), @r"
+    -chardev socket,id=weir-agent,path=/run/weir/web.agent,reconnect=1
+    -device virtio-serial-pci,id=weir-serial
+    -device virtserialport,bus=weir-serial.0,chardev=weir-agent,name=org.weir.agent.0
+    ");
+    assert!(args.notes[0].contains("give web1 the same `agent` as web0"), "{:?}", args.notes);
+    let text = lines(Monitor::Libvirt, &vifs[..1]);
+    let (_, channel) = text.split_once("</interface>\n").unwrap();
+    insta::assert_snapshot!(channel, @r"
+    <channel type='unix'>
+      <source mode='connect' path='/run/weir/web.agent'>
+        <reconnect enabled='yes' timeout='1'/>
+      </source>
+      <target type='virtio' name='org.weir.agent.0'/>
+    </channel>
+    ");
+    let args = Monitor::Crosvm.args(&vifs[..1], &options()).unwrap();
+    assert!(args.notes.iter().any(|note| note.contains("agent")), "{:?}", args.notes);
+}
+
+#[test]
+fn libvirt_names_the_vms_side_of_the_socket() {
+    let mut vif = vif("web0");
+    vif.mode = SocketRole::Client;
+    vif.socket = "/run/a&b.sock".parse().unwrap();
+    let text = lines(Monitor::Libvirt, &[vif]);
+    assert!(text.contains("path='/run/a&amp;b.sock' mode='server'/>"), "{text}");
+}
+
+#[test]
+fn cloud_hypervisor_counts_queues_not_pairs() {
+    insta::assert_snapshot!(
+        lines(Monitor::CloudHypervisor, &[two_queues_with_everything()]), @r#"
+    --memory size=1G,shared=on
+    --net vhost_user=on,socket=/run/weir/web0.sock,vhost_mode=client,num_queues=4,queue_size=1024,mac=52:54:00:12:34:56,mtu=9000
+    "#);
+}
+
+#[test]
+fn crosvm_connects_and_never_listens() {
+    assert_eq!(lines(Monitor::Crosvm, &[vif("a")]), "--vhost-user net,socket=/run/weir/a.sock");
+    let mut client = vif("a");
+    client.mode = SocketRole::Client;
+    assert!(matches!(
+        Monitor::Crosvm.args(&[client], &options()),
+        Err(VmArgsError::CannotListen { .. })
+    ));
+}
+
+#[test]
+fn memory_is_whole_mebibytes() {
+    let show = |text: &str| text.parse::<MemorySize>().map(|size| size.to_string());
+    assert_eq!(show("1G").unwrap(), "1G");
+    assert_eq!(show("2048M").unwrap(), "2G");
+    assert_eq!(show("1536M").unwrap(), "1536M");
+    for bad in ["", "G", "0M", "1", "1T", "-1G", "1.5G", "99999999999999999999G"] {
+        assert!(show(bad).is_err(), "{bad}");
+    }
+}

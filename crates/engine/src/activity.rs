@@ -1,0 +1,52 @@
+//! How a thread outside of the data path sleeps while there is no traffic, without a timer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// One bell, which the next worker that wakes from sleep rings if somebody asked for it.
+///
+/// A worker counts its wake-up and then looks whether it was asked; who asks does so first and then
+/// looks at the workers' wake-ups ([`Engine::ring_at_traffic`](crate::Engine::ring_at_traffic)). So one
+/// of the two sees the other, and no beginning of traffic is missed. It costs a worker nothing per
+/// frame, and a fence per sleep.
+pub(crate) struct Activity {
+    asked: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Activity {
+    pub(crate) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { asked: AtomicBool::new(false), bell })
+    }
+
+    /// A worker woke up, and has counted that.
+    pub(crate) fn worker_woke(&self) {
+        fence(Ordering::SeqCst);
+        if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed) {
+            // A full counter means that it rings already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The next worker that wakes up is to ring.
+    pub(crate) fn ask(&self) {
+        // A ring that nobody has heard was for an earlier wish.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.asked.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// No worker is to ring.
+    pub(crate) fn withdraw(&self) {
+        self.asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Readable after it rang.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
