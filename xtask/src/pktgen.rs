@@ -27,6 +27,15 @@ pub struct Received {
     pub interrupts_per_packet: f64,
 }
 
+/// What became of a sender's packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// What the receiver saw while all was steady.
+    pub received: Received,
+    /// Share of all that were sent that came out of the receiver's driver.
+    pub arrived: f64,
+}
+
 /// How fast a guest sends.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
@@ -43,7 +52,7 @@ pub fn send(
     pace: Pace,
     frame_bytes: u32,
     seconds: u64,
-) -> Result<Received> {
+) -> Result<Sent> {
     let pace = match pace {
         Pace::Flood => String::from("delay 0"),
         Pace::PerSecond(rate) => format!("ratep {rate}"),
@@ -52,6 +61,7 @@ pub fn send(
     // pktgen counts a frame without its check sequence.
     let size = frame_bytes - 4;
     let sends_for = seconds + 2 * MARGIN_SECONDS;
+    let first = Look::at(receiver)?;
     let sending = sender.start(&format!(
         "insmod {MODULE} && cd /proc/net/pktgen && echo add_device eth0 > kpktgend_0 && \
          for set in 'count 0' '{pace}' 'pkt_size {size}' 'dst {ip}' 'dst_mac {mac}'; \
@@ -63,9 +73,17 @@ pub fn send(
         Duration::from_secs(sends_for) + GRACE,
     )?;
     sender.finish(sending, Duration::from_secs(sends_for) + GRACE)?;
-    Look::two(&printed)
-        .map(|[before, after]| after.since(before))
-        .ok_or_else(|| Error::parse("packets, uptime and interrupts, twice", &*printed))
+    let [before, after] = Look::two(&printed)
+        .ok_or_else(|| Error::parse("packets, uptime and interrupts, twice", &*printed))?;
+    let printed = sender.run("cat /proc/net/pktgen/eth0", GRACE)?;
+    let sent = sent(&printed).ok_or_else(|| Error::parse("pktgen's counts", &*printed))?;
+    let arrived = (Look::at(receiver)?.packets - first.packets) / sent;
+    Ok(Sent { received: after.since(before), arrived })
+}
+
+/// Packets sent, from pktgen's `     pkts-sofar: 100000  errors: 0`.
+fn sent(printed: &str) -> Option<f64> {
+    printed.split("pkts-sofar:").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 /// Prints received packets, the uptime (s) with a second number behind it, and the interrupts of the virtio
@@ -121,6 +139,13 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_sent_is_read_from_pktgens_counts() {
+        let printed = "Params: count 0\nCurrent:\n     pkts-sofar: 81234  errors: 0\n";
+        assert_eq!(sent(printed), Some(81_234.0));
+        assert_eq!(sent("Result: Idle"), None);
+    }
 
     #[test]
     fn rates_are_by_the_receivers_own_clock_and_counts() {

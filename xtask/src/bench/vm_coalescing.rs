@@ -3,7 +3,7 @@
 //! Both guests and all contenders have `EVENT_IDX`, which already leaves out every interrupt that a
 //! guest does not want; what is counted is what is left.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
     Bench, Contender,
@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     iperf::{self, Tcp},
     peers::Switch,
-    pktgen::{self, Look, Pace, Received},
+    pktgen::{self, Look, Pace, Sent},
     qemu::Guest,
     report::{Figure, Goal, Report, Samples},
 };
@@ -33,6 +33,8 @@ struct Measured {
     udp_packets: Samples,
     tcp_interrupts: Samples,
     tcp_gbit: Samples,
+    /// CPU microseconds of both guests and the switch for a datagram.
+    udp_cpu: Samples,
     /// CPU seconds of both guests and the switch for a gigabyte by TCP.
     cpu_per_gb: Samples,
 }
@@ -44,20 +46,21 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for round in 1..=bench.rounds {
         for (measured, contender) in all.iter_mut().zip(contenders) {
             bench.note_other_load()?;
-            let (udp, tcp) = one(bench, contender)?;
+            let (udp, udp_cpu, tcp) = one(bench, contender)?;
             println!(
-                "round {round}/{}: {:<16}UDP {:>8.0}/s {:.4} interrupts each; TCP {:.2} Gbit/s \
-                 {:.4} interrupts each, {:.2} CPU s/GB",
+                "round {round}/{}: {:<16}UDP {:>8.0}/s {:.4} interrupts each, {udp_cpu:.1} CPU us each; \
+                 TCP {:.2} Gbit/s {:.4} interrupts each, {:.2} CPU s/GB",
                 bench.rounds,
                 contender.name(),
-                udp.packets_per_second,
-                udp.interrupts_per_packet,
+                udp.received.packets_per_second,
+                udp.received.interrupts_per_packet,
                 tcp.gbit,
                 tcp.interrupts_per_packet,
                 tcp.cpu_per_gb,
             );
-            measured.udp_interrupts.push(udp.interrupts_per_packet);
-            measured.udp_packets.push(udp.packets_per_second);
+            measured.udp_interrupts.push(udp.received.interrupts_per_packet);
+            measured.udp_packets.push(udp.arrived);
+            measured.udp_cpu.push(udp_cpu);
             measured.tcp_interrupts.push(tcp.interrupts_per_packet);
             measured.tcp_gbit.push(tcp.gbit);
             measured.cpu_per_gb.push(tcp.cpu_per_gb);
@@ -75,7 +78,7 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     );
     ratio(
         "vm_udp_packets_vs_immediate",
-        "packets received in the same runs",
+        "share of what was sent that was received, in the same runs",
         auto.udp_packets.ratio_to(&immediate.udp_packets),
         Goal::AtLeast(1.0),
     );
@@ -90,6 +93,12 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         "throughput in the same runs",
         auto.tcp_gbit.ratio_to(&immediate.tcp_gbit),
         Goal::AtLeast(0.98),
+    );
+    ratio(
+        "vm_cpu_udp_vs_immediate",
+        "CPU of both guests and the switch for a datagram, its sender's pktgen included",
+        auto.udp_cpu.ratio_to(&immediate.udp_cpu),
+        Goal::AtMost(1.0),
     );
     ratio(
         "vm_cpu_vs_immediate",
@@ -113,11 +122,17 @@ struct Transferred {
     cpu_per_gb: f64,
 }
 
-fn one(bench: &Bench<'_>, contender: Contender) -> Result<(Received, Transferred)> {
+/// What came of the datagrams, CPU microseconds for each, and what came of TCP.
+fn one(bench: &Bench<'_>, contender: Contender) -> Result<(Sent, f64, Transferred)> {
     let switch = contender.start(bench.lab, None)?;
     let [mut client, mut server] = two_guests(bench.lab, contender, &*switch)?;
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
+    let (start, cpu_before) = (Instant::now(), cpu_time(&*switch, [&client, &server])?);
     let udp = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
+    let cpu = cpu_time(&*switch, [&client, &server])?.saturating_sub(cpu_before);
+    // The margins before and after what is counted have the same rate, or none.
+    let datagrams = udp.received.packets_per_second * start.elapsed().as_secs_f64();
+    let udp_cpu = 1e6 * cpu.as_secs_f64() / datagrams;
 
     iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
@@ -133,7 +148,7 @@ fn one(bench: &Bench<'_>, contender: Contender) -> Result<(Received, Transferred
         interrupts_per_packet: received.interrupts_per_packet,
         cpu_per_gb: cpu.as_secs_f64() / gigabytes,
     };
-    Ok((udp, tcp))
+    Ok((udp, udp_cpu, tcp))
 }
 
 /// CPU time so far of both guests and what carries their packets.

@@ -67,8 +67,8 @@ fn datagrams_per_second(lab: &Lab, contender: Contender) -> Result<f64> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
     let (pace, bytes) = (Pace::Flood, UDP_FRAME_BYTES);
-    let received = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
-    Ok(received.packets_per_second)
+    let sent = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
+    Ok(sent.received.packets_per_second)
 }
 
 pub(super) fn two_guests(
