@@ -70,6 +70,9 @@ pub struct Delivered {
 pub trait Port: Send + Sync {
     /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
     /// every frame that `forward` did not park.
+    ///
+    /// `now_ns` is the time or, for new frames, the earliest at which they may have come: a worker that
+    /// naps does not see them at once, and their hold is counted from then.
     fn take(
         &self,
         queue: usize,

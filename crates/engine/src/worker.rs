@@ -45,6 +45,14 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
 type TxQueue = QueueRef;
 
+/// A queue with work.
+#[derive(Clone, Copy)]
+struct Ready {
+    queue: TxQueue,
+    /// It had none before (ns): what is there has not waited longer than since then.
+    since_ns: u64,
+}
+
 /// A queue that had work lately and has none now. Its kicks are off: it must be looked at.
 #[derive(Clone, Copy)]
 struct Warm {
@@ -60,9 +68,13 @@ pub(crate) struct Worker {
     events: Vec<epoll::Event>,
     kicked: Vec<QueueRef>,
     /// Transmit queues to serve, in turn.
-    ready: VecDeque<TxQueue>,
+    ready: VecDeque<Ready>,
     warm: Vec<Warm>,
     pace: Pace,
+    /// Before the last look at the warm queues, when they had no work (ns).
+    looked_ns: u64,
+    /// When the last burst was taken (ns).
+    taken_ns: u64,
     /// Rounds since the last look at the epoll set.
     rounds: u32,
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
@@ -88,6 +100,8 @@ impl Worker {
             ready: VecDeque::new(),
             warm: Vec::new(),
             pace: Pace::default(),
+            looked_ns: 0,
+            taken_ns: 0,
             rounds: 0,
             stalled: Vec::new(),
             holds: BinaryHeap::new(),
@@ -113,7 +127,9 @@ impl Worker {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
                 }
+                let before_ns = self.taken_ns;
                 self.look_at_warm(WARM_NS);
+                self.looked_ns = before_ns;
                 self.expire_holds();
                 self.retry_stalled();
                 self.rounds += 1;
@@ -128,6 +144,7 @@ impl Worker {
     /// There is nothing to do: returns when there may be.
     fn rest(&mut self) {
         let start_ns = clock::now_ns();
+        self.looked_ns = start_ns;
         let mut rest = self.how_to_rest(start_ns);
         if let Rest::Poll(window_ns) = rest {
             let gap_ns = self.look_on(start_ns, window_ns);
@@ -187,6 +204,7 @@ impl Worker {
             if !self.ready.is_empty() {
                 return Some(now_ns.saturating_sub(start_ns));
             }
+            self.looked_ns = now_ns;
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if now_ns >= start_ns + window_ns || stopping {
                 return None;
@@ -206,7 +224,7 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         let mut now_ns = None;
-        let ready = &mut self.ready;
+        let (ready, looked_ns) = (&mut self.ready, self.looked_ns);
         self.warm.retain(|&Warm { queue, since_ns }| {
             let Some(slot) = slot(&ports, queue.port) else {
                 return false;
@@ -221,7 +239,7 @@ impl Worker {
                 slot.port.arm_tx(queue.queue)
             };
             if work {
-                ready.push_back(queue);
+                ready.push_back(Ready { queue, since_ns: looked_ns.max(since_ns) });
             }
             false
         });
@@ -253,15 +271,19 @@ impl Worker {
             return;
         }
         let ports = self.shared.ports.load();
+        let mut now_ns = None;
         for queue in self.kicked.drain(..) {
             let Some(slot) = slot(&ports, queue.port) else {
                 continue;
             };
             slot.port.kicked(queue.queue, queue.side);
             match queue.side {
-                Side::Tx if !self.ready.contains(&queue) => {
+                Side::Tx if !is_ready(&self.ready, queue) => {
                     self.warm.retain(|warm| warm.queue != queue);
-                    self.ready.push_back(queue);
+                    self.ready.push_back(Ready {
+                        queue,
+                        since_ns: *now_ns.get_or_insert_with(clock::now_ns),
+                    });
                 }
                 Side::Tx => {}
                 // A receiver has buffers again.
@@ -272,14 +294,15 @@ impl Worker {
 
     /// One burst of the next queue in turn.
     fn serve_next(&mut self) {
-        let Some(queue) = self.ready.pop_front() else {
+        let Some(Ready { queue, since_ns }) = self.ready.pop_front() else {
             return;
         };
-        let Some(taken) = self.take(queue, Take::New) else {
+        let Some(taken) = self.take(queue, Take::New, since_ns) else {
             return;
         };
+        let since_ns = self.taken_ns;
         if taken.more || taken.frames >= BURST_MAX {
-            self.ready.push_back(queue);
+            self.ready.push_back(Ready { queue, since_ns });
             return;
         }
         if taken.peek {
@@ -288,17 +311,20 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
-            self.ready.push_back(queue);
+            self.ready.push_back(Ready { queue, since_ns });
         }
     }
 
-    /// Takes one burst and forwards it. `None` when the port is gone.
-    fn take(&mut self, queue: TxQueue, what: Take) -> Option<Taken> {
+    /// Takes one burst and forwards it; new frames have not waited longer than since `since_ns`. `None`
+    /// when the port is gone.
+    fn take(&mut self, queue: TxQueue, what: Take, since_ns: u64) -> Option<Taken> {
         stages::begin();
         let ports = self.shared.ports.load();
         let view = self.shared.fabric.view();
         let slot = slot(&ports, queue.port)?;
         let now_ns = clock::now_ns();
+        self.taken_ns = now_ns;
+        let since_ns = since_ns.min(now_ns);
         let ingress = Ingress {
             view: &view,
             ports: &ports,
@@ -308,7 +334,7 @@ impl Worker {
         };
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port.take(queue.queue, what, now_ns, scratch, &mut |burst| {
+            slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
                 forwarder.forward(ingress, burst);
             })
         }));
@@ -374,15 +400,15 @@ impl Worker {
             if !asked && until > now_ns {
                 continue;
             }
-            let taken = self.take(queue, Take::Parked);
+            let taken = self.take(queue, Take::Parked, now_ns);
             if taken.is_some_and(|taken| taken.parked_more) {
                 self.handle().retry.store(true, Ordering::SeqCst);
             }
             match taken {
                 None => self.note_stalled(queue, &Taken::default()),
                 // Room was made: what the sender has had to keep back may come now.
-                Some(taken) if taken.more && !self.ready.contains(&queue) => {
-                    self.ready.push_back(queue);
+                Some(taken) if taken.more && !is_ready(&self.ready, queue) => {
+                    self.ready.push_back(Ready { queue, since_ns: now_ns });
                 }
                 Some(_) => {}
             }
@@ -407,6 +433,10 @@ impl Worker {
             }
         }
     }
+}
+
+fn is_ready(ready: &VecDeque<Ready>, queue: TxQueue) -> bool {
+    ready.iter().any(|ready| ready.queue == queue)
 }
 
 #[cfg(test)]

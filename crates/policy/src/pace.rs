@@ -11,6 +11,8 @@
 //! at once. A sender that waits for answers before it sends more would get slower by that; it is
 //! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
 
+use weir_limits::HOLD_TOLERANCE_NS;
+
 /// Longest time to look on (ns): about what a sleep costs, the guest's kick included.
 const POLL_NS_MAX: u64 = 8_000;
 /// Shortest (ns): one look takes a tenth of it.
@@ -21,10 +23,9 @@ const PROBE_NS: u64 = 50_000;
 /// Most sleeps, or periods of napping, that go by before what failed is tried again.
 const HOLD_OFF_MAX: u32 = 1_023;
 
-/// Longest nap (ns), whatever the latency budget.
-const NAP_NS_MAX: u64 = 50_000;
-/// What one latency budget is to a nap: the rest is for the queues and timers behind it.
-const BUDGET_PER_NAP: u64 = 4;
+/// Longest nap (ns), whatever the latency budget: a few thousand wake-ups a second, each of which costs
+/// as much as some dozens of frames.
+const NAP_NS_MAX: u64 = 225_000;
 /// Frames that a nap must bring to be worth its wake-up.
 const NAP_FRAMES_MIN: u64 = 4;
 /// With fewer than this, naps end.
@@ -37,10 +38,11 @@ const PERIOD_NS: u64 = 1_000_000;
 const PERIODS_TO_FORGET: u32 = 256;
 
 /// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`:
-/// what a frame may have waited in its sender's ring before weir saw it, so that much less is left for
-/// holding the receiver's call.
+/// nine tenths of it, and what a timer may be late is left. A hold counts from the earliest time at which
+/// a frame may have come, so that it has what a nap leaves.
 pub const fn nap_ns_max(budget_ns: u64) -> u64 {
-    let share = budget_ns / BUDGET_PER_NAP;
+    let (share, rest) = (budget_ns / 10 * 9, budget_ns.saturating_sub(HOLD_TOLERANCE_NS));
+    let share = if share < rest { share } else { rest };
     if share <= POLL_NS_MAX {
         // Not worth a sleep.
         0
@@ -294,24 +296,24 @@ mod tests {
     fn steady_frames_are_taken_in_naps() {
         let mut pace = Pace::default();
         let did = run(&mut pace, 0, SECOND_NS, |_, sent| sent + 12_000);
-        assert!(did.naps > 19_000, "{did:?}");
+        assert!(did.naps > 4_000, "{did:?}");
         assert!(did.frames / (did.naps + did.sleeps) >= 4, "{did:?}");
     }
 
     #[test]
-    fn a_nap_is_a_quarter_of_the_budget_at_most() {
+    fn a_nap_leaves_some_of_the_budget() {
         for (budget_ns, longest_ns) in
-            [(60_000, 15_000), (100_000, 25_000), (BUDGET_NS, NAP_NS_MAX)]
+            [(60_000, 40_000), (200_000, 180_000), (BUDGET_NS, NAP_NS_MAX)]
         {
             let mut pace = Pace::default();
-            pace.served(1_000);
+            pace.served(200);
             assert_eq!(pace.rest(PERIOD_NS, budget_ns), Rest::Nap(longest_ns));
         }
         let mut pace = Pace::default();
         pace.served(1_000);
         let rest = pace.rest(PERIOD_NS, 20_000);
         assert!(!matches!(rest, Rest::Nap(_)), "not worth a sleep: {rest:?}");
-        assert_eq!([0, 20_000, 100_000, BUDGET_NS].map(nap_ns_max), [0, 0, 25_000, NAP_NS_MAX]);
+        assert_eq!([0, 20_000, 100_000, BUDGET_NS].map(nap_ns_max), [0, 0, 80_000, NAP_NS_MAX]);
     }
 
     #[test]
@@ -328,7 +330,7 @@ mod tests {
     #[test]
     fn a_sender_that_naps_slow_down_is_left_alone() {
         let mut pace = Pace::default();
-        // Each frame comes 12 us after the one before was taken: naps would stretch that to 50.
+        // Each frame comes 12 us after the one before was taken: naps would stretch that to 225.
         let did = run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
         assert!(did.naps < 1_000 && did.frames > SECOND_NS / 12_000 * 19 / 20, "{did:?}");
     }

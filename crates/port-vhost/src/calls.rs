@@ -3,7 +3,6 @@
 use weir_engine::stats::TimesSummary;
 use weir_limits::HOLD_TOLERANCE_NS;
 use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings};
-use weir_policy::pace;
 
 /// When to call a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +42,11 @@ impl CallPolicy {
     }
 }
 
-/// Longest time that a call may be held (ns) under a latency budget: the budget without what a frame may
-/// have waited in its sender's ring while a worker napped, and without what a worker comes late.
+/// Longest time that a call may be held (ns) under a latency budget: the budget without what a worker
+/// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
+/// sender's ring while a worker napped is a part of it.
 pub(crate) const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
-    latency_budget_ns.saturating_sub(pace::nap_ns_max(latency_budget_ns) + HOLD_TOLERANCE_NS)
+    latency_budget_ns.saturating_sub(HOLD_TOLERANCE_NS)
 }
 
 /// What a receive queue's policy does now, and what came of it since the interface was made.

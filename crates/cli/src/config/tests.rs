@@ -252,7 +252,7 @@ fn diagnostic_hold_longer_than_the_budget() {
 
     Error:
       × `vif.web0`: `rx_usecs` of 2000 is longer than the latency budget of 1ms: calls would be held
-      │ for 930 us
+      │ for 980 us
        ╭─[weir.toml:4:12]
      3 │ moderation = "backend"
      4 │ rx_usecs = 2000

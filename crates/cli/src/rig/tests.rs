@@ -75,7 +75,7 @@ fn settings_that_do_not_go_together_change_nothing() {
     let before = explain(&rig);
     let queue = &before.queues[0];
     assert_eq!((queue.hold_ns, queue.reason.as_str()), (150_000, "rx-usecs"));
-    assert_eq!(queue.hold_ns_max, 180_000, "naps and timers have their share of 250 us");
+    assert_eq!(queue.hold_ns_max, 230_000, "timers have their share of 250 us");
     for refused in
         [&["latency_budget=100us"][..], &["rx_usecs=251"], &["moderation=immediate", "rx_usecs=1"]]
     {
@@ -83,7 +83,7 @@ fn settings_that_do_not_go_together_change_nothing() {
     }
     assert_eq!(explain(&rig), before);
     assert_eq!(set(&rig, &["latency_budget=100us", "rx_usecs=none"]), Response::Ok);
-    assert_eq!(explain(&rig).queues[0].hold_ns, 55_000);
+    assert_eq!(explain(&rig).queues[0].hold_ns, 80_000);
     assert_eq!(set(&rig, &["latency_budget=0us"]), Response::Ok);
     assert_eq!(explain(&rig).queues[0].hold_ns, 0, "a budget of zero holds nothing");
     rig.finish().unwrap();

@@ -269,14 +269,14 @@ fn no_limit_of_holds_is_larger_than_the_budget_leaves() {
     let guest = switch.guest(1, modern());
     let calls = CallPolicy::within(Kind::Backend, 100_000);
     guest.port.set_moderation(&calls);
-    assert_eq!(calls.hold_ns_max(), 55_000, "a quarter is for naps, 20 us for timers");
+    assert_eq!(calls.hold_ns_max(), 80_000, "20 us are for timers");
     let limits = || guest.port.decisions().iter().map(|q| q.hold_ns_max).collect::<Vec<_>>();
-    assert_eq!(limits(), [55_000; 2]);
+    assert_eq!(limits(), [80_000; 2]);
     guest.port.set_hold_ns_max(Some(1), 10_000);
-    assert_eq!(limits(), [55_000, 10_000]);
+    assert_eq!(limits(), [80_000, 10_000]);
     guest.port.set_hold_ns_max(None, u64::MAX);
-    assert_eq!(limits(), [55_000; 2]);
-    assert_eq!(guest.port.decisions()[0].decision.hold_ns, 55_000);
+    assert_eq!(limits(), [80_000; 2]);
+    assert_eq!(guest.port.decisions()[0].decision.hold_ns, 80_000);
     for too_short_ns in [0, 1, HOLD_TOLERANCE_NS] {
         assert_eq!(CallPolicy::within(Kind::Backend, too_short_ns).hold_ns_max(), 0);
     }
