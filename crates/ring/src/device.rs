@@ -260,6 +260,13 @@ impl DeviceRing {
         each!(&mut self.format, ring => ring.needs_call())
     }
 
+    /// As [`needs_call`](Self::needs_call), and the next look asks for the same again: a call that is
+    /// wanted now may be given later.
+    #[inline]
+    pub fn wants_call(&self) -> bool {
+        each!(&self.format, ring => ring.wants_call())
+    }
+
     /// How much was published that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {

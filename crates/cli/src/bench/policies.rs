@@ -35,7 +35,7 @@ const PACKETS_SHARE_MIN: f64 = 0.98;
 /// What a policy may take to find out how long to hold.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// A core that is busy for less than this is idle.
-const IDLE_CORES: f64 = 0.001;
+const IDLE_CORES: f64 = 0.005;
 
 /// A policy with its settings.
 #[derive(Debug, Clone)]

@@ -68,7 +68,7 @@ fn table_for_people() {
         Trouble { retransmitted: 12_345, invalid: 0, dropped: [("rx_ring_full".into(), 7)].into() };
     insta::assert_snapshot!(report::Summary::new(&outcomes).to_string(), @r#"
                              bulk TCP  64-byte flood  64-byte paced  request-reply
-    moderation              immediate      immediate      immediate      immediate
+    moderation                   auto           auto           auto           auto
     seconds                       6.0            6.0            6.0            6.0
     throughput, Gbit/s         26.000          0.632          0.005          0.013
     packets/s                  50,000      1,234,567         10,000         25,000

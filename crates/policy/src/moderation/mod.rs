@@ -151,7 +151,6 @@ pub trait Moderation: Send + fmt::Debug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `immediate`: a call per burst, no hold. See [`Immediate`].
-    #[default]
     Immediate,
     /// `backend`: a call is held from the earliest frame on. See [`Backend`].
     Backend,
@@ -165,6 +164,7 @@ pub enum Kind {
     /// [`AggregateAdaptive`].
     AggregateAdaptive,
     /// `auto`: holds where it pays and slows nobody down. See [`Auto`].
+    #[default]
     Auto,
 }
 

@@ -404,19 +404,26 @@ impl PackedDevice {
     /// Does the guest want a call for what was published since the last look (§2.8.14)?
     #[inline]
     pub fn needs_call(&mut self) -> bool {
+        let needs = self.wants_call();
+        self.looked_at = self.next_used;
+        needs
+    }
+
+    /// As [`needs_call`](Self::needs_call), and the next look asks for the same slots again.
+    #[inline]
+    pub fn wants_call(&self) -> bool {
         if self.looked_at == self.next_used {
             return false;
         }
         // The guest writes its event and then looks at the ring; weir wrote the ring and now reads
         // the event. Without a full fence on both sides each could miss the other.
         fence(Ordering::SeqCst);
-        let old = std::mem::replace(&mut self.looked_at, self.next_used);
         // Acquire: the driver writes off_wrap before the flags that make it count.
         match self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK {
             EVENT_DISABLE => false,
             EVENT_DESC if self.config.event_idx => {
                 let off_wrap = self.driver_event.load(EVENT_OFF_WRAP);
-                passed_off_wrap(off_wrap, old, self.next_used, self.config.size)
+                passed_off_wrap(off_wrap, self.looked_at, self.next_used, self.config.size)
             }
             _ => true,
         }

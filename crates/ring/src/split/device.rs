@@ -267,15 +267,22 @@ impl SplitDevice {
     /// Does the guest want a call for what was published since the last look (§2.7.7, §2.7.10)?
     #[inline]
     pub fn needs_call(&mut self) -> bool {
+        let needs = self.wants_call();
+        self.looked_at = self.published;
+        needs
+    }
+
+    /// As [`needs_call`](Self::needs_call), and the next look asks for the same elements again.
+    #[inline]
+    pub fn wants_call(&self) -> bool {
         if self.looked_at == self.published {
             return false;
         }
         // The guest writes its event and then reads used.idx; weir wrote used.idx and now reads
         // the event. Without a full fence on both sides each could miss the other.
         fence(Ordering::SeqCst);
-        let old = std::mem::replace(&mut self.looked_at, self.published);
         if self.config.event_idx {
-            passed(self.avail.load(used_event(self.config.size)), old, self.published)
+            passed(self.avail.load(used_event(self.config.size)), self.looked_at, self.published)
         } else {
             self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
         }
