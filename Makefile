@@ -20,7 +20,7 @@ build: ## Build weir as it ships
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
 
-bench: ## Measure weir against its peers (needs root, about 13 minutes)
+bench: ## Measure weir against its peers (needs root, about 15 minutes)
 	$(XTASK) bench
 
 fmt: ## Format the code

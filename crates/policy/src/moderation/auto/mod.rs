@@ -34,6 +34,9 @@ const LONELY_MAX: u32 = 8;
 const FRAMES_MAX: u32 = 128;
 /// The same in bytes, for frames that take several buffers: half a ring of 1536-byte buffers.
 const BYTES_MAX: u64 = 128 * 1536;
+/// No hold is begun of which less is left (ns), where a worker's nap had the rest: its timer would cost
+/// as much as the call.
+const HOLD_NS_MIN: u64 = 20_000;
 /// Shortest stretch (ns).
 const STRETCH_NS_MIN: u64 = 2_000_000;
 /// A stretch has so many of its longest holds.
@@ -253,6 +256,8 @@ impl Moderation for Auto {
             }
             None => {
                 let hold_ns = self.hold_ns();
+                let end_ns = batch.arrived_ns.saturating_add(hold_ns);
+                let hold_ns = if end_ns < now_ns.saturating_add(HOLD_NS_MIN) { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
                 let look = quiet_ns < hold_ns / 2
