@@ -16,6 +16,7 @@
 pub mod aggregation;
 pub mod budget;
 pub mod costs;
+mod hold_off;
 pub mod moderation;
 pub mod pace;
 pub mod steering;

@@ -13,6 +13,8 @@
 
 use weir_limits::HOLD_TOLERANCE_NS;
 
+use crate::hold_off::HoldOff;
+
 /// Longest time to look on (ns): about what a sleep costs, the guest's kick included.
 const POLL_NS_MAX: u64 = 8_000;
 /// Shortest (ns): one look takes a tenth of it.
@@ -20,8 +22,6 @@ const POLL_NS_MIN: u64 = 1_000;
 /// A sleep that ended sooner than this (ns) may be one that looking on would have saved: the gap as
 /// it looks from behind a wake-up.
 const PROBE_NS: u64 = 50_000;
-/// Most sleeps, or periods of napping, that go by before what failed is tried again.
-const HOLD_OFF_MAX: u32 = 1_023;
 
 /// Longest nap (ns), whatever the latency budget: a few thousand wake-ups a second, each of which costs
 /// as much as some dozens of frames.
@@ -62,28 +62,6 @@ pub enum Rest {
     Nap(u64),
     /// Turn kicks on and sleep until one comes; then tell [`Pace::slept`].
     Sleep,
-}
-
-/// A number of turns to let go by, which doubles with every failure.
-#[derive(Clone, Copy, Debug, Default)]
-struct HoldOff {
-    left: u32,
-    last: u32,
-}
-
-impl HoldOff {
-    fn failed(&mut self) {
-        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
-        self.left = self.last;
-    }
-
-    fn tick(&mut self) {
-        self.left = self.left.saturating_sub(1);
-    }
-
-    fn forget(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// Naps, as the rate of frames lets them be.
@@ -191,6 +169,7 @@ impl Naps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold_off::HOLD_OFF_MAX;
 
     const BUDGET_NS: u64 = 1_000_000;
     const SECOND_NS: u64 = 1_000_000_000;

@@ -1,13 +1,12 @@
 //! Which level of hold a queue is at, and when another is tried.
 
 use super::trial::{Finding, Passed, Trial};
+use crate::hold_off::HoldOff;
 
 /// What each level is of the hold limit, in sixteenths.
 const SIXTEENTHS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 /// The highest level.
 const TOP: usize = SIXTEENTHS.len() - 1;
-/// Most stretches that go by before what failed is tried again.
-const HOLD_OFF_MAX: u32 = 1_023;
 /// Stretches after which a level that serves well is compared with a lower one all the same.
 const CHECK_EVERY: u32 = 512;
 /// How far below a level that serves well the one is that it is compared with.
@@ -31,29 +30,6 @@ pub(super) struct Stretch {
     pub(super) quiet: bool,
     /// The load's pauses grew much longer while it was under way.
     pub(super) odd: bool,
-}
-
-/// A number of stretches to let go by, which doubles with every failure.
-#[derive(Clone, Copy, Debug, Default)]
-struct HoldOff {
-    left: u32,
-    last: u32,
-}
-
-impl HoldOff {
-    fn failed(&mut self) {
-        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
-        self.left = self.last;
-    }
-
-    fn tick(&mut self) {
-        self.left = self.left.saturating_sub(1);
-    }
-
-    fn ease(&mut self) {
-        self.last /= 2;
-        self.left = 0;
-    }
 }
 
 /// Why the level is not higher.
@@ -255,6 +231,7 @@ fn share(level: usize, hold_ns_max: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold_off::HOLD_OFF_MAX;
 
     const LIMIT_NS: u64 = 1_600;
 

@@ -1,0 +1,35 @@
+//! Waiting longer after each failure before what failed is tried again.
+
+/// Most turns that go by before what failed is tried again.
+pub(crate) const HOLD_OFF_MAX: u32 = 1_023;
+
+/// A number of turns to let go by, which doubles with every failure: 1, 3, 7 and so on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HoldOff {
+    /// Turns to go by yet.
+    pub(crate) left: u32,
+    last: u32,
+}
+
+impl HoldOff {
+    pub(crate) fn failed(&mut self) {
+        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
+        self.left = self.last;
+    }
+
+    /// A turn has gone by.
+    pub(crate) fn tick(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// It worked: the next failure counts for half.
+    pub(crate) fn ease(&mut self) {
+        self.last /= 2;
+        self.left = 0;
+    }
+
+    /// There were no failures.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
