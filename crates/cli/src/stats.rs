@@ -47,6 +47,10 @@ pub struct WorkerStats {
     pub bursts: u64,
     /// Processor time it used, in nanoseconds.
     pub cpu_ns: u64,
+    /// How late its timers have lately been at most, in nanoseconds: holds end so much earlier.
+    pub timer_lead_ns: u64,
+    /// How often a timer was later than that: a hold may have ended too late.
+    pub late_timers: u64,
 }
 
 /// What kind of port it is.
@@ -493,7 +497,13 @@ mod tests {
         SwitchStats {
             version: "0.1.0".into(),
             uptime_s: 3_725.0,
-            workers: vec![WorkerStats { id: 0, wakeups: 1_234, bursts: 9, cpu_ns: 1_500_000_000 }],
+            workers: vec![WorkerStats {
+                id: 0,
+                wakeups: 1_234,
+                bursts: 9,
+                cpu_ns: 1_500_000_000,
+                ..WorkerStats::default()
+            }],
             stages: Vec::new(),
             ports: vec![web0, bad, lan],
         }

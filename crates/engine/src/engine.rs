@@ -30,6 +30,10 @@ pub struct WorkerStats {
     pub bursts: u64,
     /// CPU time of its thread (ns); `None` when the kernel does not say.
     pub cpu_ns: Option<u64>,
+    /// How late its timers have lately been at most (ns): it sets them so much before a hold's end.
+    pub timer_lead_ns: u64,
+    /// Times that a timer was later than that: holds may have ended too late.
+    pub late_timers: u64,
 }
 
 impl Engine {
@@ -109,6 +113,8 @@ impl Engine {
             wakeups: worker.wakeups.get(),
             bursts: worker.bursts.get(),
             cpu_ns: thread_cpu_ns(worker.thread_id.load(Ordering::Relaxed)),
+            timer_lead_ns: worker.timer_lead_ns.load(Ordering::Relaxed),
+            late_timers: worker.late_timers.get(),
         };
         self.shared.workers.iter().map(stats).collect()
     }

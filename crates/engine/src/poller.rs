@@ -1,7 +1,7 @@
-//! What a worker sleeps on: kick descriptors, edge-triggered, and a wake-up of its own.
+//! What a worker sleeps on: kick descriptors, edge-triggered, a wake-up of its own and a timer.
 //!
 //! Edge-triggered, a kick costs no read of its eventfd: the counter just grows (it cannot reach its
-//! end), and each write to it is one event.
+//! end), and each write to it is one event. So it is with the timer, which setting it again resets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use weir_fabric::PortId;
 
 use crate::port::Side;
@@ -28,6 +31,8 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// The worker's own wake-up in `epoll_event.data`; no [`QueueRef`] encodes to it.
 const WAKE: u64 = u64::MAX;
+/// The timer; no [`QueueRef`] encodes to it either.
+const TIMER: u64 = u64::MAX - 1;
 
 impl QueueRef {
     fn encode(self) -> u64 {
@@ -49,7 +54,32 @@ impl QueueRef {
 pub struct Poller {
     epoll: OwnedFd,
     wake: OwnedFd,
+    timer: OwnedFd,
     inbox: Mutex<Vec<QueueRef>>,
+}
+
+/// How long [`Poller::wait`] waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Not at all.
+    Look,
+    /// So long at most.
+    For(Duration),
+    /// Until something happens.
+    ForEvents,
+}
+
+/// Why [`Poller::wait`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The time is over, and nothing happened.
+    TimeOver,
+    /// The timer fired, and what else happened was noted.
+    Timer,
+    /// Something else happened.
+    Event,
+    /// A signal interrupted it: the caller looks at its clock and comes back.
+    Interrupted,
 }
 
 /// A descriptor that is watched for as long as this lives.
@@ -74,7 +104,10 @@ impl Poller {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags)?;
-        Ok(Self { epoll, wake, inbox: Mutex::new(Vec::new()) })
+        let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, timer_flags)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
+        Ok(Self { epoll, wake, timer, inbox: Mutex::new(Vec::new()) })
     }
 
     /// Watches `fd` as the kick of `queue`. If it is readable already, an event comes at once.
@@ -98,47 +131,71 @@ impl Poller {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until an event or for `timeout` (`None`: without end), appends what happened to
-    /// `queues`, and says whether anything did.
+    /// Sets the timer to `until_ns` of the [clock](crate::clock), instead of any time before.
+    ///
+    /// By itself, since to set one is dear in a virtual machine: with the timeout of a system call each
+    /// sleep would do it.
+    pub(crate) fn set_timer(&self, until_ns: u64) -> io::Result<()> {
+        let it_interval = timespec(Duration::ZERO);
+        // Zero would switch it off.
+        let it_value = timespec(Duration::from_nanos(until_ns.max(1)));
+        let time = Itimerspec { it_interval, it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
+        Ok(())
+    }
+
+    /// Waits, appends to `queues` whatever happened to them, and says why it came back.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
-        timeout: Option<Duration>,
+        how_long: Wait,
         queues: &mut Vec<QueueRef>,
-    ) -> bool {
+    ) -> Woken {
         events.clear();
-        if timeout.is_some_and(|timeout| !timeout.is_zero() && !self.wait_for_one(timeout)) {
-            return false;
-        }
+        let timeout = match how_long {
+            Wait::Look => Some(&NO_TIME),
+            Wait::ForEvents => None,
+            Wait::For(time) => match self.wait_for_one(time) {
+                Woken::Event => Some(&NO_TIME),
+                other => return other,
+            },
+        };
         let spare = rustix::buffer::spare_capacity(events);
-        if epoll::wait(&self.epoll, spare, timeout.and(Some(&NO_TIME))).is_err() {
-            // EINTR: the caller looks at its clock and comes back.
-            return false;
+        if epoll::wait(&self.epoll, spare, timeout).is_err() {
+            return Woken::Interrupted;
         }
+        let mut woken = if events.is_empty() { Woken::TimeOver } else { Woken::Event };
         for event in events.iter() {
             match event.data.u64() {
                 WAKE => {
                     let mut inbox = self.inbox.lock().unwrap_or_else(|e| e.into_inner());
                     queues.append(&mut inbox);
                 }
+                TIMER => woken = Woken::Timer,
                 data => queues.extend(QueueRef::decode(data)),
             }
         }
-        !events.is_empty()
+        woken
     }
 
-    /// Sleeps until there is an event, or for `timeout`; `true` if there is one.
+    /// Sleeps until there is an event, or for `time`.
     ///
     /// By `ppoll` on the set itself: `epoll_wait` knows whole milliseconds only, and its successor
     /// `epoll_pwait2` is not everywhere (Linux 5.11). A sleep that ends by its timeout is still one
     /// system call.
-    fn wait_for_one(&self, timeout: Duration) -> bool {
-        let tv_sec = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-        let timeout = Timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() };
+    fn wait_for_one(&self, time: Duration) -> Woken {
         let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
-        // EINTR: no event.
-        poll(&mut set, Some(&timeout)).is_ok_and(|ready| ready > 0)
+        match poll(&mut set, Some(&timespec(time))) {
+            Ok(0) => Woken::TimeOver,
+            Ok(_) => Woken::Event,
+            Err(_) => Woken::Interrupted,
+        }
     }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    let tv_sec = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: time.subsec_nanos().into() }
 }
 
 #[cfg(test)]
@@ -146,6 +203,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::clock;
 
     fn eventfd_pair() -> (OwnedFd, OwnedFd) {
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
@@ -154,7 +212,7 @@ mod tests {
 
     fn wait(poller: &Poller) -> Vec<QueueRef> {
         let mut queues = Vec::new();
-        poller.wait(&mut Vec::with_capacity(8), Some(Duration::ZERO), &mut queues);
+        poller.wait(&mut Vec::with_capacity(8), Wait::Look, &mut queues);
         queues
     }
 
@@ -190,7 +248,7 @@ mod tests {
         let shortest_of_five = |timeout| {
             let wait = |_| {
                 let start = Instant::now();
-                poller.wait(&mut Vec::with_capacity(8), Some(timeout), &mut Vec::new());
+                poller.wait(&mut Vec::with_capacity(8), Wait::For(timeout), &mut Vec::new());
                 start.elapsed()
             };
             (0..5).map(wait).inspect(|took| assert!(*took >= timeout, "early")).min().unwrap()
@@ -209,7 +267,7 @@ mod tests {
         for _ in 0..3 {
             let wait = |timeout| {
                 let mut queues = Vec::new();
-                poller.wait(&mut Vec::with_capacity(8), Some(timeout), &mut queues);
+                poller.wait(&mut Vec::with_capacity(8), Wait::For(timeout), &mut queues);
                 queues
             };
             rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
@@ -225,5 +283,25 @@ mod tests {
         poller.nudge(queue);
         assert_eq!(wait(&poller), [queue]);
         assert_eq!(wait(&poller), []);
+    }
+
+    #[test]
+    fn a_timer_ends_a_wait_once_and_can_be_set_again() {
+        let poller = Poller::new().unwrap();
+        let wait = |how| poller.wait(&mut Vec::with_capacity(8), how, &mut Vec::new());
+        for _ in 0..3 {
+            let until_ns = clock::now_ns() + 100_000;
+            poller.set_timer(until_ns).unwrap();
+            assert_eq!(wait(Wait::ForEvents), Woken::Timer);
+            assert!(clock::now_ns() >= until_ns, "early");
+            assert_eq!(wait(Wait::For(Duration::from_micros(1))), Woken::TimeOver, "it was seen");
+        }
+        // One that was put off does not fire.
+        poller.set_timer(clock::now_ns() + 1_000_000_000).unwrap();
+        poller.set_timer(clock::now_ns() + 3_600_000_000_000).unwrap();
+        assert_eq!(wait(Wait::Look), Woken::TimeOver);
+        // Nor is one lost whose time has passed already.
+        poller.set_timer(0).unwrap();
+        assert_eq!(wait(Wait::ForEvents), Woken::Timer);
     }
 }

@@ -95,9 +95,9 @@ pub trait Port: Send + Sync {
     ) -> Delivered;
 
     /// The time that [`Delivered::hold_until`] (for [`Side::Rx`]) or [`Taken::hold_until`] (for
-    /// [`Side::Tx`]) named has come: gives the call if it is due, and says when to ask again, if the
-    /// worker is to do that.
-    fn expired(&self, queue: usize, side: Side, now_ns: u64) -> Option<u64>;
+    /// [`Side::Tx`]) named has come, or will have come before the worker is back from a sleep: gives the
+    /// call if it is due until `by_ns`, and says when to ask again, if the worker is to do that.
+    fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64>;
 
     /// Whether transmit queue `queue` has a frame, by a look that makes no system call and leaves
     /// kicks as they are. Asked only where [`Taken::peek`] said so.

@@ -1,7 +1,7 @@
 //! What workers share with one another and with the control side.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use weir_fabric::Fabric;
@@ -59,6 +59,10 @@ pub(crate) struct WorkerHandle {
     pub(crate) wakeups: Counter,
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
+    /// How much before a deadline it sets its timer (ns): what its timers were late.
+    pub(crate) timer_lead_ns: AtomicU64,
+    /// Times that a timer was later than that.
+    pub(crate) late_timers: Counter,
 }
 
 impl WorkerHandle {
@@ -70,6 +74,8 @@ impl WorkerHandle {
             thread_id: AtomicU32::new(0),
             wakeups: Counter::default(),
             bursts: Counter::default(),
+            timer_lead_ns: AtomicU64::new(0),
+            late_timers: Counter::default(),
         })
     }
 }

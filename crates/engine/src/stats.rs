@@ -100,11 +100,11 @@ impl From<weir_fabric::DropReason> for DropReason {
 /// Why a receiver was told of a frame later than its latency budget allows: one named counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreachReason {
-    /// The frame waited in its sender's memory for a receiver without buffers: not held on purpose.
-    Parked,
-    /// It was longer on its way through the switch than the budget is: the worker had no CPU.
+    /// The frame was longer on its way through the switch than the budget is, and its call was not held:
+    /// the worker had no CPU, or too much to do.
     ForwardedLate,
-    /// It was held, and the worker came back later than at the deadline.
+    /// Its call was held, and the worker came back too late: see
+    /// [`late_timers`](crate::WorkerStats::late_timers).
     AskedLate,
     /// The policy's deadline was past the budget: a mistake of weir's.
     Policy,
@@ -112,12 +112,11 @@ pub enum BreachReason {
 
 impl BreachReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 4] = [Self::Parked, Self::ForwardedLate, Self::AskedLate, Self::Policy];
+    pub const ALL: [Self; 3] = [Self::ForwardedLate, Self::AskedLate, Self::Policy];
 
     /// The counter's name.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Parked => "parked",
             Self::ForwardedLate => "forwarded_late",
             Self::AskedLate => "asked_late",
             Self::Policy => "policy",

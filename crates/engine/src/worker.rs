@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_MAX};
+use weir_policy::lateness::Lateness;
 use weir_policy::pace::{Pace, Rest};
 
 use crate::burst::Scratch;
 use crate::clock;
-use crate::poller::QueueRef;
+use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
@@ -82,6 +83,9 @@ pub(crate) struct Worker {
     /// When to ask about held calls: a queue has one entry here, or in another worker's, as long as
     /// its deadline does not move forward.
     holds: BinaryHeap<Reverse<Hold>>,
+    /// When the timer fires that was set for one of them (ns).
+    timer_ns: Option<u64>,
+    lateness: Lateness,
     /// The smallest latency budget of the ports that receive (ns), and when it was looked up.
     budget: (u64, u64),
     /// When this worker last swept the forwarding table (s).
@@ -105,6 +109,8 @@ impl Worker {
             rounds: 0,
             stalled: Vec::new(),
             holds: BinaryHeap::new(),
+            timer_ns: None,
+            lateness: Lateness::default(),
             budget: (LATENCY_BUDGET_NS_MAX, 0),
             aged_secs: 0,
         }
@@ -126,18 +132,17 @@ impl Worker {
             while !self.ready.is_empty() {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
+                    self.expire_holds(self.taken_ns);
                 }
                 let before_ns = self.taken_ns;
                 self.look_at_warm(WARM_NS);
                 self.looked_ns = before_ns;
-                self.expire_holds();
                 self.retry_stalled();
                 self.rounds += 1;
                 if self.rounds >= ROUNDS_PER_POLL {
-                    self.poll(Some(Duration::ZERO));
+                    self.poll(Wait::Look);
                 }
             }
-            self.expire_holds();
         }
     }
 
@@ -154,20 +159,21 @@ impl Worker {
             }
             rest = self.how_to_rest(start_ns);
         }
+        self.expire_holds_before_sleep();
         if let Rest::Nap(nap_ns) = rest {
-            let nap = Duration::from_nanos(nap_ns);
-            self.poll(Some(self.sleep_for().map_or(nap, |deadline| deadline.min(nap))));
+            self.nap(nap_ns);
             self.look_at_warm(nap_ns);
-            return;
+        } else {
+            // Kicks on, and a last look.
+            self.look_at_warm(0);
+            if self.ready.is_empty() {
+                self.sleep();
+            }
+            if !self.ready.is_empty() {
+                self.pace.slept(clock::now_ns().saturating_sub(start_ns));
+            }
         }
-        // Kicks on, and a last look.
-        self.look_at_warm(0);
-        if self.ready.is_empty() {
-            self.poll(self.sleep_for());
-        }
-        if !self.ready.is_empty() {
-            self.pace.slept(clock::now_ns().saturating_sub(start_ns));
-        }
+        self.expire_holds_before_sleep();
     }
 
     fn how_to_rest(&mut self, now_ns: u64) -> Rest {
@@ -175,7 +181,7 @@ impl Worker {
             return Rest::Sleep;
         }
         let budget_ns = self.smallest_budget_ns(now_ns);
-        match self.pace.rest(now_ns, budget_ns) {
+        match self.pace.rest(now_ns, budget_ns.saturating_sub(self.lateness.lead_ns())) {
             // A receiver's kick, which frames wait for, is not seen while looking at rings.
             Rest::Poll(_) if !self.stalled.is_empty() => Rest::Sleep,
             rest => rest,
@@ -209,9 +215,7 @@ impl Worker {
             if now_ns >= start_ns + window_ns || stopping {
                 return None;
             }
-            if self.holds.peek().is_some_and(|Reverse(hold)| hold.until_ns <= now_ns) {
-                self.expire_holds();
-            }
+            self.expire_holds(now_ns);
             std::hint::spin_loop();
         }
     }
@@ -245,30 +249,79 @@ impl Worker {
         });
     }
 
-    /// Time until the next deadline; `None` when there is none.
-    fn sleep_for(&self) -> Option<Duration> {
-        if self.handle().retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
-            return Some(Duration::ZERO);
-        }
+    /// The next deadline (ns); `None` when there is none.
+    fn next_deadline_ns(&self) -> Option<u64> {
         let hold = self.holds.peek().map(|Reverse(hold)| hold.until_ns);
         let stalled = self.stalled.iter().map(|(_, until)| *until).min();
-        let next = match (hold, stalled) {
-            (Some(a), Some(b)) => a.min(b),
-            (a, b) => a.or(b)?,
-        };
-        Some(Duration::from_nanos(next.saturating_sub(clock::now_ns())))
+        match (hold, stalled) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
-    fn poll(&mut self, timeout: Option<Duration>) {
+    /// Sleeps until something happens, at the latest until shortly before the next deadline.
+    fn sleep(&mut self) {
+        if self.handle().retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
+            self.poll(Wait::Look);
+            return;
+        }
+        if let Some(deadline_ns) = self.next_deadline_ns() {
+            let now_ns = clock::now_ns();
+            let wake_ns = deadline_ns.saturating_sub(self.lateness.lead_ns());
+            // One that fires too early costs a wake-up, and to set it again costs about as much.
+            let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
+            if !set {
+                let handle = &self.shared.workers[self.index];
+                if wake_ns <= now_ns || handle.poller.set_timer(wake_ns).is_err() {
+                    self.poll(Wait::Look);
+                    return;
+                }
+                self.timer_ns = Some(wake_ns);
+            }
+        }
+        if self.poll(Wait::ForEvents) == Woken::Timer {
+            self.note_timer();
+        }
+    }
+
+    /// Sleeps for `nap_ns`, at the latest until shortly before the next deadline.
+    fn nap(&mut self, nap_ns: u64) {
+        let now_ns = clock::now_ns();
+        let until_ns = self
+            .next_deadline_ns()
+            .map_or(u64::MAX, |deadline_ns| deadline_ns.saturating_sub(self.lateness.lead_ns()));
+        let until_ns = until_ns.clamp(now_ns, now_ns.saturating_add(nap_ns));
+        match self.poll(Wait::For(Duration::from_nanos(until_ns - now_ns))) {
+            Woken::TimeOver => self.note_lateness(clock::now_ns().saturating_sub(until_ns)),
+            Woken::Timer => self.note_timer(),
+            Woken::Event | Woken::Interrupted => {}
+        }
+    }
+
+    /// The timer has ended a sleep.
+    fn note_timer(&mut self) {
+        if let Some(at_ns) = self.timer_ns.take() {
+            self.note_lateness(clock::now_ns().saturating_sub(at_ns));
+        }
+    }
+
+    fn note_lateness(&mut self, late_ns: u64) {
+        let unforeseen = self.lateness.fired(late_ns);
+        let handle = self.handle();
+        handle.late_timers.add(u64::from(unforeseen));
+        handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
+    }
+
+    fn poll(&mut self, how_long: Wait) -> Woken {
         self.rounds = 0;
         let handle = &self.shared.workers[self.index];
-        handle.poller.wait(&mut self.events, timeout, &mut self.kicked);
-        if timeout != Some(Duration::ZERO) {
+        let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
+        if how_long != Wait::Look {
             handle.wakeups.add(1);
             self.shared.activity.worker_woke();
         }
         if self.kicked.is_empty() {
-            return;
+            return woken;
         }
         let ports = self.shared.ports.load();
         let mut now_ns = None;
@@ -290,6 +343,7 @@ impl Worker {
                 Side::Rx => self.shared.retry_everywhere(self.index),
             }
         }
+        woken
     }
 
     /// One burst of the next queue in turn.
@@ -415,21 +469,28 @@ impl Worker {
         }
     }
 
-    fn expire_holds(&mut self) {
-        if self.holds.is_empty() {
+    /// Ends the holds that would end before this worker is back from a sleep.
+    fn expire_holds_before_sleep(&mut self) {
+        if !self.holds.is_empty() {
+            self.expire_holds(clock::now_ns().saturating_add(self.lateness.lead_ns()));
+        }
+    }
+
+    /// Ends the holds that end until `by_ns`.
+    fn expire_holds(&mut self, by_ns: u64) {
+        if self.holds.peek().is_none_or(|Reverse(hold)| hold.until_ns > by_ns) {
             return;
         }
         let ports = self.shared.ports.load();
-        let now_ns = clock::now_ns();
         while let Some(Reverse(hold)) = self.holds.peek().copied() {
-            if hold.until_ns > now_ns {
+            if hold.until_ns > by_ns {
                 break;
             }
             self.holds.pop();
             let next = slot(&ports, hold.port)
-                .and_then(|slot| slot.port.expired(hold.queue, hold.side, now_ns));
+                .and_then(|slot| slot.port.expired(hold.queue, hold.side, by_ns));
             if let Some(until_ns) = next {
-                self.holds.push(Reverse(Hold { until_ns: until_ns.max(now_ns + 1), ..hold }));
+                self.holds.push(Reverse(Hold { until_ns: until_ns.max(by_ns + 1), ..hold }));
             }
         }
     }
@@ -456,5 +517,32 @@ mod tests {
         }
         assert_eq!(worker.look_on(start_ns, WINDOW_NS), None);
         assert!(clock::now_ns() >= start_ns + WINDOW_NS, "or it is taken for looking on in vain");
+    }
+
+    #[test]
+    fn before_a_sleep_holds_end_that_would_end_during_it() {
+        let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
+        worker.note_lateness(50_000);
+        let now_ns = clock::now_ns();
+        for until_ns in [now_ns + 50_000, now_ns + 3_600_000_000_000] {
+            let port = PortId::new(0).unwrap();
+            worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+        }
+        worker.expire_holds(clock::now_ns().min(now_ns + 49_999));
+        assert_eq!(worker.holds.len(), 2, "awake it is back in time");
+        worker.expire_holds_before_sleep();
+        assert_eq!(worker.holds.len(), 1);
+    }
+
+    #[test]
+    fn timers_later_than_foreseen_are_counted() {
+        let worker_late_by = |late_ns: [u64; 3]| {
+            let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
+            late_ns.map(|late_ns| worker.note_lateness(late_ns));
+            let handle = worker.handle();
+            (handle.late_timers.get(), handle.timer_lead_ns.load(Ordering::Relaxed))
+        };
+        assert_eq!(worker_late_by([40_000, 45_000, 30_000]), (1, 56_246));
+        assert_eq!(worker_late_by([40_000, 60_000, 80_000]).0, 3);
     }
 }

@@ -26,6 +26,9 @@ pub const FRAME_LEN_MIN: u32 = 14;
 pub const HEAD_LEN: usize = 128;
 /// Most frames taken from one queue before the worker looks at the next.
 pub const BURST_MAX: usize = 64;
+/// A burst from a guest's queue ends with the frame that makes it as long as this (bytes): some tens of
+/// microseconds of copying, in which other queues and deadlines wait.
+pub const BURST_BYTES_MAX: u64 = 256 << 10;
 /// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
 pub const RX_MERGE_MAX: usize = 68;
 
@@ -105,10 +108,11 @@ pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
 /// Latency budget where the configuration says nothing.
 pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
-/// How late a worker usually comes to a deadline (ns): the timer's slack, a wake-up from sleep, the burst
-/// that it may be in the middle of. Holds end so much before the latency budget does, and a call that
-/// comes so much after it is no breach yet.
-pub const HOLD_TOLERANCE_NS: u64 = 20_000;
+/// What is left of a latency budget for a worker's own work (ns): the burst that it may be in the middle of
+/// when a hold ends, and the call. What its timers are late comes on top, as it measures it.
+pub const HOLD_MARGIN_NS: u64 = 20_000;
+/// How much before a deadline a worker may set the timer for it (ns), however late its timers fire.
+pub const TIMER_LEAD_NS_MAX: u64 = 100_000;
 /// Largest `rx_frames`: as many as the largest ring has buffers.
 pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
 

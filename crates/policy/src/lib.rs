@@ -8,6 +8,7 @@
 //! - [`aggregation`]: when frames that gather for a guest are due as a whole.
 //! - [`budget`]: how a latency budget is split between the uplink and the guests' queues.
 //! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
+//! - [`lateness`]: how much earlier than a deadline to set the timer for it.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
@@ -17,6 +18,7 @@ pub mod aggregation;
 pub mod budget;
 pub mod costs;
 mod hold_off;
+pub mod lateness;
 pub mod moderation;
 pub mod pace;
 pub mod steering;

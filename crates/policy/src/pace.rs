@@ -11,7 +11,7 @@
 //! at once. A sender that waits for answers before it sends more would get slower by that; it is
 //! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
 
-use weir_limits::HOLD_TOLERANCE_NS;
+use weir_limits::HOLD_MARGIN_NS;
 
 use crate::hold_off::HoldOff;
 
@@ -41,7 +41,7 @@ const PERIODS_TO_FORGET: u32 = 256;
 /// nine tenths of it, and what a timer may be late is left. A hold counts from the earliest time at which
 /// a frame may have come, so that it has what a nap leaves.
 pub const fn nap_ns_max(budget_ns: u64) -> u64 {
-    let (share, rest) = (budget_ns / 10 * 9, budget_ns.saturating_sub(HOLD_TOLERANCE_NS));
+    let (share, rest) = (budget_ns / 10 * 9, budget_ns.saturating_sub(HOLD_MARGIN_NS));
     let share = if share < rest { share } else { rest };
     if share <= POLL_NS_MAX {
         // Not worth a sleep.

@@ -1,7 +1,7 @@
 //! When an interface's guest is called: what a user sets of it, and what comes of that.
 
 use weir_engine::stats::TimesSummary;
-use weir_limits::HOLD_TOLERANCE_NS;
+use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings};
 
 /// When to call a guest.
@@ -46,7 +46,7 @@ impl CallPolicy {
 /// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
 /// sender's ring while a worker napped is a part of it.
 pub(crate) const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
-    latency_budget_ns.saturating_sub(HOLD_TOLERANCE_NS)
+    latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
 }
 
 /// What a receive queue's policy does now, and what came of it since the interface was made.

@@ -3,7 +3,6 @@
 
 use weir_engine::PortCounters;
 use weir_engine::stats::{BreachReason, Times};
-use weir_limits::HOLD_TOLERANCE_NS;
 use weir_policy::moderation::{Batch, Delivery};
 
 use crate::calls::CallPolicy;
@@ -56,12 +55,13 @@ impl Deadline {
         self.until_ns = None;
     }
 
-    /// A timer has fired. Whether the deadline has passed; else when to ask again, if a timer is to be
-    /// set for that.
-    pub(crate) fn fired(&mut self, now_ns: u64) -> Result<(), Option<u64>> {
+    /// All timers up to `by_ns` have fired, or count as if they had. Whether the deadline has passed by
+    /// then; else when to ask again, if a timer is to be set for that.
+    pub(crate) fn fired(&mut self, by_ns: u64) -> Result<(), Option<u64>> {
+        self.timer_ns.take_if(|timer_ns| *timer_ns <= by_ns);
         match self.until_ns {
             None => Err(None),
-            Some(until_ns) if until_ns > now_ns => Err(self.set(until_ns, now_ns)),
+            Some(until_ns) if until_ns > by_ns => Err(self.set(until_ns, by_ns)),
             Some(_) => Ok(()),
         }
     }
@@ -149,10 +149,10 @@ impl Hold {
             // It was looking when they became visible, or has looked since.
             Delivery::Suppressed | Delivery::Polled => pending.since_ns,
         };
-        let latest_ns =
-            pending.arrived_ns.saturating_add(self.budget_ns).saturating_add(HOLD_TOLERANCE_NS);
-        if told_ns > latest_ns {
-            counters.breached(reason(&pending, until_ns, latest_ns, now_ns));
+        let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
+        // A frame that waited for buffers was not held: its sender's `parked` counts it.
+        if told_ns > latest_ns && !pending.parked {
+            counters.breached(reason(&pending, until_ns, latest_ns));
         }
     }
 
@@ -165,13 +165,11 @@ impl Hold {
 }
 
 #[cold]
-fn reason(pending: &Pending, until_ns: Option<u64>, latest_ns: u64, now_ns: u64) -> BreachReason {
-    let late = |until_ns: u64| until_ns.saturating_add(HOLD_TOLERANCE_NS) < now_ns;
+fn reason(pending: &Pending, until_ns: Option<u64>, latest_ns: u64) -> BreachReason {
     match until_ns {
-        _ if pending.parked => BreachReason::Parked,
         _ if pending.since_ns > latest_ns => BreachReason::ForwardedLate,
         None => BreachReason::ForwardedLate,
-        Some(until_ns) if late(until_ns) => BreachReason::AskedLate,
+        Some(until_ns) if until_ns <= latest_ns => BreachReason::AskedLate,
         Some(_) => BreachReason::Policy,
     }
 }
@@ -217,6 +215,15 @@ mod tests {
     }
 
     #[test]
+    fn a_timer_that_was_taken_for_fired_ahead_of_its_time_is_not_relied_on() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.fired(120), Ok(()), "the worker is not back before 120");
+        deadline.clear();
+        assert_eq!(deadline.set(150, 60), Some(150), "though 100 is yet to come");
+    }
+
+    #[test]
     fn a_timer_that_never_fired_is_not_relied_on() {
         let mut deadline = Deadline::default();
         assert_eq!(deadline.set(100, 0), Some(100));
@@ -243,12 +250,12 @@ mod tests {
 
     #[test]
     fn every_breach_is_counted_once_with_its_reason() {
-        let latest_ns = BUDGET_NS + HOLD_TOLERANCE_NS;
-        assert_eq!(breaches(1_000, Some(BUDGET_NS), latest_ns, false), []);
+        let (latest_ns, until_ns) = (BUDGET_NS, Some(BUDGET_NS - 1_000));
+        assert_eq!(breaches(1_000, until_ns, latest_ns, false), []);
         let late = |reason| vec![(reason, 1)];
-        assert_eq!(breaches(0, Some(BUDGET_NS), latest_ns + 1, false), late("asked_late"));
+        assert_eq!(breaches(0, until_ns, latest_ns + 1, false), late("asked_late"));
         assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, false), late("forwarded_late"));
-        assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, true), late("parked"));
+        assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, true), [], "it was not held");
         let past = 2 * BUDGET_NS;
         assert_eq!(breaches(0, Some(past), past, false), late("policy"));
     }
@@ -258,9 +265,9 @@ mod tests {
         let counters = PortCounters::default();
         let mut held = hold();
         held.add(200_000, &batch(199_000), 1, false);
-        held.add(201_000, &batch(1_000), 1, true);
+        held.add(201_000, &batch(1_000), 1, false);
         held.told(202_000, Delivery::Called, false, &counters);
-        assert_eq!(counters.breaches().collect::<Vec<_>>(), [("parked", 1)]);
+        assert_eq!(counters.breaches().collect::<Vec<_>>(), [("forwarded_late", 1)]);
     }
 
     #[test]

@@ -385,11 +385,11 @@ impl Port for VhostPort {
         })
     }
 
-    fn expired(&self, queue: usize, side: Side, now_ns: u64) -> Option<u64> {
+    fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
         let pair = self.pairs.get(queue)?;
         match side {
-            Side::Rx => lock(&pair.rx).expired(queue, now_ns, &self.counters),
-            Side::Tx => lock(&pair.tx).expired(queue, now_ns, &self.counters),
+            Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
+            Side::Tx => lock(&pair.tx).expired(queue, by_ns, &self.counters),
         }
     }
 

@@ -344,14 +344,14 @@ impl RxQueue {
     pub(crate) fn expired(
         &mut self,
         index: usize,
-        now_ns: u64,
+        by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.hold.deadline.fired(now_ns) {
+        if let Err(ask_at) = self.hold.deadline.fired(by_ns) {
             return ask_at;
         }
-        let verdict = self.moderation.expired(now_ns);
-        self.act(index, verdict, now_ns, counters)
+        let verdict = self.moderation.expired(by_ns);
+        self.act(index, verdict, by_ns, counters)
     }
 
     /// Gives a held call now, before the ring stops or the policy changes.

@@ -14,9 +14,9 @@ use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
-use weir_limits::{BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
+use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
 use weir_policy::moderation::{Completions, Verdict};
-use weir_ring::{Chain, Pieces, RingError, Token};
+use weir_ring::{Chain, DeviceRing, Pieces, RingError, Token};
 
 use crate::calls::CallPolicy;
 use crate::error::StopReason;
@@ -207,14 +207,14 @@ impl TxQueue {
     pub(crate) fn expired(
         &mut self,
         index: usize,
-        now_ns: u64,
+        by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.deadline.fired(now_ns) {
+        if let Err(ask_at) = self.deadline.fired(by_ns) {
             return ask_at;
         }
-        match self.completions.as_mut().map(|completions| completions.expired(now_ns)) {
-            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, now_ns),
+        match self.completions.as_mut().map(|completions| completions.expired(by_ns)) {
+            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, by_ns),
             _ => {
                 self.call(index, counters);
                 None
@@ -321,11 +321,29 @@ fn fill_new<'m>(
     device.refill()?;
     device.fetch_ahead(BURST_MAX as u16);
     let Burst { chains, pieces, .. } = burst;
+    let mut bytes = 0;
     device.take_readable_burst(BURST_MAX as u16, memory, pieces, |chain, pieces| {
+        bytes += u64::from(chain.len);
         chains.push(note(chain, pieces));
     })?;
+    if bytes > BURST_BYTES_MAX {
+        give_back_rest(device, chains);
+    }
     burst.add_chains(features.vnet_len(), now_ns, |error| refused(error, counters))?;
     Ok(burst.chains.len())
+}
+
+/// Leaves for the next burst what would make this one too long.
+#[cold]
+fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain>) {
+    let mut bytes = 0;
+    let within = chains.iter().take_while(|chain| {
+        let room = bytes < BURST_BYTES_MAX;
+        bytes += u64::from(chain.len);
+        room
+    });
+    let kept = within.count();
+    device.give_back(chains.drain(kept..).map(|chain| chain.token.into()));
 }
 
 /// Frames that waited, oldest first; those that waited too long are dropped.

@@ -66,6 +66,8 @@ impl Switch {
                     wakeups: worker.wakeups,
                     bursts: worker.bursts,
                     cpu_ns: worker.cpu_ns.unwrap_or(0),
+                    timer_lead_ns: worker.timer_lead_ns,
+                    late_timers: worker.late_timers,
                 })
                 .collect(),
             stages: StageStats::of_this_process(),

@@ -122,7 +122,8 @@ pub trait Moderation: Send + fmt::Debug {
     /// verdict is for all of them together.
     fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict;
 
-    /// The deadline given by the last [`Verdict::HoldUntil`] has passed with frames still pending.
+    /// The deadline given by the last [`Verdict::HoldUntil`] has passed with frames still pending, or will
+    /// have before anyone can ask again: `now_ns` may lie ahead by that, and later times before it.
     fn expired(&mut self, now_ns: u64) -> Verdict;
 
     /// Everything published so far has reached the guest; nothing is pending and no deadline stands.

@@ -2,7 +2,7 @@
 
 use super::session::drops;
 use super::*;
-use weir_limits::PARKED_MAX;
+use weir_limits::{BURST_BYTES_MAX, PARKED_MAX};
 use weir_wire::vnet;
 
 #[test]
@@ -45,6 +45,32 @@ fn one_burst_is_one_call() {
         }
         assert_eq!(b.port.counters().rx[0].calls.get() - calls, 1);
         assert_eq!(b.calls(0), 1);
+    }
+}
+
+#[test]
+fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
+    const LEN: usize = 65_000;
+    const FRAMES: usize = 12;
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let bursts = || -> u64 { switch.engine.workers().iter().map(|worker| worker.bursts).sum() };
+        let before = bursts();
+        for slot in 0..FRAMES {
+            let sent = frame(&a, Some(&b), LEN, slot as u8);
+            a.offer(slot as u64, &VnetHdr::default(), &sent);
+        }
+        a.send_now();
+        for number in 0..FRAMES {
+            let (vnet, arrived) = b.wait_received();
+            assert_eq!((arrived.len(), usize::from(arrived[LEN - 1])), (LEN, number));
+            b.post(vnet.num_buffers);
+        }
+        a.reap();
+        let longest = (BURST_BYTES_MAX as usize).div_ceil(LEN);
+        assert!(bursts() - before >= FRAMES.div_ceil(longest) as u64);
     }
 }
 
