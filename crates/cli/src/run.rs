@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use weir_engine::Options;
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
@@ -92,7 +93,11 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     // Nobody asks this switch for an interface by name or path: it has one of each kind.
     let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
     let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
-    let switch = Switch::empty(1, LatencyBudget::DEFAULT, nowhere.clone())?;
+    let switch = Switch::empty(
+        Options { workers: 1, ..Options::default() },
+        LatencyBudget::DEFAULT,
+        nowhere.clone(),
+    )?;
     switch.add_uplink(&UplinkConfig {
         name: name("host"),
         kind: UplinkKind::Tap { interface: args.tap.clone(), queues: args.queues },

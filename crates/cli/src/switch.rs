@@ -1,12 +1,13 @@
 //! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
 //! socket can do to them while it runs.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use miette::Diagnostic;
-use weir_engine::{Engine, PortCounters, stages};
+use weir_engine::{Engine, Execution, Options, PortCounters, Realization, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_port_packet::{PacketOptions, PacketSocket};
@@ -15,8 +16,8 @@ use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    CallsError, Config, LatencyBudget, PortName, SocketMode, SocketPath, SocketRole, UplinkConfig,
-    UplinkKind, VifChanges, VifConfig, Workers,
+    self, CallsError, Config, LatencyBudget, PortName, SocketMode, SocketPath, SocketRole,
+    SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -80,7 +81,7 @@ impl Switch {
     /// [`SwitchError`]
     pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
         let switch = Self::empty(
-            worker_count(config.switch.workers),
+            engine_options(&config.switch),
             config.switch.latency_budget,
             config.switch.control.clone(),
         )?;
@@ -98,11 +99,16 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::Start`]
     pub fn empty(
-        workers: usize,
+        options: Options,
         latency_budget: LatencyBudget,
         control: SocketPath,
     ) -> Result<Arc<Self>, SwitchError> {
-        let engine = Engine::start(workers).map_err(SwitchError::Start)?;
+        let engine = Engine::start_with(options).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied if options.execution == Execution::RtThreads => {
+                SwitchError::RealTime(source)
+            }
+            _ => SwitchError::Start(source),
+        })?;
         let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let manager = manager::Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let started = Instant::now();
@@ -358,6 +364,20 @@ fn meet(
             (Endpoint::Listener(listener), Some(bound))
         }
     })
+}
+
+fn engine_options(config: &SwitchConfig) -> Options {
+    let execution = match config.execution {
+        config::Execution::Tasklet => Execution::Tasklet,
+        config::Execution::Threads => Execution::Threads,
+        config::Execution::RtThreads => Execution::RtThreads,
+    };
+    let realization = match config.realization {
+        config::Realization::Adaptive => Realization::Adaptive,
+        config::Realization::Shared => Realization::Shared,
+        config::Realization::Dedicated => Realization::Dedicated,
+    };
+    Options { execution, realization, workers: worker_count(config.workers) }
 }
 
 /// `auto`: a core of every two, since guests run beside the switch; a worker that has nothing to do

@@ -6,19 +6,27 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use thread_priority::{
+    Error as PriorityError, RealtimeThreadSchedulePolicy, ScheduleParams, ThreadPriority,
+    ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
 use weir_fabric::{Fabric, PortConfig, PortError, PortId};
+use weir_limits::WORKERS_MAX;
 
+use crate::crew::{Crew, Execution, Options, Roster};
+use crate::dispatcher::{Dispatcher, Moved};
 use crate::poller::{QueueRef, Watch};
 use crate::port::Port;
 use crate::shared::{Shared, WorkerHandle};
 use crate::stats::PortCounters;
-use crate::switch::{Ports, Slot};
+use crate::switch::{Ports, Slot, slot};
 use crate::worker::Worker;
 
 /// A running switch. Dropping it stops the workers.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    dispatcher: Mutex<Dispatcher>,
 }
 
 /// What a worker has done.
@@ -37,19 +45,58 @@ pub struct WorkerStats {
 }
 
 impl Engine {
-    /// Starts `workers` workers and no port.
+    /// Starts `workers` workers, which share their work, and no port.
     pub fn start(workers: usize) -> io::Result<Arc<Self>> {
-        let shared = Arc::new(Shared::new(workers.max(1))?);
-        let engine =
-            Arc::new(Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) });
-        for index in 0..shared.workers.len() {
-            let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new()
-                .name(format!("weir-worker-{index}"))
-                .spawn(move || Worker::new(shared, index).run())?;
-            engine.threads.lock().unwrap_or_else(|e| e.into_inner()).push(thread);
+        Self::start_with(Options { workers, ..Options::default() })
+    }
+
+    /// Starts the workers, and no port.
+    ///
+    /// # Errors
+    /// Of making threads, epoll sets and eventfds; [`io::ErrorKind::PermissionDenied`] where real-time
+    /// threads are asked for and not allowed.
+    pub fn start_with(options: Options) -> io::Result<Arc<Self>> {
+        let workers = options.workers.clamp(1, WORKERS_MAX);
+        let options = Options { workers, ..options };
+        if options.execution == Execution::RtThreads {
+            // By a thread that ends: this one is not to become a real-time thread.
+            let tried = std::thread::Builder::new().spawn(become_real_time)?.join();
+            tried.map_err(|_| io::Error::other("the attempt panicked"))??;
+        }
+        let engine = Arc::new(Self {
+            shared: Arc::new(Shared::new(options)?),
+            threads: Mutex::default(),
+            dispatcher: Mutex::new(Dispatcher::new(options)),
+        });
+        if !options.per_pair() {
+            for _ in 0..workers {
+                engine.hire()?;
+            }
         }
         Ok(engine)
+    }
+
+    /// Starts one worker more, and says its number; `None` if there are as many as there may be.
+    fn hire(&self) -> io::Result<Option<usize>> {
+        let mut threads = self.threads.lock().unwrap_or_else(|e| e.into_inner());
+        let Some((index, handle)) = self.shared.crew.add()? else { return Ok(None) };
+        let shared = Arc::clone(&self.shared);
+        let real_time = self.shared.crew.options.execution == Execution::RtThreads;
+        let run = move || {
+            if real_time && let Err(error) = become_real_time() {
+                // It was allowed at the start.
+                tracing::warn!(worker = index, %error, "an ordinary thread: no real-time priority");
+            }
+            Worker::new(shared, index, handle).run();
+        };
+        let thread = std::thread::Builder::new().name(format!("weir-worker-{index}")).spawn(run)?;
+        threads.push(thread);
+        Ok(Some(index))
+    }
+
+    /// How its work is done.
+    pub fn options(&self) -> Options {
+        self.shared.crew.options
     }
 
     /// The forwarding rules.
@@ -66,7 +113,8 @@ impl Engine {
         let id = self.shared.fabric.add_port(config)?;
         let counters = Arc::new(PortCounters::default());
         let port = make(id, Arc::clone(&counters));
-        let slot = Slot { port: Arc::clone(&port) as Arc<dyn Port>, counters };
+        let pairs = Arc::default();
+        let slot = Slot { port: Arc::clone(&port) as Arc<dyn Port>, counters, pairs };
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if ports.len() <= id.index() {
@@ -80,49 +128,98 @@ impl Engine {
 
     /// Takes a port out. Bursts under way may still reach it until they end.
     pub fn remove_port(&self, id: PortId) {
+        let mut gone = None;
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
-            if let Some(slot) = ports.get_mut(id.index()) {
-                *slot = None;
-            }
+            gone = ports.get_mut(id.index()).and_then(Option::take);
             ports
         });
+        if let Some(slot) = gone {
+            self.shared.crew.release(id, &slot.pairs);
+        }
         // A port that is not there was removed before: the same end.
         let _ = self.shared.fabric.remove_port(id);
     }
 
     /// Watches `kick` for a queue of a port, until the result is dropped.
+    ///
+    /// # Errors
+    /// Of adding it to a worker's epoll set, or of starting a worker for it; there is no such port.
     pub fn watch(&self, queue: QueueRef, kick: OwnedFd) -> io::Result<Watch> {
-        self.worker_of(queue).poller.watch(kick, queue)
+        self.with_worker(queue, |roster, worker| Crew::watch(roster, worker, queue, kick))?
     }
 
     /// Makes a queue's worker look at it without a kick.
     pub fn nudge(&self, queue: QueueRef) {
-        self.worker_of(queue).poller.nudge(queue);
+        // A port that is gone has nothing to look at.
+        let _ = self.with_worker(queue, |_, worker| worker.poller.nudge(queue));
     }
 
     /// Both queues of a pair have one worker.
-    fn worker_of(&self, queue: QueueRef) -> &WorkerHandle {
-        let workers = &self.shared.workers;
-        &workers[(queue.port.index() + queue.queue) % workers.len()]
+    fn with_worker<T>(
+        &self,
+        queue: QueueRef,
+        then: impl FnOnce(&mut Roster, &WorkerHandle) -> T,
+    ) -> io::Result<T> {
+        let crew = &self.shared.crew;
+        let mut roster = crew.roster();
+        // Under the lock: a port that has been removed gets no worker any more.
+        let ports = self.shared.ports.load();
+        let pair = slot(&ports, queue.port).and_then(|slot| slot.pairs.get(queue.queue));
+        let pair = pair.ok_or_else(|| io::Error::other("there is no such queue"))?;
+        let worker = crew.worker_of(&mut roster, pair, queue, || self.hire())?;
+        Ok(then(&mut roster, worker))
+    }
+
+    /// Whether queues move between workers by load: then [`Engine::dispatch`] is to be called
+    /// regularly while there is traffic.
+    pub fn dispatches(&self) -> bool {
+        self.shared.crew.options.aim().is_some()
+    }
+
+    /// Moves queues between workers, by how busy they kept them since the last call.
+    pub fn dispatch(&self, now_ns: u64) {
+        let mut dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
+        dispatcher.step(&self.shared, now_ns);
+    }
+
+    /// The last queues that moved, oldest first, and how many have in all.
+    pub fn moved(&self) -> (Vec<Moved>, u64) {
+        let dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
+        dispatcher.moved()
+    }
+
+    /// Gives a pair of queues to another worker, while traffic flows.
+    ///
+    /// # Errors
+    /// Of watching its kick there; nothing has changed then.
+    pub fn assign(&self, port: PortId, queue: usize, worker: usize) -> io::Result<()> {
+        let ports = self.shared.ports.load();
+        let Some(slot) = slot(&ports, port) else { return Ok(()) };
+        self.shared.crew.assign(&slot.pairs, port, queue, worker)
+    }
+
+    /// The worker that a pair of queues has.
+    pub fn worker_of(&self, port: PortId, queue: usize) -> Option<usize> {
+        slot(&self.shared.ports.load(), port)?.pairs.get(queue)?.worker()
     }
 
     /// What each worker has done.
     pub fn workers(&self) -> Vec<WorkerStats> {
-        let stats = |worker: &WorkerHandle| WorkerStats {
+        let stats = |worker: &Arc<WorkerHandle>| WorkerStats {
             wakeups: worker.wakeups.get(),
             bursts: worker.bursts.get(),
             cpu_ns: thread_cpu_ns(worker.thread_id.load(Ordering::Relaxed)),
             timer_lead_ns: worker.timer_lead_ns.load(Ordering::Relaxed),
             late_timers: worker.late_timers.get(),
         };
-        self.shared.workers.iter().map(stats).collect()
+        self.shared.crew.iter().map(stats).collect()
     }
 
     /// Times that workers woke from sleep, all together. While it stands still there is no traffic, or
     /// so much that no worker sleeps.
     pub fn wakeups(&self) -> u64 {
-        self.shared.workers.iter().map(|worker| worker.wakeups.get()).sum()
+        self.shared.crew.iter().map(|worker| worker.wakeups.get()).sum()
     }
 
     /// Makes [`Engine::bell`] ring when a worker wakes from sleep, once. For one thread at a time, which
@@ -146,7 +243,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        for worker in &self.shared.workers {
+        for worker in self.shared.crew.iter() {
             worker.poller.wake();
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(|e| e.into_inner()));
@@ -155,6 +252,18 @@ impl Drop for Engine {
             let _ = thread.join();
         }
     }
+}
+
+/// Makes this a thread that only other real-time threads preempt, of the lowest priority that there is.
+fn become_real_time() -> io::Result<()> {
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    let priority = ThreadPriority::from_posix(ScheduleParams { sched_priority: 1 });
+    set_thread_priority_and_policy(thread_native_id(), priority, policy).map_err(
+        |error| match error {
+            PriorityError::OS(code) => io::Error::from_raw_os_error(code),
+            other => io::Error::other(format!("{other:?}")),
+        },
+    )
 }
 
 /// CPU time (ns) of a thread of this process; `None` when it has ended or the kernel does not say.
@@ -170,7 +279,6 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
-    use crate::port::Side;
 
     fn rings(engine: &Engine, timeout: Option<&Timespec>) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(engine.bell(), PollFlags::IN)];
@@ -181,18 +289,18 @@ mod tests {
     fn the_bell_rings_once_when_a_worker_wakes_up() {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let engine = Engine::start(2).unwrap();
-        let queue = QueueRef { port: PortId::new(1).unwrap(), queue: 0, side: Side::Tx };
+        let wake = || engine.shared.crew.iter().for_each(|worker| worker.poller.wake());
         let seen = engine.wakeups();
         assert!(engine.ring_at_traffic(seen));
         assert!(!rings(&engine, Some(&NOW)));
-        engine.nudge(queue);
+        wake();
         assert!(rings(&engine, None));
         assert!(engine.wakeups() > seen);
         // Who has not seen that wake-up is not to wait for the next.
         assert!(!engine.ring_at_traffic(seen));
         assert!(!rings(&engine, Some(&NOW)));
         let woken = engine.wakeups();
-        engine.nudge(queue);
+        wake();
         while engine.wakeups() == woken {
             std::thread::yield_now();
         }

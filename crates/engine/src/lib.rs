@@ -14,6 +14,8 @@
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
+//! | `crew.rs` | the workers, and which of them has which queues |
+//! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
 //! | `shared.rs` | what workers share |
 //!
@@ -23,6 +25,8 @@
 mod activity;
 pub mod burst;
 pub mod clock;
+mod crew;
+mod dispatcher;
 pub mod egress;
 mod engine;
 mod flow;
@@ -35,6 +39,8 @@ pub mod stats;
 mod switch;
 mod worker;
 
+pub use crew::{Execution, Options, Pair, Pairs, Realization};
+pub use dispatcher::Moved;
 pub use engine::{Engine, WorkerStats, thread_cpu_ns};
 pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};

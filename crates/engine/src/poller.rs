@@ -4,8 +4,8 @@
 //! end), and each write to it is one event. So it is with the timer, which setting it again resets.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -83,18 +83,45 @@ pub(crate) enum Woken {
 }
 
 /// A descriptor that is watched for as long as this lives.
+pub struct Watch(#[expect(dead_code, reason = "watched while it is held")] Arc<Watched>);
+
+impl Watch {
+    pub(crate) fn new(watched: Arc<Watched>) -> Self {
+        Self(watched)
+    }
+}
+
+/// A descriptor in a worker's epoll set.
 ///
 /// Closing it is not enough to forget it: the front end has a copy of the same open file, which
 /// would keep the registration.
-pub struct Watch {
+pub(crate) struct Watched {
     fd: OwnedFd,
-    poller: Arc<Poller>,
+    queue: QueueRef,
+    poller: Mutex<Arc<Poller>>,
 }
 
-impl Drop for Watch {
+impl Watched {
+    fn poller(&self) -> MutexGuard<'_, Arc<Poller>> {
+        self.poller.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Watches it in another worker's set. If it is readable, an event comes there at once.
+    pub(crate) fn move_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
+        let mut current = self.poller();
+        if Arc::ptr_eq(&current, poller) {
+            return Ok(());
+        }
+        poller.add(&self.fd, self.queue)?;
+        current.remove(&self.fd);
+        *current = Arc::clone(poller);
+        Ok(())
+    }
+}
+
+impl Drop for Watched {
     fn drop(&mut self) {
-        // It was added and is still open: this fails only if the kernel has forgotten it already.
-        let _ = epoll::delete(&self.poller.epoll, &self.fd);
+        self.poller().remove(&self.fd);
     }
 }
 
@@ -111,10 +138,24 @@ impl Poller {
     }
 
     /// Watches `fd` as the kick of `queue`. If it is readable already, an event comes at once.
-    pub(crate) fn watch(self: &Arc<Self>, fd: OwnedFd, queue: QueueRef) -> io::Result<Watch> {
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        fd: OwnedFd,
+        queue: QueueRef,
+    ) -> io::Result<Arc<Watched>> {
+        self.add(&fd, queue)?;
+        Ok(Arc::new(Watched { fd, queue, poller: Mutex::new(Arc::clone(self)) }))
+    }
+
+    fn add(&self, fd: &OwnedFd, queue: QueueRef) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, fd.as_fd(), epoll::EventData::new_u64(queue.encode()), flags)?;
-        Ok(Watch { fd, poller: Arc::clone(self) })
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), flags)?;
+        Ok(())
+    }
+
+    fn remove(&self, fd: &OwnedFd) {
+        // It was added and is still open: this fails only if the kernel has forgotten it already.
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Makes the worker look at `queue` as if a kick had come.

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use weir_fabric::Fabric;
 
 use crate::activity::Activity;
+use crate::crew::{Crew, Options};
 use crate::poller::Poller;
 use crate::stats::Counter;
 use crate::switch::Ports;
@@ -15,17 +16,17 @@ use crate::switch::Ports;
 pub(crate) struct Shared {
     pub(crate) fabric: Fabric,
     pub(crate) ports: ArcSwap<Ports>,
-    pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) crew: Crew,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
 }
 
 impl Shared {
-    pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(options: Options) -> std::io::Result<Self> {
         Ok(Self {
             fabric: Fabric::new(),
             ports: ArcSwap::default(),
-            workers: (0..workers).map(|_| WorkerHandle::new()).collect::<Result<_, _>>()?,
+            crew: Crew::new(options),
             activity: Activity::new()?,
             stopping: AtomicBool::new(false),
         })
@@ -36,7 +37,7 @@ impl Shared {
     /// A worker parks frames, counts them in `stalled`, and looks at `retry` before it sleeps; here it
     /// is the other way round, so that one of the two sees the other.
     pub(crate) fn retry_everywhere(&self, me: usize) {
-        for (index, worker) in self.workers.iter().enumerate() {
+        for (index, worker) in self.crew.iter().enumerate() {
             worker.retry.store(true, Ordering::SeqCst);
             if worker.stalled.load(Ordering::SeqCst) > 0 && index != me {
                 worker.poller.wake();

@@ -7,6 +7,7 @@ use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
+use crate::crew::Pairs;
 use crate::flow::symmetric_hash;
 use crate::port::{Outgoing, Port, Side};
 use crate::stages::{self, Stage};
@@ -19,6 +20,8 @@ pub struct Slot {
     pub port: Arc<dyn Port>,
     /// What it counts.
     pub counters: Arc<PortCounters>,
+    /// Which workers have its queues.
+    pub pairs: Arc<Pairs>,
 }
 
 /// All ports, by number. Replaced as a whole; workers hold a snapshot for one round.

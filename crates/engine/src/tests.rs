@@ -5,16 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use weir_fabric::{MacCheck, PortConfig, PortId};
 use weir_guestmem::HostBuffer;
-use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
+use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT};
 
 use weir_wire::OffloadCaps;
 
 use crate::burst::{Burst, Scratch, TakenChain};
+use crate::crew::Options;
 use crate::egress::{Emitted, Packet, Put};
 use crate::gro::EgressList;
-use crate::shared::Shared;
+use crate::shared::{Shared, WorkerHandle};
 use crate::worker::Worker;
 use crate::*;
 
@@ -42,6 +44,12 @@ struct FakePort {
     panics_on_delivery: bool,
     budget_ns: u64,
     failed: AtomicBool,
+    /// Held for a burst, as a port holds its queue's lock.
+    serving: Mutex<()>,
+    /// It can be looked at.
+    peeks: bool,
+    /// Times that a kick was asked for.
+    armed: AtomicUsize,
 }
 
 impl FakePort {
@@ -62,6 +70,9 @@ impl FakePort {
             panics_on_delivery: false,
             budget_ns: LATENCY_BUDGET_NS_DEFAULT,
             failed: AtomicBool::new(false),
+            serving: Mutex::default(),
+            peeks: false,
+            armed: AtomicUsize::new(0),
         }
     }
 }
@@ -76,9 +87,14 @@ impl Port for FakePort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         assert!(!self.panics, "a port with a bug");
+        let _burst = self.serving.lock().unwrap();
         let mut waiting = self.waiting.lock().unwrap();
         let frames: Vec<_> = match what {
-            Take::New => self.to_send.lock().unwrap().drain(..).collect(),
+            Take::New => {
+                let mut to_send = self.to_send.lock().unwrap();
+                let count = to_send.len().min(BURST_MAX);
+                to_send.drain(..count).collect()
+            }
             Take::Parked => waiting.drain(..).collect(),
         };
         let buffer = HostBuffer::new(1 << 16);
@@ -99,8 +115,8 @@ impl Port for FakePort {
         waiting.extend(burst.parked.iter().map(|p| frames[usize::from(p.frame)].clone()));
         let taken = Taken {
             frames: frames.len(),
-            more: false,
-            peek: false,
+            more: !self.to_send.lock().unwrap().is_empty(),
+            peek: self.peeks,
             parked: waiting.len(),
             parked_more: false,
             parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
@@ -150,6 +166,11 @@ impl Port for FakePort {
     }
 
     fn arm_tx(&self, _queue: usize) -> bool {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        !self.to_send.lock().unwrap().is_empty()
+    }
+
+    fn peek_tx(&self, _queue: usize) -> bool {
         !self.to_send.lock().unwrap().is_empty()
     }
 
@@ -250,7 +271,7 @@ fn a_deadline_outlives_a_panic_behind_it_in_the_same_burst() {
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("b is asked", || b.expired.lock().unwrap().is_some());
     assert!(a.failed.load(Ordering::SeqCst), "whose frame it was");
-    assert_eq!(numbers(&broken), []);
+    assert!(numbers(&broken).is_empty());
 }
 
 #[test]
@@ -259,10 +280,11 @@ fn naps_are_within_the_budget_of_whoever_may_receive() {
         let mut port = FakePort::new(PortId::new(id).unwrap());
         port.budget_ns = budget_ns;
         port.rx_queues = AtomicUsize::new(rx_queues);
-        Some(Slot { port: Arc::new(port), counters: Arc::default() })
+        Some(Slot { port: Arc::new(port), counters: Arc::default(), pairs: Arc::default() })
     };
-    let shared = Arc::new(Shared::new(1).unwrap());
-    let mut worker = Worker::new(Arc::clone(&shared), 0);
+    let shared = Arc::new(Shared::new(Options::default()).unwrap());
+    let handle = Arc::new(WorkerHandle::new().unwrap());
+    let mut worker = Worker::new(Arc::clone(&shared), 0, handle);
     shared.ports.store(Arc::new(vec![port(0, 900, 1), None, port(2, 100, 0), port(3, 500, 1)]));
     assert_eq!(worker.smallest_budget_ns(SECOND_NS), 500, "the one of 100 receives nothing");
     shared.ports.store(Arc::new(vec![port(0, 300, 1)]));
@@ -386,5 +408,139 @@ fn a_port_that_was_removed_gets_nothing_and_its_number_is_free_again() {
     let c = add(&engine, |_| {});
     send(&engine, &a, [frame(1, 0xff, 8)]);
     eventually("c has the later one", || numbers(&c).contains(&8));
-    assert_eq!(numbers(&b), []);
+    assert!(numbers(&b).is_empty());
+}
+
+/// `a` sends numbered frames to `b` while its queue goes round all workers.
+fn send_under_moves(engine: &Engine, a: &Arc<FakePort>, b: &Arc<FakePort>, frames: usize) {
+    send(engine, b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(a) == [0]);
+    let workers = engine.workers().len();
+    for n in 0..frames {
+        send(engine, a, [frame(1, 2, n as u8)]);
+        engine.assign(a.id, 0, n % workers).unwrap();
+    }
+    eventually("all arrive", || numbers(b).len() == frames);
+    assert!(numbers(b).iter().enumerate().all(|(n, number)| n as u8 == *number));
+}
+
+#[test]
+fn a_queue_that_moves_between_workers_loses_and_reorders_nothing() {
+    for workers in [2, 3] {
+        let engine = Engine::start(workers).unwrap();
+        let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+        send_under_moves(&engine, &a, &b, 5_000);
+        let busy = engine.workers().iter().filter(|worker| worker.bursts > 0).count();
+        assert_eq!(busy, workers, "all have served it");
+    }
+}
+
+#[test]
+fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_then() {
+    let engine = Engine::start(2).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(0, Ordering::SeqCst);
+    send(&engine, &a, (1..=5).map(|n| frame(1, 2, n)));
+    eventually("all wait", || a.waiting.lock().unwrap().len() == 5);
+    let before = engine.worker_of(a.id, 0).unwrap();
+    engine.assign(a.id, 0, 1 - before).unwrap();
+    b.room.store(100, Ordering::SeqCst);
+    engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Rx });
+    eventually("all arrive", || numbers(&b) == [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn kicks_follow_their_queue() {
+    let engine = Engine::start(2).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    let kick = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let queue = QueueRef { port: a.id, queue: 0, side: Side::Tx };
+    let watch = engine.watch(queue, kick.try_clone().unwrap()).unwrap();
+    for n in 1..=20u8 {
+        let to = usize::from(n % 2);
+        engine.assign(a.id, 0, to).unwrap();
+        assert_eq!(engine.worker_of(a.id, 0), Some(to));
+        // The nudge that comes with it has been dealt with.
+        std::thread::sleep(Duration::from_millis(2));
+        let bursts = engine.workers()[to].bursts;
+        a.to_send.lock().unwrap().push_back(frame(1, 0xff, n));
+        rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
+        eventually("it arrives", || numbers(&b).len() == usize::from(n));
+        eventually("by the right worker", || engine.workers()[to].bursts == bursts + 1);
+    }
+    drop(watch);
+    a.to_send.lock().unwrap().push_back(frame(1, 0xff, 0));
+    rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(numbers(&b).len(), 20, "nobody watches any more");
+}
+
+#[test]
+fn each_pair_of_queues_has_a_thread_of_its_own_which_others_get_after_it() {
+    let options = Options { execution: Execution::Threads, ..Options::default() };
+    let engine = Engine::start_with(options).unwrap();
+    assert_eq!(engine.workers().len(), 0);
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("it arrives", || numbers(&b) == [7]);
+    send(&engine, &b, [frame(2, 0xff, 8)]);
+    eventually("it arrives", || numbers(&a) == [8]);
+    assert_ne!(engine.worker_of(a.id, 0), engine.worker_of(b.id, 0));
+    assert!(!engine.dispatches());
+    for n in 0..10 {
+        let c = add(&engine, |_| {});
+        send(&engine, &c, [frame(3, 0xff, n)]);
+        eventually("it arrives", || numbers(&b).contains(&n));
+        engine.remove_port(c.id);
+    }
+    assert_eq!(engine.workers().len(), 3, "the one of a port that is gone serves the next");
+}
+
+#[test]
+fn a_worker_with_a_core_of_its_own_looks_without_being_told() {
+    let options = Options { realization: Realization::Dedicated, workers: 1, ..Options::default() };
+    let engine = Engine::start_with(options).unwrap();
+    let (a, b) = (add(&engine, |port| port.peeks = true), add(&engine, |_| {}));
+    send(&engine, &a, [frame(1, 0xff, 1)]);
+    eventually("it arrives", || numbers(&b) == [1]);
+    let wakeups = engine.workers()[0].wakeups;
+    for n in 2..10 {
+        std::thread::sleep(Duration::from_millis(3));
+        a.to_send.lock().unwrap().push_back(frame(1, 0xff, n));
+        eventually("it arrives", || numbers(&b).last() == Some(&n));
+    }
+    assert_eq!(engine.workers()[0].wakeups, wakeups, "it never slept");
+    assert_eq!(a.armed.load(Ordering::SeqCst), 0, "nor asked for a kick");
+}
+
+#[test]
+fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
+    let options = Options { workers: 2, ..Options::default() };
+    let engine = Engine::start_with(options).unwrap();
+    let ports: Vec<_> = (0..4).map(|_| add(&engine, |_| {})).collect();
+    for (number, port) in ports.iter().enumerate() {
+        send(&engine, port, [frame(number as u8, 0xff, 0)]);
+    }
+    eventually("all are served", || ports.iter().all(|port| numbers(port).len() == 3));
+    let workers =
+        || -> Vec<_> { ports.iter().map(|port| engine.worker_of(port.id, 0).unwrap()).collect() };
+    assert_eq!(workers(), [0; 4], "one worker is enough");
+    let busy = |busy_ns: u64| {
+        let table = engine.shared.ports.load();
+        table.iter().flatten().for_each(|slot| slot.pairs[0].busy_ns.add(busy_ns));
+    };
+    engine.dispatch(SECOND_NS);
+    busy(SECOND_NS / 80);
+    engine.dispatch(SECOND_NS + SECOND_NS / 20);
+    let on_first = workers().iter().filter(|worker| **worker == 0).count();
+    assert_eq!(on_first, 2, "four queues that take a quarter of a core each");
+    assert_eq!(engine.moved().1, 2);
+    // And back, when there is little to do.
+    for step in 2..20 {
+        busy(SECOND_NS / 2_000);
+        engine.dispatch(SECOND_NS + step * SECOND_NS / 20);
+    }
+    assert!(workers().iter().all(|worker| *worker == workers()[0]), "{:?}", engine.moved());
 }

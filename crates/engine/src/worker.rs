@@ -25,11 +25,12 @@ use weir_policy::pace::{Pace, Rest};
 
 use crate::burst::Scratch;
 use crate::clock;
+use crate::crew::Realization;
 use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
-use crate::switch::{Forwarder, Hold, Ingress, slot};
+use crate::switch::{Forwarder, Hold, Ingress, Slot, slot};
 
 /// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
 /// keep the worker busy waits for at most this many bursts per busy queue.
@@ -38,6 +39,9 @@ const ROUNDS_PER_POLL: u32 = 8;
 const EVENTS_MAX: usize = 64;
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
+/// How long a worker with a core of its own looks at its queues before it looks at the epoll set (ns):
+/// ports that cannot be looked at without a system call wait for that.
+const DEDICATED_LOOK_NS: u64 = 20_000;
 /// How often the ports' latency budgets are looked up (ns): there may be a thousand ports.
 const BUDGETS_NS: u64 = 1_000_000;
 /// How late the kernel may end a sleep so as to join it with others (ns).
@@ -64,6 +68,7 @@ struct Warm {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     index: usize,
+    handle: Arc<WorkerHandle>,
     scratch: Scratch,
     forwarder: Forwarder,
     events: Vec<epoll::Event>,
@@ -93,10 +98,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, handle: Arc<WorkerHandle>) -> Self {
         Self {
             shared,
             index,
+            handle,
             scratch: Scratch::default(),
             forwarder: Forwarder::default(),
             events: Vec::with_capacity(EVENTS_MAX),
@@ -116,13 +122,9 @@ impl Worker {
         }
     }
 
-    fn handle(&self) -> &WorkerHandle {
-        &self.shared.workers[self.index]
-    }
-
     pub(crate) fn run(mut self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        self.handle().thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+        self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
@@ -135,7 +137,7 @@ impl Worker {
                     self.expire_holds(self.taken_ns);
                 }
                 let before_ns = self.taken_ns;
-                self.look_at_warm(WARM_NS);
+                self.look_at_warm(if self.is_dedicated() { u64::MAX } else { WARM_NS });
                 self.looked_ns = before_ns;
                 self.retry_stalled();
                 self.rounds += 1;
@@ -150,6 +152,11 @@ impl Worker {
     fn rest(&mut self) {
         let start_ns = clock::now_ns();
         self.looked_ns = start_ns;
+        if self.is_dedicated() && !self.warm.is_empty() {
+            self.look_on(start_ns, DEDICATED_LOOK_NS);
+            self.poll(Wait::Look);
+            return;
+        }
         let mut rest = self.how_to_rest(start_ns);
         if let Rest::Poll(window_ns) = rest {
             let gap_ns = self.look_on(start_ns, window_ns);
@@ -174,6 +181,11 @@ impl Worker {
             }
         }
         self.expire_holds_before_sleep();
+    }
+
+    /// It has a core of its own: it never sleeps while it has queues to look at.
+    fn is_dedicated(&self) -> bool {
+        self.shared.crew.options.realization == Realization::Dedicated
     }
 
     fn how_to_rest(&mut self, now_ns: u64) -> Rest {
@@ -228,9 +240,10 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         let mut now_ns = None;
-        let (ready, looked_ns) = (&mut self.ready, self.looked_ns);
-        self.warm.retain(|&Warm { queue, since_ns }| {
-            let Some(slot) = slot(&ports, queue.port) else {
+        let mut warm = std::mem::take(&mut self.warm);
+        warm.retain(|&Warm { queue, since_ns }| {
+            let Some(slot) = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))
+            else {
                 return false;
             };
             let work = if keep_ns > 0 && slot.port.peek_tx(queue.queue) {
@@ -243,10 +256,11 @@ impl Worker {
                 slot.port.arm_tx(queue.queue)
             };
             if work {
-                ready.push_back(Ready { queue, since_ns: looked_ns.max(since_ns) });
+                self.ready.push_back(Ready { queue, since_ns: self.looked_ns.max(since_ns) });
             }
             false
         });
+        self.warm = warm;
     }
 
     /// The next deadline (ns); `None` when there is none.
@@ -261,7 +275,7 @@ impl Worker {
 
     /// Sleeps until something happens, at the latest until shortly before the next deadline.
     fn sleep(&mut self) {
-        if self.handle().retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
+        if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
             self.poll(Wait::Look);
             return;
         }
@@ -271,7 +285,7 @@ impl Worker {
             // One that fires too early costs a wake-up, and to set it again costs about as much.
             let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
             if !set {
-                let handle = &self.shared.workers[self.index];
+                let handle = &self.handle;
                 if wake_ns <= now_ns || handle.poller.set_timer(wake_ns).is_err() {
                     self.poll(Wait::Look);
                     return;
@@ -307,14 +321,14 @@ impl Worker {
 
     fn note_lateness(&mut self, late_ns: u64) {
         let unforeseen = self.lateness.fired(late_ns);
-        let handle = self.handle();
+        let handle = &self.handle;
         handle.late_timers.add(u64::from(unforeseen));
         handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
     }
 
     fn poll(&mut self, how_long: Wait) -> Woken {
         self.rounds = 0;
-        let handle = &self.shared.workers[self.index];
+        let handle = &self.handle;
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         if how_long != Wait::Look {
             handle.wakeups.add(1);
@@ -331,6 +345,8 @@ impl Worker {
             };
             slot.port.kicked(queue.queue, queue.side);
             match queue.side {
+                // Its new worker was told to look at it after its kicks had been moved there.
+                Side::Tx if !is_of(self.index, slot, queue) => {}
                 Side::Tx if !is_ready(&self.ready, queue) => {
                     self.warm.retain(|warm| warm.queue != queue);
                     self.ready.push_back(Ready {
@@ -370,12 +386,12 @@ impl Worker {
     }
 
     /// Takes one burst and forwards it; new frames have not waited longer than since `since_ns`. `None`
-    /// when the port is gone.
+    /// when the port is gone, or the queue has another worker.
     fn take(&mut self, queue: TxQueue, what: Take, since_ns: u64) -> Option<Taken> {
         stages::begin();
         let ports = self.shared.ports.load();
         let view = self.shared.fabric.view();
-        let slot = slot(&ports, queue.port)?;
+        let slot = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))?;
         let now_ns = clock::now_ns();
         self.taken_ns = now_ns;
         let since_ns = since_ns.min(now_ns);
@@ -400,7 +416,10 @@ impl Worker {
             Taken::default()
         });
         stages::end(taken.frames);
-        self.handle().bursts.add(u64::from(taken.frames > 0));
+        if let Some(pair) = slot.pairs.get(queue.queue) {
+            pair.busy_ns.add(clock::now_ns().saturating_sub(now_ns));
+        }
+        self.handle.bursts.add(u64::from(taken.frames > 0));
         self.pace.served(taken.frames);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(Reverse(hold));
@@ -412,7 +431,7 @@ impl Worker {
         self.note_stalled(queue, &taken);
         self.age(now_ns);
         if std::mem::take(&mut self.forwarder.retry) {
-            self.handle().retry.store(true, Ordering::SeqCst);
+            self.handle.retry.store(true, Ordering::SeqCst);
         }
         Some(taken)
     }
@@ -438,7 +457,7 @@ impl Worker {
             (Some(until), None) => self.stalled.push((queue, until)),
         }
         // Whoever takes a receiver's kick sees either this count or, below, its `retry` is seen.
-        self.handle().stalled.store(self.stalled.len(), Ordering::SeqCst);
+        self.handle.stalled.store(self.stalled.len(), Ordering::SeqCst);
     }
 
     fn retry_stalled(&mut self) {
@@ -446,7 +465,7 @@ impl Worker {
             return;
         }
         let now_ns = clock::now_ns();
-        let asked = self.handle().retry.swap(false, Ordering::SeqCst);
+        let asked = self.handle.retry.swap(false, Ordering::SeqCst);
         for i in (0..self.stalled.len()).rev() {
             let Some(&(queue, until)) = self.stalled.get(i) else {
                 continue;
@@ -456,7 +475,7 @@ impl Worker {
             }
             let taken = self.take(queue, Take::Parked, now_ns);
             if taken.is_some_and(|taken| taken.parked_more) {
-                self.handle().retry.store(true, Ordering::SeqCst);
+                self.handle.retry.store(true, Ordering::SeqCst);
             }
             match taken {
                 None => self.note_stalled(queue, &Taken::default()),
@@ -496,6 +515,12 @@ impl Worker {
     }
 }
 
+/// Whether a queue is that worker's. Another's may be among those that a worker keeps in mind, until it
+/// comes to it.
+fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
+    slot.pairs.get(queue.queue).is_some_and(|pair| pair.worker() == Some(worker))
+}
+
 fn is_ready(ready: &VecDeque<Ready>, queue: TxQueue) -> bool {
     ready.iter().any(|ready| ready.queue == queue)
 }
@@ -505,11 +530,17 @@ mod tests {
     use weir_fabric::PortId;
 
     use super::*;
+    use crate::crew::Options;
+
+    fn worker() -> Worker {
+        let handle = Arc::new(WorkerHandle::new().unwrap());
+        Worker::new(Arc::new(Shared::new(Options::default()).unwrap()), 0, handle)
+    }
 
     #[test]
     fn a_deadline_within_does_not_end_looking_on() {
         const WINDOW_NS: u64 = 2_000_000;
-        let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
+        let mut worker = worker();
         let start_ns = clock::now_ns();
         for until_ns in [start_ns + WINDOW_NS / 4, start_ns + WINDOW_NS / 2] {
             let port = PortId::new(0).unwrap();
@@ -521,7 +552,7 @@ mod tests {
 
     #[test]
     fn before_a_sleep_holds_end_that_would_end_during_it() {
-        let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
+        let mut worker = worker();
         worker.note_lateness(50_000);
         let now_ns = clock::now_ns();
         for until_ns in [now_ns + 50_000, now_ns + 3_600_000_000_000] {
@@ -537,9 +568,9 @@ mod tests {
     #[test]
     fn timers_later_than_foreseen_are_counted() {
         let worker_late_by = |late_ns: [u64; 3]| {
-            let mut worker = Worker::new(Arc::new(Shared::new(1).unwrap()), 0);
-            late_ns.map(|late_ns| worker.note_lateness(late_ns));
-            let handle = worker.handle();
+            let mut worker = worker();
+            late_ns.into_iter().for_each(|late_ns| worker.note_lateness(late_ns));
+            let handle = &worker.handle;
             (handle.late_timers.get(), handle.timer_lead_ns.load(Ordering::Relaxed))
         };
         assert_eq!(worker_late_by([40_000, 45_000, 30_000]), (1, 56_246));

@@ -8,6 +8,7 @@
 //! - [`aggregation`]: when frames that gather for a guest are due as a whole.
 //! - [`budget`]: how a latency budget is split between the uplink and the guests' queues.
 //! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
+//! - [`dispatch`]: which worker serves which queue.
 //! - [`lateness`]: how much earlier than a deadline to set the timer for it.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
@@ -17,6 +18,7 @@
 pub mod aggregation;
 pub mod budget;
 pub mod costs;
+pub mod dispatch;
 mod hold_off;
 pub mod lateness;
 pub mod moderation;

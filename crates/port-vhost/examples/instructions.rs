@@ -160,7 +160,7 @@ impl Rig {
             thread::yield_now();
         }
         let counters = Arc::new(PortCounters::default());
-        self.ports.push(Some(Slot { port, counters }));
+        self.ports.push(Some(Slot { port, counters, pairs: Arc::default() }));
         Ok(Guest { pair, _vif: vif })
     }
 

@@ -46,8 +46,9 @@ pub use error::{ConfigError, Problem};
 pub use moderation::{CallsError, Moderation};
 pub use settings::{Change, Setting, VifChanges};
 pub use values::{
-    InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, RxFrames, RxUsecs,
-    SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
+    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode,
+    WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -65,6 +66,10 @@ pub struct Config {
 /// `[switch]`: what holds for the whole switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchConfig {
+    /// Which threads do the work.
+    pub execution: Execution,
+    /// How they wait for it.
+    pub realization: Realization,
     /// How many worker threads there are.
     pub workers: Workers,
     /// The budget of every interface that has none of its own.

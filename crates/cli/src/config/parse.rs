@@ -13,8 +13,8 @@ use weir_limits as limits;
 use super::error::{Problem, count};
 use super::section::{KindOfUplink, Located, Section};
 use super::values::{
-    LatencyBudget, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid,
-    VlanMode, Workers,
+    Execution, LatencyBudget, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketPath,
+    SocketRole, TrunkVids, Vid, VlanMode, Workers,
 };
 use super::{Config, Defaults, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
 
@@ -105,12 +105,30 @@ fn switch(
     problems: &mut Vec<Problem>,
 ) -> SwitchConfig {
     let mut switch = SwitchConfig {
+        execution: Execution::default(),
+        realization: Realization::default(),
         workers: Workers::Auto,
         latency_budget: LatencyBudget::DEFAULT,
         control: defaults.control.clone(),
     };
     if let Some(mut section) = section {
-        switch.workers = section.take_or("workers", switch.workers, problems);
+        switch.execution = section.take_or("execution", switch.execution, problems);
+        if switch.execution == Execution::Tasklet {
+            switch.realization = section.take_or("realization", switch.realization, problems);
+            switch.workers = section.take_or("workers", switch.workers, problems);
+        } else {
+            for key in ["realization", "workers"] {
+                if let Some(span) = section.refuse(key) {
+                    let execution = switch.execution;
+                    let what = format!("`{key}` means nothing to execution \"{execution}\"");
+                    problems.push(
+                        Problem::new(what)
+                            .label(span, "has no effect")
+                            .help("each pair of queues has one thread, which sleeps without work"),
+                    );
+                }
+            }
+        }
         switch.latency_budget = section.take_or("latency_budget", switch.latency_budget, problems);
         let control = section.take_or("control", switch.control.clone(), problems);
         if !defaults.control_named {

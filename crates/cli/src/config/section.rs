@@ -10,8 +10,9 @@ use super::error::Problem;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, RxFrames, RxUsecs,
-    SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
+    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount,
+    Workers,
 };
 
 /// A value and its place in the text.
@@ -218,6 +219,8 @@ from_toml_string! {
     LatencyBudget = "a duration in quotes, such as \"250us\"";
     MacAddress = "a MAC address in quotes, such as \"52:54:00:12:34:56\"";
     SocketRole = "\"server\" or \"client\"";
+    Execution = "\"tasklet\", \"threads\" or \"rt-threads\"";
+    Realization = "\"adaptive\", \"shared\" or \"dedicated\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
 }
 

@@ -40,6 +40,19 @@ fn vif_with(line: &str) -> Result<VifConfig, ConfigError> {
 // ---- good configurations ----
 
 #[test]
+fn how_the_work_is_done_is_read_and_what_means_nothing_is_refused() {
+    let switch = |text: &str| parse(text).unwrap().switch;
+    let default = switch("");
+    let found = (default.execution, default.realization);
+    assert_eq!(found, (Execution::Tasklet, Realization::Adaptive));
+    let dedicated = switch("[switch]\nrealization = \"dedicated\"\nworkers = 2\n");
+    assert_eq!(dedicated.realization, Realization::Dedicated);
+    assert_eq!(switch("[switch]\nexecution = \"threads\"\n").execution, Execution::Threads);
+    let refused = refused("[switch]\nexecution = \"rt-threads\"\nworkers = 2\n");
+    assert!(refused.contains("`workers` means nothing to execution \"rt-threads\""), "{refused}");
+}
+
+#[test]
 fn empty_file_is_a_switch_with_defaults() {
     let config = parse("").unwrap();
     assert_eq!(config.switch.workers, Workers::Auto);
@@ -240,7 +253,7 @@ fn diagnostic_unknown_key_without_suggestion() {
        · ───┬──
        ·    ╰── unknown key
        ╰────
-      help: `switch` can have: workers, latency_budget, control
+      help: `switch` can have: execution, realization, workers, latency_budget, control
     "#);
 }
 

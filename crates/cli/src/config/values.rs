@@ -627,6 +627,32 @@ words! {
     }
 }
 
+words! {
+    /// Which threads do the work (Dong 2011 §4.3.1).
+    Execution {
+        /// A fixed number of workers, each of which serves many queues.
+        #[default]
+        Tasklet = "tasklet",
+        /// A thread for each pair of queues, under the ordinary scheduler.
+        Threads = "threads",
+        /// The same under `SCHED_FIFO`.
+        RtThreads = "rt-threads",
+    }
+}
+
+words! {
+    /// How workers wait for work (Raj 2006).
+    Realization {
+        /// As many as the load needs are at work, and they sleep when there is none.
+        #[default]
+        Adaptive = "adaptive",
+        /// The work is spread over all of them, and they sleep when there is none.
+        Shared = "shared",
+        /// Each looks at its queues all the time, on a core of its own.
+        Dedicated = "dedicated",
+    }
+}
+
 /// How many workers serve the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
+use weir_engine::Options;
 
 use super::*;
 use crate::config::{
@@ -26,7 +27,12 @@ fn path(dir: &TempDir, name: &str) -> SocketPath {
 fn switch(vifs: &[&str]) -> (Arc<Switch>, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let budget = LatencyBudget::DEFAULT;
-    let switch = Switch::empty(1, budget, path(&dir, "control.sock")).unwrap();
+    let switch = Switch::empty(
+        Options { workers: 1, ..Options::default() },
+        budget,
+        path(&dir, "control.sock"),
+    )
+    .unwrap();
     for name in vifs {
         add(&switch, &dir, name);
     }

@@ -19,6 +19,9 @@ use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplan
 
 /// How often the counters are looked at while there is traffic (ns): ten times a second.
 const LOOK_NS: u64 = 100_000_000;
+/// How often queues are moved between workers by their load (ns), where they are: so often that two steps
+/// are done within a tenth of a second.
+const DISPATCH_NS: u64 = 50_000_000;
 /// After so many looks that found no traffic it sleeps until there is some.
 const QUIET_LOOKS: u32 = 10;
 
@@ -109,6 +112,8 @@ pub(super) struct Run {
     uplinks: Vec<ManagedUplink>,
     decision: Option<Decision>,
     rhythm: Rhythm,
+    /// When to decide about shares again (ns), if it looks then.
+    decide_ns: u64,
     /// Workers' wake-ups and bursts at the last look, and how many looks found the same.
     seen: (u64, u64),
     quiet: u32,
@@ -130,6 +135,7 @@ impl Run {
             uplinks: Vec::new(),
             decision: None,
             rhythm: Rhythm::Off,
+            decide_ns: 0,
             seen: (0, 0),
             quiet: 0,
         }
@@ -149,7 +155,12 @@ impl Run {
                 self.obey(command, now_ns);
             }
             if matches!(self.rhythm, Rhythm::At(at_ns) if at_ns <= now_ns) {
-                self.look(now_ns);
+                self.engine.dispatch(now_ns);
+                if self.decide_ns <= now_ns {
+                    self.look(now_ns);
+                } else {
+                    self.rhythm = self.next_look(now_ns);
+                }
             }
         }
     }
@@ -256,25 +267,26 @@ impl Run {
         self.vifs.insert(id, vif);
     }
 
-    /// Whether anything depends on looking: otherwise it costs nothing.
-    fn is_needed(&self) -> bool {
+    /// Whether a decision depends on looking: otherwise it costs nothing.
+    fn decides(&self) -> bool {
         let needs = |vif: &ManagedVif| vif.agent.is_some() || takes_part(vif.settings.kind);
         self.vifs.values().any(needs)
     }
 
     fn look(&mut self, now_ns: u64) {
-        if self.is_needed() {
+        if self.decides() {
             let look = self.take_look(now_ns);
             let decision = self.core.decide(&look);
             self.apply(decision, now_ns);
-            self.rhythm = self.next_look(now_ns);
+            self.decide_ns = now_ns + LOOK_NS;
         } else {
             // The last that took part may have been changed to another policy.
             let sharing = Sharing::NoUplink;
             let nothing = Decision { uplink_ns: 0, sharing, busy: 0, vifs: BTreeMap::new() };
             self.apply(nothing, now_ns);
-            self.rhythm = Rhythm::Off;
+            self.decide_ns = u64::MAX;
         }
+        self.rhythm = self.next_look(now_ns);
     }
 
     fn take_look(&mut self, now_ns: u64) -> Look {
@@ -322,6 +334,11 @@ impl Run {
     }
 
     fn next_look(&mut self, now_ns: u64) -> Rhythm {
+        let period_ns = match (self.engine.dispatches(), self.decides()) {
+            (true, _) => DISPATCH_NS,
+            (false, true) => LOOK_NS,
+            (false, false) => return Rhythm::Off,
+        };
         let bursts = self.engine.workers().iter().map(|worker| worker.bursts).sum();
         let now = (self.engine.wakeups(), bursts);
         let before = std::mem::replace(&mut self.seen, now);
@@ -329,7 +346,7 @@ impl Run {
         if self.quiet >= QUIET_LOOKS && self.engine.ring_at_traffic(now.0) {
             Rhythm::AtTraffic
         } else {
-            Rhythm::At(now_ns + LOOK_NS)
+            Rhythm::At(now_ns + period_ns)
         }
     }
 
@@ -403,7 +420,11 @@ mod tests {
     use super::*;
 
     fn run(kind: Kind) -> Run {
-        let engine = Engine::start(1).unwrap();
+        run_with(kind, 1)
+    }
+
+    fn run_with(kind: Kind, workers: usize) -> Run {
+        let engine = Engine::start(workers).unwrap();
         let calls = CallPolicy::within(kind, 1_000_000);
         let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
         let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
@@ -439,6 +460,17 @@ mod tests {
         assert!(matches!(run.rhythm, Rhythm::At(_)));
         run.look(now_ns);
         assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + LOOK_NS));
+    }
+
+    #[test]
+    fn it_looks_twice_as_often_where_queues_may_move_and_sleeps_as_well() {
+        let mut run = run_with(Kind::Auto, 2);
+        run.look(1);
+        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + DISPATCH_NS));
+        for look in 1..=u64::from(QUIET_LOOKS) {
+            run.look(1 + look * DISPATCH_NS);
+        }
+        assert!(matches!(run.rhythm, Rhythm::AtTraffic));
     }
 
     #[test]

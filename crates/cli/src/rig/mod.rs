@@ -24,7 +24,8 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError, VifConfig, Workers,
+    Config, Execution, LatencyBudget, PortName, Realization, SocketPath, SwitchConfig, ValueError,
+    VifConfig, Workers,
 };
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
@@ -229,6 +230,8 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     };
     Ok(Config {
         switch: SwitchConfig {
+            execution: Execution::default(),
+            realization: Realization::default(),
             workers: setup.workers,
             latency_budget: setup.latency_budget,
             control: socket(dir, "control")?,

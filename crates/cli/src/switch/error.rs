@@ -19,6 +19,13 @@ pub enum SwitchError {
     /// Threads or descriptors could not be had.
     #[error("cannot start the switch")]
     Start(#[source] io::Error),
+    /// Real-time threads were asked for and are not allowed.
+    #[error("execution \"rt-threads\" is not allowed")]
+    #[diagnostic(help(
+        "give weir CAP_SYS_NICE, or a limit of real-time priority (RLIMIT_RTPRIO; systemd: \
+         LimitRTPRIO=1); or use execution \"threads\""
+    ))]
+    RealTime(#[source] io::Error),
     /// The socket of an interface.
     #[error("interface {name}")]
     #[diagnostic(forward(source))]

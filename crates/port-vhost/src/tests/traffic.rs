@@ -1,5 +1,7 @@
 //! Frames between guests: what arrives, in what shape, and when the guest is told.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use super::session::drops;
 use super::*;
 use weir_limits::{BURST_BYTES_MAX, PARKED_MAX};
@@ -71,6 +73,55 @@ fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
         a.reap();
         let longest = (BURST_BYTES_MAX as usize).div_ceil(LEN);
         assert!(bursts() - before >= FRAMES.div_ceil(longest) as u64);
+    }
+}
+
+#[test]
+fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
+    const BURST: usize = 8;
+    for format in formats() {
+        let switch = Switch::with_workers(2);
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let (stop, moves) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let stops = StopsAtEnd(&stop);
+        let (engine, a_id, b_id) = (&switch.engine, a.port.id(), b.port.id());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let n = moves.fetch_add(1, Ordering::Relaxed);
+                    engine.assign(a_id, 0, n % 2).unwrap();
+                    engine.assign(b_id, 0, n / 2 % 2).unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            let stops = stops;
+            let mut number = 0u8;
+            while moves.load(Ordering::Relaxed) < 2_000 {
+                for slot in 0..BURST {
+                    let sent = frame(&a, Some(&b), 60, number.wrapping_add(slot as u8));
+                    a.offer(slot as u64, &VnetHdr::default(), &sent);
+                }
+                a.send_now();
+                for _ in 0..BURST {
+                    let (vnet, arrived) = b.wait_received();
+                    assert_eq!(arrived[14], number);
+                    b.post(vnet.num_buffers);
+                    number = number.wrapping_add(1);
+                }
+                a.reap();
+            }
+            drop(stops);
+        });
+    }
+}
+
+/// Ends another thread's loop, also after a panic.
+struct StopsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

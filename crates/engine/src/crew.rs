@@ -1,0 +1,253 @@
+//! The workers, and which of them has which queues.
+//!
+//! A pair of queues has one worker at a time, whose number stands in its port's [`Pair`]. What a worker
+//! keeps of a queue is a hint that it drops when it finds another's number there, so that a pair moves by
+//! a new number, a new watch for its kicks, and a nudge: see [`Crew::assign`].
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use weir_fabric::PortId;
+use weir_limits::{QUEUE_PAIRS_MAX, WORKERS_MAX};
+use weir_policy::dispatch::Aim;
+
+use crate::poller::{QueueRef, Watch, Watched};
+use crate::port::Side;
+use crate::shared::WorkerHandle;
+use crate::stats::Counter;
+
+/// Which threads do the work (Dong 2011 §4.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// A fixed number of workers, each of which serves many queues.
+    #[default]
+    Tasklet,
+    /// A worker for each pair of queues, under the ordinary scheduler.
+    Threads,
+    /// The same under `SCHED_FIFO`: nothing but another real-time thread preempts them.
+    RtThreads,
+}
+
+/// How workers wait for work (Raj 2006).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Realization {
+    /// They sleep until they are kicked, and the work is spread over all of them.
+    Shared,
+    /// They look at their queues all the time, kicks off, each on a core of its own.
+    Dedicated,
+    /// They sleep until they are kicked, and there are as many at work as the load needs.
+    #[default]
+    Adaptive,
+}
+
+/// How a switch's work is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Which threads.
+    pub execution: Execution,
+    /// How they wait.
+    pub realization: Realization,
+    /// How many workers there are; each pair of queues has its own where `execution` says so.
+    pub workers: usize,
+}
+
+impl Options {
+    /// What moving queues between workers is for; `None` where they do not move.
+    pub(crate) fn aim(&self) -> Option<Aim> {
+        match (self.execution, self.realization) {
+            _ if self.workers < 2 => None,
+            (Execution::Threads | Execution::RtThreads, _) => None,
+            (Execution::Tasklet, Realization::Adaptive) => Some(Aim::Pack),
+            (Execution::Tasklet, Realization::Shared | Realization::Dedicated) => Some(Aim::Spread),
+        }
+    }
+
+    pub(crate) fn per_pair(&self) -> bool {
+        matches!(self.execution, Execution::Threads | Execution::RtThreads)
+    }
+}
+
+/// No worker.
+const NOBODY: u16 = u16::MAX;
+const _: () = assert!(WORKERS_MAX < NOBODY as usize);
+
+/// A pair of queues as the workers see it.
+#[derive(Debug)]
+pub struct Pair {
+    worker: AtomicU16,
+    /// Time for which its bursts kept a worker (ns).
+    pub(crate) busy_ns: Counter,
+}
+
+/// A port's pairs of queues.
+pub type Pairs = [Pair; QUEUE_PAIRS_MAX];
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self { worker: AtomicU16::new(NOBODY), busy_ns: Counter::default() }
+    }
+}
+
+impl Pair {
+    /// Its worker's number.
+    #[inline]
+    pub(crate) fn worker(&self) -> Option<usize> {
+        let worker = self.worker.load(Ordering::Relaxed);
+        (worker != NOBODY).then_some(worker.into())
+    }
+
+    fn set_worker(&self, worker: usize) {
+        // Below WORKERS_MAX.
+        self.worker.store(worker as u16, Ordering::Relaxed);
+    }
+}
+
+/// The workers of a switch. There may come more; none goes.
+pub(crate) struct Crew {
+    pub(crate) options: Options,
+    handles: Box<[OnceLock<Arc<WorkerHandle>>]>,
+    count: AtomicUsize,
+    roster: Mutex<Roster>,
+}
+
+/// What changes hands: under one lock, so that a kick is watched by the worker that its pair has.
+#[derive(Default)]
+pub(crate) struct Roster {
+    watched: HashMap<QueueRef, Weak<Watched>>,
+    /// Workers whose pair of queues is gone.
+    free: Vec<usize>,
+}
+
+impl Crew {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            options,
+            handles: std::iter::repeat_with(OnceLock::new).take(WORKERS_MAX).collect(),
+            count: AtomicUsize::new(0),
+            roster: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// All workers, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<WorkerHandle>> {
+        self.handles.iter().take(self.len()).filter_map(OnceLock::get)
+    }
+
+    fn get(&self, worker: usize) -> Option<&Arc<WorkerHandle>> {
+        self.handles.get(worker)?.get()
+    }
+
+    /// Makes room for one worker more, and says its number; `None` when there are as many as there may
+    /// be. For one thread at a time.
+    pub(crate) fn add(&self) -> io::Result<Option<(usize, Arc<WorkerHandle>)>> {
+        let index = self.len();
+        let Some(place) = self.handles.get(index) else { return Ok(None) };
+        let handle = Arc::new(WorkerHandle::new()?);
+        let handle = Arc::clone(place.get_or_init(|| handle));
+        self.count.store(index + 1, Ordering::Release);
+        Ok(Some((index, handle)))
+    }
+
+    /// The worker of a pair; one that has none gets one, a new one by `hire` where each pair is to
+    /// have its own.
+    pub(crate) fn worker_of(
+        &self,
+        roster: &mut Roster,
+        pair: &Pair,
+        queue: QueueRef,
+        hire: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<&Arc<WorkerHandle>> {
+        let worker = match pair.worker() {
+            Some(worker) => worker,
+            None => {
+                let own = match self.options.per_pair() {
+                    true => roster.free.pop().map_or_else(hire, |free| Ok(Some(free)))?,
+                    false => None,
+                };
+                let worker = own.unwrap_or_else(|| self.first_worker(queue));
+                pair.set_worker(worker);
+                worker
+            }
+        };
+        self.get(worker).ok_or_else(|| io::Error::other("there are no workers"))
+    }
+
+    /// Where a pair begins, before its load is known.
+    fn first_worker(&self, queue: QueueRef) -> usize {
+        match self.options.aim() {
+            Some(Aim::Pack) => 0,
+            _ => (queue.port.index() + queue.queue) % self.len().max(1),
+        }
+    }
+
+    /// Watches a kick for the worker of its pair.
+    pub(crate) fn watch(
+        roster: &mut Roster,
+        worker: &WorkerHandle,
+        queue: QueueRef,
+        kick: OwnedFd,
+    ) -> io::Result<Watch> {
+        let watched = worker.poller.watch(kick, queue)?;
+        roster.watched.insert(queue, Arc::downgrade(&watched));
+        Ok(Watch::new(watched))
+    }
+
+    /// Gives a pair to another worker, while traffic flows.
+    ///
+    /// Both may serve it for a moment: a burst holds its queue's lock from the first frame taken to the last one
+    /// placed, so that order is kept. No kick is lost: its counter is never read, so that watching it
+    /// anew is an event if it was ever written; and the worker is told to look.
+    ///
+    /// # Errors
+    /// Of watching the kick; nothing has changed then.
+    pub(crate) fn assign(
+        &self,
+        pairs: &Pairs,
+        port: PortId,
+        queue: usize,
+        to: usize,
+    ) -> io::Result<()> {
+        let roster = self.roster();
+        let (Some(pair), Some(worker)) = (pairs.get(queue), self.get(to)) else { return Ok(()) };
+        // One that has none is of a port that is gone, or was never watched.
+        let Some(from) = pair.worker() else { return Ok(()) };
+        pair.set_worker(to);
+        let move_to = |side| match roster.watched.get(&QueueRef { port, queue, side }) {
+            Some(watched) => watched.upgrade().map_or(Ok(()), |kick| kick.move_to(&worker.poller)),
+            None => Ok(()),
+        };
+        if let Err(error) = move_to(Side::Tx) {
+            pair.set_worker(from);
+            return Err(error);
+        }
+        // Any worker does for a receiver's kicks.
+        let _ = move_to(Side::Rx);
+        worker.poller.nudge(QueueRef { port, queue, side: Side::Tx });
+        Ok(())
+    }
+
+    /// A port is gone.
+    pub(crate) fn release(&self, port: PortId, pairs: &Pairs) {
+        let mut roster = self.roster();
+        for (queue, pair) in pairs.iter().enumerate() {
+            for side in [Side::Tx, Side::Rx] {
+                roster.watched.remove(&QueueRef { port, queue, side });
+            }
+            if let (Some(worker), true) = (pair.worker(), self.options.per_pair()) {
+                roster.free.push(worker);
+            }
+            pair.worker.store(NOBODY, Ordering::Relaxed);
+        }
+    }
+}

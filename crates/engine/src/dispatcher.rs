@@ -1,0 +1,124 @@
+//! Moves queues between workers by load: measures, asks [`weir_policy::dispatch`], and does what it says.
+
+use std::collections::{HashMap, VecDeque};
+
+use weir_fabric::PortId;
+use weir_policy::dispatch::{CORE, Dispatch, Move, Queue};
+
+use crate::crew::Options;
+use crate::shared::Shared;
+
+/// Moves that are remembered.
+const LOG_LEN: usize = 32;
+/// A longer time (ns) between two steps says nothing of the load: there was no traffic.
+const STEP_NS_MAX: u64 = 1_000_000_000;
+
+/// A pair of queues that was given to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// When (ns).
+    pub at_ns: u64,
+    /// Whose.
+    pub port: PortId,
+    /// Which pair.
+    pub queue: usize,
+    /// The worker it had.
+    pub from: usize,
+    /// The worker it has.
+    pub to: usize,
+    /// How busy it kept the one it had, in millionths of a core.
+    pub load: u32,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// What is known of a pair since the last step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    busy_ns: u64,
+    stays: u8,
+}
+
+pub(crate) struct Dispatcher {
+    policy: Option<Dispatch>,
+    at_ns: u64,
+    seen: HashMap<(PortId, usize), Seen>,
+    log: VecDeque<Moved>,
+    moves: u64,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            policy: options.aim().map(|aim| Dispatch::new(aim, options.workers)),
+            at_ns: 0,
+            seen: HashMap::new(),
+            log: VecDeque::with_capacity(LOG_LEN),
+            moves: 0,
+        }
+    }
+
+    pub(crate) fn moved(&self) -> (Vec<Moved>, u64) {
+        (self.log.iter().copied().collect(), self.moves)
+    }
+
+    pub(crate) fn step(&mut self, shared: &Shared, now_ns: u64) {
+        let Some(policy) = &mut self.policy else { return };
+        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.at_ns, now_ns));
+        let ports = shared.ports.load();
+        let mut seen = HashMap::with_capacity(self.seen.len());
+        let (mut refs, mut queues) = (Vec::new(), Vec::new());
+        for (index, slot) in ports.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let port = u16::try_from(index).ok().and_then(PortId::new);
+            for (queue, pair) in slot.pairs.iter().enumerate() {
+                let (Some(port), Some(worker)) = (port, pair.worker()) else { continue };
+                let busy_ns = pair.busy_ns.get();
+                let before = self.seen.get(&(port, queue)).copied();
+                let Seen { busy_ns: before_ns, stays } =
+                    before.unwrap_or(Seen { busy_ns, stays: 0 });
+                let took_ns = busy_ns.saturating_sub(before_ns);
+                seen.insert((port, queue), Seen { busy_ns, stays });
+                if took_ns > 0 {
+                    let load = took_ns.saturating_mul(CORE.into()) / elapsed_ns.max(1);
+                    let load = u32::try_from(load).unwrap_or(CORE).min(CORE);
+                    refs.push((slot, port, queue));
+                    queues.push(Queue { worker, load, stays });
+                }
+            }
+        }
+        self.seen = seen;
+        if elapsed_ns > STEP_NS_MAX {
+            return;
+        }
+        let before = queues.clone();
+        let mut moves = Vec::new();
+        policy.step(&mut queues, &mut moves);
+        for (&(_, port, queue), now) in refs.iter().zip(&queues) {
+            if let Some(seen) = self.seen.get_mut(&(port, queue)) {
+                seen.stays = now.stays;
+            }
+        }
+        for Move { queue: index, to, reason } in moves {
+            let (Some(&(slot, port, queue)), Some(was)) = (refs.get(index), before.get(index))
+            else {
+                continue;
+            };
+            if let Err(error) = shared.crew.assign(&slot.pairs, port, queue, to) {
+                tracing::warn!(%port, queue, worker = to, %error, "a queue keeps its worker");
+                continue;
+            }
+            self.moves += 1;
+            self.log.truncate(LOG_LEN - 1);
+            self.log.push_front(Moved {
+                at_ns: now_ns,
+                port,
+                queue,
+                from: was.worker,
+                to,
+                load: was.load,
+                reason: reason.as_str(),
+            });
+        }
+    }
+}
