@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = small::Options {
         frame_bytes: frame_bytes.parse()?,
         rate: small::Rate::PerSecond(rate.parse()?),
+        ..small::Options::default()
     };
     let seconds: u32 = seconds.parse()?;
     let flow = support::flow();

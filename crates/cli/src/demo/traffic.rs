@@ -85,7 +85,7 @@ impl Traffic {
     /// The same for the guests.
     pub(super) fn load(self) -> Load {
         let frame_bytes = SMALL_FRAME_BYTES;
-        let small = |rate| Load::Small(small::Options { frame_bytes, rate });
+        let small = |rate| Load::Small(small::Options { frame_bytes, rate, ..Default::default() });
         match self {
             Self::Bulk => Load::Bulk(bulk::Options {
                 retransmit_timeout: BULK_RETRANSMIT_TIMEOUT,

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use weir_wire::{Offload, OffloadCaps, Sum};
 
 use super::frames::{
-    Checksum, Flow, Segment, TCP_HEADERS_LEN, TCP_OVERHEAD, segment, tcp_csum, tcp_gso, tcp_headers,
+    Checksum, Flow, Rejected, Segment, TCP_HEADERS_LEN, TCP_OVERHEAD, segment, tcp_csum, tcp_gso,
+    tcp_headers,
 };
 use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
@@ -97,18 +98,13 @@ pub fn send(
     announce(pair, &flow.local)?;
     let mut sender = Sender::new(pair, flow, options, stats)?;
     while !stopped(stop) {
-        sender.take_acks();
-        sender.check_timeout();
-        let full = !sender.fill_window()?;
-        let what = if full { WaitFor::Any } else { WaitFor::Receive };
-        let timeout = sender.timeout_left().min(STOP_POLL);
-        sender.pair.wait(what, timeout)?;
+        sender.go_on(STOP_POLL)?;
     }
     Ok(())
 }
 
-struct Sender<'s> {
-    pair: &'s mut QueuePair,
+pub(super) struct Sender<'s> {
+    pub(super) pair: &'s mut QueuePair,
     flow: &'s Flow,
     stats: &'s LoadStats,
     window_bytes: u64,
@@ -133,7 +129,7 @@ struct Sender<'s> {
 }
 
 impl<'s> Sender<'s> {
-    fn new(
+    pub(super) fn new(
         pair: &'s mut QueuePair,
         flow: &'s Flow,
         options: &Options,
@@ -172,6 +168,17 @@ impl<'s> Sender<'s> {
             sent_at: VecDeque::new(),
             scratch: Vec::new(),
         })
+    }
+
+    /// Sends what it may, then sleeps until there is something to do, and for `time` at most.
+    pub(super) fn go_on(&mut self, time: Duration) -> Result<(), LoadError> {
+        self.take_acks();
+        self.check_timeout();
+        let full = !self.fill_window()?;
+        let what = if full { WaitFor::Any } else { WaitFor::Receive };
+        let timeout = self.timeout_left().min(time);
+        self.pair.wait(what, timeout)?;
+        Ok(())
     }
 
     fn take_acks(&mut self) {
@@ -297,42 +304,15 @@ pub fn receive(
     stop: &AtomicBool,
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
-    let partial = pair.transmit_caps().contains(OffloadCaps::CSUM);
-    let mut receiver = Receiver {
-        flow,
-        stats,
-        expected: options.verify_payload.then(|| {
-            let longest = IPV4_PACKET_MAX + PATTERN_LEN;
-            pattern(longest)
-        }),
-        next: 0,
-        gap_at: None,
-        unacked: 0,
-        ack_every: options.ack_every.max(1),
-        partial,
-        scratch: Vec::new(),
-    };
+    let mut receiver = Receiver::new(pair, flow, options, stats);
     while !stopped(stop) {
-        let mut acked = true;
-        for _ in 0..BURST {
-            if pair.recv(|frame| receiver.take(frame)).is_none() {
-                break;
-            }
-            if receiver.unacked >= receiver.ack_every {
-                acked = receiver.ack(pair)?;
-            }
-        }
-        if receiver.unacked > 0 {
-            acked = receiver.ack(pair)?;
-        }
-        // wait() flushes, and does not sleep while there are frames.
-        let what = if acked { WaitFor::Receive } else { WaitFor::Any };
-        pair.wait(what, STOP_POLL)?;
+        let other = |_: &Frame<'_>, rejected| stats.reject(rejected);
+        receiver.take_burst(pair, other)?;
     }
     Ok(())
 }
 
-struct Receiver<'r> {
+pub(super) struct Receiver<'r> {
     flow: &'r Flow,
     stats: &'r LoadStats,
     /// What the payload must be, if that is to be compared.
@@ -348,12 +328,61 @@ struct Receiver<'r> {
     scratch: Vec<u8>,
 }
 
-impl Receiver<'_> {
-    fn take(&mut self, frame: &Frame<'_>) {
-        let segment = match segment(frame, self.flow, &mut self.scratch) {
-            Ok(segment) => segment,
-            Err(rejected) => return self.stats.reject(rejected),
-        };
+impl<'r> Receiver<'r> {
+    pub(super) fn new(
+        pair: &QueuePair,
+        flow: &'r Flow,
+        options: &Options,
+        stats: &'r LoadStats,
+    ) -> Self {
+        Self {
+            flow,
+            stats,
+            expected: options.verify_payload.then(|| {
+                let longest = IPV4_PACKET_MAX + PATTERN_LEN;
+                pattern(longest)
+            }),
+            next: 0,
+            gap_at: None,
+            unacked: 0,
+            ack_every: options.ack_every.max(1),
+            partial: pair.transmit_caps().contains(OffloadCaps::CSUM),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Takes at most one burst of frames, acknowledges what came, and sleeps where there is nothing
+    /// more; frames that are no right segments of the stream go to `other`.
+    pub(super) fn take_burst(
+        &mut self,
+        pair: &mut QueuePair,
+        mut other: impl FnMut(&Frame<'_>, Rejected),
+    ) -> Result<(), LoadError> {
+        let mut acked = true;
+        for _ in 0..BURST {
+            let took = pair.recv(|frame| {
+                if let Err(rejected) = self.take(frame) {
+                    other(frame, rejected);
+                }
+            });
+            if took.is_none() {
+                break;
+            }
+            if self.unacked >= self.ack_every {
+                acked = self.ack(pair)?;
+            }
+        }
+        if self.unacked > 0 {
+            acked = self.ack(pair)?;
+        }
+        // wait() flushes, and does not sleep while there are frames.
+        let what = if acked { WaitFor::Receive } else { WaitFor::Any };
+        pair.wait(what, STOP_POLL)?;
+        Ok(())
+    }
+
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Rejected> {
+        let segment = segment(frame, self.flow, &mut self.scratch)?;
         let counters = &self.stats.counters;
         match ahead(self.next, segment.seq) {
             0 if self.payload_is_right(frame, &segment) => {
@@ -373,6 +402,7 @@ impl Receiver<'_> {
                 self.unacked = self.ack_every;
             }
         }
+        Ok(())
     }
 
     fn payload_is_right(&mut self, frame: &Frame<'_>, segment: &Segment) -> bool {

@@ -5,6 +5,7 @@
 //! | [`bulk`] | a TCP-like stream, sliding window, go-back-N | throughput |
 //! | [`small`] | small UDP packets at a rate, or within a window | packets per second, one-way latency |
 //! | [`pingpong`] | one UDP request and its response at a time | round-trip time |
+//! | [`mixed`] | a stream and small packets on the same queues | what the one does to the other |
 //!
 //! Each endpoint is a function that runs in a thread of its own until a flag tells it to stop. It
 //! sleeps in [`QueuePair::wait`] when there is nothing to do. Meanwhile any thread may look at its
@@ -28,7 +29,9 @@ use crate::pair::QueuePair;
 
 pub mod bulk;
 mod frames;
+pub mod mixed;
 pub mod pingpong;
+mod schedule;
 pub mod small;
 
 pub use frames::{Flow, Station};
@@ -67,6 +70,9 @@ counters! {
         invalid,
         /// Other frames: broadcasts, floods.
         unrelated,
+        /// Differences between the delays of successive packets, whichever of them is the longer: their
+        /// sum, ns. For each packet it is the jitter (RFC 3550 §6.4.1), not smoothed.
+        delay_change_ns,
     }
 }
 

@@ -38,7 +38,7 @@ pub fn request(
     stop: &AtomicBool,
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
-    let mut frame = probe_frame(pair, flow, options.frame_bytes)?;
+    let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
     let mut scratch = Vec::new();
     let mut seq = 0;
     while !stopped(stop) {
@@ -108,7 +108,7 @@ pub fn respond(
     stop: &AtomicBool,
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
-    let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN)?;
+    let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN, true)?;
     let mut scratch = Vec::new();
     while !stopped(stop) {
         for _ in 0..BURST {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use weir_wire::OffloadCaps;
 
 use super::frames::{Flow, PROBE_FRAME_MAX, PROBE_FRAME_MIN, Probe, ProbeFrame, probe};
+use super::schedule::{Gaps, Schedule};
 use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 
@@ -15,8 +16,10 @@ const FEEDBACK_TIMEOUT: Duration = Duration::from_millis(10);
 /// How many packets there are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// So many a second, whatever becomes of them.
+    /// So many a second, evenly, whatever becomes of them.
     PerSecond(u64),
+    /// The same at random times (a Poisson process): the gaps are those of many senders together.
+    Random(u64),
     /// As many as go through with at most so many in flight.
     Window(u32),
 }
@@ -28,20 +31,32 @@ pub struct Options {
     pub frame_bytes: usize,
     /// How many.
     pub rate: Rate,
+    /// Whether the checksum is left to the device, if it does that. Otherwise the sender completes it,
+    /// and frames ask nothing of the device.
+    pub partial_checksum: bool,
 }
 
 impl Default for Options {
-    /// 64 bytes, at most 256 in flight.
+    /// 64 bytes with a partial checksum, at most 256 in flight.
     fn default() -> Self {
-        Self { frame_bytes: 64, rate: Rate::Window(256) }
+        Self { frame_bytes: 64, rate: Rate::Window(256), partial_checksum: true }
     }
 }
 
-/// A frame of `len` bytes to be sent over `flow`.
+impl Options {
+    /// A packet over `flow`.
+    fn frame(&self, pair: &QueuePair, flow: &Flow) -> Result<ProbeFrame, LoadError> {
+        probe_frame(pair, flow, self.frame_bytes, self.partial_checksum)
+    }
+}
+
+/// A frame of `len` bytes to be sent over `flow`, its checksum left to the device if that is wanted
+/// (`partial`) and negotiated.
 pub(super) fn probe_frame(
     pair: &QueuePair,
     flow: &Flow,
     len: usize,
+    partial: bool,
 ) -> Result<ProbeFrame, LoadError> {
     if !(PROBE_FRAME_MIN..=PROBE_FRAME_MAX).contains(&len) {
         return Err(LoadError::Size {
@@ -51,7 +66,7 @@ pub(super) fn probe_frame(
             max: PROBE_FRAME_MAX,
         });
     }
-    let partial = pair.transmit_caps().contains(OffloadCaps::CSUM);
+    let partial = partial && pair.transmit_caps().contains(OffloadCaps::CSUM);
     Ok(ProbeFrame::new(flow, len, partial))
 }
 
@@ -67,10 +82,11 @@ pub fn send(
     stop: &AtomicBool,
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
-    let frame = probe_frame(pair, flow, options.frame_bytes)?;
+    let frame = options.frame(pair, flow)?;
     let mut sender = Sender { pair, flow, stats, frame, next: 0, scratch: Vec::new() };
     match options.rate {
-        Rate::PerSecond(rate) => sender.at_rate(rate.max(1), stop),
+        Rate::PerSecond(rate) => sender.at_rate(Schedule::new(rate, Gaps::Even), stop),
+        Rate::Random(rate) => sender.at_rate(Schedule::new(rate, Gaps::Random), stop),
         Rate::Window(window) => sender.in_window(u64::from(window.max(1)), stop),
     }
 }
@@ -86,19 +102,16 @@ struct Sender<'s> {
 }
 
 impl Sender<'_> {
-    fn at_rate(&mut self, rate: u64, stop: &AtomicBool) -> Result<(), LoadError> {
+    fn at_rate(&mut self, mut schedule: Schedule, stop: &AtomicBool) -> Result<(), LoadError> {
         let start = Instant::now();
         while !stopped(stop) {
-            let elapsed = start.elapsed();
-            let due = elapsed.as_nanos() * u128::from(rate) / 1_000_000_000;
-            let due = u64::try_from(due).unwrap_or(u64::MAX);
+            let due = schedule.due(start.elapsed());
             let full = !self.burst(due.saturating_sub(self.next))?;
             self.feedback();
             if full {
                 self.pair.wait(WaitFor::Transmit, STOP_POLL)?;
             } else if self.next >= due {
-                let at = Duration::from_secs_f64((self.next + 1) as f64 / rate as f64);
-                let left = at.saturating_sub(start.elapsed());
+                let left = schedule.next_at().saturating_sub(start.elapsed());
                 self.pair.wait(WaitFor::Receive, left.min(STOP_POLL))?;
             }
         }
@@ -184,12 +197,13 @@ pub fn receive(
     stop: &AtomicBool,
 ) -> Result<(), LoadError> {
     announce(pair, &flow.local)?;
-    let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN)?;
+    let mut answer = Options { frame_bytes: PROBE_FRAME_MIN, ..*options }.frame(pair, flow)?;
     let wants_feedback = matches!(options.rate, Rate::Window(_));
     let mut order = Order::default();
+    let mut delays = Delays::default();
     let mut scratch = Vec::new();
     while !stopped(stop) {
-        let came = receive_burst(pair, flow, stats, &mut order, &mut scratch);
+        let came = receive_burst(pair, flow, stats, &mut order, &mut delays, &mut scratch);
         if came > 0 && wants_feedback {
             let (frame, offload) = answer.with(Probe { seq: order.next, time_ns: now_ns() });
             // When the ring is full the answers before this one are still on their way.
@@ -211,13 +225,14 @@ fn receive_burst(
     flow: &Flow,
     stats: &LoadStats,
     order: &mut Order,
+    delays: &mut Delays,
     scratch: &mut Vec<u8>,
 ) -> usize {
     let mut latencies = stats.latencies();
     for came in 0..BURST {
         match pair.recv(|frame| probe(frame, flow, scratch)) {
             Some(Ok((probe, payload_len))) => {
-                latencies.saturating_record(now_ns().saturating_sub(probe.time_ns));
+                latencies.saturating_record(delays.take(&probe, stats));
                 stats.counters.rx_frames.add(1);
                 stats.counters.rx_bytes.add(payload_len);
                 order.take(probe.seq, stats);
@@ -227,6 +242,23 @@ fn receive_burst(
         }
     }
     BURST
+}
+
+/// How long packets were on their way.
+#[derive(Debug, Default)]
+pub(super) struct Delays {
+    /// The last one's time (ns).
+    last_ns: Option<u64>,
+}
+
+impl Delays {
+    /// The time of a packet that has just come (ns).
+    pub(super) fn take(&mut self, probe: &Probe, stats: &LoadStats) -> u64 {
+        let delay_ns = now_ns().saturating_sub(probe.time_ns);
+        let last_ns = self.last_ns.replace(delay_ns).unwrap_or(delay_ns);
+        stats.counters.delay_change_ns.add(delay_ns.abs_diff(last_ns));
+        delay_ns
+    }
 }
 
 /// The order of sequence numbers.

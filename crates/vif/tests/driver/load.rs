@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, pingpong, small};
+use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, mixed, pingpong, small};
 use weir_vif::{Features, Options, PairCounters, QueuePair, Vif};
 
 use crate::backend::{Backend, Config};
@@ -226,6 +226,35 @@ fn small_packets_keep_their_rate() {
     assert!(sent as f64 <= most, "{sent} of {most}");
     let received = receiver.stats.snapshot();
     assert_eq!(received.lost + received.reordered, 0, "{received:?}");
+}
+
+#[test]
+fn packets_that_complete_their_checksum_ask_nothing_of_the_device_and_arrive() {
+    let options = small::Options { partial_checksum: false, ..small::Options::default() };
+    let [sender, receiver] = packets(&Config::default(), options, 5000);
+    let received = receiver.stats.snapshot();
+    assert_eq!(received.lost + received.reordered + received.invalid, 0, "{received:?}");
+    assert_eq!(sender.stats.snapshot().invalid, 0);
+}
+
+#[test]
+fn a_stream_and_small_packets_share_the_queues() {
+    let stream = bulk_options();
+    let options = mixed::Options { stream, packets_per_s: 2000, ..mixed::Options::default() };
+    let mut bench = Bench::new(&Config::default());
+    let receiver = bench
+        .start(move |pair, flow, stats, stop| mixed::receive(pair, flow, &options, stats, stop));
+    let sender =
+        bench.start(move |pair, flow, stats, stop| mixed::send(pair, flow, &options, stats, stop));
+    let mut both = vec![sender, receiver];
+    bench.finish(&mut both, |all| {
+        let packets = all[1].stats.latency().len();
+        packets >= 500 && all[1].stats.snapshot().rx_bytes > 20 << 20
+    });
+    let (sent, received) = (both[0].stats.snapshot(), both[1].stats.snapshot());
+    assert_eq!(received.lost + received.invalid, 0, "{received:?}");
+    assert_eq!(sent.invalid + sent.retransmitted, 0, "{sent:?}");
+    assert!(received.delay_change_ns > 0);
 }
 
 #[test]

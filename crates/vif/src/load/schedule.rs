@@ -1,0 +1,116 @@
+//! When packets that have a rate are due.
+
+use std::time::Duration;
+
+/// The shortest mean gap (s): no sender keeps up with more than a packet each nanosecond.
+const GAP_S_MIN: f64 = 1e-9;
+
+/// How packets follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gaps {
+    /// All alike.
+    Even,
+    /// Exponentially distributed: arrivals of a Poisson process, the same ones each time.
+    Random,
+}
+
+/// How many packets are due, as time goes on.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    gaps: Gaps,
+    mean_gap_s: f64,
+    random: SplitMix,
+    due: u64,
+    /// When the next one is (s).
+    next_at_s: f64,
+}
+
+impl Schedule {
+    /// `rate` packets a second, one at least.
+    pub(super) fn new(rate: u64, gaps: Gaps) -> Self {
+        let mean_gap_s = (1.0 / rate.max(1) as f64).max(GAP_S_MIN);
+        let mut schedule =
+            Self { gaps, mean_gap_s, random: SplitMix::default(), due: 0, next_at_s: 0.0 };
+        schedule.next_at_s = schedule.gap_s();
+        schedule
+    }
+
+    /// Packets that are due `elapsed` after the beginning, which is no less than last time.
+    pub(super) fn due(&mut self, elapsed: Duration) -> u64 {
+        let elapsed_s = elapsed.as_secs_f64();
+        while self.next_at_s <= elapsed_s {
+            self.due += 1;
+            self.next_at_s += self.gap_s();
+        }
+        self.due
+    }
+
+    /// When the first is due that was not yet, from the beginning.
+    pub(super) fn next_at(&self) -> Duration {
+        Duration::from_secs_f64(self.next_at_s)
+    }
+
+    fn gap_s(&mut self) -> f64 {
+        match self.gaps {
+            Gaps::Even => self.mean_gap_s,
+            Gaps::Random => -self.mean_gap_s * self.random.unit().ln(),
+        }
+    }
+}
+
+/// Repeatable random numbers (splitmix64).
+#[derive(Debug, Default)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    /// A number above 0, and at most 1.
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        // 53 bits are all that the fraction has.
+        ((z >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_packets_are_due_one_gap_after_the_other() {
+        let mut schedule = Schedule::new(1000, Gaps::Even);
+        assert_eq!(schedule.due(Duration::from_micros(999)), 0);
+        assert_eq!(schedule.next_at(), Duration::from_millis(1));
+        assert_eq!(schedule.due(Duration::from_micros(2500)), 2);
+        assert_eq!(schedule.due(Duration::from_micros(10_500)), 10);
+    }
+
+    #[test]
+    fn random_packets_have_the_rate_and_gaps_of_a_poisson_process() {
+        let mut schedule = Schedule::new(1000, Gaps::Random);
+        let mut gaps = Vec::new();
+        let mut last = Duration::ZERO;
+        for _ in 0..100_000 {
+            let at = schedule.next_at();
+            gaps.push((at - last).as_secs_f64());
+            last = at;
+            // Its nanoseconds are rounded.
+            schedule.due(at + Duration::from_nanos(1));
+        }
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        assert!((mean / 1e-3 - 1.0).abs() < 0.02, "{mean}");
+        // Of gaps without memory, 1 / e are longer than the mean.
+        let longer = gaps.iter().filter(|gap| **gap > 1e-3).count() as f64 / gaps.len() as f64;
+        assert!((longer - (-1.0_f64).exp()).abs() < 0.01, "{longer}");
+    }
+
+    #[test]
+    fn no_rate_is_too_high_for_the_schedule_to_end() {
+        let mut schedule = Schedule::new(u64::MAX, Gaps::Even);
+        assert!(schedule.due(Duration::from_micros(1)) <= 1001);
+        assert_eq!(Schedule::new(0, Gaps::Even).next_at(), Duration::from_secs(1));
+    }
+}
