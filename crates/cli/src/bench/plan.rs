@@ -26,7 +26,7 @@ const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8
 pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Before counting begins, where nothing has to be found out first.
-const WARM_UP: Duration = Duration::from_millis(100);
+pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
 /// Traffic, and what is to be said of it.
 pub(super) struct Measurement {
@@ -36,6 +36,8 @@ pub(super) struct Measurement {
     pub(super) load: Load,
     /// Whether the guests use packed rings.
     pub(super) packed: bool,
+    /// Whether the guests take several frames in one buffer.
+    pub(super) containers: bool,
     /// How long it runs before it counts, for caches, rings and policies to settle.
     pub(super) warm_up: Duration,
     /// When the guests are called.
@@ -74,6 +76,7 @@ impl Measurement {
             name,
             load,
             packed: false,
+            containers: false,
             warm_up: WARM_UP,
             calls: CallSettings::default(),
             latency_budget: LatencyBudget::DEFAULT,
@@ -103,11 +106,13 @@ impl Measurement {
 /// All of them, in the order in which they are shown.
 pub(super) fn all() -> Vec<Measurement> {
     let flood = |frame_bytes| {
-        Load::Small(small::Options { frame_bytes, rate: small::Rate::Window(WINDOW) })
+        let rate = small::Rate::Window(WINDOW);
+        Load::Small(small::Options { frame_bytes, rate, ..small::Options::default() })
     };
     let paced = Load::Small(small::Options {
         frame_bytes: MTU_FRAME_BYTES,
         rate: small::Rate::PerSecond(GBIT_FRAMES_PER_S),
+        ..small::Options::default()
     });
     let stream = Load::Bulk(bulk::Options {
         retransmit_timeout: RETRANSMIT_TIMEOUT,

@@ -1,5 +1,6 @@
 //! One slice of a measurement: a rig of its own, counters before and after.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,15 +12,18 @@ use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
 use crate::config::{WorkerCount, Workers};
 use crate::rig::{Guest, Load, Rig, Role, Setup, port};
+use crate::stats::SwitchStats;
 
 /// Longest time that a plain copy is measured.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
 /// How often an interruption is looked for.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// A distribution of round-trip times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A distribution of times: round trips, or one way; see [`Load::latency_at`].
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Latency {
+    /// The mean, ns.
+    pub(super) mean_ns: f64,
     /// The median, ns.
     pub(super) p50_ns: u64,
     /// 99 of 100 are at most this, ns.
@@ -27,7 +31,7 @@ pub(super) struct Latency {
 }
 
 /// What was counted in one slice.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Slice {
     /// How long it was.
     pub(super) seconds: f64,
@@ -45,12 +49,16 @@ pub(super) struct Slice {
     pub(super) switch_cpu_s: f64,
     /// CPU time of both guests' threads, which make and check the traffic, seconds.
     pub(super) guests_cpu_s: f64,
-    /// Round trips, if the traffic has them.
+    /// The receiver's part of that.
+    pub(super) receiver_cpu_s: f64,
+    /// Times of packets, if the traffic has them.
     pub(super) latency: Option<Latency>,
+    /// Differences between the one-way times of successive packets, seconds.
+    pub(super) delay_change_s: f64,
     /// Frames that did not arrive, or not right.
     pub(super) lost: u64,
-    /// Times that a guest was told of a frame later than its budget allows.
-    pub(super) breaches: u64,
+    /// Times that a guest was told of a frame later than its budget allows, by the reason's name.
+    pub(super) breaches: BTreeMap<String, u64>,
     /// What the stages cost; nothing unless it was to be measured.
     pub(super) stages: StageCosts,
     /// A plain copy right after it, Gbit for each second of CPU time.
@@ -66,9 +74,11 @@ struct Counters {
     switched_bytes: u64,
     wakeups: u64,
     lost: u64,
-    breaches: u64,
+    breaches: BTreeMap<String, u64>,
     switch_cpu_ns: u64,
     guests_cpu_ns: u64,
+    receiver_cpu_ns: u64,
+    delay_change_ns: u64,
     stages: StageCosts,
 }
 
@@ -85,10 +95,12 @@ impl Counters {
             switched: sender.frames + receiver.frames,
             switched_bytes: sender.bytes + receiver.bytes,
             wakeups: stats.workers.iter().map(|worker| worker.wakeups).sum(),
-            breaches: stats.ports.iter().flat_map(|port| port.budget_breaches.values()).sum(),
+            breaches: breaches(&stats),
             lost: loads.iter().map(|load| load.lost + load.invalid).sum(),
             switch_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
             guests_cpu_ns: rig.guests().map(Guest::cpu_ns).iter().sum(),
+            receiver_cpu_ns: rig.guest(Role::Receiver).cpu_ns(),
+            delay_change_ns: loads.iter().map(|load| load.delay_change_ns).sum(),
             // The rig has one worker, so that no other number measures anything.
             stages: stages::costs().map(|(_, costs)| costs).next().unwrap_or_default(),
         }
@@ -105,7 +117,7 @@ impl Slice {
     ) -> Result<Self, BenchError> {
         let rig = Rig::start(&setup(measurement), dir)?;
         stages::set_on(matches!(measurement.tells, Tells::Stages));
-        let slice = Self::count(&rig, measurement.warm_up, time, stop);
+        let slice = Self::count(&rig, measurement, time, stop);
         stages::set_on(false);
         rig.finish()?;
         let silent = measurement.load == Load::Silence || stop.load(Ordering::Relaxed);
@@ -116,15 +128,16 @@ impl Slice {
         Ok(Self { memcpy, ..slice })
     }
 
-    fn count(rig: &Rig, warm_up: Duration, time: Duration, stop: &AtomicBool) -> Self {
-        wait(rig, warm_up, stop);
-        let latency = || rig.guest(Role::Sender).stats.latency();
+    fn count(rig: &Rig, measurement: &Measurement, time: Duration, stop: &AtomicBool) -> Self {
+        wait(rig, measurement.warm_up, stop);
+        let latency = || rig.guest(measurement.load.latency_at()).stats.latency();
         let (before, warm_up) = (Counters::read(rig), latency());
         wait(rig, time, stop);
         let (after, mut latency) = (Counters::read(rig), latency());
         // It cannot fail: both have the same bounds, and the later one has what the earlier has.
         let _ = latency.subtract(&warm_up);
         let latency = (!latency.is_empty()).then(|| Latency {
+            mean_ns: latency.mean(),
             p50_ns: latency.value_at_quantile(0.5),
             p99_ns: latency.value_at_quantile(0.99),
         });
@@ -143,9 +156,17 @@ impl Slice {
             wakeups: count(|counters| counters.wakeups),
             switch_cpu_s: seconds(count(|counters| counters.switch_cpu_ns)),
             guests_cpu_s: seconds(count(|counters| counters.guests_cpu_ns)),
+            receiver_cpu_s: seconds(count(|counters| counters.receiver_cpu_ns)),
             latency,
+            delay_change_s: seconds(count(|counters| counters.delay_change_ns)),
             lost: count(|counters| counters.lost),
-            breaches: count(|counters| counters.breaches),
+            breaches: (after.breaches.iter())
+                .map(|(reason, count)| {
+                    let earlier = before.breaches.get(reason).copied().unwrap_or(0);
+                    (reason.clone(), count.saturating_sub(earlier))
+                })
+                .filter(|(_, count)| *count > 0)
+                .collect(),
             stages: after.stages.since(&before.stages),
             memcpy: None,
         }
@@ -181,9 +202,30 @@ impl Slice {
         ratio(self.gbit_per_cpu_s()?, self.memcpy?)
     }
 
-    /// A part of the round-trip times, microseconds.
+    /// A part of the times of packets, microseconds.
     pub(super) fn latency_us(&self, of: fn(Latency) -> u64) -> Option<f64> {
         self.latency.map(|latency| of(latency) as f64 / 1e3)
+    }
+
+    /// Their mean, microseconds.
+    pub(super) fn mean_latency_us(&self) -> Option<f64> {
+        self.latency.map(|latency| latency.mean_ns / 1e3)
+    }
+
+    /// How much the one-way time of a packet differs from that of the one before, microseconds.
+    pub(super) fn jitter_us(&self) -> Option<f64> {
+        ratio(1e6 * self.delay_change_s, self.received as f64)
+    }
+
+    /// Packets for each second of CPU time that worker and receiver took together: the way from the
+    /// sender's ring into the receiver's application.
+    pub(super) fn packets_per_delivering_cpu_s(&self) -> Option<f64> {
+        ratio(self.received as f64, self.switch_cpu_s + self.receiver_cpu_s)
+    }
+
+    /// Packets for each second of the receiver's CPU time.
+    pub(super) fn packets_per_receiver_cpu_s(&self) -> Option<f64> {
+        ratio(self.received as f64, self.receiver_cpu_s)
     }
 
     /// CPU time of the worker and of the guests for each packet, microseconds.
@@ -225,7 +267,17 @@ fn setup(measurement: &Measurement) -> Setup {
         latency_budget: measurement.latency_budget,
         workers: Workers::Count(workers),
         packed: measurement.packed,
+        containers: measurement.containers,
     }
+}
+
+/// What all guests were told too late, by the reason's name.
+fn breaches(stats: &SwitchStats) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (reason, count) in stats.ports.iter().flat_map(|port| &port.budget_breaches) {
+        *all.entry(reason.clone()).or_default() += count;
+    }
+    all
 }
 
 /// Waits for `time`, or until there is no sense in it.

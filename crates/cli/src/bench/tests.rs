@@ -1,5 +1,7 @@
 //! What the bench says of slices that are given.
 
+use std::collections::BTreeMap;
+
 use weir_engine::stages::{self, StageCosts};
 
 use super::slice::Latency;
@@ -17,9 +19,11 @@ fn slice(packets: u64) -> Slice {
         wakeups: packets / 4,
         switch_cpu_s: 0.5,
         guests_cpu_s: 1.5,
-        latency: Some(Latency { p50_ns: 12_340, p99_ns: 99_000 }),
+        receiver_cpu_s: 0.5,
+        latency: Some(Latency { mean_ns: 20_000.0, p50_ns: 12_340, p99_ns: 99_000 }),
+        delay_change_s: 0.25,
         lost: 0,
-        breaches: 0,
+        breaches: BTreeMap::new(),
         stages: StageCosts {
             bursts: packets / 10,
             frames: packets,
@@ -82,6 +86,9 @@ fn rates_are_counts_over_time_and_over_cpu_time() {
     assert_eq!(slice.cpu_us_per_packet(), Some(250.0));
     assert_eq!(slice.wakeups_per_packet(), Some(0.125));
     assert_eq!((slice.switch_cores(), slice.guests_cores()), (0.5, 1.5));
+    assert_eq!(slice.packets_per_delivering_cpu_s(), Some(1_000.0));
+    assert_eq!(slice.packets_per_receiver_cpu_s(), Some(2_000.0));
+    assert_eq!((slice.mean_latency_us(), slice.jitter_us()), (Some(20.0), Some(250.0)));
 }
 
 #[test]

@@ -16,12 +16,13 @@ pub(super) fn setup(phase: Phase) -> Setup {
         latency_budget: LatencyBudget::DEFAULT,
         workers: Workers::Auto,
         packed: false,
+        containers: false,
     }
 }
 
 /// The counters of a phase as they are now.
 pub(super) fn sample(phase: Phase, rig: &Rig) -> Sample {
-    let latency = rig.guest(phase.traffic.latency_at()).stats.latency();
+    let latency = rig.guest(phase.traffic.load().latency_at()).stats.latency();
     let latency = (!latency.is_empty()).then(|| Latency {
         p50_ns: latency.value_at_quantile(0.5),
         p99_ns: latency.value_at_quantile(0.99),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_vif::load::{bulk, pingpong, small};
 
-use crate::rig::{Load, Role};
+use crate::rig::Load;
 use crate::stats::decimal;
 
 /// Bytes of the frames that are small.
@@ -63,14 +63,6 @@ impl Traffic {
             Self::Bulk => "frame to ACK",
             Self::Flood | Self::Paced => "one way",
             Self::RequestResponse => "round trip",
-        }
-    }
-
-    /// The end that measures the latency.
-    pub(super) fn latency_at(self) -> Role {
-        match self {
-            Self::Bulk | Self::RequestResponse => Role::Sender,
-            Self::Flood | Self::Paced => Role::Receiver,
         }
     }
 

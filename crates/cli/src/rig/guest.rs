@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use weir_vif::load::{LoadError, LoadStats};
 use weir_vif::{Features, Options, QueuePair, Vif};
 
-use super::RigError;
 use super::load::{Load, Role};
+use super::{RigError, Setup};
 use crate::vm_args;
 
 /// A guest whose interface is connected, and that does nothing yet.
@@ -20,11 +20,14 @@ pub(super) struct IdleGuest {
 }
 
 impl IdleGuest {
-    /// Connects to the switch at `socket`, with packed rings if they are asked for.
-    pub(super) fn connect(role: Role, packed: bool, socket: &Path) -> Result<Self, RigError> {
-        let mut options =
-            Options { queue_size: vm_args::QUEUE_SIZE, ..Options::new(role.station().mac) };
-        if packed {
+    /// Connects to the switch at `socket`, with an interface as `setup` wants it.
+    pub(super) fn connect(role: Role, setup: &Setup, socket: &Path) -> Result<Self, RigError> {
+        let mut options = Options {
+            queue_size: vm_args::QUEUE_SIZE,
+            containers: setup.containers,
+            ..Options::new(role.station().mac)
+        };
+        if setup.packed {
             options.features = options.features | Features::RING_PACKED;
             options.required = options.required | Features::RING_PACKED;
         }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, pingpong, small};
+use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, mixed, pingpong, small};
 use weir_vif::{QueuePair, WaitFor};
 use weir_wire::Mac;
 
@@ -64,11 +64,22 @@ pub(crate) enum Load {
     Small(small::Options),
     /// One request at a time.
     RequestResponse(pingpong::Options),
+    /// A stream and small packets on the same queues.
+    Mixed(mixed::Options),
     /// None.
     Silence,
 }
 
 impl Load {
+    /// The end that measures latencies: of a stream from a frame to its acknowledgement, of requests the
+    /// round trip, of small packets one way.
+    pub(crate) fn latency_at(self) -> Role {
+        match self {
+            Self::Bulk(_) | Self::RequestResponse(_) => Role::Sender,
+            Self::Small(_) | Self::Mixed(_) | Self::Silence => Role::Receiver,
+        }
+    }
+
     /// Is one end of it, until `stop`.
     pub(super) fn run(
         self,
@@ -92,6 +103,10 @@ impl Load {
             }
             (Self::RequestResponse(_), Role::Receiver) => {
                 pingpong::respond(pair, flow, stats, stop)
+            }
+            (Self::Mixed(options), Role::Sender) => mixed::send(pair, flow, &options, stats, stop),
+            (Self::Mixed(options), Role::Receiver) => {
+                mixed::receive(pair, flow, &options, stats, stop)
             }
             (Self::Silence, _) => {
                 while !stop.load(Ordering::Relaxed) {

@@ -119,6 +119,8 @@ pub(crate) struct Setup {
     pub(crate) workers: Workers,
     /// Whether the guests use packed rings instead of split ones.
     pub(crate) packed: bool,
+    /// Whether the guests take several frames in one buffer.
+    pub(crate) containers: bool,
 }
 
 /// A switch with two guests, and traffic between them.
@@ -135,7 +137,7 @@ impl Rig {
     pub(crate) fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
         let switch = Switch::start(&config(setup, dir)?)?;
         let connect =
-            |role| IdleGuest::connect(role, setup.packed, socket(dir, role.name())?.as_path());
+            |role: Role| IdleGuest::connect(role, setup, socket(dir, role.name())?.as_path());
         let sender = connect(Role::Sender)?;
         let receiver = connect(Role::Receiver)?;
         for role in [Role::Sender, Role::Receiver] {

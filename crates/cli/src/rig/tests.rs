@@ -1,7 +1,7 @@
 //! Policies changed under traffic, by requests as they come over the control socket.
 
 use weir_policy::moderation::Kind;
-use weir_vif::load::{bulk, pingpong, small};
+use weir_vif::load::{bulk, mixed, pingpong, small};
 
 use super::*;
 use crate::config::{Moderation, Setting, VifChanges, WorkerCount};
@@ -19,6 +19,7 @@ fn rig(load: Load) -> (Rig, TempDir) {
         latency_budget: LatencyBudget::DEFAULT,
         workers,
         packed: false,
+        containers: false,
     };
     (Rig::start(&setup, dir.path()).unwrap(), dir)
 }
@@ -47,6 +48,7 @@ fn every_policy_can_take_over_while_traffic_flows() {
         Load::Bulk(bulk::Options::default()),
         Load::Small(small::Options::default()),
         Load::RequestResponse(pingpong::Options::default()),
+        Load::Mixed(mixed::Options::default()),
     ];
     for load in loads {
         let (rig, _dir) = rig(load);

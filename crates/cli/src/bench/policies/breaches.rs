@@ -1,0 +1,88 @@
+//! How often a guest is told of a frame later than its budget allows, and why.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::super::slice::Slice;
+use super::report::FigureRow;
+use super::{Contest, Setting};
+use crate::stats::decimal;
+
+/// A load under a policy and a budget: all rounds together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct BreachRow {
+    pub(super) latency_budget: &'static str,
+    pub(super) load: &'static str,
+    pub(super) policy: String,
+    /// Packets that the guests received.
+    pub(super) packets: u64,
+    /// Times that they were told too late, by the reason's name.
+    pub(super) by_reason: BTreeMap<String, u64>,
+    pub(super) per_million: f64,
+}
+
+impl BreachRow {
+    pub(super) fn new(contest: &Contest, setting: &Setting, slices: &[Slice]) -> Self {
+        let mut by_reason = BTreeMap::new();
+        for (reason, count) in slices.iter().flat_map(|slice| &slice.breaches) {
+            *by_reason.entry(reason.clone()).or_default() += count;
+        }
+        let packets = slices.iter().map(|slice| slice.switched).sum();
+        Self {
+            latency_budget: contest.budget,
+            load: contest.load_name,
+            policy: setting.name.clone(),
+            packets,
+            per_million: per_million(by_reason.values().sum(), packets),
+            by_reason,
+        }
+    }
+
+    /// The cell's name, for people.
+    pub(super) fn cell(&self) -> String {
+        format!("{} under {} with {}", self.load, self.policy, self.latency_budget)
+    }
+}
+
+fn per_million(count: u64, packets: u64) -> f64 {
+    if packets == 0 { 0.0 } else { 1e6 * count as f64 / packets as f64 }
+}
+
+/// The worst cell, all cells together, and these by reason.
+///
+/// Each is one value over all rounds: breaches are rare, and their median over a few rounds would be
+/// nothing whatever happens.
+pub(super) fn figures(rows: &[BreachRow]) -> Vec<FigureRow> {
+    let by_rate = |a: &&BreachRow, b: &&BreachRow| a.per_million.total_cmp(&b.per_million);
+    let Some(worst) = rows.iter().max_by(by_rate) else { return Vec::new() };
+    let packets = rows.iter().map(|row| row.packets).sum();
+    let mut by_reason = BTreeMap::<&str, u64>::new();
+    for (reason, count) in rows.iter().flat_map(|row| &row.by_reason) {
+        *by_reason.entry(reason).or_default() += count;
+    }
+    let figure = |name: String, says: String, value| {
+        FigureRow::new(name, "per million packets", says, vec![value])
+    };
+    let name = "budget_breaches_per_million";
+    let worst = figure(
+        name.into(),
+        format!(
+            "guests told later than the budget allows; the worst of {} cells: {}",
+            rows.len(),
+            worst.cell()
+        ),
+        worst.per_million,
+    );
+    let all = by_reason.values().sum();
+    let all = figure(
+        format!("{name}_all"),
+        format!("the same over all cells, {} packets", decimal(packets)),
+        per_million(all, packets),
+    );
+    let reasons = by_reason.iter().map(|(reason, count)| {
+        let says = format!("those of the reason {reason}, over all cells");
+        figure(format!("{name}_{reason}"), says, per_million(*count, packets))
+    });
+    [worst, all].into_iter().chain(reasons).flatten().collect()
+}

@@ -1,0 +1,156 @@
+//! The contests: which loads, under which settings.
+
+use std::time::Duration;
+
+use weir_policy::moderation::Kind;
+use weir_vif::load::{bulk, mixed, pingpong, small};
+
+use super::super::plan::{
+    LARGE_FRAME_BYTES, RETRANSMIT_TIMEOUT, SMALL_FRAME_BYTES, WARM_UP, WINDOW,
+};
+use super::pairs::{ADAPTIVE_DELAY, ADAPTIVE_PPS, AGGREGATE_PPS, RR_LATENCY};
+use super::{Contest, Purpose, Setting};
+use crate::config::{Moderation, RxFrames, RxUsecs};
+use crate::rig::Load;
+use crate::stats::CallSettings;
+
+/// The budget that policies may spend where budgets are not what is compared.
+const BUDGET: &str = "1ms";
+/// The budgets under which breaches are counted.
+const BREACH_BUDGETS: [&str; 3] = ["100us", "250us", "1ms"];
+/// Fixed holds, in microseconds.
+pub(super) const RX_USECS: [u32; 5] = [50, 100, 250, 500, 1000];
+/// A threshold of frames, as VPP has one by default.
+const RX_FRAMES: u16 = 32;
+/// Random arrivals of which one is expected within [`BUDGET`]: a packet seldom has company.
+const LOW_RATE: u64 = 1000;
+/// Packets that come one by one while breaches are counted.
+const BREACH_RATES: [(&str, u64); 2] = [("64B-20k", 20_000), ("64B-100k", 100_000)];
+/// What a policy may take to find out how long to hold.
+const LEARN: Duration = Duration::from_millis(700);
+
+/// All of them, in the order in which they are shown.
+pub(super) fn all() -> Vec<Contest> {
+    let grid = loads().map(|(load_name, load)| Contest {
+        settings: grid_settings(),
+        ..contest("auto_vs_best_static", load_name, load, Purpose::Grid)
+    });
+    let breaches = BREACH_BUDGETS.into_iter().flat_map(|budget| {
+        breach_loads().map(move |(load_name, load)| Contest {
+            settings: vec![setting(Kind::Auto), setting(Kind::Backend)],
+            budget,
+            ..contest(&format!("budget_breaches_{budget}"), load_name, load, Purpose::Breaches)
+        })
+    });
+    grid.into_iter().chain(pairs()).chain(breaches).collect()
+}
+
+fn contest(group: &str, load_name: &'static str, load: Load, purpose: Purpose) -> Contest {
+    Contest {
+        name: format!("{group}_{load_name}"),
+        load_name,
+        load,
+        budget: BUDGET,
+        containers: false,
+        settings: Vec::new(),
+        purpose,
+    }
+}
+
+/// A policy without settings of its own.
+fn setting(kind: Kind) -> Setting {
+    let calls = CallSettings { moderation: Moderation(kind), ..CallSettings::default() };
+    let learns = matches!(kind, Kind::Auto | Kind::AggregateAdaptive);
+    Setting { name: kind.to_string(), calls, warm_up: if learns { LEARN } else { WARM_UP } }
+}
+
+/// The policies with a fixed hold, then `auto`.
+pub(super) fn grid_settings() -> Vec<Setting> {
+    let backend = setting(Kind::Backend);
+    let held = RX_USECS.map(|usecs| {
+        let rx_usecs = RxUsecs::try_from(u64::from(usecs)).ok();
+        let calls = CallSettings { rx_usecs, ..backend.calls };
+        Setting { name: format!("backend {usecs} us"), calls, ..backend }
+    });
+    let rx_frames = RxFrames::try_from(u64::from(RX_FRAMES)).ok();
+    let counted = Setting {
+        name: format!("backend {RX_FRAMES} frames"),
+        calls: CallSettings { rx_frames, ..backend.calls },
+        ..backend
+    };
+    let immediate = setting(Kind::Immediate);
+    [immediate].into_iter().chain(held).chain([counted, setting(Kind::Auto)]).collect()
+}
+
+fn packets(frame_bytes: usize, rate: small::Rate) -> Load {
+    Load::Small(small::Options { frame_bytes, rate, ..small::Options::default() })
+}
+
+fn stream() -> bulk::Options {
+    bulk::Options { retransmit_timeout: RETRANSMIT_TIMEOUT, ..bulk::Options::default() }
+}
+
+fn requests() -> Load {
+    Load::RequestResponse(pingpong::Options::default())
+}
+
+/// The grid's.
+fn loads() -> [(&'static str, Load); 12] {
+    let (at, most) = (small::Rate::PerSecond, small::Rate::Window(WINDOW));
+    let mixed = mixed::Options { stream: stream(), ..mixed::Options::default() };
+    [
+        ("idle", Load::Silence),
+        ("64B-1k", packets(SMALL_FRAME_BYTES, at(1_000))),
+        ("64B-10k", packets(SMALL_FRAME_BYTES, at(10_000))),
+        ("64B-100k", packets(SMALL_FRAME_BYTES, at(100_000))),
+        ("64B-max", packets(SMALL_FRAME_BYTES, most)),
+        ("1500B-1k", packets(LARGE_FRAME_BYTES, at(1_000))),
+        ("1500B-10k", packets(LARGE_FRAME_BYTES, at(10_000))),
+        ("1500B-100k", packets(LARGE_FRAME_BYTES, at(100_000))),
+        ("1500B-max", packets(LARGE_FRAME_BYTES, most)),
+        ("bulk", Load::Bulk(stream())),
+        ("request-response", requests()),
+        ("mixed", Load::Mixed(mixed)),
+    ]
+}
+
+fn breach_loads() -> impl Iterator<Item = (&'static str, Load)> {
+    let paced = BREACH_RATES
+        .map(|(name, rate)| (name, packets(SMALL_FRAME_BYTES, small::Rate::PerSecond(rate))));
+    let most = packets(SMALL_FRAME_BYTES, small::Rate::Window(WINDOW));
+    paced.into_iter().chain([("64B-max", most)])
+}
+
+/// One policy against another.
+fn pairs() -> [Contest; 4] {
+    let flood = Load::Small(small::Options {
+        frame_bytes: SMALL_FRAME_BYTES,
+        rate: small::Rate::Window(WINDOW),
+        // What a packet asks of the device takes room in a container, and its sender is not what is
+        // compared.
+        partial_checksum: false,
+    });
+    let random = packets(SMALL_FRAME_BYTES, small::Rate::Random(LOW_RATE));
+    let against = |tested, baseline| vec![setting(tested), setting(baseline)];
+    [
+        Contest {
+            settings: against(Kind::Auto, Kind::Immediate),
+            ..contest("rr_latency", "request-response", requests(), Purpose::Pair(RR_LATENCY))
+        },
+        Contest {
+            settings: against(Kind::Aggregate, Kind::Immediate),
+            containers: true,
+            ..contest("aggregate_pps", "64B-max", flood, Purpose::Pair(AGGREGATE_PPS))
+        },
+        Contest {
+            settings: against(Kind::AggregateAdaptive, Kind::Aggregate),
+            containers: true,
+            ..contest("adaptive_delay", "64B-random-1k", random, Purpose::Pair(ADAPTIVE_DELAY))
+        },
+        Contest {
+            settings: against(Kind::AggregateAdaptive, Kind::Aggregate),
+            containers: true,
+            ..contest("adaptive_pps", "64B-max", flood, Purpose::Pair(ADAPTIVE_PPS))
+        },
+    ]
+}

@@ -1,0 +1,136 @@
+//! A grid of loads: what `auto` loses to the best of the settings with a fixed hold.
+//!
+//! A fixed hold suits some loads and ruins others. For each load the best is chosen with hindsight: of
+//! the fixed ones with which most packets arrive, the one that takes the least CPU for each. `auto`
+//! does not know the load, and is compared with that: by packets that arrive, and by CPU time for
+//! each, worker and both guests together. Both ratios are taken within each round, so that what the
+//! machine does beside meets both; of each the median counts, and of the two the worse.
+//!
+//! Where nothing is sent, the cores that are busy are compared, and what keeps less than
+//! [`IDLE_CORES`] busy counts as that much. No load with packets has such a floor: at a thousand
+//! packets a second, too, CPU time for each is compared.
+
+use serde::Serialize;
+
+use super::super::report::median_and_spread;
+use super::super::slice::Slice;
+use super::report::FigureRow;
+use super::{Contest, Setting};
+
+/// A fixed setting with which fewer packets arrive than this share of the most is not among the best.
+const PACKETS_SHARE_MIN: f64 = 0.98;
+/// Cores of which fewer are busy are idle: half a percent of one.
+const IDLE_CORES: f64 = 0.005;
+
+/// A load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct LoadRow {
+    pub(super) name: &'static str,
+    /// The best setting with a fixed hold.
+    pub(super) best_static: String,
+    /// `auto` against it.
+    pub(super) auto_vs_best_static: f64,
+    pub(super) policies: Vec<PolicyRow>,
+}
+
+/// A load under a policy: medians.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct PolicyRow {
+    pub(super) name: String,
+    pub(super) packets_per_s: f64,
+    /// CPU time of the worker and the guests for each packet.
+    pub(super) cpu_us_per_packet: f64,
+    /// Cores busy, worker and guests.
+    pub(super) cores: f64,
+    /// The median time of a packet or, if the load has them, of a round trip.
+    pub(super) p50_us: Option<f64>,
+    /// Times that a guest was told later than the budget allows.
+    pub(super) breaches: u64,
+}
+
+impl PolicyRow {
+    fn new(setting: &Setting, slices: &[Slice]) -> Self {
+        let median = |of: &dyn Fn(&Slice) -> Option<f64>| {
+            median_and_spread(slices.iter().filter_map(of).collect()).map(|(median, ..)| median)
+        };
+        Self {
+            name: setting.name.clone(),
+            packets_per_s: median(&Slice::packets_per_s).unwrap_or(0.0),
+            cpu_us_per_packet: median(&Slice::all_cpu_us_per_packet).unwrap_or(0.0),
+            cores: median(&|slice| Some(cores(slice))).unwrap_or(0.0),
+            p50_us: median(&|slice| slice.latency_us(|latency| latency.p50_ns)),
+            breaches: slices.iter().flat_map(|slice| slice.breaches.values()).sum(),
+        }
+    }
+}
+
+/// Cores busy, worker and guests.
+fn cores(slice: &Slice) -> f64 {
+    slice.switch_cores() + slice.guests_cores()
+}
+
+impl LoadRow {
+    /// The load, and `auto` against the best, round by round.
+    pub(super) fn new(contest: &Contest, slices: &[Vec<Slice>]) -> (Self, FigureRow) {
+        let policies: Vec<_> = contest
+            .settings
+            .iter()
+            .zip(slices)
+            .map(|(setting, slices)| PolicyRow::new(setting, slices))
+            .collect();
+        let (_, fixed) = policies.split_last().expect("there are settings");
+        let best = best(fixed);
+        let (auto, best_slices) = (slices.last(), slices.get(best));
+        let (auto, best_slices) = auto.zip(best_slices).expect("each setting has slices");
+        let best_static = fixed[best].name.clone();
+        let says = format!(
+            "{}: auto with {} against {best_static}, packets or CPU for each, whichever is worse",
+            contest.load_name, contest.budget
+        );
+        let ratios = against(auto, best_slices);
+        let figure = FigureRow::new(contest.name.clone(), "x", says, ratios)
+            .expect("contests without rounds are left out");
+        let name = contest.load_name;
+        (Self { name, best_static, auto_vs_best_static: figure.median, policies }, figure)
+    }
+}
+
+/// Which is best of policies, of which there is one at least.
+pub(super) fn best(policies: &[PolicyRow]) -> usize {
+    let most = policies.iter().map(|policy| policy.packets_per_s).fold(0.0, f64::max);
+    let cost = |policy: &PolicyRow| match most {
+        0.0 => policy.cores,
+        _ => policy.cpu_us_per_packet,
+    };
+    let enough = policies
+        .iter()
+        .enumerate()
+        .filter(|(_, policy)| policy.packets_per_s >= PACKETS_SHARE_MIN * most);
+    let cheapest = enough.min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
+    cheapest.map_or(0, |(index, _)| index)
+}
+
+/// The share of what another reaches, round by round: packets, or CPU for each, whichever is worse in
+/// the median.
+pub(super) fn against(ours: &[Slice], others: &[Slice]) -> Vec<f64> {
+    let rounds = || ours.iter().zip(others);
+    if others.iter().all(|slice| slice.received == 0) {
+        let busy = |slice| cores(slice).max(IDLE_CORES);
+        return rounds().map(|(our, other)| busy(other) / busy(our)).collect();
+    }
+    let ratios = |of: fn(&Slice, &Slice) -> Option<f64>| -> Vec<f64> {
+        rounds().filter_map(|(our, other)| of(our, other)).collect()
+    };
+    let packets = ratios(|our, other| Some(our.packets_per_s()? / other.packets_per_s()?));
+    let cpu =
+        ratios(|our, other| Some(other.all_cpu_us_per_packet()? / our.all_cpu_us_per_packet()?));
+    let median = |ratios: &[f64]| median_and_spread(ratios.to_vec()).map_or(0.0, |(m, ..)| m);
+    if median(&packets) < median(&cpu) { packets } else { cpu }
+}
+
+/// The worst load's figure stands for all.
+pub(super) fn worst(figures: &[FigureRow]) -> Option<FigureRow> {
+    let worst = figures.iter().min_by(|a, b| a.median.total_cmp(&b.median))?;
+    let says = format!("the worst of {} loads, {}", figures.len(), worst.says);
+    Some(FigureRow { name: "auto_vs_best_static".into(), says, ..worst.clone() })
+}
