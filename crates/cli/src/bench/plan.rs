@@ -42,6 +42,8 @@ pub(super) struct Measurement {
     pub(super) warm_up: Duration,
     /// When the guests are called.
     pub(super) calls: CallSettings,
+    /// When the sender is called, where that is not the same.
+    pub(super) sender_calls: Option<CallSettings>,
     /// How long their frames may be held.
     pub(super) latency_budget: LatencyBudget,
     /// Whether a plain copy is measured right after it.
@@ -79,6 +81,7 @@ impl Measurement {
             containers: false,
             warm_up: WARM_UP,
             calls: CallSettings::default(),
+            sender_calls: None,
             latency_budget: LatencyBudget::DEFAULT,
             memcpy: false,
             tells: Tells::Figures(figures),

@@ -264,6 +264,7 @@ fn setup(measurement: &Measurement) -> Setup {
     Setup {
         load: measurement.load,
         calls: measurement.calls,
+        sender_calls: measurement.sender_calls,
         latency_budget: measurement.latency_budget,
         workers: Workers::Count(workers),
         packed: measurement.packed,

@@ -13,6 +13,7 @@ pub(super) fn setup(phase: Phase) -> Setup {
     Setup {
         load: phase.traffic.load(),
         calls: CallSettings { moderation: phase.moderation, ..CallSettings::default() },
+        sender_calls: None,
         latency_budget: LatencyBudget::DEFAULT,
         workers: Workers::Auto,
         packed: false,

@@ -113,6 +113,8 @@ pub(crate) struct Setup {
     pub(crate) load: Load,
     /// When guests are called.
     pub(crate) calls: CallSettings,
+    /// When the sender is called, where that is not the same.
+    pub(crate) sender_calls: Option<CallSettings>,
     /// How long their frames may be held.
     pub(crate) latency_budget: LatencyBudget,
     /// Workers of the switch.
@@ -226,7 +228,11 @@ pub(crate) fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
 fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     let vif = |role: Role| {
         let mut vif = VifConfig::new(port_name(role), socket(dir, role.name())?);
-        let CallSettings { moderation, rx_usecs, rx_frames } = setup.calls;
+        let calls = match role {
+            Role::Sender => setup.sender_calls.unwrap_or(setup.calls),
+            Role::Receiver => setup.calls,
+        };
+        let CallSettings { moderation, rx_usecs, rx_frames } = calls;
         (vif.moderation, vif.rx_usecs, vif.rx_frames) = (moderation, rx_usecs, rx_frames);
         Ok::<_, RigError>(vif)
     };

@@ -16,6 +16,7 @@ fn rig(load: Load) -> (Rig, TempDir) {
     let setup = Setup {
         load,
         calls: CallSettings::default(),
+        sender_calls: None,
         latency_budget: LatencyBudget::DEFAULT,
         workers,
         packed: false,

@@ -386,3 +386,15 @@ pub(super) fn probe(
     let probe = read().ok_or(Rejected::Invalid)?;
     Ok((probe, payload_len as u64))
 }
+
+/// The sequence number of what is taken for a probe without a look at its headers, and how many bytes
+/// of payload came with it; `None` of a frame that is too short for one.
+pub(super) fn sequence_number(frame: &Frame<'_>) -> Option<(u64, u64)> {
+    let mut front = [0; PROBE_FRAME_MIN];
+    let payload_len = frame.len.checked_sub(UDP_HEADERS_LEN)?;
+    if frame.read(&mut front) < PROBE_FRAME_MIN {
+        return None;
+    }
+    let seq = front[UDP_HEADERS_LEN..].first_chunk().copied().map(u64::from_be_bytes)?;
+    Some((seq, payload_len as u64))
+}

@@ -238,6 +238,16 @@ fn packets_that_complete_their_checksum_ask_nothing_of_the_device_and_arrive() {
 }
 
 #[test]
+fn packets_that_are_only_counted_are_neither_lost_nor_reordered() {
+    let options = small::Options { verify: false, ..small::Options::default() };
+    let [_, receiver] = packets(&Config::default(), options, 20_000);
+    let received = receiver.stats.snapshot();
+    assert_eq!(received.lost + received.reordered + received.invalid, 0, "{received:?}");
+    assert_eq!(received.rx_bytes, received.rx_frames * (64 - 42));
+    assert_eq!(receiver.stats.latency().len(), 0);
+}
+
+#[test]
 fn a_stream_and_small_packets_share_the_queues() {
     let stream = bulk_options();
     let options = mixed::Options { stream, packets_per_s: 2000, ..mixed::Options::default() };

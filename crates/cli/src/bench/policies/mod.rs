@@ -53,6 +53,8 @@ struct Contest {
     /// Whether the guests take containers.
     containers: bool,
     settings: Vec<Setting>,
+    /// Those of the sender, where it does not have the receiver's.
+    sender_calls: Option<CallSettings>,
     purpose: Purpose,
 }
 
@@ -140,6 +142,7 @@ fn measure(
                     latency_budget: budget,
                     warm_up: setting.warm_up,
                     containers: contest.containers,
+                    sender_calls: contest.sender_calls,
                     ..Measurement::new(contest.load_name, contest.load, &[])
                 };
                 let slice = Slice::measure(&measurement, time, dir, stop)?;
