@@ -18,6 +18,9 @@ use crate::{
 
 const QEMU: &str = "qemu-system-x86_64";
 
+/// What the names of the threads begin with that are a guest's CPUs (`debug-threads=on`).
+const VCPU_THREADS: &str = "CPU ";
+
 /// A guest's CPU. It has `rdrand`, as every processor of this age: a Linux guest without a source of
 /// randomness computes it anew for each packet until enough interrupts have come, and one that is spared
 /// interrupts goes on with that for minutes.
@@ -142,6 +145,8 @@ impl Guest {
             CPU,
             "-smp",
             &vcpus,
+            "-name",
+            "guest,debug-threads=on",
             "-nodefaults",
             "-display",
             "none",
@@ -256,6 +261,12 @@ impl Guest {
     /// What its QEMU uses of the machine: all that the guest does, and what QEMU does for it.
     pub fn usage(&self) -> Usage {
         Usage::of(self.process.pid())
+    }
+
+    /// CPU time of its virtual CPUs alone: the rest of [`Guest::usage`] is QEMU's, which injects
+    /// interrupts and, where there is no vhost, moves packets.
+    pub fn vcpu_time(&self) -> Result<Duration> {
+        self.usage().cpu_time_of(VCPU_THREADS)
     }
 
     /// SIGKILL to the guest's QEMU.

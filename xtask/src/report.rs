@@ -2,7 +2,7 @@
 
 mod chart;
 
-use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
+use std::{borrow::Cow, collections::BTreeMap, fmt, fs, path::PathBuf};
 
 use crate::{
     error::{Error, Result},
@@ -69,12 +69,21 @@ impl Samples {
     }
 }
 
+impl FromIterator<f64> for Samples {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        Self { values: values.into_iter().collect() }
+    }
+}
+
+/// What a figure says of itself: mostly constants.
+type Text = Cow<'static, str>;
+
 /// One figure of a report.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    name: &'static str,
-    unit: &'static str,
-    what: &'static str,
+    name: Text,
+    unit: Text,
+    what: Text,
     samples: Samples,
     goal: Option<Goal>,
 }
@@ -82,16 +91,17 @@ pub struct Figure {
 impl Figure {
     /// A figure in `unit`; `what` says what was measured.
     pub fn new(
-        name: &'static str,
-        unit: &'static str,
-        what: &'static str,
+        name: impl Into<Text>,
+        unit: impl Into<Text>,
+        what: impl Into<Text>,
         samples: Samples,
     ) -> Self {
+        let (name, unit, what) = (name.into(), unit.into(), what.into());
         Self { name, unit, what, samples, goal: None }
     }
 
     /// weir over a peer, or over a limit.
-    pub fn ratio(name: &'static str, what: &'static str, samples: Samples) -> Self {
+    pub fn ratio(name: impl Into<Text>, what: impl Into<Text>, samples: Samples) -> Self {
         Self::new(name, RATIO, what, samples)
     }
 
@@ -232,7 +242,7 @@ impl Report {
         let mut numbers = BTreeMap::new();
         for Figure { name, samples, .. } in &self.figures {
             let [median, min, max] = samples.summary();
-            numbers.insert((*name).to_owned(), median);
+            numbers.insert(name.clone().into_owned(), median);
             numbers.insert(format!("{name}_min"), min);
             numbers.insert(format!("{name}_max"), max);
         }
@@ -244,7 +254,7 @@ impl Report {
         let ratios = self.figures.iter().filter(|figure| figure.is_ratio());
         let bars = ratios.filter_map(|figure| {
             let [median, min, max] = figure.samples.summary();
-            Some(chart::Bar { name: figure.name, median, min, max, goal: figure.goal?.bound() })
+            Some(chart::Bar { name: &figure.name, median, min, max, goal: figure.goal?.bound() })
         });
         chart::draw(&bars.collect::<Vec<_>>())
     }

@@ -31,6 +31,17 @@ impl Usage {
         texts.iter().map(|text| on_cpu(text)).sum()
     }
 
+    /// The same of those of its threads whose names begin with `prefix`.
+    pub fn cpu_time_of(self, prefix: &str) -> Result<Duration> {
+        let mut sum = Duration::ZERO;
+        for thread in self.threads()? {
+            if read(&thread.join("comm"))?.starts_with(prefix) {
+                sum += on_cpu(&read(&thread.join("schedstat"))?)?;
+            }
+        }
+        Ok(sum)
+    }
+
     /// Bytes of its memory that are resident and not shared with others: its heap and stacks, and
     /// its files. The memory of its guests is theirs and does not count.
     pub fn resident_bytes(self) -> Result<u64> {
@@ -52,9 +63,14 @@ impl Usage {
     }
 
     fn of_every_thread(self, file: &str) -> Result<Vec<String>> {
+        self.threads()?.iter().map(|thread| read(&thread.join(file))).collect()
+    }
+
+    /// The directories of its threads.
+    fn threads(self) -> Result<Vec<PathBuf>> {
         let tasks = self.dir().join("task");
         let entries = fs::read_dir(&tasks).map_err(Error::io("list", &tasks))?;
-        entries.flatten().map(|task| read(&task.path().join(file))).collect()
+        Ok(entries.flatten().map(|task| task.path()).collect())
     }
 }
 
@@ -108,6 +124,20 @@ mod tests {
     fn time_on_a_cpu_is_the_first_number() {
         assert_eq!(on_cpu("1500000000 77 12\n").unwrap(), Duration::from_millis(1500));
         assert!(on_cpu("").is_err());
+    }
+
+    #[test]
+    fn time_of_threads_is_told_by_their_names() {
+        let usage = Usage::of(std::process::id());
+        let computing = std::thread::Builder::new().name("CPU 0/test".into()).spawn(move || {
+            let mut value = 1_u64;
+            while usage.cpu_time_of("CPU 0").unwrap() == Duration::ZERO {
+                value = std::hint::black_box(value.wrapping_mul(3));
+            }
+            (usage.cpu_time_of("CPU 0").unwrap(), usage.cpu_time_of("CPU 1").unwrap())
+        });
+        let (named, other) = computing.unwrap().join().unwrap();
+        assert!(named > Duration::ZERO && other == Duration::ZERO);
     }
 
     #[test]

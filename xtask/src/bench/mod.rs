@@ -9,6 +9,7 @@ mod load_cost;
 mod memcpy;
 mod other_load;
 mod packet_rate;
+mod policies;
 mod uplink_rate;
 mod vm_coalescing;
 mod vm_traffic;
@@ -105,6 +106,11 @@ const ROWS: &[Row] = &[
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
+    Row { name: "auto_vs_best_static", measure: policies::grid },
+    Row { name: "rr_latency_vs_immediate", measure: policies::request_response },
+    Row { name: "budget_breaches_per_million", measure: policies::breaches },
+    Row { name: "aggregate_pps_vs_single", measure: policies::aggregate },
+    Row { name: "adaptive_delay_vs_fixed", measure: policies::adaptive },
 ];
 
 /// What weir executes for a packet, whatever the machine does beside.

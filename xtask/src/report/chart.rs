@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 /// A ratio to be drawn.
 #[derive(Clone, Copy, Debug)]
-pub struct Bar {
+pub struct Bar<'a> {
     /// What stands before it.
-    pub name: &'static str,
+    pub name: &'a str,
     /// How long it is.
     pub median: f64,
     /// Where its whisker begins.
@@ -55,7 +55,7 @@ const STYLE: &str = "<style>
 ";
 
 /// The chart as a file's text.
-pub fn draw(bars: &[Bar]) -> String {
+pub fn draw(bars: &[Bar<'_>]) -> String {
     let longest = bars.iter().flat_map(|bar| [bar.max, bar.goal]).fold(1.0, f64::max);
     let step = step_for(longest);
     let end = (longest / step).ceil() * step;
@@ -94,7 +94,7 @@ pub fn draw(bars: &[Bar]) -> String {
 }
 
 /// One row whose middle is at `y`; `x` gives a value's place.
-fn draw_bar(svg: &mut String, bar: &Bar, y: f64, x: impl Fn(f64) -> f64) {
+fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
     let Bar { name, median, min, max, goal } = *bar;
     let class = if median >= goal { "reached" } else { "missed" };
     let _ = writeln!(
