@@ -94,7 +94,8 @@ pub struct BenchArgs {
     pub filter: Option<String>,
     /// Compare moderation policies instead, each under the same loads
     ///
-    /// Each measurement is a load: how `auto` does against the best of the policies with a fixed hold.
+    /// How `auto` does against the best of those with a fixed hold, load by load; what containers and
+    /// their adaptive timeout gain; and how often a latency budget is exceeded, and why.
     #[arg(long)]
     pub policies: bool,
 }

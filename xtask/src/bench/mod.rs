@@ -32,7 +32,8 @@ QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DP
   polling thread itself (CPU 1).
 Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
   whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
-  its threads to CPU 0.";
+  its threads to CPU 0.
+Policies: nothing is pinned; switch and guests are threads of one process.";
 
 /// The CPU a switch is held on where packet rates are measured.
 const SWITCH_CPU: usize = crate::peers::ovs_dpdk::POLLING_CPU;

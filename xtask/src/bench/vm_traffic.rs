@@ -1,10 +1,6 @@
 //! Traffic between two guests of one CPU each, virtio-net as QEMU and Linux set it up by default.
 
-use std::{
-    num::NonZero,
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::{Bench, Contender};
 use crate::{
@@ -91,9 +87,9 @@ impl Names {
         let ratio = Figure::ratio(self.ratio, what, rates(weir).ratio_to(&bridge_rates));
         report.add(ratio.goal(goal));
         let limit = weir.iter().map(Transfer::limit).collect::<Samples>();
-        let says = "the same were weir's own CPU time nothing: each guest's virtual CPU has a core at \
-                    most, both QEMUs have the machine's cores, and each packet costs them what it did \
-                    (a pktgen sender, which never rests, has a core to itself)";
+        let says = "the same were weir's CPU time nothing and its guests' instead, where a packet costs \
+                    them what it did, a virtual CPU has one core at most, and a pktgen sender, which \
+                    never rests, needs no more";
         report.add(Figure::ratio(self.limit, says, limit.ratio_to(&bridge_rates)));
         report.add(Figure::new(self.rates[0], unit, what, rates(weir)));
         report.add(Figure::new(self.rates[1], unit, what, bridge_rates));
@@ -180,22 +176,19 @@ impl Transfer {
         cpu.as_secs_f64() / self.time.as_secs_f64()
     }
 
-    /// The rate that the guests could have on this machine with a switch that takes no CPU time.
+    /// The rate of these guests with a switch that takes no CPU time and leaves them what it took, where
+    /// each packet costs them what it did. A virtual CPU has one core at most, and a sender that spins
+    /// needs nothing more.
     fn limit(&self) -> f64 {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get) as f64;
-        self.limit_on(cores)
-    }
-
-    /// The same on `cores` cores. No virtual CPU has more than one core, and both QEMUs together have
-    /// no more than there are, or than a sender that spins leaves them.
-    fn limit_on(&self, cores: f64) -> f64 {
-        let most = |cores: f64, cpu: Duration| cores * self.amount / cpu.as_secs_f64();
-        let receiver = most(1.0, self.receiver.vcpu);
+        let Self { rate, amount, switch, .. } = *self;
+        let scaled = |cpu: Duration| rate * (switch + cpu).as_secs_f64() / cpu.as_secs_f64();
+        let on_a_core = |vcpu: Duration| amount / vcpu.as_secs_f64();
+        let receiver = on_a_core(self.receiver.vcpu);
         if self.sender_spins {
-            return receiver.min(most(cores - 1.0, self.receiver.all));
+            return receiver.min(scaled(self.receiver.all));
         }
-        let sender = most(1.0, self.sender.vcpu);
-        receiver.min(sender).min(most(cores, self.sender.all + self.receiver.all))
+        let both = scaled(self.sender.all + self.receiver.all);
+        both.min(receiver).min(on_a_core(self.sender.vcpu))
     }
 }
 
@@ -288,20 +281,20 @@ mod tests {
     }
 
     #[test]
-    fn without_a_switch_the_busier_virtual_cpu_has_a_core() {
-        let transfer = transfer(false, [(5, 6), (8, 8)]);
-        assert_eq!(transfer.limit_on(8.0), 12.5);
+    fn without_a_switch_both_guests_share_its_time() {
+        let transfer = transfer(false, [(5, 10), (6, 10)]);
+        assert_eq!(transfer.limit(), 10.0 * 24.0 / 20.0);
         assert_eq!(transfer.cores(transfer.switch), 0.4);
     }
 
     #[test]
-    fn without_a_switch_both_qemus_share_the_cores() {
-        assert_eq!(transfer(false, [(5, 8), (4, 8)]).limit_on(2.0), 12.5);
+    fn no_virtual_cpu_has_more_than_a_core() {
+        assert_eq!(transfer(false, [(5, 6), (10, 10)]).limit(), 10.0);
+        assert_eq!(transfer(true, [(10, 10), (8, 8)]).limit(), 12.5);
     }
 
     #[test]
-    fn a_sender_that_spins_leaves_the_other_cores_to_the_receiver() {
-        assert_eq!(transfer(true, [(10, 10), (4, 8)]).limit_on(2.0), 12.5);
-        assert_eq!(transfer(true, [(10, 10), (4, 8)]).limit_on(4.0), 25.0);
+    fn a_sender_that_spins_leaves_the_switchs_time_to_the_receiver() {
+        assert_eq!(transfer(true, [(10, 10), (4, 8)]).limit(), 15.0);
     }
 }

@@ -10,7 +10,7 @@
 //! | `slice.rs` | one slice of a measurement |
 //! | `memcpy.rs` | what a plain copy takes |
 //! | `report.rs` | medians, the table, and JSON |
-//! | `policies.rs` | `--policies`: moderation policies side by side |
+//! | `policies/` | `--policies`: moderation policies side by side |
 
 use std::io::{self, Write};
 use std::num::NonZero;

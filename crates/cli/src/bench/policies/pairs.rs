@@ -28,14 +28,8 @@ pub(super) const RR_LATENCY: &[Comparison] = &[Comparison {
 pub(super) const AGGREGATE_PPS: &[Comparison] = &[
     Comparison {
         name: "aggregate_pps_vs_single",
-        says: "64 B with complete checksums, 512 in flight: packets for each second of CPU that worker \
-               and receiver take, containers / immediate",
-        unit: "packets/s",
-        of: Slice::packets_per_delivering_cpu_s,
-    },
-    Comparison {
-        name: "aggregate_receiver_pps_vs_single",
-        says: "the same for each second of the receiver's CPU",
+        says: "64 B with complete checksums, 512 in flight: packets that a receiver takes from its ring \
+               for each second of its CPU, containers / immediate",
         unit: "packets/s",
         of: Slice::packets_per_receiver_cpu_s,
     },
@@ -46,8 +40,14 @@ pub(super) const AGGREGATE_PPS: &[Comparison] = &[
         of: Slice::packets_per_cpu_s,
     },
     Comparison {
+        name: "aggregate_path_pps_vs_single",
+        says: "the same for each second of CPU of worker and receiver together",
+        unit: "packets/s",
+        of: Slice::packets_per_delivering_cpu_s,
+    },
+    Comparison {
         name: "aggregate_arrived_vs_single",
-        says: "packets that arrived, sender, worker and receiver sharing the machine",
+        says: "packets that arrived in a second, sender, worker and receiver sharing the machine",
         unit: "packets/s",
         of: Slice::packets_per_s,
     },

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use super::grid::{PolicyRow, against, best};
 use super::*;
 
-/// A second with so many packets, each of which took so much CPU time (us).
+/// A second with so many packets, each of which took the worker and the receiver so much CPU time (us).
 fn slice(packets: u64, cpu_us: f64) -> Slice {
     Slice {
         seconds: 1.0,
         received: packets,
         switched: packets,
         switch_cpu_s: packets as f64 * cpu_us / 1e6,
+        guests_cpu_s: packets as f64 * cpu_us / 1e6,
+        receiver_cpu_s: packets as f64 * cpu_us / 1e6,
         ..Slice::default()
     }
 }
@@ -84,6 +86,7 @@ fn pairs_are_ratios_of_the_first_policy_to_the_second() {
     });
     let report = json(&[contest]);
     assert_eq!(figure(&report, "aggregate_pps_vs_single"), 2.0);
+    assert_eq!(figure(&report, "aggregate_path_pps_vs_single"), 2.0);
     assert_eq!(figure(&report, "aggregate_arrived_vs_single"), 1.0);
     assert_eq!(report["pairs"][0]["policy"], "aggregate");
     assert_eq!(report["pairs"][0]["against"], "immediate");
