@@ -194,6 +194,14 @@ pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 64;
+/// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).
+pub const CPUS_MAX: usize = 1024;
+/// Largest file that is read under `/sys` (bytes): a list of all these processors, each by itself, has 5 KB.
+pub const SYSFS_BYTES_MAX: u64 = 16 * 1024;
+/// Most caches of one processor that are looked at (`cache/index0`, ...).
+pub const CACHE_INDEXES_MAX: u32 = 8;
+/// Largest `/proc/PID/task/TID/stat` (bytes): 52 numbers and a name.
+pub const PROC_STAT_BYTES_MAX: u64 = 4096;
 /// Longest name of a port.
 pub const PORT_NAME_LEN_MAX: usize = 32;
 /// Longest name of a network interface (Linux: `IFNAMSIZ` - 1).
@@ -222,6 +230,8 @@ const _: () = {
     assert!(XDP_PARKED_MAX <= BURST_MAX && XDP_PARKED_MAX + BURST_MAX <= XDP_FRAMES as usize);
     assert!(XDP_CHUNK_LEN_MIN <= XDP_CHUNK_LEN_MAX && XDP_CHUNK_LEN_MIN.is_power_of_two());
     assert!(PORTS_MAX <= u16::MAX as usize);
+    assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);
+    assert!(SYSFS_BYTES_MAX >= 5 * CPUS_MAX as u64);
     assert!(FDB_ENTRIES_MAX.is_power_of_two());
     assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);

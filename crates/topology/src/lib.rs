@@ -1,0 +1,62 @@
+//! What processors a machine has, as sysfs shows it: which are threads of one core, which share a
+//! last-level cache, which are of one NUMA node, and which are efficiency cores.
+//!
+//! [`Topology::read`] takes the place where sysfs is mounted, so that a tree of another machine can be read
+//! as well. Containers and some virtual machines show less than the kernel knows: without files about
+//! caches, the processors of one package and node count as sharing one, and without nodes there is one
+//! ([`Topology::caches_known`], [`Topology::nodes_known`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `cpu_list.rs` | lists of processors, such as `0-3,8` |
+//! | `sysfs.rs` | reading one file, strictly and bounded |
+//! | `read.rs` | the tree |
+//! | `fixtures.rs` | trees of real machines, for tests |
+#![forbid(unsafe_code)]
+
+mod cpu_list;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+mod read;
+mod sysfs;
+#[cfg(test)]
+mod tests;
+
+pub use cpu_list::{CpuListError, cpu_list, parse_cpu_list};
+pub use sysfs::TopologyError;
+
+/// A kind of core, on machines with more than one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CoreKind {
+    /// The fast ones; all of them where there is one kind only.
+    #[default]
+    Performance,
+    /// The slower ones (`cpu_atom`; a `cpu_capacity` below three quarters of the largest).
+    Efficiency,
+}
+
+/// A processor that is online. Groups are named by the lowest processor in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// Its number.
+    pub id: u16,
+    /// Its core: processors with the same one are threads of it (SMT).
+    pub core: u16,
+    /// Its last-level cache: processors with the same one share it.
+    pub cache: u16,
+    /// Its NUMA node.
+    pub node: u16,
+    /// What core it is a thread of.
+    pub kind: CoreKind,
+}
+
+/// The processors of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// Those that are online, by number.
+    pub cpus: Vec<Cpu>,
+    /// Whether the kernel says which processors share a cache.
+    pub caches_known: bool,
+    /// Whether the kernel says which processors are of one node.
+    pub nodes_known: bool,
+}

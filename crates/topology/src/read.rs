@@ -1,0 +1,116 @@
+//! The tree `devices/system` of sysfs (Documentation/ABI/stable/sysfs-devices-system-cpu).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use weir_limits::CACHE_INDEXES_MAX;
+
+use crate::sysfs::{cpus, cpus_with, number, text};
+use crate::{CoreKind, Cpu, Topology, TopologyError};
+
+impl Topology {
+    /// Reads the machine's processors from `sysfs`, which is `/sys` for this machine.
+    ///
+    /// # Errors
+    /// [`TopologyError`]: a file cannot be read or has nonsense in it, or there is no list of processors.
+    pub fn read(sysfs: &Path) -> Result<Self, TopologyError> {
+        let system = sysfs.join("devices/system");
+        let online_path = system.join("cpu/online");
+        let online = cpus(&online_path)?.ok_or_else(|| TopologyError::Read {
+            path: online_path,
+            source: io::ErrorKind::NotFound.into(),
+        })?;
+        let nodes = nodes(&system.join("node"))?;
+        let kinds = kinds(sysfs, &online)?;
+        let mut caches_known = true;
+        let mut found = Vec::with_capacity(online.len());
+        for id in &online {
+            let dir = system.join(format!("cpu/cpu{id}"));
+            let core = core(&dir, *id)?;
+            let node = nodes.get(id).copied().unwrap_or(0);
+            let cache = cache(&dir.join("cache"), *id)?;
+            caches_known &= cache.is_some();
+            // -1 where the machine has none.
+            let package = number(&dir.join("topology/physical_package_id"))?.unwrap_or(-1);
+            let kind = kinds.get(id).copied().unwrap_or_default();
+            found.push((Cpu { id: *id, core, cache: *id, node, kind }, cache, package));
+        }
+        let mut unknown: BTreeMap<(i64, u16), u16> = BTreeMap::new();
+        let cpus = found.into_iter().map(|(mut cpu, cache, package)| {
+            // The first of a package and node in turn is the lowest.
+            let stands_for =
+                cache.unwrap_or_else(|| *unknown.entry((package, cpu.node)).or_insert(cpu.id));
+            cpu.cache = stands_for;
+            cpu
+        });
+        Ok(Self { cpus: cpus.collect(), caches_known, nodes_known: !nodes.is_empty() })
+    }
+}
+
+/// The lowest thread of the processor's core. Older kernels know the threads by another name.
+fn core(dir: &Path, cpu: u16) -> Result<u16, TopologyError> {
+    for name in ["core_cpus_list", "thread_siblings_list"] {
+        if let Some(threads) = cpus_with(&dir.join("topology").join(name), cpu)? {
+            return Ok(threads.first().copied().unwrap_or(cpu));
+        }
+    }
+    Ok(cpu)
+}
+
+/// The lowest processor that shares this one's last-level cache, which is the one of the highest level that
+/// holds data; `None` if nothing is said about caches.
+fn cache(dir: &Path, cpu: u16) -> Result<Option<u16>, TopologyError> {
+    let mut last: Option<(i64, u16)> = None;
+    for index in 0..CACHE_INDEXES_MAX {
+        let dir = dir.join(format!("index{index}"));
+        let Some(level) = number(&dir.join("level"))? else {
+            continue;
+        };
+        if text(&dir.join("type"))?.as_deref() == Some("Instruction") {
+            continue;
+        }
+        let shared = cpus_with(&dir.join("shared_cpu_list"), cpu)?;
+        let Some(first) = shared.and_then(|shared| shared.first().copied()) else {
+            continue;
+        };
+        if last.is_none_or(|(highest, _)| level > highest) {
+            last = Some((level, first));
+        }
+    }
+    Ok(last.map(|(_, first)| first))
+}
+
+/// The node of each processor; of none, if the kernel knows no nodes.
+fn nodes(dir: &Path) -> Result<BTreeMap<u16, u16>, TopologyError> {
+    let mut nodes = BTreeMap::new();
+    // Written as processors are.
+    for node in cpus(&dir.join("online"))?.unwrap_or_default() {
+        let members = cpus(&dir.join(format!("node{node}/cpulist")))?.unwrap_or_default();
+        nodes.extend(members.into_iter().map(|cpu| (cpu, node)));
+    }
+    Ok(nodes)
+}
+
+/// The efficiency cores: by Intel's two kinds of performance counters, or by what the scheduler takes a
+/// processor to be worth.
+fn kinds(sysfs: &Path, online: &BTreeSet<u16>) -> Result<BTreeMap<u16, CoreKind>, TopologyError> {
+    let devices = sysfs.join("devices");
+    if cpus(&devices.join("cpu_core/cpus"))?.is_some()
+        && let Some(small) = cpus(&devices.join("cpu_atom/cpus"))?
+    {
+        return Ok(small.into_iter().map(|cpu| (cpu, CoreKind::Efficiency)).collect());
+    }
+    let mut capacities = BTreeMap::new();
+    for cpu in online {
+        let path = devices.join(format!("system/cpu/cpu{cpu}/cpu_capacity"));
+        if let Some(capacity) = number(&path)? {
+            capacities.insert(*cpu, capacity);
+        }
+    }
+    let largest = capacities.values().copied().max().unwrap_or(0);
+    let small = capacities
+        .into_iter()
+        .filter(|(_, capacity)| i128::from(*capacity) * 4 < i128::from(largest) * 3);
+    Ok(small.map(|(cpu, _)| (cpu, CoreKind::Efficiency)).collect())
+}
