@@ -12,6 +12,7 @@
 //! - [`lateness`]: how much earlier than a deadline to set the timer for it.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
+//! - [`placement`]: on which processors workers and virtual processors run.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
 #![forbid(unsafe_code)]
 
@@ -23,4 +24,5 @@ mod hold_off;
 pub mod lateness;
 pub mod moderation;
 pub mod pace;
+pub mod placement;
 pub mod steering;
