@@ -204,6 +204,15 @@ impl Engine {
         slot(&self.shared.ports.load(), port)?.pairs.get(queue)?.worker()
     }
 
+    /// Each worker's thread, by number; `None` for one that does not run yet.
+    pub fn worker_threads(&self) -> Vec<Option<u32>> {
+        let thread = |worker: &Arc<WorkerHandle>| match worker.thread_id.load(Ordering::Relaxed) {
+            0 => None,
+            id => Some(id),
+        };
+        self.shared.crew.iter().map(thread).collect()
+    }
+
     /// What each worker has done.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let stats = |worker: &Arc<WorkerHandle>| WorkerStats {

@@ -20,6 +20,7 @@
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
 //! * [`error`]: problems as diagnostics that show the line.
 //! * `moderation`: when a guest is called.
+//! * `placement`: where workers run.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
@@ -33,6 +34,7 @@ use weir_limits as limits;
 pub mod error;
 mod moderation;
 mod parse;
+mod placement;
 mod port;
 mod section;
 pub mod settings;
@@ -44,11 +46,12 @@ mod tests;
 
 pub use error::{ConfigError, Problem};
 pub use moderation::{CallsError, Moderation};
+pub use placement::PlacementConfig;
 pub use settings::{Change, Setting, VifChanges};
 pub use values::{
-    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode,
-    WorkerCount, Workers,
+    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PlacementMode, PortName, QueuePairs,
+    Realization, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid,
+    VlanMode, WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -76,6 +79,8 @@ pub struct SwitchConfig {
     pub latency_budget: LatencyBudget,
     /// The control socket.
     pub control: SocketPath,
+    /// Where workers run.
+    pub placement: PlacementConfig,
 }
 
 /// `[uplink.NAME]`: a port to the host or the outside.

@@ -13,10 +13,10 @@ use weir_limits as limits;
 use super::error::{Problem, count};
 use super::section::{KindOfUplink, Located, Section};
 use super::values::{
-    Execution, LatencyBudget, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketPath,
-    SocketRole, TrunkVids, Vid, VlanMode, Workers,
+    Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs,
+    SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
 };
-use super::{Config, Defaults, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
+use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
 
 /// A port with the places that the checks across ports point at.
 struct Placed<T> {
@@ -110,6 +110,7 @@ fn switch(
         workers: Workers::Auto,
         latency_budget: LatencyBudget::DEFAULT,
         control: defaults.control.clone(),
+        placement: PlacementConfig::default(),
     };
     if let Some(mut section) = section {
         switch.execution = section.take_or("execution", switch.execution, problems);
@@ -134,9 +135,28 @@ fn switch(
         if !defaults.control_named {
             switch.control = control;
         }
+        switch.placement = placement(&mut section, problems);
         section.finish(problems);
     }
     switch
+}
+
+fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> PlacementConfig {
+    let mode = section.take::<PlacementMode>("placement", problems);
+    let pin_vcpus = section.take::<bool>("pin_vcpus", problems);
+    let bad_mode = mode.is_none() && section.has("placement");
+    let mode = mode.map(Located::into_value).unwrap_or_default();
+    if let Some(Located { value: true, span }) = &pin_vcpus
+        && mode == PlacementMode::Off
+        && !bad_mode
+    {
+        problems.push(
+            Problem::new("`switch.pin_vcpus` does nothing without `placement`")
+                .label(span.clone(), "nobody places virtual processors")
+                .help("add `placement = \"dynamic\"` or `placement = \"static\"`"),
+        );
+    }
+    PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(Located::into_value) }
 }
 
 fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {

@@ -10,9 +10,9 @@ use super::error::Problem;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, WorkerCount,
-    Workers,
+    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PlacementMode, PortName, QueuePairs,
+    Realization, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid,
+    WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -221,6 +221,7 @@ from_toml_string! {
     SocketRole = "\"server\" or \"client\"";
     Execution = "\"tasklet\", \"threads\" or \"rt-threads\"";
     Realization = "\"adaptive\", \"shared\" or \"dedicated\"";
+    PlacementMode = "\"off\", \"static\" or \"dynamic\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
 }
 

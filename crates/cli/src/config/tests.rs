@@ -128,6 +128,19 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn placement_is_off_unless_it_is_chosen() {
+    let placement = |text: &str| parse(text).map(|config| config.switch.placement);
+    assert_eq!(placement("").unwrap(), PlacementConfig::default());
+    assert_eq!(PlacementMode::default(), PlacementMode::Off);
+    for mode in PlacementMode::WORDS {
+        let text = format!("[switch]\nplacement = \"{mode}\"\npin_vcpus = false\n");
+        assert_eq!(placement(&text).unwrap().mode, mode.parse().unwrap());
+    }
+    let both = placement("[switch]\nplacement = \"static\"\npin_vcpus = true\n").unwrap();
+    assert!(both.pin_vcpus);
+}
+
+#[test]
 fn interface_without_keys_has_the_documented_defaults() {
     let config = parse("[switch]\ncontrol = \"/tmp/w/c.sock\"\n[vif.web0]\n").unwrap();
     let vif = &config.vifs[0];
@@ -253,8 +266,28 @@ fn diagnostic_unknown_key_without_suggestion() {
        · ───┬──
        ·    ╰── unknown key
        ╰────
-      help: `switch` can have: execution, realization, workers, latency_budget, control
+      help: `switch` can have: execution, realization, workers, latency_budget, control, placement, pin_vcpus
     "#);
+}
+
+#[test]
+fn diagnostic_virtual_processors_that_nobody_places() {
+    insta::assert_snapshot!(refused("[switch]\npin_vcpus = true\n"), @r#"
+      × weir.toml: 1 problem
+
+    Error:
+      × `switch.pin_vcpus` does nothing without `placement`
+       ╭─[weir.toml:2:13]
+     1 │ [switch]
+     2 │ pin_vcpus = true
+       ·             ──┬─
+       ·               ╰── nobody places virtual processors
+       ╰────
+      help: add `placement = "dynamic"` or `placement = "static"`
+    "#);
+    // What is wrong already is named once.
+    let text = "[switch]\nplacement = \"fast\"\npin_vcpus = true\n";
+    assert!(refused(text).contains("1 problem"));
 }
 
 #[test]

@@ -653,6 +653,19 @@ words! {
     }
 }
 
+words! {
+    /// How weir chooses the processors on which its workers run.
+    PlacementMode {
+        /// Not at all: the kernel does.
+        #[default]
+        Off = "off",
+        /// A core for each, in a cache where its guests' virtual processors may run.
+        Static = "static",
+        /// A core where that pays, in the cache where its guests' virtual processors do run.
+        Dynamic = "dynamic",
+    }
+}
+
 /// How many workers serve the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {

@@ -7,13 +7,13 @@ use super::core::GuestCpu;
 
 /// How QEMU calls the threads of virtual processors (`CPU 0/KVM`, `CPU 0/TCG`), where it names threads
 /// (`-name debug-threads=on`); cloud-hypervisor (`vcpu0`) and crosvm (`crosvm_vcpu0`) call them so.
-const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
+pub(super) const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
 /// The process is searched for threads anew after so many readings: processors are added rarely.
 const READINGS: u32 = 50;
 /// After a reading that failed it is searched anew so many readings later.
 const READINGS_AFTER_FAILURE: u32 = 10;
 /// Most threads of a process that are read.
-const THREADS_MAX: usize = 1024;
+pub(super) const THREADS_MAX: usize = 1024;
 
 /// The threads that are a virtual machine's processors.
 #[derive(Debug, Default)]

@@ -24,8 +24,8 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, Execution, LatencyBudget, PortName, Realization, SocketPath, SwitchConfig, ValueError,
-    VifConfig, Workers,
+    Config, Execution, LatencyBudget, PlacementConfig, PortName, Realization, SocketPath,
+    SwitchConfig, ValueError, VifConfig, Workers,
 };
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
@@ -243,6 +243,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             workers: setup.workers,
             latency_budget: setup.latency_budget,
             control: socket(dir, "control")?,
+            placement: PlacementConfig::default(),
         },
         uplinks: Vec::new(),
         vifs: vec![vif(Role::Sender)?, vif(Role::Receiver)?],
