@@ -63,7 +63,7 @@ pub enum Command {
     Vif(VifCommand),
     /// Show the counters of the running switch
     Stats(StatsArgs),
-    /// Show how long an interface's calls are held, and why
+    /// Show how long an interface's calls are held, or where workers run, and why
     Explain(ExplainArgs),
 }
 
@@ -224,8 +224,8 @@ pub struct StatsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_NOTES)]
 pub struct ExplainArgs {
-    /// The interface, or the uplink
-    #[arg(value_name = "PORT")]
+    /// The interface, the uplink, or `placement` for where workers and virtual processors run
+    #[arg(value_name = "PORT|placement")]
     pub name: PortName,
     /// As JSON
     #[arg(long)]
@@ -313,7 +313,7 @@ mod tests {
 
         Look inside:
           stats      Show the counters of the running switch
-          explain    Show how long an interface's calls are held, and why
+          explain    Show how long an interface's calls are held, or where workers run, and why
 
         Options:
               --control <PATH>  Control socket of the running weir

@@ -306,9 +306,11 @@ pub fn explain(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let mut client = ControlClient::connect(defaults.control.as_path())?;
-    let before = client.explain(&args.name)?;
-    thread::sleep(EXPLAINED_FOR);
-    let explanation = client.explain(&args.name)?.since(&before);
+    let mut explanation = client.explain(&args.name)?;
+    if explanation.counts() {
+        thread::sleep(EXPLAINED_FOR);
+        explanation = client.explain(&args.name)?.since(&explanation);
+    }
     if args.json { write_json(out, &explanation) } else { Ok(write!(out, "{explanation}")?) }
 }
 

@@ -1,4 +1,5 @@
-//! `weir explain`: what the policies of an interface do now, and why; and what an uplink does.
+//! `weir explain`: what the policies of an interface do now, and why; what an uplink does; and where
+//! workers run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +10,15 @@ use crate::config::{Moderation, PortName};
 use crate::stats::{CallSettings, HoldTimes, PortState, Table, by_reason, decimal, ratio, time};
 
 mod manager;
+mod placement;
 
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, SplitExplanation, UplinkExplanation,
     UplinkLayer,
 };
+pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 
-/// A port's explanation.
+/// What a command explains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Explanation {
@@ -23,9 +26,17 @@ pub enum Explanation {
     Vif(Box<VifExplanation>),
     /// Of an uplink.
     Uplink(UplinkExplanation),
+    /// Of where workers run.
+    Placement(Box<PlacementExplanation>),
 }
 
 impl Explanation {
+    /// Whether it counts something from one moment to another.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        matches!(self, Self::Vif(_))
+    }
+
     /// As [`VifExplanation::since`].
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
@@ -41,6 +52,7 @@ impl fmt::Display for Explanation {
         match self {
             Self::Vif(vif) => vif.fmt(f),
             Self::Uplink(uplink) => uplink.fmt(f),
+            Self::Placement(placement) => placement.fmt(f),
         }
     }
 }

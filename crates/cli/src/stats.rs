@@ -15,8 +15,10 @@ use weir_engine::stats::TimesSummary;
 
 use crate::config::{MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode};
 
+mod placement;
 mod stages;
 
+pub use placement::PlacementStats;
 pub use stages::StageStats;
 
 /// The whole switch at one moment.
@@ -28,6 +30,9 @@ pub struct SwitchStats {
     pub uptime_s: f64,
     /// One entry for each worker thread.
     pub workers: Vec<WorkerStats>,
+    /// What placement did.
+    #[serde(default)]
+    pub placement: PlacementStats,
     /// One entry for each worker that served bursts while their stages were measured; none while
     /// they are not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -272,6 +277,7 @@ impl fmt::Display for SwitchStats {
             decimal(wakeups),
             time(cpu),
         )?;
+        write!(f, "{}", self.placement)?;
         if self.ports.is_empty() {
             return writeln!(f, "no ports; add one with `weir vif add NAME`");
         }
@@ -504,6 +510,7 @@ mod tests {
                 cpu_ns: 1_500_000_000,
                 ..WorkerStats::default()
             }],
+            placement: PlacementStats::default(),
             stages: Vec::new(),
             ports: vec![web0, bad, lan],
         }

@@ -85,6 +85,7 @@ impl Switch {
             config.switch.latency_budget,
             config.switch.control.clone(),
         )?;
+        switch.manager.place(config.switch.placement, manager::Host::default());
         for uplink in &config.uplinks {
             switch.add_uplink(uplink)?;
         }
@@ -241,7 +242,7 @@ impl Switch {
         let interface = config.kind.interface();
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
-        self.manager.add_uplink(config, Arc::clone(&counters));
+        self.manager.add_uplink(config, id, Arc::clone(&counters));
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters });
         Ok(())
     }

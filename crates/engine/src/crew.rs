@@ -171,11 +171,11 @@ impl Crew {
         let worker = match pair.worker() {
             Some(worker) => worker,
             None => {
-                let own = match self.options.per_pair() {
-                    true => roster.free.pop().map_or_else(hire, |free| Ok(Some(free)))?,
-                    false => None,
+                let own = match self.first_worker(queue.port, queue.queue) {
+                    None => roster.free.pop().map_or_else(hire, |free| Ok(Some(free)))?,
+                    first => first,
                 };
-                let worker = own.unwrap_or_else(|| self.first_worker(queue));
+                let worker = own.unwrap_or_else(|| self.worker_at(queue.port, queue.queue));
                 pair.set_worker(worker);
                 worker
             }
@@ -183,12 +183,18 @@ impl Crew {
         self.get(worker).ok_or_else(|| io::Error::other("there are no workers"))
     }
 
-    /// Where a pair begins, before its load is known.
-    fn first_worker(&self, queue: QueueRef) -> usize {
+    /// Where a pair begins, before its load is known; `None` where each has a worker of its own.
+    pub(crate) fn first_worker(&self, port: PortId, queue: usize) -> Option<usize> {
         match self.options.aim() {
-            Some(Aim::Pack) => 0,
-            _ => (queue.port.index() + queue.queue) % self.len().max(1),
+            _ if self.options.per_pair() => None,
+            Some(Aim::Pack) => Some(0),
+            _ => Some(self.worker_at(port, queue)),
         }
+    }
+
+    /// A worker for a pair, where nothing is known but its number.
+    fn worker_at(&self, port: PortId, queue: usize) -> usize {
+        (port.index() + queue) % self.len().max(1)
     }
 
     /// Watches a kick for the worker of its pair.

@@ -199,9 +199,12 @@ impl Engine {
         self.shared.crew.assign(&slot.pairs, port, queue, worker)
     }
 
-    /// The worker that a pair of queues has.
+    /// The worker that a pair of queues has, or will begin with; `None` where there is no such pair, or
+    /// its worker is yet to be made.
     pub fn worker_of(&self, port: PortId, queue: usize) -> Option<usize> {
-        slot(&self.shared.ports.load(), port)?.pairs.get(queue)?.worker()
+        let ports = self.shared.ports.load();
+        let pair = slot(&ports, port)?.pairs.get(queue)?;
+        pair.worker().or_else(|| self.shared.crew.first_worker(port, queue))
     }
 
     /// Each worker's thread, by number; `None` for one that does not run yet.

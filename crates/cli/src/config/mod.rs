@@ -131,6 +131,15 @@ impl UplinkKind {
             | Self::AfXdp { interface, .. } => interface,
         }
     }
+
+    /// The uplink's queues.
+    pub fn queues(&self) -> QueuePairs {
+        match self {
+            Self::Tap { queues, .. }
+            | Self::AfPacket { queues, .. }
+            | Self::AfXdp { queues, .. } => *queues,
+        }
+    }
 }
 
 impl UplinkConfig {

@@ -133,7 +133,7 @@ impl ControlClient {
         }
     }
 
-    /// What the policies of the interface `name` do.
+    /// What the policies of the interface `name` do, an uplink does, or where workers run.
     ///
     /// # Errors
     /// As [`ControlClient::request`].
@@ -141,6 +141,7 @@ impl ControlClient {
         match self.request(&Request::VifExplain { name: name.clone() })? {
             Response::Explained { explanation } => Ok(Explanation::Vif(explanation)),
             Response::UplinkExplained { explanation } => Ok(Explanation::Uplink(explanation)),
+            Response::PlacementExplained { explanation } => Ok(Explanation::Placement(explanation)),
             _ => Err(self.unknown_answer()),
         }
     }

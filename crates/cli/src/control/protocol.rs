@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{PortName, VifChanges, VifConfig};
-use crate::explain::{UplinkExplanation, VifExplanation};
+use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
 
 /// What a client can ask for: `{"request":"vif_del","name":"web0"}`.
@@ -31,8 +31,9 @@ pub enum Request {
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
-    /// What the policies of an interface do, and why. Answer: [`Response::Explained`], or
-    /// [`Response::UplinkExplained`] if the name is an uplink's.
+    /// What the policies of an interface do, and why. Answer: [`Response::Explained`],
+    /// [`Response::UplinkExplained`] if the name is an uplink's, or [`Response::PlacementExplained`] if it is
+    /// `placement` and no port's.
     VifExplain {
         /// Its name.
         name: PortName,
@@ -66,6 +67,11 @@ pub enum Response {
     UplinkExplained {
         /// At the moment of the answer.
         explanation: UplinkExplanation,
+    },
+    /// Where workers and virtual processors run.
+    PlacementExplained {
+        /// At the moment of the answer.
+        explanation: Box<PlacementExplanation>,
     },
     /// The counters.
     Stats {

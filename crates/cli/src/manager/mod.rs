@@ -9,6 +9,7 @@
 //! | `core.rs` | what is decided; pure |
 //! | `agents.rs` | the agents in guests: who is there, and what they are asked for |
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
+//! | `placement/` | where workers and virtual processors run |
 //! | `uplink.rs` | the interval of an uplink's interface |
 //! | `thread.rs` | the thread: when to look, and setting what was decided |
 
@@ -24,18 +25,20 @@ use weir_policy::moderation::Kind;
 use weir_port_vhost::VhostPort;
 use weir_wire::Mac;
 
-use crate::config::{PortName, UplinkConfig};
-use crate::explain::{AgentExplanation, SplitExplanation, UplinkExplanation};
+use crate::config::{PlacementConfig, PortName, UplinkConfig};
+use crate::explain::{AgentExplanation, PlacementExplanation, SplitExplanation, UplinkExplanation};
 
 mod agents;
 mod core;
 mod guest_cpu;
+mod placement;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod uplink;
 
 pub(crate) use agents::AgentSocket;
+pub(crate) use placement::{Host, PlacementCounts};
 use thread::{ManagedUplink, ManagedVif, Run};
 
 /// An interface, as the manager is to know it.
@@ -71,6 +74,8 @@ enum Command {
     AddUplink(Box<ManagedUplink>),
     ExplainVif(PortId, mpsc::Sender<ManagedExplanation>),
     ExplainUplink(PortName, mpsc::Sender<UplinkExplanation>),
+    Place(PlacementConfig, Host),
+    ExplainPlacement(mpsc::Sender<PlacementExplanation>),
     Stop,
 }
 
@@ -78,6 +83,7 @@ enum Command {
 pub(crate) struct Manager {
     commands: Mutex<mpsc::Sender<Command>>,
     wake: Arc<OwnedFd>,
+    placement: Arc<PlacementCounts>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,9 +96,10 @@ impl Manager {
         let (sender, commands) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let run = Run::new(engine, Arc::clone(&wake), commands);
+        let placement = run.placement_counts();
         let thread =
             std::thread::Builder::new().name("weir-manager".into()).spawn(move || run.run())?;
-        Ok(Self { commands: Mutex::new(sender), wake, thread: Some(thread) })
+        Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 
     /// Takes an interface in.
@@ -114,8 +121,30 @@ impl Manager {
     }
 
     /// Takes an uplink in.
-    pub(crate) fn add_uplink(&self, config: &UplinkConfig, counters: Arc<PortCounters>) {
-        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, counters))));
+    pub(crate) fn add_uplink(
+        &self,
+        config: &UplinkConfig,
+        id: PortId,
+        counters: Arc<PortCounters>,
+    ) {
+        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, id, counters))));
+    }
+
+    /// Places workers, and with permission guests' virtual processors, on `host` from now on.
+    pub(crate) fn place(&self, config: PlacementConfig, host: Host) {
+        self.send(Command::Place(config, host));
+    }
+
+    /// Where workers and virtual processors are, if the thread still runs.
+    pub(crate) fn explain_placement(&self) -> Option<PlacementExplanation> {
+        let (answer, wait) = mpsc::channel();
+        self.send(Command::ExplainPlacement(answer));
+        wait.recv().ok()
+    }
+
+    /// What placement has counted.
+    pub(crate) fn placement_counts(&self) -> &PlacementCounts {
+        &self.placement
     }
 
     /// What there is to say of an interface.

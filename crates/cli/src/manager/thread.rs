@@ -12,18 +12,19 @@ use weir_port_vhost::VhostPort;
 use super::agents::{Agent, AgentSocket};
 use super::core::{Core, Decision, Known, Look, Sharing, Source, VifLook, takes_part};
 use super::guest_cpu::GuestThreads;
+use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
 use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
-use crate::config::{PortName, UplinkConfig};
+use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplanation};
 
-/// How often the counters are looked at while there is traffic (ns): ten times a second.
-const LOOK_NS: u64 = 100_000_000;
+/// How often the budget is split anew while there is traffic (ns): ten times a second.
+const SPLIT_NS: u64 = 100_000_000;
 /// How often queues are moved between workers by their load (ns), where they are: so often that two steps
 /// are done within a tenth of a second.
 const DISPATCH_NS: u64 = 50_000_000;
-/// After so many looks that found no traffic it sleeps until there is some.
-const QUIET_LOOKS: u32 = 10;
+/// After so long without traffic (ns) it sleeps until there is some.
+const QUIET_NS: u64 = 1_000_000_000;
 
 /// An interface in the manager's care.
 pub(super) struct ManagedVif {
@@ -45,8 +46,7 @@ impl ManagedVif {
     fn look(&mut self, agent_cost_ns: Option<u64>) -> VifLook {
         let counters = self.port.counters();
         let queues = || counters.rx.iter().chain(&counters.tx);
-        let process = self.port.front_end();
-        let process = process.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        let process = self.process();
         VifLook {
             id: self.port.id(),
             kind: self.settings.kind,
@@ -57,6 +57,21 @@ impl ManagedVif {
             // Nobody asks what calls cost where they are not held by that.
             guest_cpu: self.guest.cpu(process.filter(|_| takes_part(self.settings.kind))),
             agent_cost_ns,
+        }
+    }
+
+    /// The process of the virtual machine's monitor.
+    fn process(&self) -> Option<u32> {
+        self.port.front_end().map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    fn placement_look(&self) -> PortLook<'_> {
+        PortLook {
+            name: &self.name,
+            id: self.port.id(),
+            process: self.process(),
+            queues: self.port.queue_pairs(),
+            counters: self.port.counters(),
         }
     }
 
@@ -72,24 +87,48 @@ impl ManagedVif {
 /// An uplink in the manager's care.
 pub(super) struct ManagedUplink {
     name: PortName,
+    id: PortId,
+    queues: usize,
     interface_name: String,
     interface: UplinkInterface,
     counters: Arc<PortCounters>,
 }
 
 impl ManagedUplink {
-    pub(super) fn new(config: &UplinkConfig, counters: Arc<PortCounters>) -> Self {
+    pub(super) fn new(config: &UplinkConfig, id: PortId, counters: Arc<PortCounters>) -> Self {
         Self {
             name: config.name.clone(),
+            id,
+            queues: config.kind.queues().get().into(),
             interface_name: config.kind.interface().to_string(),
             interface: UplinkInterface::new(&config.kind),
             counters,
         }
     }
 
+    fn placement_look(&self) -> PortLook<'_> {
+        let Self { name, id, queues, counters, .. } = self;
+        PortLook { name, id: *id, process: None, queues: *queues, counters }
+    }
+
     fn wakeups(&self) -> u64 {
         self.counters.tx.iter().map(|queue| queue.kicks.get()).sum()
     }
+}
+
+/// What it does regularly while there is traffic, each in its own time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// Moves queues between workers.
+    Dispatch,
+    /// Splits latency budgets between uplinks and guests.
+    Split,
+    /// Places workers on processors.
+    Place,
+}
+
+impl Task {
+    const ALL: [Self; 3] = [Self::Dispatch, Self::Split, Self::Place];
 }
 
 /// When it looks at the counters.
@@ -111,12 +150,14 @@ pub(super) struct Run {
     agents: Vec<Agent>,
     uplinks: Vec<ManagedUplink>,
     decision: Option<Decision>,
+    placement: Placement,
     rhythm: Rhythm,
-    /// When to decide about shares again (ns), if it looks then.
-    decide_ns: u64,
-    /// Workers' wake-ups and bursts at the last look, and how many looks found the same.
+    /// When each task is due (ns), where it is needed.
+    due_ns: [u64; Task::ALL.len()],
+    /// Workers' wake-ups and bursts at the last look, and when they were found changed (ns), or there was a
+    /// command.
     seen: (u64, u64),
-    quiet: u32,
+    changed_ns: u64,
 }
 
 impl Run {
@@ -134,11 +175,20 @@ impl Run {
             agents: Vec::new(),
             uplinks: Vec::new(),
             decision: None,
+            placement: Placement::new(
+                PlacementConfig::default(),
+                Host::default(),
+                Arc::new(PlacementCounts::default()),
+            ),
             rhythm: Rhythm::Off,
-            decide_ns: 0,
+            due_ns: [0; Task::ALL.len()],
             seen: (0, 0),
-            quiet: 0,
+            changed_ns: 0,
         }
+    }
+
+    pub(super) fn placement_counts(&self) -> Arc<PlacementCounts> {
+        Arc::clone(self.placement.counts())
     }
 
     pub(super) fn run(mut self) {
@@ -155,12 +205,7 @@ impl Run {
                 self.obey(command, now_ns);
             }
             if matches!(self.rhythm, Rhythm::At(at_ns) if at_ns <= now_ns) {
-                self.engine.dispatch(now_ns);
-                if self.decide_ns <= now_ns {
-                    self.look(now_ns);
-                } else {
-                    self.rhythm = self.next_look(now_ns);
-                }
+                self.look(now_ns);
             }
         }
     }
@@ -200,8 +245,8 @@ impl Run {
         }
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         if rang {
-            self.rhythm = Rhythm::At(clock::now_ns());
-            self.quiet = 0;
+            let now_ns = clock::now_ns();
+            (self.rhythm, self.changed_ns) = (Rhythm::At(now_ns), now_ns);
         }
         ready
     }
@@ -243,9 +288,18 @@ impl Run {
                 }
                 return;
             }
+            Command::Place(config, host) => self.placement.change(config, host, &self.engine),
+            Command::ExplainPlacement(answer) => {
+                let _ = answer.send(self.placement.explain());
+                return;
+            }
             Command::Stop => return,
         }
         // What holds for the others may have changed too: the shares add up again at once.
+        for task in [Task::Split, Task::Place] {
+            self.due_ns[task as usize] = now_ns;
+        }
+        self.changed_ns = now_ns;
         self.look(now_ns);
     }
 
@@ -267,26 +321,57 @@ impl Run {
         self.vifs.insert(id, vif);
     }
 
-    /// Whether a decision depends on looking: otherwise it costs nothing.
-    fn decides(&self) -> bool {
+    /// Whether the budget is anybody's to split.
+    fn splits(&self) -> bool {
         let needs = |vif: &ManagedVif| vif.agent.is_some() || takes_part(vif.settings.kind);
         self.vifs.values().any(needs)
     }
 
+    /// How often a task is due (ns); `None` where nothing depends on it, and it costs nothing.
+    fn period_ns(&self, task: Task) -> Option<u64> {
+        match task {
+            Task::Dispatch => self.engine.dispatches().then_some(DISPATCH_NS),
+            Task::Split => self.splits().then_some(SPLIT_NS),
+            Task::Place => self.placement.is_on().then_some(placement::LOOK_NS),
+        }
+    }
+
+    /// Does what is due.
     fn look(&mut self, now_ns: u64) {
-        if self.decides() {
-            let look = self.take_look(now_ns);
-            let decision = self.core.decide(&look);
-            self.apply(decision, now_ns);
-            self.decide_ns = now_ns + LOOK_NS;
-        } else {
-            // The last that took part may have been changed to another policy.
-            let sharing = Sharing::NoUplink;
-            let nothing = Decision { uplink_ns: 0, sharing, busy: 0, vifs: BTreeMap::new() };
-            self.apply(nothing, now_ns);
-            self.decide_ns = u64::MAX;
+        for task in Task::ALL {
+            match self.period_ns(task) {
+                Some(period_ns) if self.due_ns[task as usize] <= now_ns => {
+                    self.due_ns[task as usize] = now_ns + period_ns;
+                    self.perform(task, now_ns);
+                }
+                Some(_) => {}
+                None if task == Task::Split => {
+                    // The last that took part may have been changed to another policy.
+                    let sharing = Sharing::NoUplink;
+                    let vifs = BTreeMap::new();
+                    self.apply(Decision { uplink_ns: 0, sharing, busy: 0, vifs }, now_ns);
+                }
+                None => {}
+            }
         }
         self.rhythm = self.next_look(now_ns);
+    }
+
+    fn perform(&mut self, task: Task, now_ns: u64) {
+        match task {
+            Task::Dispatch => self.engine.dispatch(now_ns),
+            Task::Split => {
+                let look = self.take_look(now_ns);
+                let decision = self.core.decide(&look);
+                self.apply(decision, now_ns);
+            }
+            Task::Place => {
+                let vifs = self.vifs.values().map(ManagedVif::placement_look);
+                let uplinks = self.uplinks.iter().map(ManagedUplink::placement_look);
+                let ports: Vec<_> = uplinks.chain(vifs).collect();
+                self.placement.look(now_ns, &self.engine, &ports);
+            }
+        }
     }
 
     fn take_look(&mut self, now_ns: u64) -> Look {
@@ -334,19 +419,20 @@ impl Run {
     }
 
     fn next_look(&mut self, now_ns: u64) -> Rhythm {
-        let period_ns = match (self.engine.dispatches(), self.decides()) {
-            (true, _) => DISPATCH_NS,
-            (false, true) => LOOK_NS,
-            (false, false) => return Rhythm::Off,
+        let needed = Task::ALL.into_iter().filter(|task| self.period_ns(*task).is_some());
+        let Some(next_ns) = needed.map(|task| self.due_ns[task as usize]).min() else {
+            return Rhythm::Off;
         };
         let bursts = self.engine.workers().iter().map(|worker| worker.bursts).sum();
         let now = (self.engine.wakeups(), bursts);
-        let before = std::mem::replace(&mut self.seen, now);
-        self.quiet = if now == before { self.quiet + 1 } else { 0 };
-        if self.quiet >= QUIET_LOOKS && self.engine.ring_at_traffic(now.0) {
+        if std::mem::replace(&mut self.seen, now) != now {
+            self.changed_ns = now_ns;
+        }
+        let quiet = now_ns.saturating_sub(self.changed_ns) >= QUIET_NS;
+        if quiet && self.engine.ring_at_traffic(now.0) {
             Rhythm::AtTraffic
         } else {
-            Rhythm::At(now_ns + period_ns)
+            Rhythm::At(next_ns)
         }
     }
 
@@ -418,6 +504,7 @@ mod tests {
     use weir_port_vhost::{CallPolicy, VhostOptions};
 
     use super::*;
+    use crate::config::PlacementMode;
 
     fn run(kind: Kind) -> Run {
         run_with(kind, 1)
@@ -450,16 +537,16 @@ mod tests {
         let mut now_ns = 0;
         while !matches!(run.rhythm, Rhythm::AtTraffic) {
             run.look(now_ns);
-            now_ns += LOOK_NS;
-            assert!(now_ns < 100 * LOOK_NS);
+            now_ns += SPLIT_NS;
+            assert!(now_ns < 2 * QUIET_NS);
         }
-        assert!(now_ns >= u64::from(QUIET_LOOKS) * LOOK_NS);
+        assert!(now_ns >= QUIET_NS);
         // As a frame does: a worker wakes up. The sleep ends, which has no timeout.
         run.engine.nudge(QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx });
         run.sleep();
         assert!(matches!(run.rhythm, Rhythm::At(_)));
         run.look(now_ns);
-        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + LOOK_NS));
+        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + SPLIT_NS));
     }
 
     #[test]
@@ -467,9 +554,7 @@ mod tests {
         let mut run = run_with(Kind::Auto, 2);
         run.look(1);
         assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + DISPATCH_NS));
-        for look in 1..=u64::from(QUIET_LOOKS) {
-            run.look(1 + look * DISPATCH_NS);
-        }
+        run.look(QUIET_NS);
         assert!(matches!(run.rhythm, Rhythm::AtTraffic));
     }
 
@@ -481,6 +566,23 @@ mod tests {
             assert!(matches!(run.rhythm, Rhythm::Off), "{kind}");
             assert!(run.explain_vif(PortId::new(0).unwrap(), 2).split.is_none());
         }
+    }
+
+    #[test]
+    fn it_looks_each_second_for_placement_and_sleeps_without_traffic() {
+        let mut run = run(Kind::Auto);
+        let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
+        run.obey(Command::Place(config, Host::default()), 1);
+        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
+        let mut looks = 0;
+        while let Rhythm::At(at_ns) = run.rhythm {
+            run.look(at_ns);
+            looks += 1;
+            assert!(looks <= 3);
+        }
+        assert!(matches!(run.rhythm, Rhythm::AtTraffic));
+        run.obey(Command::Place(PlacementConfig::default(), Host::default()), 2);
+        assert!(matches!(run.rhythm, Rhythm::Off));
     }
 
     #[test]

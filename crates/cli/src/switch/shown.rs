@@ -16,13 +16,17 @@ use crate::stats::{
     StageStats, SwitchStats, WorkerStats,
 };
 
+/// The word that stands for no port, unless there is one of this name.
+const PLACEMENT: &str = "placement";
+
 impl Switch {
-    /// What the policies of an interface do, and why.
+    /// What the policies of an interface do, and why; what an uplink does; or where workers run.
     pub(super) fn vif_explain(&self, name: &PortName) -> Response {
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
             return match self.manager.explain_uplink(name) {
                 Some(explanation) => Response::UplinkExplained { explanation },
+                None if name.as_str() == PLACEMENT => self.placement_explain(),
                 None => no_such_port(name),
             };
         };
@@ -51,6 +55,15 @@ impl Switch {
         Response::Explained { explanation: Box::new(explanation) }
     }
 
+    fn placement_explain(&self) -> Response {
+        match self.manager.explain_placement() {
+            Some(explanation) => {
+                Response::PlacementExplained { explanation: Box::new(explanation) }
+            }
+            None => Response::error("the switch is ending"),
+        }
+    }
+
     /// The counters of everything.
     pub fn stats(&self) -> SwitchStats {
         let ports = self.ports();
@@ -70,6 +83,7 @@ impl Switch {
                     late_timers: worker.late_timers,
                 })
                 .collect(),
+            placement: self.manager.placement_counts().into(),
             stages: StageStats::of_this_process(),
             ports: uplinks.chain(vifs).collect(),
         }

@@ -1,0 +1,290 @@
+//! Placement of real threads, on machines that are made up. Time is passed in.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+use weir_engine::PortCounters;
+use weir_fabric::PortId;
+use weir_topology::fixtures;
+
+use super::vcpus::tests::thread as write_stat;
+use super::*;
+use crate::config::{Config, Defaults, PortName, VifConfig};
+use crate::control::{ControlHandler, Request, Response};
+use crate::explain::PlacementExplanation;
+use crate::switch::{Meeting, Switch};
+
+/// The process of a monitor that is made up.
+const MONITOR: u32 = 7;
+
+/// Processors 0 and 1 share a cache, 2 and 3 another.
+const TWO_CACHES: &str = "devices/system/cpu/online = 0-3\n\
+    devices/system/cpu/cpu{0-3}/cache/index0/level = 3\n\
+    devices/system/cpu/cpu{0-1}/cache/index0/shared_cpu_list = 0-1\n\
+    devices/system/cpu/cpu{2-3}/cache/index0/shared_cpu_list = 2-3\n";
+/// The same, and processor 2 is slow and far away.
+const FAR_AND_SLOW: &str = "devices/system/cpu/online = 0-2\n\
+    devices/system/cpu/cpu{0-1}/cpu_capacity = 1024\n\
+    devices/system/cpu/cpu2/cpu_capacity = 400\n\
+    devices/system/node/online = 0-1\n\
+    devices/system/node/node0/cpulist = 0-1\n\
+    devices/system/node/node1/cpulist = 2\n";
+
+/// Whether this machine has the processors 0 and 1, and the tests may use them.
+fn has_two() -> bool {
+    affinity::allowed(None).unwrap().is_superset(&[0, 1].into())
+}
+
+/// A thread that stands for a virtual processor. It ends when it is dropped.
+struct Vcpu {
+    id: u32,
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Vcpu {
+    fn start() -> Self {
+        let (end, ended) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let id = told.recv().unwrap().as_raw_nonzero().get().unsigned_abs();
+        Self { id, end: Some(end), thread: Some(thread) }
+    }
+
+    fn allowed(&self) -> BTreeSet<u16> {
+        affinity::allowed(Some(self.id)).unwrap()
+    }
+}
+
+impl Drop for Vcpu {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// A switch with one worker and one interface, whose guest has one virtual processor.
+struct Rig {
+    engine: Arc<Engine>,
+    dir: TempDir,
+    vcpu: Vcpu,
+    counters: PortCounters,
+    name: PortName,
+    placement: Placement,
+    now_ns: u64,
+}
+
+impl Rig {
+    fn new(machine: &str, allowed: &[u16], config: PlacementConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fixtures::expand(machine, &dir.path().join("sys")).unwrap();
+        let vcpu = Vcpu::start();
+        write_stat(&dir.path().join("proc"), MONITOR, vcpu.id, "CPU 0/KVM", 0, 0);
+        let engine = Engine::start(1).unwrap();
+        while engine.worker_threads() == [None] {
+            std::thread::yield_now();
+        }
+        let host = host(dir.path(), allowed);
+        Self {
+            engine,
+            dir,
+            vcpu,
+            counters: PortCounters::default(),
+            name: "web0".parse().unwrap(),
+            placement: Placement::new(config, host, Arc::default()),
+            now_ns: 0,
+        }
+    }
+
+    fn look(&mut self) -> PlacementExplanation {
+        self.now_ns += LOOK_NS;
+        let port = PortLook {
+            name: &self.name,
+            id: PortId::new(0).unwrap(),
+            process: Some(MONITOR),
+            queues: 1,
+            counters: &self.counters,
+        };
+        self.placement.look(self.now_ns, &self.engine, &[port]);
+        self.placement.explain()
+    }
+
+    /// Long enough for anything to be decided and followed.
+    fn settle(&mut self) -> PlacementExplanation {
+        (0..40).map(|_| self.look()).last().unwrap()
+    }
+
+    fn worker_allowed(&self) -> BTreeSet<u16> {
+        affinity::allowed(self.engine.worker_threads()[0]).unwrap()
+    }
+
+    fn switch_off(&mut self) {
+        let host = self.placement.host.clone();
+        self.placement.change(PlacementConfig::default(), host, &self.engine);
+    }
+}
+
+fn host(dir: &Path, allowed: &[u16]) -> Host {
+    let allowed = allowed.iter().copied().collect();
+    Host { sysfs: dir.join("sys"), proc: dir.join("proc"), allowed: Some(allowed) }
+}
+
+fn config(mode: PlacementMode, pin_vcpus: bool) -> PlacementConfig {
+    PlacementConfig { mode, pin_vcpus }
+}
+
+#[test]
+fn a_workers_affinity_follows_its_guests_virtual_processors() {
+    if !has_two() {
+        return;
+    }
+    let mut rig = Rig::new(TWO_CACHES, &[0, 1, 2, 3], config(PlacementMode::Static, false));
+    for (vcpu, worker) in [(0, 1), (1, 0)] {
+        affinity::set(rig.vcpu.id, &[vcpu].into()).unwrap();
+        let explained = rig.settle();
+        assert_eq!(rig.worker_allowed(), [worker].into());
+        let place = &explained.workers[0];
+        assert_eq!(place.cpu, Some(worker));
+        assert_eq!(place.reason, "100% of its traffic is with this cache, cost 1.0");
+        assert_eq!(place.ports, [rig.name.clone()]);
+        assert!(place.rejected[0].ends_with("virtual processors run there"), "{place:?}");
+        assert!(place.rejected[1].ends_with("far from the virtual processors"), "{place:?}");
+        assert_eq!(explained.guests[0].reason, "pin_vcpus is off");
+        assert_eq!(rig.vcpu.allowed(), [vcpu].into(), "without permission");
+    }
+    assert_eq!(rig.placement.counts().moves.get(), 2);
+    rig.switch_off();
+    assert_eq!(rig.worker_allowed(), affinity::allowed(None).unwrap());
+}
+
+#[test]
+fn virtual_processors_are_moved_with_permission_and_given_back() {
+    if !has_two() {
+        return;
+    }
+    let found = affinity::allowed(None).unwrap();
+    let pinned = config(PlacementMode::Static, true);
+    for by_drop in [false, true] {
+        let mut rig = Rig::new(FAR_AND_SLOW, &[0, 1, 2], pinned);
+        affinity::set(rig.vcpu.id, &[0, 1].into()).unwrap();
+        let explained = rig.settle();
+        assert_eq!((rig.worker_allowed(), rig.vcpu.allowed()), ([1].into(), [0].into()));
+        assert_eq!(explained.guests[0].cpus.as_deref(), Some("0"));
+        assert_eq!(explained.vcpu_moves, 1, "once");
+        if by_drop {
+            let Rig { placement, vcpu, .. } = rig;
+            drop(placement);
+            assert_eq!(vcpu.allowed(), [0, 1].into());
+        } else {
+            rig.switch_off();
+            assert_eq!((rig.worker_allowed(), rig.vcpu.allowed()), (found.clone(), [0, 1].into()));
+        }
+    }
+}
+
+#[test]
+fn a_virtual_processor_that_somebody_else_moves_is_left_alone() {
+    if !has_two() {
+        return;
+    }
+    let mut rig = Rig::new(FAR_AND_SLOW, &[0, 1, 2], config(PlacementMode::Static, true));
+    affinity::set(rig.vcpu.id, &[0, 1].into()).unwrap();
+    rig.settle();
+    affinity::set(rig.vcpu.id, &[1].into()).unwrap();
+    let explained = rig.settle();
+    assert_eq!(rig.vcpu.allowed(), [1].into());
+    let reason = &explained.guests[0].reason;
+    assert!(reason.ends_with("1 that somebody else has moved are left alone"), "{reason}");
+    rig.switch_off();
+    assert_eq!(rig.vcpu.allowed(), [1].into());
+}
+
+#[test]
+fn a_place_that_the_kernel_refuses_is_counted_once_and_explained() {
+    let far = [92, 93, 94, 95];
+    if affinity::allowed(None).unwrap().iter().any(|cpu| far.contains(cpu)) {
+        return;
+    }
+    let mut rig = Rig::new(fixtures::AMD_CCX, &far, config(PlacementMode::Static, false));
+    let before = rig.worker_allowed();
+    let explained = rig.settle();
+    assert_eq!(rig.worker_allowed(), before);
+    assert_eq!((explained.moves, explained.refused), (0, 1));
+    let refused = explained.workers[0].refused.as_deref().unwrap();
+    assert!(refused.contains("has no such processor"), "{refused}");
+    assert!(explained.to_string().contains("worker 0: refused: "), "{explained}");
+}
+
+#[test]
+fn a_virtual_processor_that_has_ended_is_no_error() {
+    let mut rig = Rig::new(FAR_AND_SLOW, &[0, 1, 2], config(PlacementMode::Static, true));
+    let ended = Vcpu::start();
+    write_stat(&rig.dir.path().join("proc"), MONITOR, ended.id, "CPU 1/KVM", 0, 0);
+    rig.look();
+    let thread = rig.placement.guests[0].threads.iter().find(|thread| thread.id == ended.id);
+    let thread = *thread.unwrap();
+    drop(ended);
+    let explained = rig.settle();
+    assert_eq!(explained.guests[0].vcpus, 1, "the other one");
+    let outcome = rig.placement.pins.pin(thread, &[0].into());
+    assert_eq!(outcome, Outcome::Refused(Errno::SRCH));
+}
+
+#[test]
+fn a_machine_that_cannot_be_read_is_explained_and_nothing_is_moved() {
+    let mut rig = Rig::new(
+        "devices/system/cpu/online = 3-1\n",
+        &[0, 1, 2, 3],
+        config(PlacementMode::Static, true),
+    );
+    let explained = rig.settle();
+    assert!(explained.workers.is_empty() && explained.moves == 0);
+    let problem = explained.problem.unwrap();
+    assert!(problem.contains("online") && problem.contains("ends before it begins"), "{problem}");
+}
+
+#[test]
+fn two_processors_are_left_alone_and_that_is_said() {
+    let mut rig = Rig::new(fixtures::SMALL_VM, &[0, 1], config(PlacementMode::Dynamic, true));
+    let before = rig.worker_allowed();
+    let explained = rig.settle();
+    assert_eq!(rig.worker_allowed(), before);
+    insta::assert_snapshot!(explained.to_string(), @r"
+    placement dynamic; virtual processors are placed as well
+    machine: processors 2, cores 2, last-level caches 1, nodes 1; weir may use 0-1
+    caches: 0-1 (the kernel does not say: as packages and nodes)
+
+    WORKER  CPU  LOAD  MOVES  PORTS  BECAUSE
+         0  any    0%      0  web0   weir may use 2 processors: none can be kept for a worker
+
+    PROCESS  PORTS  VCPUS  LAST ON  KEPT ON  BECAUSE
+          7  web0       1  0        any      no worker that serves it has a place
+    moves: workers 0, virtual processors 0, refused 0
+    ");
+}
+
+#[test]
+fn a_running_switch_explains_placement_unless_a_port_has_this_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control.sock");
+    let control = control.to_str().unwrap().parse().unwrap();
+    let defaults = Defaults { control, control_named: true };
+    let text = "[switch]\nworkers = 1\nplacement = \"dynamic\"\n";
+    let switch = Switch::start(&Config::from_toml("weir.toml", text, &defaults).unwrap()).unwrap();
+    let name: PortName = "placement".parse().unwrap();
+    let explain = || switch.handle(Request::VifExplain { name: name.clone() });
+    let Response::PlacementExplained { explanation } = explain() else {
+        panic!("no explanation");
+    };
+    assert_eq!(explanation.mode, PlacementMode::Dynamic);
+    assert_eq!(explanation.workers.len(), 1);
+    assert_eq!(explanation.workers[0].cpu, None, "nothing is known of guests");
+    let socket = dir.path().join("vif.sock").to_str().unwrap().parse().unwrap();
+    switch.add_vif(VifConfig::new(name.clone(), socket), Meeting::Configured).unwrap();
+    assert!(matches!(explain(), Response::Explained { .. }));
+}
