@@ -295,6 +295,8 @@ impl Run {
             }
             Command::Stop => return,
         }
+        // There is something new to look at, also without traffic.
+        self.quiet = 0;
         // What holds for the others may have changed too: the shares add up again at once.
         for task in [Task::Split, Task::Place] {
             self.due_ns[task as usize] = now_ns;
@@ -574,6 +576,15 @@ mod tests {
         let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
         run.obey(Command::Place(config, Host::default()), 1);
         assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
+        // Too early for another look: what is new has its look later, traffic or not.
+        for now_ns in 2..5 {
+            let id = PortId::new(0).unwrap();
+            let settings = run.vifs[&id].settings;
+            run.obey(Command::ChangeVif(id, settings), now_ns);
+            assert!(
+                matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + placement::LOOK_NS)
+            );
+        }
         let mut looks = 0;
         while let Rhythm::At(at_ns) = run.rhythm {
             run.look(at_ns);

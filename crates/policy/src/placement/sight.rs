@@ -13,7 +13,8 @@ const FORGOTTEN: f64 = 0.001;
 /// The average of looks.
 #[derive(Debug, Default)]
 pub(super) struct Sight {
-    looks: u64,
+    /// There was a look.
+    begun: bool,
     pub(super) workers: Vec<WorkerSight>,
     /// How much of each processor's time virtual processors take, 0 to 1 each.
     pub(super) busy: BTreeMap<u16, f64>,
@@ -32,8 +33,7 @@ pub(super) struct WorkerSight {
 impl Sight {
     pub(super) fn take_in(&mut self, policy: Policy, look: &Look<'_>) {
         // The first look stands for all that were before it.
-        let new = if self.looks == 0 { 1.0 } else { NEW };
-        self.looks += 1;
+        let new = if std::mem::replace(&mut self.begun, true) { NEW } else { 1.0 };
         let mut spots = BTreeMap::new();
         let mut busy = BTreeMap::new();
         for guest in look.guests {

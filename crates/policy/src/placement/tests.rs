@@ -118,6 +118,29 @@ fn workers_of_one_cache_take_different_cores() {
 }
 
 #[test]
+fn the_busiest_worker_chooses_first() {
+    let mut host = Host::new(machine(1, 2, 4, 1), Policy::Dynamic);
+    let guests = [guest(1, &[4, 5, 6], &every(&host.cpus))];
+    let decision = host.settle(&[worker(0.1, &[(1, 1.0)]), worker(0.9, &[(1, 1.0)])], &guests);
+    assert_eq!(decision.workers[1].cpu, Some(7));
+    assert_ne!(decision.workers[0].cpu, Some(7));
+}
+
+#[test]
+fn a_worker_that_gains_nothing_stays_when_another_moves() {
+    let mut host = Host::new(machine(1, 3, 4, 1), Policy::Dynamic);
+    let all = every(&host.cpus);
+    let workers = [worker(0.9, &[(1, 1.0)]), worker(0.9, &[(2, 1.0)])];
+    host.settle(&workers, &[guest(1, &[1], &all), guest(2, &[4], &all)]);
+    // Processor 1, the lowest of the first cache but the very first, is as good as 2 from now on.
+    let before = host.settle(&workers, &[guest(1, &[0], &all), guest(2, &[4], &all)]);
+    assert_eq!(before.workers[0].cpu, Some(2));
+    let after = host.settle(&workers, &[guest(1, &[0], &all), guest(2, &[8], &all)]);
+    assert_eq!(host.place(&after, 1).cache, 2);
+    assert_eq!(after.workers[0].cpu, Some(2));
+}
+
+#[test]
 fn one_cache_is_left_to_the_kernel_by_dynamic_and_parted_by_static() {
     let cpus = machine(1, 1, 4, 1);
     let all = every(&cpus);

@@ -5,8 +5,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
-use weir_engine::PortCounters;
+use weir_engine::{PortCounters, QueueRef, Side};
 use weir_fabric::PortId;
+use weir_policy::placement::{GuestLook, VcpuLook, WorkerLook};
 use weir_topology::fixtures;
 
 use super::vcpus::tests::thread as write_stat;
@@ -24,7 +25,12 @@ const TWO_CACHES: &str = "devices/system/cpu/online = 0-3\n\
     devices/system/cpu/cpu{0-3}/cache/index0/level = 3\n\
     devices/system/cpu/cpu{0-1}/cache/index0/shared_cpu_list = 0-1\n\
     devices/system/cpu/cpu{2-3}/cache/index0/shared_cpu_list = 2-3\n";
-/// The same, and processor 2 is slow and far away.
+/// 0 and 1 are on one node, 2 and 3 on another.
+const TWO_NODES: &str = "devices/system/cpu/online = 0-3\n\
+    devices/system/node/online = 0-1\n\
+    devices/system/node/node0/cpulist = 0-1\n\
+    devices/system/node/node1/cpulist = 2-3\n";
+/// Processors 0 and 1 are on one node, and processor 2 is slow and far away.
 const FAR_AND_SLOW: &str = "devices/system/cpu/online = 0-2\n\
     devices/system/cpu/cpu{0-1}/cpu_capacity = 1024\n\
     devices/system/cpu/cpu2/cpu_capacity = 400\n\
@@ -114,6 +120,16 @@ impl Rig {
         self.placement.explain()
     }
 
+    /// Makes the worker work: it wakes up until that has taken it a part of the time between looks.
+    fn work(&self) {
+        let cpu_ns = || self.engine.workers()[0].cpu_ns.unwrap();
+        let queue = QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx };
+        let end_ns = cpu_ns() + LOOK_NS / 5;
+        while cpu_ns() < end_ns {
+            (0..100).for_each(|_| self.engine.nudge(queue));
+        }
+    }
+
     /// Long enough for anything to be decided and followed.
     fn settle(&mut self) -> PlacementExplanation {
         (0..40).map(|_| self.look()).last().unwrap()
@@ -160,6 +176,31 @@ fn a_workers_affinity_follows_its_guests_virtual_processors() {
     assert_eq!(rig.placement.counts().moves.get(), 2);
     rig.switch_off();
     assert_eq!(rig.worker_allowed(), affinity::allowed(None).unwrap());
+}
+
+#[test]
+fn a_busy_worker_gets_a_core_beside_the_virtual_processor_that_runs() {
+    if !has_two() {
+        return;
+    }
+    const LOOKS_MAX: u64 = 40;
+    let mut rig = Rig::new(TWO_NODES, &[0, 1, 2, 3], config(PlacementMode::Dynamic, false));
+    let before = rig.worker_allowed();
+    assert_eq!(rig.look().workers[0].cpu, None);
+    let ticks = rustix::param::clock_ticks_per_second();
+    let mut looks = 0;
+    while rig.worker_allowed() == before {
+        looks += 1;
+        assert!(looks < LOOKS_MAX, "{}", rig.placement.explain());
+        let proc = rig.dir.path().join("proc");
+        write_stat(&proc, MONITOR, rig.vcpu.id, "CPU 0/KVM", looks * ticks, 0);
+        rig.counters.tx[0].frames.add(1_000);
+        rig.work();
+        rig.look();
+    }
+    assert_eq!(rig.worker_allowed(), [1].into());
+    let explained = rig.placement.explain();
+    assert!(explained.workers[0].reason.starts_with("100% of"), "{explained}");
 }
 
 #[test]
@@ -233,6 +274,43 @@ fn a_virtual_processor_that_has_ended_is_no_error() {
     assert_eq!(explained.guests[0].vcpus, 1, "the other one");
     let outcome = rig.placement.pins.pin(thread, &[0].into());
     assert_eq!(outcome, Outcome::Refused(Errno::SRCH));
+}
+
+#[test]
+fn on_real_machines_a_worker_is_near_its_guest_and_off_its_cores() {
+    let machines = [
+        (fixtures::AMD_CCX, vec![12, 13], Some(14)),
+        // The first threads of all its cores but one, and one second thread.
+        (fixtures::TWO_SOCKETS_SMT, vec![8, 9, 10, 11, 12, 13, 30], Some(15)),
+        (fixtures::HYBRID, vec![2, 13], Some(4)),
+        (fixtures::ONE_CACHE, vec![1], None),
+        (fixtures::SMALL_VM, vec![1], None),
+    ];
+    for (fixture, vcpus, expected) in machines {
+        let dir = tempfile::tempdir().unwrap();
+        fixtures::expand(fixture, dir.path()).unwrap();
+        let topology = Topology::read(dir.path()).unwrap();
+        let all: Vec<u16> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let host = Host { sysfs: dir.path().into(), ..host(dir.path(), &all) };
+        let machine = look_at(&host, Err(String::new())).unwrap();
+        let may_run = &machine.allowed;
+        let thread = |cpu: &u16| VcpuLook {
+            last_cpu: *cpu,
+            load: 0.8,
+            may_run: may_run.clone(),
+            movable: true,
+        };
+        let guests = [GuestLook { id: MONITOR, threads: vcpus.iter().map(thread).collect() }];
+        let workers = [WorkerLook { load: 0.9, traffic: [(MONITOR, 1.0)].into() }];
+        let mut placer = Placer::new(Policy::Dynamic, false);
+        let decide = |second| {
+            let (cpus, allowed) = (&machine.cpus, &machine.allowed);
+            let now_ns = second * LOOK_NS;
+            placer.decide(&Look { now_ns, cpus, allowed, workers: &workers, guests: &guests })
+        };
+        let decision = (0..10).map(decide).last().unwrap();
+        assert_eq!(decision.workers[0].cpu, expected, "{decision:?}");
+    }
 }
 
 #[test]
