@@ -266,7 +266,8 @@ fn diagnostic_unknown_key_without_suggestion() {
        · ───┬──
        ·    ╰── unknown key
        ╰────
-      help: `switch` can have: execution, realization, workers, latency_budget, control, placement, pin_vcpus
+      help: `switch` can have: execution, realization, workers, latency_budget, control, placement,
+            pin_vcpus
     "#);
 }
 

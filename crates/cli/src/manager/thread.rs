@@ -295,12 +295,11 @@ impl Run {
             }
             Command::Stop => return,
         }
-        // There is something new to look at, also without traffic.
-        self.quiet = 0;
         // What holds for the others may have changed too: the shares add up again at once.
         for task in [Task::Split, Task::Place] {
             self.due_ns[task as usize] = now_ns;
         }
+        // There is something new to look at, also without traffic.
         self.changed_ns = now_ns;
         self.look(now_ns);
     }

@@ -6,8 +6,10 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 use weir_engine::{PortCounters, QueueRef, Side};
-use weir_fabric::PortId;
+use weir_fabric::{PortConfig, PortId};
+use weir_policy::moderation::Kind;
 use weir_policy::placement::{GuestLook, VcpuLook, WorkerLook};
+use weir_port_vhost::{CallPolicy, VhostOptions, VhostPort};
 use weir_topology::fixtures;
 
 use super::vcpus::tests::thread as write_stat;
@@ -77,6 +79,7 @@ impl Drop for Vcpu {
 /// A switch with one worker and one interface, whose guest has one virtual processor.
 struct Rig {
     engine: Arc<Engine>,
+    port: PortId,
     dir: TempDir,
     vcpu: Vcpu,
     counters: PortCounters,
@@ -95,9 +98,14 @@ impl Rig {
         while engine.worker_threads() == [None] {
             std::thread::yield_now();
         }
+        let calls = CallPolicy::within(Kind::Auto, 250_000);
+        let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
+        let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
+        let (port, _) = engine.add_port(PortConfig::vif(), make).unwrap();
         let host = host(dir.path(), allowed);
         Self {
             engine,
+            port,
             dir,
             vcpu,
             counters: PortCounters::default(),
@@ -111,7 +119,7 @@ impl Rig {
         self.now_ns += LOOK_NS;
         let port = PortLook {
             name: &self.name,
-            id: PortId::new(0).unwrap(),
+            id: self.port,
             process: Some(MONITOR),
             queues: 1,
             counters: &self.counters,
@@ -123,7 +131,7 @@ impl Rig {
     /// Makes the worker work: it wakes up until that has taken it a part of the time between looks.
     fn work(&self) {
         let cpu_ns = || self.engine.workers()[0].cpu_ns.unwrap();
-        let queue = QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx };
+        let queue = QueueRef { port: self.port, queue: 0, side: Side::Tx };
         let end_ns = cpu_ns() + LOOK_NS / 5;
         while cpu_ns() < end_ns {
             (0..100).for_each(|_| self.engine.nudge(queue));
