@@ -124,6 +124,8 @@ pub struct Burst<'m> {
     /// The sender is a device, whose `DATA_VALID` counts; a driver must not set it (virtio 1.2
     /// §5.1.6.2.1).
     pub from_device: bool,
+    /// Its frames waited in their sender's memory for receivers without buffers.
+    pub waited: bool,
     /// Room for the fronts of frames that are merged.
     pub(crate) fronts: Fronts,
 }
@@ -155,6 +157,7 @@ impl Scratch {
             parked: std::mem::take(&mut self.parked),
             park_room: 0,
             from_device: false,
+            waited: false,
             fronts: std::mem::take(&mut self.fronts),
         }
     }

@@ -142,6 +142,7 @@ impl TxQueue {
     ) -> Taken {
         let mut burst = scratch.lend();
         burst.from_device = true;
+        burst.waited = true;
         burst.park_room = TAP_PARKED_MAX;
         let frames = self.waiting.len();
         for Waiting { slot, since_ns, .. } in self.waiting.drain(..) {

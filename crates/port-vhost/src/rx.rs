@@ -213,7 +213,7 @@ impl RxQueue {
         counters.rx[index].bytes.add(bytes);
         counters.merged(list.merged());
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        let place = self.order.begin(completed, Filled { batch, parked: arrived_ns < now_ns });
+        let place = self.order.begin(completed, Filled { batch, parked: burst.waited });
         let mut delivered = Delivered { worth_waiting, again, ..dealt_with };
         let slices = copies;
         if !slices.is_empty() {

@@ -71,6 +71,7 @@ impl TxQueue {
         // The burst borrows the memory while the ring is completed below.
         let memory = Arc::clone(&ring.memory);
         let mut burst = scratch.lend();
+        burst.waited = what == Take::Parked;
         // What waits behind those that are tried now.
         let mut later = VecDeque::new();
         let filled = match what {

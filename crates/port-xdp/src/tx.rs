@@ -97,6 +97,7 @@ impl TxQueue {
     ) -> Taken {
         let mut burst = scratch.lend();
         burst.from_device = true;
+        burst.waited = true;
         burst.park_room = XDP_PARKED_MAX;
         let frames = self.waiting.len();
         for _ in 0..frames {

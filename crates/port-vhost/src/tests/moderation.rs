@@ -247,6 +247,18 @@ fn a_held_call_is_given_at_its_deadline() {
 }
 
 #[test]
+fn a_frame_that_a_worker_came_to_late_is_a_breach_although_it_never_waited_for_buffers() {
+    let switch = Switch::new();
+    let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
+    // No worker is so quick.
+    b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 1));
+    send(&mut a, &b, 0..1);
+    assert_eq!(b.wait_received().1[14], 0);
+    let breaches = || b.port.counters().breaches().collect::<Vec<_>>();
+    eventually("the breach", || breaches() == [("forwarded_late", 1)]);
+}
+
+#[test]
 fn a_user_can_say_how_many_frames_or_how_much_time_make_a_call() {
     let switch = Switch::new();
     let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
