@@ -1,0 +1,112 @@
+//! Virtual time: what happens when.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Events in the order of their times (ns); those at one time in the order in which they were made.
+///
+/// There is no way to take an event back: who may change its mind gives events a number, and passes
+/// over those that are out of date.
+#[derive(Debug)]
+pub struct Calendar<E> {
+    now_ns: u64,
+    made: u64,
+    passed: u64,
+    heap: BinaryHeap<Entry<E>>,
+}
+
+#[derive(Debug)]
+struct Entry<E> {
+    at_ns: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    fn key(&self) -> (u64, u64) {
+        (self.at_ns, self.number)
+    }
+}
+
+/// The earliest is the greatest: [`BinaryHeap`] gives that first.
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> Default for Calendar<E> {
+    fn default() -> Self {
+        Self { now_ns: 0, made: 0, passed: 0, heap: BinaryHeap::new() }
+    }
+}
+
+impl<E> Calendar<E> {
+    /// The time of the event that is happening (ns).
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Events that have happened.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// Lets `event` happen at `at_ns`; now, if that is past.
+    pub fn at(&mut self, at_ns: u64, event: impl Into<E>) {
+        self.made += 1;
+        let at_ns = at_ns.max(self.now_ns);
+        self.heap.push(Entry { at_ns, number: self.made, event: event.into() });
+    }
+
+    /// Lets `event` happen `ns` from now.
+    pub fn after(&mut self, ns: u64, event: impl Into<E>) {
+        self.at(self.now_ns.saturating_add(ns), event);
+    }
+
+    /// Goes on to the next event that happens no later than `until_ns`. `None`: there is none, and the
+    /// time is `until_ns`.
+    pub fn next(&mut self, until_ns: u64) -> Option<E> {
+        if self.heap.peek().is_none_or(|entry| entry.at_ns > until_ns) {
+            self.now_ns = self.now_ns.max(until_ns);
+            return None;
+        }
+        let entry = self.heap.pop()?;
+        self.now_ns = entry.at_ns;
+        self.passed += 1;
+        Some(entry.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_in_which_they_were_made() {
+        let mut calendar = Calendar::<u32>::default();
+        for (at_ns, event) in [(5, 1u32), (3, 2), (5, 3), (3, 4), (0, 5)] {
+            calendar.at(at_ns, event);
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| calendar.next(4)).collect();
+        assert_eq!((order, calendar.now_ns()), (vec![5, 2, 4], 4));
+        // What is put into the past happens now, after what was there.
+        calendar.at(1, 6u32);
+        let order: Vec<u32> = std::iter::from_fn(|| calendar.next(10)).collect();
+        assert_eq!((order, calendar.now_ns(), calendar.passed()), (vec![6, 1, 3], 10, 6));
+    }
+}

@@ -1,0 +1,486 @@
+//! CPUs, and the threads that compete for them.
+//!
+//! Threads of the real-time class run until they are done, the first that came first, before all with
+//! less priority (`SCHED_FIFO`). Those of the fair class share what is left by their weights: the one
+//! that has had least runs next, for a time slice at most while others wait, and one that wakes up
+//! behind by more than a granularity runs at once (Xen's credits, Linux's virtual run time). A thread
+//! goes to an idle CPU first: its last one, then one close to that.
+//!
+//! A CPU is slower while its sibling works. Taking up another thread costs a switch, and a thread that
+//! comes from behind another cache has to fetch what it uses.
+
+use std::collections::BTreeSet;
+
+use crate::calendar::Calendar;
+use crate::topology::{CpuId, CpuSet, Distance, Topology};
+
+/// A thread.
+pub type ThreadId = usize;
+
+/// Work is kept in thousandths of a ns, so that a CPU's speed is a whole number of them each ns.
+const FULL_SPEED: u64 = 1_000;
+/// The weight at which virtual time passes as real time (Linux: `NICE_0_LOAD`).
+pub const WEIGHT_USUAL: u32 = 1_024;
+
+/// Who comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Not preempted but by a higher priority.
+    Realtime {
+        /// The higher, the sooner.
+        priority: u8,
+    },
+    /// A share of what the real-time class leaves.
+    Fair {
+        /// Relative to [`WEIGHT_USUAL`]; at least 1.
+        weight: u32,
+    },
+}
+
+/// How CPUs and their scheduler behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Longest time (ns) that a fair thread runs while another waits.
+    pub slice_ns: u64,
+    /// So much virtual time (ns) behind, a fair thread that wakes up preempts another.
+    pub granularity_ns: u64,
+    /// Taking up another thread (ns).
+    pub switch_ns: u64,
+    /// For a thread that last ran behind another cache of the same socket (ns).
+    pub llc_refill_ns: u64,
+    /// For a thread that last ran on another socket (ns).
+    pub socket_refill_ns: u64,
+    /// Speed of a CPU whose sibling works, of 1000.
+    pub smt_permille: u32,
+}
+
+impl Scheduling {
+    /// A scheduler that costs nothing, with slices of so many ns.
+    pub const fn ideal(slice_ns: u64) -> Self {
+        Self {
+            slice_ns,
+            granularity_ns: slice_ns,
+            switch_ns: 0,
+            llc_refill_ns: 0,
+            socket_refill_ns: 0,
+            smt_permille: 1_000,
+        }
+    }
+}
+
+/// What happens to CPUs and threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A thread has woken up.
+    Runnable(ThreadId),
+    /// A CPU has done its thread's work, if it is still at that run.
+    Done(CpuId, u64),
+    /// A time slice is over, if the CPU is still at that turn.
+    Slice(CpuId, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Blocked,
+    Waking,
+    Ready,
+    On(CpuId),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    class: Class,
+    allowed: CpuSet,
+    state: State,
+    /// Work left (thousandths of a ns at full speed).
+    work: u64,
+    /// Virtual run time (ns).
+    virtual_ns: u64,
+    /// Its place among those that are ready.
+    key: Key,
+    last: Option<CpuId>,
+    busy_ns: u64,
+}
+
+/// The rank of all fair threads, behind those of every priority.
+const FAIR_RANK: u16 = u8::MAX as u16 + 1;
+
+/// Order of those that are ready: class, then virtual time, then who came first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    rank: u16,
+    virtual_ns: u64,
+    number: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    running: Option<ThreadId>,
+    /// Who had it last.
+    last: Option<ThreadId>,
+    /// Up to when its thread's work is counted (ns).
+    since_ns: u64,
+    /// Which estimate of the end of its work is the right one.
+    run: u64,
+    /// Which turn this is.
+    turn: u64,
+    /// The slice is over, and nobody was waiting then.
+    overdue: bool,
+}
+
+/// All CPUs of a host with their threads.
+#[derive(Debug)]
+pub struct Cpus {
+    topology: Topology,
+    scheduling: Scheduling,
+    cpus: Vec<Cpu>,
+    threads: Vec<Thread>,
+    ready: BTreeSet<(Key, ThreadId)>,
+    made_ready: u64,
+}
+
+impl Cpus {
+    /// A host's CPUs, idle. `topology` has been checked: it has some.
+    pub fn new(topology: Topology, scheduling: Scheduling) -> Self {
+        let cpus = vec![Cpu::default(); topology.cpus().unwrap_or(1)];
+        let (threads, ready) = (Vec::new(), BTreeSet::new());
+        Self { topology, scheduling, cpus, threads, ready, made_ready: 0 }
+    }
+
+    /// Makes a thread, blocked, that may run on the CPUs `allowed`: any, where that is empty.
+    pub fn spawn(&mut self, class: Class, allowed: &[CpuId]) -> ThreadId {
+        let every: Vec<CpuId> = (0..self.cpus.len()).collect();
+        let allowed = if allowed.is_empty() { &every } else { allowed };
+        self.threads.push(Thread {
+            class,
+            allowed: CpuSet::new(allowed),
+            state: State::Blocked,
+            work: 0,
+            virtual_ns: 0,
+            key: Key::default(),
+            last: None,
+            busy_ns: 0,
+        });
+        self.threads.len() - 1
+    }
+
+    /// Wakes a blocked thread up for `work_ns` at full speed; it is ready in `latency_ns`.
+    pub fn wake<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        thread: ThreadId,
+        work_ns: u64,
+        latency_ns: u64,
+    ) {
+        debug_assert_eq!(self.threads[thread].state, State::Blocked);
+        self.threads[thread].work = work_ns.saturating_mul(FULL_SPEED);
+        self.threads[thread].state = State::Waking;
+        if latency_ns == 0 {
+            self.runnable(calendar, thread);
+        } else {
+            calendar.after(latency_ns, Event::Runnable(thread));
+        }
+    }
+
+    /// Lets an event happen. Says whose work is done by it: who drives the thread lets it
+    /// [go on](Self::go_on) or [block](Self::block) before anything else happens.
+    pub fn happen<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        event: Event,
+    ) -> Option<ThreadId> {
+        match event {
+            Event::Runnable(thread) => self.runnable(calendar, thread),
+            Event::Done(cpu, run) if self.cpus[cpu].run == run => {
+                self.account(calendar.now_ns(), cpu);
+                return self.cpus[cpu].running;
+            }
+            Event::Slice(cpu, turn) if self.cpus[cpu].turn == turn => {
+                self.cpus[cpu].overdue = true;
+                self.account(calendar.now_ns(), cpu);
+                if self.waits_for(cpu) {
+                    self.put_back(cpu);
+                    self.take_up(calendar, cpu);
+                }
+            }
+            Event::Done(..) | Event::Slice(..) => {}
+        }
+        None
+    }
+
+    /// A thread whose work is done has more (ns at full speed).
+    pub fn go_on<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        thread: ThreadId,
+        work_ns: u64,
+    ) {
+        self.threads[thread].work = work_ns.saturating_mul(FULL_SPEED);
+        if let State::On(cpu) = self.threads[thread].state {
+            self.expect_end(calendar, cpu);
+        }
+    }
+
+    /// A thread whose work is done leaves its CPU.
+    pub fn block<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
+        let Thread { state, key, .. } = &mut self.threads[thread];
+        match std::mem::replace(state, State::Blocked) {
+            State::On(cpu) => {
+                self.free(cpu);
+                self.take_up(calendar, cpu);
+            }
+            // Whom it woke up just now has taken its CPU already.
+            State::Ready => {
+                self.ready.remove(&(*key, thread));
+            }
+            State::Blocked | State::Waking => {}
+        }
+    }
+
+    /// Leaves a thread with no more than `work_ns` of its work.
+    pub fn cut<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        thread: ThreadId,
+        work_ns: u64,
+    ) {
+        let state = self.threads[thread].state;
+        if let State::On(cpu) = state {
+            self.account(calendar.now_ns(), cpu);
+        }
+        let work = &mut self.threads[thread].work;
+        *work = (*work).min(work_ns.saturating_mul(FULL_SPEED));
+        if let State::On(cpu) = state {
+            self.expect_end(calendar, cpu);
+        }
+    }
+
+    /// The CPU that a thread runs on, or ran on last.
+    pub fn last_cpu(&self, thread: ThreadId) -> Option<CpuId> {
+        self.threads[thread].last
+    }
+
+    /// CPU time that a thread has had by `now_ns` (ns), what a sibling took of it included.
+    pub fn busy_ns(&self, now_ns: u64, thread: ThreadId) -> u64 {
+        let Thread { state, busy_ns, .. } = self.threads[thread];
+        match state {
+            State::On(cpu) => busy_ns + now_ns.saturating_sub(self.cpus[cpu].since_ns),
+            _ => busy_ns,
+        }
+    }
+
+    /// How far a thread's last CPU is from another.
+    pub fn distance(&self, from: Option<CpuId>, to: Option<CpuId>) -> Distance {
+        match (from, to) {
+            (Some(from), Some(to)) => self.topology.distance(from, to),
+            _ => Distance::Near,
+        }
+    }
+
+    /// Counts what the CPU's thread has done.
+    fn account(&mut self, now_ns: u64, cpu: CpuId) {
+        let speed = self.speed(cpu);
+        let Cpu { running, since_ns, .. } = &mut self.cpus[cpu];
+        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(since_ns, now_ns));
+        let Some(thread) = *running else { return };
+        let thread = &mut self.threads[thread];
+        thread.work = thread.work.saturating_sub(elapsed_ns.saturating_mul(speed));
+        thread.busy_ns += elapsed_ns;
+        if let Class::Fair { weight } = thread.class {
+            let passed = u128::from(elapsed_ns) * u128::from(WEIGHT_USUAL);
+            thread.virtual_ns += (passed / u128::from(weight.max(1))) as u64; // not above elapsed * 1024
+        }
+    }
+
+    fn speed(&self, cpu: CpuId) -> u64 {
+        let works = |other: CpuId| other != cpu && self.cpus[other].running.is_some();
+        if self.topology.core_of(cpu).any(works) {
+            u64::from(self.scheduling.smt_permille).clamp(1, FULL_SPEED)
+        } else {
+            FULL_SPEED
+        }
+    }
+
+    /// Sets the end of the CPU's present work.
+    fn expect_end<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        let speed = self.speed(cpu);
+        let Cpu { running: Some(thread), run, .. } = &mut self.cpus[cpu] else { return };
+        *run += 1;
+        let left_ns = self.threads[*thread].work.div_ceil(speed);
+        calendar.after(left_ns, Event::Done(cpu, *run));
+    }
+
+    /// Counts what the siblings have done, before `cpu` starts or stops and their speed changes.
+    fn account_siblings(&mut self, now_ns: u64, cpu: CpuId) {
+        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
+            self.account(now_ns, sibling);
+        }
+    }
+
+    fn retime_siblings<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
+            self.expect_end(calendar, sibling);
+        }
+    }
+
+    /// A thread has become ready: finds it a CPU, or lets it wait.
+    fn runnable<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
+        if let Class::Fair { weight } = self.threads[thread].class {
+            self.place(calendar.now_ns(), thread, weight);
+        }
+        self.made_ready += 1;
+        let number = self.made_ready;
+        self.queue(thread, number);
+        if let Some(cpu) = self.idle_cpu(thread) {
+            self.start(calendar, cpu, thread);
+        } else if let Some(cpu) = self.victim(calendar.now_ns(), thread) {
+            self.put_back(cpu);
+            self.start(calendar, cpu, thread);
+        }
+    }
+
+    /// Brings the virtual time of a fair thread that wakes up near that of those it competes with: a
+    /// sleep saves up no more than a slice, and what it had while it was alone is forgotten.
+    fn place(&mut self, now_ns: u64, thread: ThreadId, weight: u32) {
+        let allowed = self.threads[thread].allowed;
+        let mut spread: Option<(u64, u64)> = None;
+        let mut competes = |virtual_ns: u64| {
+            let (low, high) = spread.unwrap_or((virtual_ns, virtual_ns));
+            spread = Some((low.min(virtual_ns), high.max(virtual_ns)));
+        };
+        for cpu in (0..self.cpus.len()).filter(|&cpu| allowed.contains(cpu)) {
+            self.account(now_ns, cpu);
+            let running = self.cpus[cpu].running.map(|running| &self.threads[running]);
+            if let Some(Thread { class: Class::Fair { .. }, virtual_ns, .. }) = running {
+                competes(*virtual_ns);
+            }
+        }
+        let fair = self.ready.range((Key { rank: FAIR_RANK, ..Key::default() }, 0)..);
+        let waiting = fair.filter(|(_, waiting)| self.threads[*waiting].allowed.meets(&allowed));
+        let (first, last) = (waiting.clone().next(), waiting.clone().next_back());
+        first.into_iter().chain(last).for_each(|(key, _)| competes(key.virtual_ns));
+        let Some((low, high)) = spread else { return };
+        let slice_ns = self.scheduling.slice_ns;
+        let turn_ns = slice_ns.saturating_mul(WEIGHT_USUAL.into()) / u64::from(weight.max(1));
+        let (low, high) = (low.saturating_sub(slice_ns), high.saturating_add(turn_ns));
+        let virtual_ns = &mut self.threads[thread].virtual_ns;
+        *virtual_ns = (*virtual_ns).clamp(low, high);
+    }
+
+    fn queue(&mut self, thread: ThreadId, number: u64) {
+        let Thread { class, virtual_ns, state, key, .. } = &mut self.threads[thread];
+        let (rank, virtual_ns) = match *class {
+            Class::Realtime { priority } => (u16::from(u8::MAX - priority), 0),
+            Class::Fair { .. } => (FAIR_RANK, *virtual_ns),
+        };
+        *state = State::Ready;
+        *key = Key { rank, virtual_ns, number };
+        self.ready.insert((*key, thread));
+    }
+
+    /// An idle CPU for the thread: nearest to its last, on an idle core if there is one.
+    fn idle_cpu(&self, thread: ThreadId) -> Option<CpuId> {
+        let Thread { allowed, last, .. } = &self.threads[thread];
+        let idle = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.running.is_none());
+        let idle = idle.map(|(cpu, _)| cpu).filter(|&cpu| allowed.contains(cpu));
+        idle.min_by_key(|&cpu| {
+            let busy_core = self.speed(cpu) < FULL_SPEED;
+            (self.distance(*last, Some(cpu)), busy_core, Some(cpu) != *last, cpu)
+        })
+    }
+
+    /// The CPU whose thread has to make room for this one.
+    fn victim(&mut self, now_ns: u64, thread: ThreadId) -> Option<CpuId> {
+        let Thread { key, allowed, .. } = self.threads[thread];
+        let mut found: Option<(Key, CpuId)> = None;
+        for cpu in (0..self.cpus.len()).filter(|&cpu| allowed.contains(cpu)) {
+            self.account(now_ns, cpu);
+            let Cpu { running: Some(running), overdue, .. } = self.cpus[cpu] else { continue };
+            let Thread { class, virtual_ns, key: old, .. } = self.threads[running];
+            let gives_way = match class {
+                Class::Fair { .. } if key.rank == old.rank => {
+                    let ahead_ns = virtual_ns.saturating_sub(key.virtual_ns);
+                    overdue || ahead_ns > self.scheduling.granularity_ns
+                }
+                _ => key.rank < old.rank,
+            };
+            let place = Key { virtual_ns, ..old };
+            if gives_way && found.is_none_or(|(worst, _)| place > worst) {
+                found = Some((place, cpu));
+            }
+        }
+        found.map(|(_, cpu)| cpu)
+    }
+
+    /// Whether somebody who is ready comes before the CPU's fair thread, whose slice is over.
+    fn waits_for(&self, cpu: CpuId) -> bool {
+        let fair = |thread: ThreadId| matches!(self.threads[thread].class, Class::Fair { .. });
+        self.cpus[cpu].running.is_some_and(fair)
+            && self.ready.iter().any(|(_, waiting)| self.threads[*waiting].allowed.contains(cpu))
+    }
+
+    /// Takes the CPU from its thread, which stays ready. What it has done is counted.
+    fn put_back(&mut self, cpu: CpuId) {
+        let Some(thread) = self.cpus[cpu].running else { return };
+        let number = match self.threads[thread].class {
+            // Who was preempted is the first of its priority.
+            Class::Realtime { .. } => self.threads[thread].key.number,
+            Class::Fair { .. } => {
+                self.made_ready += 1;
+                self.made_ready
+            }
+        };
+        self.free(cpu);
+        self.queue(thread, number);
+    }
+
+    fn free(&mut self, cpu: CpuId) {
+        let now_ns = self.cpus[cpu].since_ns;
+        self.account_siblings(now_ns, cpu);
+        let state = &mut self.cpus[cpu];
+        state.last = state.running.take();
+        state.run += 1;
+        state.turn += 1;
+    }
+
+    /// The CPU is free: takes up the first of those who are ready and may run there.
+    fn take_up<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        let may = |(_, thread): &&(Key, ThreadId)| self.threads[*thread].allowed.contains(cpu);
+        match self.ready.iter().find(may) {
+            Some(&(_, thread)) => self.start(calendar, cpu, thread),
+            None => self.retime_siblings(calendar, cpu),
+        }
+    }
+
+    fn start<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId, thread: ThreadId) {
+        let now_ns = calendar.now_ns();
+        self.account_siblings(now_ns, cpu);
+        self.ready.remove(&(self.threads[thread].key, thread));
+        let refill_ns = match self.distance(self.threads[thread].last, Some(cpu)) {
+            Distance::Near => 0,
+            Distance::Socket => self.scheduling.llc_refill_ns,
+            Distance::Host => self.scheduling.socket_refill_ns,
+        };
+        let another = self.cpus[cpu].last.is_some_and(|last| last != thread);
+        let switch_ns = if another { self.scheduling.switch_ns } else { 0 };
+        let state = &mut self.threads[thread];
+        let overhead = (refill_ns + switch_ns).saturating_mul(FULL_SPEED);
+        state.work = state.work.saturating_add(overhead);
+        state.state = State::On(cpu);
+        state.last = Some(cpu);
+        let fair = matches!(state.class, Class::Fair { .. });
+        let Cpu { running, since_ns, turn, overdue, .. } = &mut self.cpus[cpu];
+        *running = Some(thread);
+        *since_ns = now_ns;
+        *turn += 1;
+        *overdue = false;
+        if fair {
+            calendar.after(self.scheduling.slice_ns, Event::Slice(cpu, *turn));
+        }
+        self.expect_end(calendar, cpu);
+        self.retime_siblings(calendar, cpu);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use super::*;
+
+/// Threads that each work as long as they are told, in virtual time.
+struct Rig {
+    cpus: Cpus,
+    calendar: Calendar<Event>,
+    /// (when, who) has ended.
+    ended: Vec<(u64, ThreadId)>,
+}
+
+impl Rig {
+    fn new(topology: Topology, scheduling: Scheduling) -> Self {
+        Self {
+            cpus: Cpus::new(topology, scheduling),
+            calendar: Calendar::default(),
+            ended: Vec::new(),
+        }
+    }
+
+    fn fair(&mut self, weight: u32) -> ThreadId {
+        self.cpus.spawn(Class::Fair { weight }, &[])
+    }
+
+    fn wake(&mut self, thread: ThreadId, work_ns: u64) {
+        self.cpus.wake(&mut self.calendar, thread, work_ns, 0);
+    }
+
+    fn run(&mut self, until_ns: u64) {
+        while let Some(event) = self.calendar.next(until_ns) {
+            if let Some(thread) = self.cpus.happen(&mut self.calendar, event) {
+                self.ended.push((self.calendar.now_ns(), thread));
+                self.cpus.block(&mut self.calendar, thread);
+            }
+        }
+    }
+
+    fn busy(&self, thread: ThreadId) -> u64 {
+        self.cpus.busy_ns(self.calendar.now_ns(), thread)
+    }
+}
+
+const SLICE_NS: u64 = 1_000;
+
+#[test]
+fn shares_of_a_cpu_follow_the_weights() {
+    let mut rig = Rig::new(Topology::flat(1), Scheduling::ideal(SLICE_NS));
+    let threads = [256, 1_024, 2_048].map(|weight| rig.fair(weight));
+    threads.iter().for_each(|&thread| rig.wake(thread, u64::MAX / FULL_SPEED));
+    rig.run(13_000_000);
+    let shares = threads.map(|thread| rig.busy(thread).div_ceil(1_000_000));
+    assert_eq!(shares, [1, 4, 8]);
+}
+
+#[test]
+fn a_real_time_thread_preempts_and_the_preempted_loses_no_work() {
+    let mut rig = Rig::new(Topology::flat(1), Scheduling::ideal(SLICE_NS));
+    let fair = rig.fair(WEIGHT_USUAL);
+    let [low, high] = [1, 2].map(|priority| rig.cpus.spawn(Class::Realtime { priority }, &[]));
+    rig.wake(fair, 100);
+    rig.run(10);
+    rig.wake(low, 100);
+    rig.run(20);
+    rig.wake(high, 100);
+    rig.run(1_000);
+    assert_eq!(rig.ended, [(120, high), (210, low), (300, fair)]);
+}
+
+#[test]
+fn equals_of_the_real_time_class_run_one_after_the_other() {
+    let mut rig = Rig::new(Topology::flat(1), Scheduling::ideal(10));
+    let threads: Vec<_> =
+        (0..3).map(|_| rig.cpus.spawn(Class::Realtime { priority: 1 }, &[])).collect();
+    for &thread in &threads {
+        rig.wake(thread, 100);
+    }
+    rig.run(1_000);
+    assert_eq!(rig.ended, [(100, threads[0]), (200, threads[1]), (300, threads[2])]);
+}
+
+#[test]
+fn a_thread_slows_its_sibling_down_for_as_long_as_it_runs() {
+    let smt = Topology { threads_per_core: 2, ..Topology::flat(1) };
+    let mut rig = Rig::new(smt, Scheduling { smt_permille: 500, ..Scheduling::ideal(SLICE_NS) });
+    let [long, short] = [0, 0].map(|_| rig.fair(WEIGHT_USUAL));
+    rig.wake(long, 100);
+    rig.run(10);
+    rig.wake(short, 20);
+    rig.run(1_000);
+    // Both at half speed from 10 on; after 40 ns the short one is done, and 70 are left of the other.
+    assert_eq!(rig.ended, [(50, short), (120, long)]);
+}
+
+#[test]
+fn an_idle_core_comes_before_an_idle_sibling() {
+    let smt = Topology { threads_per_core: 2, ..Topology::flat(2) };
+    let mut rig = Rig::new(smt, Scheduling { smt_permille: 500, ..Scheduling::ideal(SLICE_NS) });
+    let threads = [0, 0].map(|_| rig.fair(WEIGHT_USUAL));
+    threads.iter().for_each(|&thread| rig.wake(thread, 100));
+    rig.run(1_000);
+    assert_eq!(threads.map(|thread| rig.cpus.last_cpu(thread)), [Some(0), Some(2)]);
+}
+
+#[test]
+fn who_comes_from_behind_another_cache_pays_for_it() {
+    let topology =
+        Topology { sockets: 2, llcs_per_socket: 1, cores_per_llc: 1, threads_per_core: 1 };
+    let scheduling =
+        Scheduling { socket_refill_ns: 30, switch_ns: 5, ..Scheduling::ideal(SLICE_NS) };
+    let mut rig = Rig::new(topology, scheduling);
+    let [moving, pinned] =
+        [&[][..], &[0]].map(|cpus| rig.cpus.spawn(Class::Realtime { priority: 0 }, cpus));
+    rig.wake(moving, 10);
+    rig.run(100);
+    rig.wake(pinned, 1_000);
+    rig.wake(moving, 10);
+    rig.run(10_000);
+    // The one pinned finds another's CPU (5 ns), the other a CPU on another socket (30 ns).
+    assert_eq!(rig.ended, [(10, moving), (140, moving), (1_105, pinned)]);
+}
+
+#[test]
+fn a_sleeper_that_is_behind_preempts_and_one_that_is_not_waits() {
+    let scheduling = Scheduling { granularity_ns: 100, ..Scheduling::ideal(1_000) };
+    let mut rig = Rig::new(Topology::flat(1), scheduling);
+    let [busy, sleeper] = [0, 0].map(|_| rig.fair(WEIGHT_USUAL));
+    rig.wake(busy, 10_000);
+    rig.run(50);
+    rig.wake(sleeper, 10);
+    rig.run(900);
+    assert_eq!(rig.ended, [], "50 ns behind is no reason to preempt");
+    rig.run(1_500);
+    assert_eq!(rig.ended, [(1_010, sleeper)], "but the end of a slice is");
+    rig.wake(sleeper, 10);
+    rig.run(1_600);
+    assert_eq!(rig.ended.last(), Some(&(1_510, sleeper)));
+}
+
+#[test]
+fn work_that_is_cut_ends_sooner_and_work_that_goes_on_keeps_the_cpu() {
+    let mut rig = Rig::new(Topology::flat(1), Scheduling::ideal(SLICE_NS));
+    let [first, second] = [0, 0].map(|_| rig.cpus.spawn(Class::Realtime { priority: 0 }, &[]));
+    rig.wake(first, 500);
+    rig.wake(second, 10);
+    rig.run(100);
+    rig.cpus.cut(&mut rig.calendar, first, 20);
+    let mut done = None;
+    while done.is_none() {
+        let event = rig.calendar.next(10_000).unwrap();
+        done = rig.cpus.happen(&mut rig.calendar, event);
+    }
+    assert_eq!((done, rig.calendar.now_ns()), (Some(first), 120));
+    rig.cpus.go_on(&mut rig.calendar, first, 30);
+    rig.run(10_000);
+    assert_eq!(rig.ended, [(150, first), (160, second)]);
+}

@@ -1,0 +1,199 @@
+//! Chance that is the same everywhere: our own generator, and logarithms that no platform computes.
+
+/// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as its
+/// authors advise. Written out here, so that no version of a library changes what a seed means.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: [u64; 4],
+}
+
+impl Random {
+    /// The stream with this number of those that `seed` has. Each user of chance has one of its own,
+    /// so that a change to one moves no other.
+    pub fn stream(seed: u64, number: u64) -> Self {
+        let mut split = SplitMix(seed ^ SplitMix(number).next());
+        Self { state: std::array::from_fn(|_| split.next()) }
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        let s = &mut self.state;
+        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
+        let t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = s[3].rotate_left(45);
+        result
+    }
+
+    /// A number in `(0, 1]`, a multiple of 2^-53.
+    pub fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A whole number below `bound`, 0 if that is 0. One in 2^64 / `bound` is off by one.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64 // below `bound`
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+/// How values are spread: gaps (ns), costs (ns) or lengths (bytes).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Distribution {
+    /// Always the same.
+    Constant(u64),
+    /// Each whole number from `min` to `max`, both included, as often as any other.
+    Uniform {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// Exponential; gaps of this kind make Poisson arrivals.
+    Exponential {
+        /// The mean.
+        mean: u64,
+    },
+    /// Pareto: one in `(x / min)^shape` values is larger than x.
+    Pareto {
+        /// The smallest.
+        min: u64,
+        /// The smaller, the heavier the tail; the mean is finite above 1, the variance above 2.
+        shape: f64,
+    },
+    /// These, in turn, over and over.
+    Trace(Vec<u64>),
+}
+
+impl Distribution {
+    /// Why no values can be drawn from it, or none but 0; `None` if there is no such reason.
+    pub fn fault(&self) -> Option<&'static str> {
+        match self {
+            Self::Uniform { min, max } if min > max => Some("`min` is above `max`"),
+            Self::Pareto { shape, .. } if !shape.is_finite() || *shape <= 0.0 => {
+                Some("`shape` is not above 0")
+            }
+            Self::Constant(0)
+            | Self::Uniform { max: 0, .. }
+            | Self::Exponential { mean: 0 }
+            | Self::Pareto { min: 0, .. } => Some("it has no value above 0"),
+            Self::Trace(values) if values.iter().all(|value| *value == 0) => {
+                Some("it has no value above 0")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A distribution with the chance to draw from it.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    distribution: Distribution,
+    random: Random,
+    /// The next of a trace.
+    at: usize,
+}
+
+impl Sampler {
+    /// Draws from `distribution` with `random`.
+    pub fn new(distribution: Distribution, random: Random) -> Self {
+        Self { distribution, random, at: 0 }
+    }
+
+    /// The next value, rounded to the nearest whole number.
+    pub fn draw(&mut self) -> u64 {
+        match &self.distribution {
+            Distribution::Constant(value) => *value,
+            Distribution::Uniform { min, max } => {
+                let width = max.saturating_sub(*min).saturating_add(1);
+                min.saturating_add(self.random.below(width))
+            }
+            Distribution::Exponential { mean } => {
+                whole(-libm::log(self.random.unit()) * *mean as f64)
+            }
+            Distribution::Pareto { min, shape } => {
+                whole(*min as f64 * libm::exp(-libm::log(self.random.unit()) / shape))
+            }
+            Distribution::Trace(values) => {
+                let value = values.get(self.at).copied().unwrap_or(0);
+                self.at = if self.at + 1 < values.len() { self.at + 1 } else { 0 };
+                value
+            }
+        }
+    }
+}
+
+/// The nearest whole number; the largest there is, for what is above it.
+fn whole(value: f64) -> u64 {
+    (value + 0.5) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_is_the_one_its_authors_published() {
+        // The first outputs of the reference code from the state 1, 2, 3, 4.
+        let mut random = Random { state: [1, 2, 3, 4] };
+        let first: Vec<u64> = (0..4).map(|_| random.bits()).collect();
+        assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
+        // SplitMix64 from 1234567.
+        let mut split = SplitMix(1_234_567);
+        assert_eq!(split.next(), 6_457_827_717_110_365_317);
+        assert_eq!(split.next(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn seeds_and_streams_differ_and_repeat() {
+        let first = |seed, number| Random::stream(seed, number).bits();
+        assert_eq!(first(1, 0), first(1, 0));
+        assert_ne!(first(1, 0), first(1, 1));
+        assert_ne!(first(1, 0), first(2, 0));
+    }
+
+    fn mean(distribution: Distribution) -> f64 {
+        let mut sampler = Sampler::new(distribution, Random::stream(7, 0));
+        let draws = 200_000;
+        (0..draws).map(|_| sampler.draw() as f64).sum::<f64>() / f64::from(draws)
+    }
+
+    #[test]
+    fn distributions_have_the_means_that_they_should() {
+        let near = |distribution: Distribution, expected: f64| {
+            let got = mean(distribution.clone());
+            assert!((got / expected - 1.0).abs() < 0.01, "{distribution:?}: {got}");
+        };
+        near(Distribution::Constant(10), 10.0);
+        near(Distribution::Uniform { min: 100, max: 300 }, 200.0);
+        near(Distribution::Exponential { mean: 5_000 }, 5_000.0);
+        near(Distribution::Pareto { min: 1_000, shape: 3.0 }, 1_500.0);
+        near(Distribution::Trace(vec![1, 2, 6]), 3.0);
+    }
+
+    #[test]
+    fn bounds_are_kept_to_the_ends() {
+        let mut dice = Sampler::new(Distribution::Uniform { min: 1, max: 6 }, Random::stream(0, 0));
+        let seen: std::collections::BTreeSet<u64> = (0..1_000).map(|_| dice.draw()).collect();
+        assert!(seen.into_iter().eq(1..=6));
+        let tail = Distribution::Pareto { min: u64::MAX / 2, shape: 0.01 };
+        assert!(Sampler::new(tail, Random::stream(0, 0)).draw() >= u64::MAX / 2);
+        assert_eq!(Distribution::Uniform { min: 2, max: 1 }.fault(), Some("`min` is above `max`"));
+        assert!(Distribution::Trace(Vec::new()).fault().is_some());
+    }
+}

@@ -1,0 +1,122 @@
+//! Which CPUs there are, and what they share.
+
+/// A logical CPU, as Linux numbers them: SMT siblings are neighbours here.
+pub type CpuId = usize;
+
+/// Most logical CPUs of a host.
+pub const CPUS_MAX: usize = 1024;
+
+/// A host's CPUs: so many sockets, each with so many last-level caches, and so on down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Sockets.
+    pub sockets: usize,
+    /// Last-level caches of one socket.
+    pub llcs_per_socket: usize,
+    /// Cores that share one last-level cache.
+    pub cores_per_llc: usize,
+    /// Logical CPUs of one core: 2 with SMT.
+    pub threads_per_core: usize,
+}
+
+/// How far apart two CPUs are, by what lies between their caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    /// They share the last-level cache, or are one.
+    Near,
+    /// They share the socket.
+    Socket,
+    /// They share no more than the host.
+    Host,
+}
+
+impl Topology {
+    /// So many cores, which share one cache and have no siblings.
+    pub const fn flat(cores: usize) -> Self {
+        Self { sockets: 1, llcs_per_socket: 1, cores_per_llc: cores, threads_per_core: 1 }
+    }
+
+    /// How many logical CPUs there are. `None`: none, or more than [`CPUS_MAX`].
+    pub fn cpus(&self) -> Option<usize> {
+        let Self { sockets, llcs_per_socket, cores_per_llc, threads_per_core } = *self;
+        sockets
+            .checked_mul(llcs_per_socket)?
+            .checked_mul(cores_per_llc)?
+            .checked_mul(threads_per_core)
+            .filter(|cpus| (1..=CPUS_MAX).contains(cpus))
+    }
+
+    fn llc(&self, cpu: CpuId) -> usize {
+        cpu / (self.cores_per_llc * self.threads_per_core).max(1)
+    }
+
+    /// How far `a` is from `b`.
+    pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
+        let (a, b) = (self.llc(a), self.llc(b));
+        let sockets = self.llcs_per_socket.max(1);
+        if a == b {
+            Distance::Near
+        } else if a / sockets == b / sockets {
+            Distance::Socket
+        } else {
+            Distance::Host
+        }
+    }
+
+    /// The logical CPUs of the core that `cpu` is of, itself included.
+    pub fn core_of(&self, cpu: CpuId) -> std::ops::Range<CpuId> {
+        let threads = self.threads_per_core.max(1);
+        let first = cpu / threads * threads;
+        first..first + threads
+    }
+}
+
+/// CPUs of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CpuSet([u64; CPUS_MAX / 64]);
+
+impl CpuSet {
+    /// These; numbers from [`CPUS_MAX`] on are of no host.
+    pub(crate) fn new(cpus: &[CpuId]) -> Self {
+        let mut set = Self::default();
+        for cpu in cpus {
+            if let Some(word) = set.0.get_mut(cpu / 64) {
+                *word |= 1 << (cpu % 64);
+            }
+        }
+        set
+    }
+
+    pub(crate) fn contains(&self, cpu: CpuId) -> bool {
+        self.0.get(cpu / 64).is_some_and(|word| word & 1 << (cpu % 64) != 0)
+    }
+
+    /// They have one in common.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_follow_caches_and_sockets() {
+        let host =
+            Topology { sockets: 2, llcs_per_socket: 2, cores_per_llc: 2, threads_per_core: 2 };
+        assert_eq!(host.cpus(), Some(16));
+        assert_eq!(host.core_of(5), 4..6);
+        assert_eq!(host.distance(0, 3), Distance::Near);
+        assert_eq!(host.distance(0, 4), Distance::Socket);
+        assert_eq!(host.distance(7, 8), Distance::Host);
+    }
+
+    #[test]
+    fn a_host_has_some_cpus_and_not_too_many() {
+        assert_eq!(Topology::flat(0).cpus(), None);
+        assert_eq!(Topology::flat(CPUS_MAX + 1).cpus(), None);
+        let endless = Topology { sockets: usize::MAX, ..Topology::flat(2) };
+        assert_eq!(endless.cpus(), None);
+    }
+}
