@@ -63,13 +63,9 @@ impl<T> Link<T> {
     }
 
     /// Items that wait, are served or are on the way.
-    pub fn len(&self) -> usize {
-        self.queue.len() + usize::from(self.serving.is_some()) + self.on_the_way.len()
-    }
-
-    /// Nothing is in it.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn items(&self) -> impl Iterator<Item = &T> {
+        let waiting = self.queue.iter().map(|(_, item)| item);
+        waiting.chain(&self.serving).chain(&self.on_the_way)
     }
 }
 
@@ -84,8 +80,8 @@ mod tests {
         assert_eq!(link.send(101, 500, 'b'), Ok(None));
         assert_eq!(link.send(102, 500, 'c'), Err('c'), "one may wait");
         assert_eq!(link.served(8_100), (8_150, Some(12_100)));
-        assert_eq!((link.arrived(), link.len()), (Some('a'), 1));
+        assert_eq!((link.arrived(), link.items().count()), (Some('a'), 1));
         assert_eq!(link.served(12_100), (12_150, None));
-        assert_eq!((link.arrived(), link.is_empty()), (Some('b'), true));
+        assert_eq!((link.arrived(), link.items().count()), (Some('b'), 0));
     }
 }

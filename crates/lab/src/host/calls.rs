@@ -1,0 +1,305 @@
+//! What a queue owes its guest, and when it asks the policy about it: the bookkeeping of
+//! `port-vhost/hold.rs`, around the policies themselves.
+
+use weir_limits::HOLD_TOLERANCE_NS;
+use weir_policy::moderation::{Batch, Completions, Delivery, Kind, Moderation, Settings, Verdict};
+
+use crate::report::Violation;
+use crate::scenario::Calls;
+use crate::stats::Times;
+
+/// Longest time that a call may be held (ns), as `port-vhost/calls.rs` takes it from the budget.
+fn hold_ns_max(calls: &Calls) -> u64 {
+    calls.latency_budget_ns.saturating_sub(HOLD_TOLERANCE_NS)
+}
+
+/// When a worker is to ask about a call, with at most one timer set for it.
+#[derive(Debug, Default)]
+pub(super) struct Deadline {
+    until_ns: Option<u64>,
+    timer_ns: Option<u64>,
+}
+
+impl Deadline {
+    /// Sets the deadline. Says when to ask, if a timer is to be set for it.
+    fn set(&mut self, until_ns: u64, now_ns: u64) -> Option<u64> {
+        self.until_ns = Some(until_ns);
+        match self.timer_ns {
+            Some(timer_ns) if now_ns < timer_ns && timer_ns <= until_ns => None,
+            _ => {
+                self.timer_ns = Some(until_ns);
+                Some(until_ns)
+            }
+        }
+    }
+
+    /// A timer has fired. Whether the deadline has passed; else when to ask again, if a timer is to be
+    /// set for that.
+    fn fired(&mut self, now_ns: u64) -> Result<(), Option<u64>> {
+        match self.until_ns {
+            None => Err(None),
+            Some(until_ns) if until_ns > now_ns => Err(self.set(until_ns, now_ns)),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// What comes of a question about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Give it now.
+    Call,
+    /// Not yet; a timer may have to be set (ns).
+    Later(Option<u64>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    since_ns: u64,
+    arrived_ns: u64,
+    buffers: u32,
+    parked: bool,
+}
+
+/// The calls for received frames.
+#[derive(Debug)]
+pub(super) struct RxCalls {
+    moderation: Box<dyn Moderation>,
+    /// See [`Moderation::withholds`].
+    pub(super) withholds: bool,
+    hold_ns_max: u64,
+    budget_ns: u64,
+    pending: Option<Pending>,
+    deadline: Deadline,
+    /// From frames being ready to the guest being told of them.
+    pub(super) holds: Times,
+    /// Calls that came after the latency budget, and not because frames had waited for buffers.
+    pub(super) late: u64,
+}
+
+impl RxCalls {
+    pub(super) fn new(calls: &Calls) -> Self {
+        let &Calls { kind, rx_ns, rx_frames, latency_budget_ns } = calls;
+        let hold_ns_max = hold_ns_max(calls);
+        let moderation = kind.build(Settings { rx_ns, rx_frames, ..Settings::within(hold_ns_max) });
+        Self {
+            withholds: moderation.withholds(),
+            moderation,
+            hold_ns_max,
+            budget_ns: latency_budget_ns,
+            pending: None,
+            deadline: Deadline::default(),
+            holds: Times::default(),
+            late: 0,
+        }
+    }
+
+    /// The latency budget (ns).
+    pub(super) fn budget_ns(&self) -> u64 {
+        self.budget_ns
+    }
+
+    /// Buffers with frames that the guest has not been told of.
+    fn buffers(&self) -> u32 {
+        self.pending.map_or(0, |pending| pending.buffers)
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Frames are ready in so many buffers; `parked`: one of them has waited for them. Nothing is held
+    /// once `buffers_max` wait.
+    pub(super) fn published(
+        &mut self,
+        now_ns: u64,
+        batch: Batch,
+        (buffers, parked): (u32, bool),
+        buffers_max: u32,
+    ) -> Result<Answer, Violation> {
+        let new = Pending { since_ns: now_ns, arrived_ns: batch.arrived_ns, buffers, parked };
+        self.pending = Some(self.pending.map_or(new, |before| Pending {
+            since_ns: before.since_ns,
+            arrived_ns: before.arrived_ns.min(new.arrived_ns),
+            buffers: before.buffers + buffers,
+            parked: before.parked || parked,
+        }));
+        let verdict = self.moderation.published(now_ns, batch);
+        self.answer(now_ns, verdict, buffers_max)
+    }
+
+    /// A timer has fired.
+    pub(super) fn expired(&mut self, now_ns: u64, buffers_max: u32) -> Result<Answer, Violation> {
+        if let Err(ask_ns) = self.deadline.fired(now_ns) {
+            return Ok(Answer::Later(ask_ns));
+        }
+        let verdict = self.moderation.expired(now_ns);
+        self.answer(now_ns, verdict, buffers_max)
+    }
+
+    fn answer(
+        &mut self,
+        now_ns: u64,
+        verdict: Verdict,
+        buffers_max: u32,
+    ) -> Result<Answer, Violation> {
+        let Verdict::HoldUntil(until_ns) = verdict else { return Ok(Answer::Call) };
+        let arrived_ns = self.pending.map_or(now_ns, |pending| pending.arrived_ns);
+        held(self.moderation.kind(), until_ns, now_ns, arrived_ns, self.hold_ns_max)?;
+        if self.buffers() >= buffers_max {
+            return Ok(Answer::Call);
+        }
+        Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
+    }
+
+    /// The guest is told of everything at `now_ns`, or `called` is false: it wanted no call. `hidden`: it
+    /// could not see the frames before.
+    pub(super) fn told(&mut self, now_ns: u64, called: bool, hidden: bool) {
+        let held = self.deadline.until_ns.take().is_some();
+        let how = match called {
+            true => Delivery::Called,
+            false if held && !hidden => Delivery::Polled,
+            false => Delivery::Suppressed,
+        };
+        if let Some(pending) = self.pending.take() {
+            if how != Delivery::Polled {
+                self.holds.record(now_ns.saturating_sub(pending.since_ns));
+            }
+            // A guest that looks by itself has seen frames as soon as they were visible.
+            let told_ns = if called || hidden { now_ns } else { pending.since_ns };
+            let latest_ns =
+                pending.arrived_ns.saturating_add(self.budget_ns).saturating_add(HOLD_TOLERANCE_NS);
+            self.late += u64::from(told_ns > latest_ns && !pending.parked);
+        }
+        self.moderation.delivered(now_ns, how);
+    }
+}
+
+/// Checks a deadline against the limit.
+fn held(
+    kind: Kind,
+    until_ns: u64,
+    now_ns: u64,
+    since_ns: u64,
+    hold_ns_max: u64,
+) -> Result<(), Violation> {
+    if until_ns > now_ns && until_ns <= since_ns.saturating_add(hold_ns_max) {
+        return Ok(());
+    }
+    Err(Violation::Held { kind, now_ns, until_ns, since_ns, hold_ns_max })
+}
+
+/// The calls for transmitted frames.
+#[derive(Debug)]
+pub(super) struct TxCalls {
+    /// `None` under policies that hold nothing.
+    completions: Option<Completions>,
+    kind: Kind,
+    hold_ns_max: u64,
+    deadline: Deadline,
+    untold: u32,
+    since_ns: u64,
+}
+
+impl TxCalls {
+    pub(super) fn new(calls: &Calls) -> Self {
+        let hold_ns_max = hold_ns_max(calls);
+        let holds = !matches!(calls.kind, Kind::Immediate | Kind::Frontend);
+        Self {
+            completions: holds.then(|| Completions::new(hold_ns_max)),
+            kind: calls.kind,
+            hold_ns_max,
+            deadline: Deadline::default(),
+            untold: 0,
+            since_ns: 0,
+        }
+    }
+
+    /// So many frames with so many bytes were completed, of a ring in which `in_ring` others are not.
+    /// `wanted`: the driver wants a call for them now.
+    pub(super) fn completed(
+        &mut self,
+        now_ns: u64,
+        (frames, bytes): (u32, u64),
+        in_ring: u32,
+        ring_size: u32,
+        wanted: bool,
+    ) -> Result<Answer, Violation> {
+        let Some(completions) = &mut self.completions else { return Ok(Answer::Call) };
+        if frames == 0 {
+            return Ok(Answer::Later(None));
+        }
+        if !wanted {
+            return Ok(Answer::Call);
+        }
+        if self.untold == 0 {
+            self.since_ns = now_ns;
+        }
+        self.untold += frames;
+        match completions.completed(now_ns, frames, bytes, in_ring + self.untold, ring_size) {
+            Verdict::Call => Ok(Answer::Call),
+            Verdict::HoldUntil(until_ns) => self.hold(now_ns, until_ns),
+        }
+    }
+
+    /// A timer has fired.
+    pub(super) fn expired(&mut self, now_ns: u64) -> Result<Answer, Violation> {
+        if let Err(ask_ns) = self.deadline.fired(now_ns) {
+            return Ok(Answer::Later(ask_ns));
+        }
+        match self.completions.as_mut().map(|completions| completions.expired(now_ns)) {
+            Some(Verdict::HoldUntil(until_ns)) => self.hold(now_ns, until_ns),
+            _ => Ok(Answer::Call),
+        }
+    }
+
+    fn hold(&mut self, now_ns: u64, until_ns: u64) -> Result<Answer, Violation> {
+        held(self.kind, until_ns, now_ns, self.since_ns, self.hold_ns_max)?;
+        Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
+    }
+
+    /// The guest has been told, or was found not to want it.
+    pub(super) fn told(&mut self) {
+        if let Some(completions) = &mut self.completions {
+            completions.delivered();
+            self.deadline.until_ns = None;
+            self.untold = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_moves_back_keeps_its_one_timer() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(150, 10), None, "a timer is set");
+        assert_eq!(deadline.fired(100), Err(Some(150)), "and sets the next");
+        assert_eq!(deadline.set(120, 110), Some(120), "sooner");
+        assert_eq!(deadline.fired(120), Ok(()));
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_limit_or_in_the_past_is_a_violation() {
+        assert_eq!(held(Kind::Backend, 110, 20, 10, 100), Ok(()));
+        assert!(held(Kind::Backend, 111, 20, 10, 100).is_err());
+        assert!(held(Kind::Backend, 20, 20, 10, 100).is_err());
+    }
+
+    #[test]
+    fn a_call_after_the_budget_is_late_unless_frames_waited_for_buffers() {
+        let calls =
+            Calls { kind: Kind::Backend, latency_budget_ns: 100_000, rx_ns: None, rx_frames: None };
+        let mut rx = RxCalls::new(&calls);
+        let batch = Batch { frames: 1, bytes: 64, arrived_ns: 0 };
+        for (parked, late) in [(false, 1), (true, 1)] {
+            assert_eq!(rx.published(0, batch, (1, parked), 128), Ok(Answer::Later(Some(80_000))));
+            rx.deadline = Deadline::default();
+            rx.told(100_000 + HOLD_TOLERANCE_NS + 1, true, false);
+            assert_eq!(rx.late, late);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! From a burst into receivers' rings and links, and the calls that come of it: `engine/switch.rs` and
+//! `port-vhost/{rx,tx}.rs` as far as they decide when what happens.
+
+use std::cmp::Reverse;
+
+use weir_limits::{PARKED_MAX, PARKED_NS_MAX, TAP_PARKED_MAX};
+use weir_policy::moderation::Batch;
+
+use super::calls::Answer;
+use super::guest::Guest;
+use super::uplink::Direction;
+use super::{Host, PortId, Side};
+use crate::frame::{DropReason, Frame};
+use crate::report::Violation;
+
+impl Host<'_> {
+    /// Delivers what `worker` took from a queue of `from`; what cannot be is parked or dropped.
+    /// `again`: the frames were parked before.
+    pub(super) fn deliver(&mut self, worker: usize, from: PortId, burst: Vec<Frame>, again: bool) {
+        let taken = burst.len();
+        let bytes = burst.iter().map(|frame| u64::from(frame.bytes)).sum();
+        let before = self.waiting[from].len();
+        // Frames for whom others wait already go behind those.
+        let blocked: Vec<PortId> = match again {
+            true => Vec::new(),
+            false => self.waiting[from].iter().map(|it| self.port(self.receiver(it))).collect(),
+        };
+        let mut lists: Vec<(PortId, Vec<Frame>)> = Vec::new();
+        for frame in burst {
+            let to = self.port(self.receiver(&frame));
+            if blocked.contains(&to) {
+                self.park(from, frame);
+            } else if let Some((_, list)) = lists.iter_mut().find(|(port, _)| *port == to) {
+                list.push(frame);
+            } else {
+                lists.push((to, vec![frame]));
+            }
+        }
+        for (to, list) in lists {
+            match to.checked_sub(self.guests.len()) {
+                Some(uplink) => {
+                    list.into_iter().for_each(|frame| self.link_send(uplink, Direction::Out, frame))
+                }
+                None => self.place(worker, from, to, list),
+            }
+        }
+        let parked = self.waiting[from].len() - before;
+        self.settle(worker, from, (taken - parked) as u32, bytes); // a burst's, and what waits
+    }
+
+    /// Lets a frame wait, if there is room for that.
+    fn park(&mut self, from: PortId, mut frame: Frame) {
+        let bound = match self.guests.get(from) {
+            Some(guest) => PARKED_MAX.min(guest.tx.size() as usize / 2),
+            None => TAP_PARKED_MAX,
+        };
+        if self.waiting[from].len() < bound {
+            frame.parked = true;
+            self.waiting[from].push_back(frame);
+        } else {
+            self.drop_frame(&frame, DropReason::RxRingFull);
+        }
+    }
+
+    /// Places frames in a guest's ring as far as it has buffers, and asks about the call.
+    fn place(&mut self, worker: usize, from: PortId, to: usize, frames: Vec<Frame>) {
+        let now_ns = self.now_ns();
+        let cpu = self.cpus.last_cpu(self.workers[worker].thread);
+        let Guest { rx, full_since, .. } = &mut self.guests[to];
+        let mut batch = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
+        let (mut buffers, mut parked) = (0, false);
+        let mut frames = frames.into_iter().peekable();
+        while let Some(frame) = frames.peek() {
+            let Some(taken) = rx.place(Frame { cpu, ..*frame }) else { break };
+            batch.frames += 1;
+            batch.bytes += u64::from(frame.bytes);
+            batch.arrived_ns = batch.arrived_ns.min(frame.arrived_ns);
+            parked |= frame.parked;
+            buffers += taken;
+            frames.next();
+        }
+        let full = frames.peek().is_some();
+        if batch.frames > 0 || !full {
+            *full_since = None;
+        }
+        if full {
+            let since_ns = *full_since.get_or_insert(now_ns);
+            rx.kick_wanted = true;
+            let worth_waiting = now_ns - since_ns < PARKED_NS_MAX;
+            for frame in frames {
+                if worth_waiting {
+                    self.park(from, frame);
+                } else {
+                    self.drop_frame(&frame, DropReason::RxRingFull);
+                }
+            }
+        }
+        let buffers_max = self.guests[to].buffers_held_max();
+        let Guest { rx, rx_calls, .. } = &mut self.guests[to];
+        if batch.frames > 0 {
+            if !rx_calls.withholds {
+                rx.publish();
+            }
+            let answer = rx_calls.published(now_ns, batch, (buffers, parked), buffers_max);
+            self.act(worker, to, Side::Rx, answer);
+        } else if full && rx_calls.is_pending() {
+            // The guest gives buffers for what it is told of.
+            self.announce(worker, to);
+        }
+    }
+
+    /// Completes frames that a guest has sent, and asks about the call.
+    fn settle(&mut self, worker: usize, from: PortId, frames: u32, bytes: u64) {
+        let now_ns = self.now_ns();
+        let Some(Guest { tx, tx_calls, .. }) = self.guests.get_mut(from) else { return };
+        tx.complete(frames);
+        let in_ring = tx.available() + self.waiting[from].len() as u32; // no more than its slots
+        let (size, wanted) = (tx.size(), tx.used.wants_call());
+        let answer = tx_calls.completed(now_ns, (frames, bytes), in_ring, size, wanted);
+        self.act(worker, from, Side::Tx, answer);
+    }
+
+    fn act(&mut self, worker: usize, guest: usize, side: Side, answer: Result<Answer, Violation>) {
+        match (answer, side) {
+            (Ok(Answer::Call), Side::Rx) => self.announce(worker, guest),
+            (Ok(Answer::Call), Side::Tx) => self.announce_completed(worker, guest),
+            (Ok(Answer::Later(timer_ns)), _) => {
+                let timer = timer_ns.map(|until_ns| Reverse((until_ns, guest, side)));
+                self.workers[worker].holds.extend(timer);
+            }
+            (Err(violation), _) => self.violated(violation),
+        }
+    }
+
+    /// Tells a guest of everything it has received, if it wants to be told.
+    fn announce(&mut self, worker: usize, guest: usize) {
+        let now_ns = self.now_ns();
+        let Guest { rx, rx_calls, suppressed, .. } = &mut self.guests[guest];
+        let hidden = rx_calls.withholds;
+        rx.publish();
+        let called = rx.used.call_if_wanted() == Some(true);
+        rx_calls.told(now_ns, called, hidden);
+        if called {
+            self.workers[worker].debt_ns += self.scenario.profile.call_ns;
+            self.call(guest, Side::Rx);
+        } else {
+            *suppressed += 1;
+        }
+    }
+
+    /// The same for frames that it has sent.
+    fn announce_completed(&mut self, worker: usize, guest: usize) {
+        let Guest { tx, tx_calls, suppressed, .. } = &mut self.guests[guest];
+        let called = tx.used.call_if_wanted();
+        tx_calls.told();
+        match called {
+            Some(true) => {
+                self.workers[worker].debt_ns += self.scenario.profile.call_ns;
+                self.call(guest, Side::Tx);
+            }
+            Some(false) => *suppressed += 1,
+            None => {}
+        }
+    }
+
+    /// Asks about the calls whose deadlines have passed.
+    pub(super) fn expire_holds(&mut self, worker: usize) {
+        let now_ns = self.now_ns();
+        while let Some(&Reverse((until_ns, guest, side))) = self.workers[worker].holds.peek() {
+            if until_ns > now_ns {
+                break;
+            }
+            self.workers[worker].holds.pop();
+            self.workers[worker].debt_ns += self.scenario.profile.deadline_ns;
+            let buffers_max = self.guests[guest].buffers_held_max();
+            let Guest { rx_calls, tx_calls, .. } = &mut self.guests[guest];
+            let answer = match side {
+                Side::Rx => rx_calls.expired(now_ns, buffers_max),
+                Side::Tx => tx_calls.expired(now_ns),
+            };
+            self.act(worker, guest, side, answer);
+        }
+    }
+
+    /// Takes all frames of a port that wait, for another try; those that have waited too long are dropped.
+    pub(super) fn take_waiting(&mut self, worker: usize, from: PortId) -> Vec<Frame> {
+        let now_ns = self.now_ns();
+        let waiting = std::mem::take(&mut self.waiting[from]);
+        let old = |frame: &Frame| frame.arrived_ns + PARKED_NS_MAX <= now_ns;
+        let (late, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(old);
+        late.iter().for_each(|frame| self.drop_frame(frame, DropReason::RxWaitedTooLong));
+        if !late.is_empty() {
+            self.settle(worker, from, late.len() as u32, 0);
+        }
+        rest
+    }
+}
+
+impl Guest {
+    /// Nothing is held once so many buffers wait: half of the ring, and none where frames find none.
+    fn buffers_held_max(&self) -> u32 {
+        if self.full_since.is_some() { 0 } else { self.rx.size() / 2 }
+    }
+}

@@ -1,0 +1,376 @@
+//! A guest: one vCPU with a driver as in Linux, and those who write and read there.
+//!
+//! The vCPU does one thing at a time: interrupts first, then the driver's poll of up to 64 frames, then the
+//! programs; after a full poll the programs have a turn (Linux: `ksoftirqd`). An interrupt waits for what is
+//! being done, a microsecond or less.
+
+use std::collections::VecDeque;
+
+use super::calls::{RxCalls, TxCalls};
+use super::{Event, Host, Side};
+use crate::cpus::ThreadId;
+use crate::frame::{DropReason, Frame};
+use crate::profile::bytes_ns;
+use crate::report::GuestReport;
+use crate::ring::{RxRing, TxRing};
+use crate::scenario;
+use crate::stats::Times;
+use crate::topology::{CpuId, Distance};
+
+/// Frames that one poll takes (Linux: `NAPI_POLL_WEIGHT`).
+const POLL_FRAMES: u32 = 64;
+
+/// What the vCPU does.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Interrupt(Interrupt),
+    /// A kick for a queue.
+    Kick(Side),
+    /// One frame of the receive ring.
+    Receive,
+    /// The ring is empty: calls on.
+    PollEnd,
+    /// A program's.
+    Program(Program),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupt {
+    Call(Side),
+    Timer,
+}
+
+/// What a program wants done.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Program {
+    /// Send a frame.
+    Send(Frame),
+    /// Work so long (ns) on a request, then send the answer.
+    Serve(u64, Frame),
+}
+
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) thread: ThreadId,
+    pub(super) rx: RxRing,
+    pub(super) tx: TxRing,
+    pub(super) rx_calls: RxCalls,
+    pub(super) tx_calls: TxCalls,
+    /// Since when it has offered too few buffers (ns).
+    pub(super) full_since: Option<u64>,
+    poll: Option<scenario::GuestPoll>,
+    /// Frames that wait for room in the transmit ring, and the most that may.
+    queue: VecDeque<Frame>,
+    queue_max: usize,
+    /// What the vCPU does now; `None` while it is halted.
+    job: Option<Job>,
+    urgent: VecDeque<Job>,
+    /// Frames taken in the poll under way.
+    polled: Option<u32>,
+    /// The programs' turn has come.
+    yields: bool,
+    /// Polls in a row that found nothing.
+    empty_polls: u32,
+    timer: u64,
+    programs: VecDeque<Program>,
+    /// Measured.
+    pub(super) rx_called: u64,
+    pub(super) tx_called: u64,
+    pub(super) suppressed: u64,
+    interrupts: u64,
+    received: u64,
+    kicks: u64,
+    cpu_from_ns: u64,
+}
+
+impl Guest {
+    pub(super) fn new(thread: ThreadId, spec: &scenario::Guest) -> Self {
+        Self {
+            thread,
+            rx: RxRing::new(spec.rx_ring, spec.buffer_bytes),
+            tx: TxRing::new(spec.tx_ring),
+            rx_calls: RxCalls::new(&spec.calls),
+            tx_calls: TxCalls::new(&spec.calls),
+            full_since: None,
+            poll: spec.poll,
+            queue: VecDeque::new(),
+            queue_max: spec.queue_max,
+            job: None,
+            urgent: VecDeque::new(),
+            polled: None,
+            yields: false,
+            empty_polls: 0,
+            timer: 0,
+            programs: VecDeque::new(),
+            rx_called: 0,
+            tx_called: 0,
+            suppressed: 0,
+            interrupts: 0,
+            received: 0,
+            kicks: 0,
+            cpu_from_ns: 0,
+        }
+    }
+
+    pub(super) fn forget(&mut self, cpu_ns: u64) {
+        (self.rx_called, self.tx_called, self.suppressed) = (0, 0, 0);
+        (self.interrupts, self.received, self.kicks) = (0, 0, 0);
+        self.cpu_from_ns = cpu_ns;
+        (self.rx_calls.holds, self.rx_calls.late) = (Times::default(), 0);
+    }
+
+    pub(super) fn report(&self, name: &str, cpu_ns: u64) -> GuestReport {
+        GuestReport {
+            name: name.to_owned(),
+            cpu_ns: cpu_ns - self.cpu_from_ns,
+            rx_calls: self.rx_called,
+            tx_calls: self.tx_called,
+            suppressed: self.suppressed,
+            interrupts: self.interrupts,
+            received: self.received,
+            kicks: self.kicks,
+            holds: self.rx_calls.holds.clone(),
+            late: self.rx_calls.late,
+        }
+    }
+
+    /// All frames that are in the guest's memory or on their way there, but for those that a worker
+    /// has taken.
+    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        let programs = self.programs.iter().chain(match &self.job {
+            Some(Job::Program(program)) => Some(program),
+            _ => None,
+        });
+        let written = programs.map(|(Program::Send(frame) | Program::Serve(_, frame))| frame);
+        // An answer is sent, and counts, when its request has been served.
+        let written = written.filter(|frame| frame.number != NOT_SENT);
+        self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written)
+    }
+
+    /// The next thing to do.
+    fn choose(&mut self) -> Option<Job> {
+        if let Some(job) = self.urgent.pop_front() {
+            return Some(job);
+        }
+        if std::mem::take(&mut self.yields)
+            && let Some(program) = self.programs.pop_front()
+        {
+            return Some(Job::Program(program));
+        }
+        match self.polled {
+            Some(_) if self.rx.first().is_some() => Some(Job::Receive),
+            Some(_) => Some(Job::PollEnd),
+            None => self.programs.pop_front().map(Job::Program),
+        }
+    }
+}
+
+/// The number of a frame that is not sent yet.
+pub(super) const NOT_SENT: u64 = u64::MAX;
+
+impl Host<'_> {
+    /// What a job costs the vCPU (ns).
+    fn job_ns(&self, guest: usize, job: &Job) -> u64 {
+        let profile = &self.scenario.profile;
+        match job {
+            Job::Interrupt(Interrupt::Call(_)) => profile.interrupt_ns,
+            Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
+            Job::Kick(_) => profile.kick_ns,
+            Job::PollEnd => profile.poll_end_ns,
+            Job::Receive => {
+                let Guest { rx, thread, .. } = &self.guests[guest];
+                let Some(frame) = rx.first() else { return 0 };
+                profile.receive_ns
+                    + bytes_ns(frame.bytes, profile.receive_ps_per_byte)
+                    + self.far_ns(frame.cpu, self.cpus.last_cpu(*thread))
+            }
+            Job::Program(Program::Send(frame)) => {
+                profile.send_ns + bytes_ns(frame.bytes, profile.send_ps_per_byte)
+            }
+            Job::Program(Program::Serve(serve_ns, _)) => *serve_ns,
+        }
+    }
+
+    /// Using what another CPU wrote (ns).
+    pub(super) fn far_ns(&self, from: Option<CpuId>, to: Option<CpuId>) -> u64 {
+        match self.cpus.distance(from, to) {
+            Distance::Near => 0,
+            Distance::Socket => self.scenario.profile.far_cache_ns,
+            Distance::Host => self.scenario.profile.far_socket_ns,
+        }
+    }
+
+    /// There may be something to do for a vCPU.
+    fn rouse(&mut self, guest: usize) {
+        if self.guests[guest].job.is_some() {
+            return;
+        }
+        let Some(job) = self.guests[guest].choose() else { return };
+        let work_ns = self.job_ns(guest, &job);
+        let latency_ns = self.scenario.profile.wakeup_latency_ns;
+        let Guest { thread, job: now, .. } = &mut self.guests[guest];
+        *now = Some(job);
+        self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
+    }
+
+    /// A vCPU has done what it did.
+    pub(super) fn guest_done(&mut self, guest: usize) {
+        let Some(job) = self.guests[guest].job else { return };
+        match job {
+            Job::Interrupt(interrupt) => self.interrupted(guest, interrupt),
+            Job::Kick(side) => {
+                self.guests[guest].kicks += 1;
+                self.kicked(guest, side);
+            }
+            Job::Receive => self.receive(guest),
+            Job::PollEnd => self.poll_end(guest),
+            Job::Program(Program::Send(frame)) => self.transmit(guest, frame),
+            Job::Program(Program::Serve(_, frame)) => self.write(frame),
+        }
+        let thread = self.guests[guest].thread;
+        let next = self.guests[guest].choose();
+        self.guests[guest].job = next;
+        match next {
+            Some(job) => {
+                let work_ns = self.job_ns(guest, &job);
+                self.cpus.go_on(&mut self.calendar, thread, work_ns);
+            }
+            None => self.cpus.block(&mut self.calendar, thread),
+        }
+    }
+
+    /// A program in a guest wants something done.
+    pub(super) fn program(&mut self, guest: usize, program: Program) {
+        let Guest { programs, queue_max, .. } = &mut self.guests[guest];
+        // Who sends faster than the vCPU can is held up, and drops what it has no memory for.
+        if let (Program::Send(frame), true) = (program, programs.len() > *queue_max) {
+            self.drop_frame(&frame, DropReason::SenderQueueFull);
+            return;
+        }
+        programs.push_back(program);
+        self.rouse(guest);
+    }
+
+    /// weir has given a guest a call.
+    pub(super) fn call(&mut self, guest: usize, side: Side) {
+        match side {
+            Side::Rx => self.guests[guest].rx_called += 1,
+            Side::Tx => self.guests[guest].tx_called += 1,
+        }
+        self.interrupt(guest, Interrupt::Call(side));
+    }
+
+    /// Another of the same that waits to be taken is enough.
+    fn interrupt(&mut self, guest: usize, interrupt: Interrupt) {
+        let same = |job: &Job| matches!(job, Job::Interrupt(waiting) if *waiting == interrupt);
+        let urgent = &mut self.guests[guest].urgent;
+        if !urgent.iter().any(same) {
+            urgent.push_back(Job::Interrupt(interrupt));
+        }
+        self.rouse(guest);
+    }
+
+    fn interrupted(&mut self, guest: usize, interrupt: Interrupt) {
+        self.guests[guest].interrupts += 1;
+        match interrupt {
+            Interrupt::Call(Side::Rx) | Interrupt::Timer => self.poll_begins(guest),
+            Interrupt::Call(Side::Tx) => {
+                self.guests[guest].tx.reclaim();
+                self.drain(guest);
+            }
+        }
+    }
+
+    /// The driver polls, unless it does already; first it frees transmitted frames (`virtnet_poll_cleantx`).
+    fn poll_begins(&mut self, guest: usize) {
+        let Guest { polled, timer, .. } = &mut self.guests[guest];
+        if polled.is_none() {
+            *polled = Some(0);
+            *timer += 1;
+        }
+        self.clean(guest);
+    }
+
+    fn clean(&mut self, guest: usize) {
+        self.guests[guest].tx.reclaim_delayed();
+        self.drain(guest);
+    }
+
+    /// A frame of the receive ring has gone through the stack.
+    fn receive(&mut self, guest: usize) {
+        let Guest { rx, polled, received, yields, empty_polls, .. } = &mut self.guests[guest];
+        let Some(frame) = rx.take() else { return };
+        *received += 1;
+        *empty_polls = 0;
+        let count = polled.unwrap_or(0) + 1;
+        let round_over = count >= POLL_FRAMES;
+        *polled = Some(if round_over { 0 } else { count });
+        *yields = round_over;
+        if round_over {
+            self.refill(guest);
+            self.clean(guest);
+        }
+        self.read(frame);
+    }
+
+    /// Buffers that were emptied go back, if they are many (`try_fill_recv`).
+    fn refill(&mut self, guest: usize) {
+        let Guest { rx, urgent, .. } = &mut self.guests[guest];
+        if rx.refill(POLL_FRAMES.min(rx.size()) / 2) {
+            urgent.push_back(Job::Kick(Side::Rx));
+        }
+    }
+
+    /// The driver has found its ring empty: it asks for calls, or polls again by its timer.
+    fn poll_end(&mut self, guest: usize) {
+        self.refill(guest);
+        let Guest { rx, polled, poll, empty_polls, timer, .. } = &mut self.guests[guest];
+        match poll {
+            Some(poll) if *empty_polls < poll.empty_polls && rx.first().is_none() => {
+                *polled = None;
+                *empty_polls += 1;
+                *timer += 1;
+                self.calendar.after(poll.interval_ns, Event::GuestTimer(guest, *timer));
+            }
+            _ => *polled = rx.arm().then_some(0),
+        }
+    }
+
+    pub(super) fn guest_timer(&mut self, guest: usize, number: u64) {
+        if self.guests[guest].timer == number {
+            self.interrupt(guest, Interrupt::Timer);
+        }
+    }
+
+    /// A frame has come to the driver.
+    fn transmit(&mut self, guest: usize, mut frame: Frame) {
+        frame.cpu = self.cpus.last_cpu(self.guests[guest].thread);
+        self.clean(guest);
+        let Guest { tx, queue, queue_max, .. } = &mut self.guests[guest];
+        if tx.has_room() && queue.is_empty() {
+            self.offer(guest, frame);
+        } else if queue.len() < *queue_max {
+            queue.push_back(frame);
+        } else {
+            self.drop_frame(&frame, DropReason::SenderQueueFull);
+        }
+    }
+
+    /// Frames that waited for room in the ring go there.
+    fn drain(&mut self, guest: usize) {
+        while self.guests[guest].tx.has_room()
+            && let Some(frame) = self.guests[guest].queue.pop_front()
+        {
+            self.offer(guest, frame);
+        }
+    }
+
+    fn offer(&mut self, guest: usize, frame: Frame) {
+        let Guest { tx, urgent, .. } = &mut self.guests[guest];
+        if tx.offer(frame) {
+            urgent.push_back(Job::Kick(Side::Tx));
+        } else {
+            self.appeared(guest);
+        }
+    }
+}

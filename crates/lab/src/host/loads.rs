@@ -1,0 +1,300 @@
+//! Those who write frames and those who read them.
+
+use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
+
+use super::guest::{NOT_SENT, Program};
+use super::uplink::Direction;
+use super::{Event, Host};
+use crate::frame::{Content, Frame, Way};
+use crate::random::{Random, Sampler};
+use crate::report::{LoadReport, Violation};
+use crate::scenario::{self, Endpoint, LoadKind};
+use crate::stats::Times;
+use crate::tcp::{ACK_DELAY_NS, Ack, Receiver, Sender};
+
+/// A TCP acknowledgement with timestamps: Ethernet (14), IPv4 (20), TCP (32).
+const ACK_BYTES: u32 = 66;
+
+#[derive(Debug)]
+pub(super) struct Load {
+    /// Frames since the beginning, both ways.
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) dropped: u64,
+    /// By way: the next frame's number, and that of the last one read.
+    next: [u64; 2],
+    last: [Option<u64>; 2],
+    /// Measured.
+    sent_from: u64,
+    received_from: u64,
+    bytes: u64,
+    latency: Times,
+    retransmits_from: u64,
+    kind: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Datagrams {
+        bytes: Sampler,
+        gap: Sampler,
+    },
+    Requests {
+        think: Sampler,
+    },
+    Stream {
+        sender: Box<Sender>,
+        receiver: Receiver,
+        /// When [`Event::Resend`] happens next (ns).
+        resend_ns: Option<u64>,
+        /// When the acknowledgement that is owed has to go (ns).
+        ack_ns: u64,
+        /// [`Event::DelayedAck`] is to happen.
+        ack_timer: bool,
+    },
+}
+
+impl Load {
+    pub(super) fn new(spec: &scenario::Load, random: [Random; 2]) -> Self {
+        let [first, second] = random;
+        let kind = match &spec.kind {
+            LoadKind::Datagrams { bytes, gap, .. } => State::Datagrams {
+                bytes: Sampler::new(bytes.clone(), first),
+                gap: Sampler::new(gap.clone(), second),
+            },
+            LoadKind::Requests { think, .. } => {
+                State::Requests { think: Sampler::new(think.clone(), first) }
+            }
+            LoadKind::Stream { window, .. } => State::Stream {
+                sender: Box::new(Sender::new(*window)),
+                receiver: Receiver::default(),
+                resend_ns: None,
+                ack_ns: 0,
+                ack_timer: false,
+            },
+        };
+        Self {
+            sent: 0,
+            received: 0,
+            dropped: 0,
+            next: [0; 2],
+            last: [None; 2],
+            sent_from: 0,
+            received_from: 0,
+            bytes: 0,
+            latency: Times::default(),
+            retransmits_from: 0,
+            kind,
+        }
+    }
+
+    fn retransmits(&self) -> u64 {
+        match &self.kind {
+            State::Stream { sender, .. } => sender.retransmits,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        (self.sent_from, self.received_from, self.bytes) = (self.sent, self.received, 0);
+        self.latency = Times::default();
+        self.retransmits_from = self.retransmits();
+    }
+
+    pub(super) fn report(&self, name: &str) -> LoadReport {
+        LoadReport {
+            name: name.to_owned(),
+            sent: self.sent - self.sent_from,
+            received: self.received - self.received_from,
+            bytes: self.bytes,
+            latency: self.latency.clone(),
+            retransmits: self.retransmits() - self.retransmits_from,
+        }
+    }
+}
+
+impl Host<'_> {
+    pub(super) fn start_load(&mut self, load: usize) {
+        match &self.scenario.loads[load].kind {
+            LoadKind::Datagrams { .. } => self.next_datagram(load),
+            LoadKind::Requests { outstanding, .. } => {
+                for _ in 0..*outstanding {
+                    self.think(load);
+                }
+            }
+            LoadKind::Stream { .. } => self.pump(load),
+        }
+    }
+
+    /// A frame of this load, unwritten.
+    fn frame(&self, load: usize, way: Way, bytes: u32, content: Content) -> Frame {
+        Frame { load, way, bytes, content, number: NOT_SENT, ..Frame::default() }
+    }
+
+    /// A frame is written.
+    pub(super) fn write(&mut self, mut frame: Frame) {
+        let now_ns = self.now_ns();
+        let Load { next, sent, .. } = &mut self.loads[frame.load];
+        let number = &mut next[frame.way as usize];
+        (frame.number, frame.sent_ns) = (*number, now_ns);
+        *number += 1;
+        *sent += 1;
+        let load = &self.scenario.loads[frame.load];
+        let sender = match frame.way {
+            Way::Forth => load.from,
+            Way::Back => load.to,
+        };
+        match sender {
+            Endpoint::Guest(guest) => self.program(guest, Program::Send(frame)),
+            Endpoint::Peer(uplink) => self.link_send(uplink, Direction::In, frame),
+        }
+    }
+
+    /// A frame has reached its reader.
+    pub(super) fn read(&mut self, frame: Frame) {
+        let now_ns = self.now_ns();
+        let state = &mut self.loads[frame.load];
+        let before = state.last[frame.way as usize].replace(frame.number);
+        state.received += 1;
+        match frame.content {
+            Content::Answer(asked_ns) => state.latency.record(now_ns - asked_ns),
+            _ if frame.way == Way::Back => {}
+            _ if matches!(state.kind, State::Requests { .. }) => {}
+            _ => state.latency.record(now_ns - frame.sent_ns),
+        }
+        if let Some(before) = before.filter(|before| *before >= frame.number) {
+            let load = self.scenario.loads[frame.load].name.clone();
+            self.violated(Violation::Order { now_ns, load, number: frame.number, before });
+        }
+        match frame.content {
+            Content::Message => {
+                self.loads[frame.load].bytes += u64::from(frame.bytes);
+                self.message(&frame);
+            }
+            Content::Answer(_) => self.think(frame.load),
+            Content::Segment(segment) => self.segment(frame.load, segment),
+            Content::Ack(upto) => {
+                if let State::Stream { sender, .. } = &mut self.loads[frame.load].kind {
+                    sender.acked(now_ns, upto);
+                }
+                self.pump(frame.load);
+            }
+        }
+    }
+
+    pub(super) fn datagram(&mut self, load: usize) {
+        let State::Datagrams { bytes, .. } = &mut self.loads[load].kind else { return };
+        let range = u64::from(FRAME_LEN_MIN)..=u64::from(FRAME_LEN_MAX);
+        let bytes = bytes.draw().clamp(*range.start(), *range.end()) as u32; // a frame's length
+        self.write(self.frame(load, Way::Forth, bytes, Content::Message));
+        self.next_datagram(load);
+    }
+
+    fn next_datagram(&mut self, load: usize) {
+        let State::Datagrams { gap, .. } = &mut self.loads[load].kind else { return };
+        let mut at_ns = self.calendar.now_ns().saturating_add(gap.draw());
+        if let LoadKind::Datagrams { on_off: Some(on_off), .. } = &self.scenario.loads[load].kind {
+            let period_ns = on_off.on_ns + on_off.off_ns;
+            let phase_ns = at_ns % period_ns;
+            if phase_ns >= on_off.on_ns {
+                at_ns = (at_ns - phase_ns).saturating_add(period_ns);
+            }
+        }
+        self.calendar.at(at_ns, Event::Datagram(load));
+    }
+
+    /// A client thinks before its next request.
+    fn think(&mut self, load: usize) {
+        let State::Requests { think } = &mut self.loads[load].kind else { return };
+        let ns = think.draw();
+        self.calendar.after(ns, Event::Request(load));
+    }
+
+    pub(super) fn request(&mut self, load: usize) {
+        if let LoadKind::Requests { request_bytes, .. } = &self.scenario.loads[load].kind {
+            self.write(self.frame(load, Way::Forth, *request_bytes, Content::Message));
+        }
+    }
+
+    /// A datagram or a request has been read.
+    fn message(&mut self, request: &Frame) {
+        let spec = &self.scenario.loads[request.load];
+        let LoadKind::Requests { answer_bytes, serve_ns, .. } = spec.kind else { return };
+        let content = Content::Answer(request.sent_ns);
+        let answer = self.frame(request.load, Way::Back, answer_bytes, content);
+        match spec.to {
+            Endpoint::Guest(guest) => self.program(guest, Program::Serve(serve_ns, answer)),
+            Endpoint::Peer(_) => self.write(answer),
+        }
+    }
+
+    /// Sends what the windows allow, and keeps the timer.
+    fn pump(&mut self, load: usize) {
+        let now_ns = self.now_ns();
+        let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };
+        loop {
+            let State::Stream { sender, .. } = &mut self.loads[load].kind else { return };
+            let Some(segment) = sender.send(now_ns) else { break };
+            self.write(self.frame(load, Way::Forth, segment_bytes, Content::Segment(segment)));
+        }
+        let State::Stream { sender, resend_ns, .. } = &mut self.loads[load].kind else { return };
+        let Some(timer_ns) = sender.timer_ns() else { return };
+        if resend_ns.is_none_or(|set_ns| timer_ns < set_ns) {
+            *resend_ns = Some(timer_ns);
+            self.calendar.at(timer_ns, Event::Resend(load));
+        }
+    }
+
+    pub(super) fn resend(&mut self, load: usize) {
+        let now_ns = self.now_ns();
+        let State::Stream { sender, resend_ns, .. } = &mut self.loads[load].kind else { return };
+        if resend_ns.is_some_and(|set_ns| set_ns <= now_ns) {
+            *resend_ns = None;
+            sender.timed_out(now_ns);
+            self.pump(load);
+        }
+    }
+
+    /// A segment has been read.
+    fn segment(&mut self, load: usize, segment: u64) {
+        let now_ns = self.now_ns();
+        let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };
+        let Load { bytes, kind, .. } = &mut self.loads[load];
+        let State::Stream { receiver, ack_ns, ack_timer, .. } = kind else { return };
+        let before = receiver.expected();
+        let when = receiver.segment(segment);
+        *bytes += (receiver.expected() - before) * u64::from(segment_bytes);
+        match when {
+            Ack::Now => self.ack(load),
+            Ack::Later => {
+                *ack_ns = now_ns + ACK_DELAY_NS;
+                if !std::mem::replace(ack_timer, true) {
+                    self.calendar.at(*ack_ns, Event::DelayedAck(load));
+                }
+            }
+        }
+    }
+
+    pub(super) fn delayed_ack(&mut self, load: usize) {
+        let now_ns = self.now_ns();
+        let State::Stream { receiver, ack_ns, ack_timer, .. } = &mut self.loads[load].kind else {
+            return;
+        };
+        *ack_timer = false;
+        if !receiver.owes() {
+            return;
+        }
+        if *ack_ns <= now_ns {
+            self.ack(load);
+        } else {
+            *ack_timer = true;
+            self.calendar.at(*ack_ns, Event::DelayedAck(load));
+        }
+    }
+
+    fn ack(&mut self, load: usize) {
+        let State::Stream { receiver, .. } = &mut self.loads[load].kind else { return };
+        let upto = receiver.ack();
+        self.write(self.frame(load, Way::Back, ACK_BYTES, Content::Ack(upto)));
+    }
+}

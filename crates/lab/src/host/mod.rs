@@ -1,0 +1,305 @@
+//! The host: workers, guests and uplinks on one calendar and one set of CPUs.
+//!
+//! ```text
+//! loads.rs   a frame is written ─▶ guest.rs: send, ring, kick ─▶ worker.rs: take a burst
+//!                                ─▶ uplink.rs: link, interrupt ─▶        │
+//! loads.rs   it is read ◀─ guest.rs: interrupt, poll ◀─ deliver.rs: place, publish, policy, call
+//!                        ◀─ uplink.rs: link           ◀─        │
+//! ```
+//!
+//! Ports are guests, then uplinks, as in weir's table of ports. What happens at one time happens in the
+//! order in which it was caused.
+
+mod calls;
+mod deliver;
+mod guest;
+mod loads;
+mod uplink;
+mod worker;
+
+use std::collections::VecDeque;
+
+use self::guest::Guest;
+use self::loads::Load;
+use self::uplink::{Direction, Uplink};
+use self::worker::Worker;
+use crate::calendar::Calendar;
+use crate::cpus::{self, Cpus, ThreadId};
+use crate::frame::{DropReason, Frame, Way};
+use crate::random::Random;
+use crate::report::{Report, Violation};
+use crate::scenario::{Endpoint, Scenario, ScenarioError};
+
+/// A port of the switch: a guest, or behind all guests an uplink.
+type PortId = usize;
+
+/// Which of a port's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Rx,
+    Tx,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Cpu(cpus::Event),
+    /// The next datagram of a load is due.
+    Datagram(usize),
+    /// A client of a load sends its next request.
+    Request(usize),
+    /// The sender of a load's segments looks at its timer.
+    Resend(usize),
+    /// The receiver of a load's segments looks whether it owes an acknowledgement.
+    DelayedAck(usize),
+    /// A guest's poll timer, if it is still that one.
+    GuestTimer(usize, u64),
+    /// A sleeping worker's timer, if it is still that sleep.
+    WorkerTimer(usize, u64),
+    /// An uplink shows the host what it has gathered.
+    Gathered(usize),
+    /// A frame has left one end of a link.
+    Served(usize, Direction),
+    /// It has reached the other.
+    Arrived(usize, Direction),
+}
+
+impl From<cpus::Event> for Event {
+    fn from(event: cpus::Event) -> Self {
+        Self::Cpu(event)
+    }
+}
+
+/// Whose a thread is.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Worker(usize),
+    Guest(usize),
+    Rival,
+}
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The scenario makes no sense.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// An invariant was broken.
+    #[error(transparent)]
+    Violation(#[from] Violation),
+}
+
+/// A host under way.
+#[derive(Debug)]
+struct Host<'s> {
+    scenario: &'s Scenario,
+    calendar: Calendar<Event>,
+    cpus: Cpus,
+    owners: Vec<Owner>,
+    workers: Vec<Worker>,
+    guests: Vec<Guest>,
+    uplinks: Vec<Uplink>,
+    loads: Vec<Load>,
+    /// By port: frames of its that wait for receivers that were full.
+    waiting: Vec<VecDeque<Frame>>,
+    dropped: [u64; DropReason::ALL.len()],
+    /// The first invariant that was broken.
+    violation: Option<Violation>,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// The scenario makes no sense, or the model or a policy broke an invariant.
+pub fn run(scenario: &Scenario) -> Result<Report, Error> {
+    scenario.check()?;
+    let mut host = Host::new(scenario);
+    host.start();
+    host.run_until(scenario.warm_up_ns)?;
+    host.forget();
+    let from = host.calendar.now_ns();
+    host.run_until(from + scenario.run_ns)?;
+    host.conserved()?;
+    Ok(host.report(scenario.run_ns))
+}
+
+impl<'s> Host<'s> {
+    fn new(scenario: &'s Scenario) -> Self {
+        let mut cpus = Cpus::new(scenario.topology, scenario.profile.scheduling);
+        let mut owners = Vec::new();
+        let mut spawn = |owner, class, allowed: &[usize]| -> ThreadId {
+            owners.push(owner);
+            cpus.spawn(class, allowed)
+        };
+        let workers = scenario.workers.iter().enumerate();
+        let workers = workers
+            .map(|(at, spec)| Worker::new(spawn(Owner::Worker(at), spec.class, &spec.cpus)))
+            .collect();
+        let guests = scenario.guests.iter().enumerate();
+        let guests = guests
+            .map(|(at, spec)| Guest::new(spawn(Owner::Guest(at), spec.class, &spec.cpus), spec))
+            .collect();
+        for rival in &scenario.rivals {
+            spawn(Owner::Rival, rival.class, &rival.cpus);
+        }
+        let loads = scenario.loads.iter().enumerate();
+        let loads = loads.map(|(at, spec)| {
+            let stream = 2 * at as u64; // two for each load
+            Load::new(spec, [stream, stream + 1].map(|it| Random::stream(scenario.seed, it)))
+        });
+        Self {
+            scenario,
+            calendar: Calendar::default(),
+            cpus,
+            owners,
+            workers,
+            guests,
+            uplinks: scenario.uplinks.iter().map(Uplink::new).collect(),
+            loads: loads.collect(),
+            waiting: vec![VecDeque::new(); scenario.guests.len() + scenario.uplinks.len()],
+            dropped: [0; DropReason::ALL.len()],
+            violation: None,
+        }
+    }
+
+    /// Time (ns).
+    fn now_ns(&self) -> u64 {
+        self.calendar.now_ns()
+    }
+
+    fn start(&mut self) {
+        for thread in 0..self.owners.len() {
+            if let Owner::Rival = self.owners[thread] {
+                self.cpus.wake(&mut self.calendar, thread, RIVAL_NS, 0);
+            }
+        }
+        for worker in 0..self.workers.len() {
+            self.start_worker(worker);
+        }
+        for load in 0..self.loads.len() {
+            self.start_load(load);
+        }
+    }
+
+    fn run_until(&mut self, until_ns: u64) -> Result<(), Violation> {
+        while let Some(event) = self.calendar.next(until_ns) {
+            self.happen(event);
+            if let Some(violation) = self.violation.take() {
+                return Err(violation);
+            }
+            if self.scenario.check_each_event {
+                self.conserved()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Cpu(event) => {
+                let Some(thread) = self.cpus.happen(&mut self.calendar, event) else { return };
+                match self.owners[thread] {
+                    Owner::Worker(worker) => self.worker_done(worker),
+                    Owner::Guest(guest) => self.guest_done(guest),
+                    Owner::Rival => self.cpus.go_on(&mut self.calendar, thread, RIVAL_NS),
+                }
+            }
+            Event::Datagram(load) => self.datagram(load),
+            Event::Request(load) => self.request(load),
+            Event::Resend(load) => self.resend(load),
+            Event::DelayedAck(load) => self.delayed_ack(load),
+            Event::GuestTimer(guest, number) => self.guest_timer(guest, number),
+            Event::WorkerTimer(worker, sleep) => self.worker_timer(worker, sleep),
+            Event::Gathered(uplink) => self.gathered(uplink),
+            Event::Served(uplink, direction) => self.link_served(uplink, direction),
+            Event::Arrived(uplink, direction) => self.link_arrived(uplink, direction),
+        }
+    }
+
+    /// The port that an endpoint is behind.
+    fn port(&self, endpoint: Endpoint) -> PortId {
+        match endpoint {
+            Endpoint::Guest(guest) => guest,
+            Endpoint::Peer(uplink) => self.guests.len() + uplink,
+        }
+    }
+
+    /// Where a frame goes.
+    fn receiver(&self, frame: &Frame) -> Endpoint {
+        let load = &self.scenario.loads[frame.load];
+        match frame.way {
+            Way::Forth => load.to,
+            Way::Back => load.from,
+        }
+    }
+
+    fn drop_frame(&mut self, frame: &Frame, reason: DropReason) {
+        self.loads[frame.load].dropped += 1;
+        self.dropped[reason as usize] += 1;
+    }
+
+    fn violated(&mut self, violation: Violation) {
+        self.violation.get_or_insert(violation);
+    }
+
+    /// What was measured so far does not count.
+    fn forget(&mut self) {
+        let now_ns = self.now_ns();
+        self.dropped = [0; DropReason::ALL.len()];
+        self.loads.iter_mut().for_each(Load::forget);
+        for guest in &mut self.guests {
+            guest.forget(self.cpus.busy_ns(now_ns, guest.thread));
+        }
+        for worker in &mut self.workers {
+            worker.forget(self.cpus.busy_ns(now_ns, worker.thread));
+        }
+    }
+
+    /// Every frame that was sent is received, dropped or somewhere.
+    fn conserved(&self) -> Result<(), Violation> {
+        let mut in_flight = vec![0u64; self.loads.len()];
+        let guests = self.guests.iter().flat_map(Guest::frames);
+        let uplinks = self.uplinks.iter().flat_map(Uplink::frames);
+        let workers = self.workers.iter().flat_map(Worker::frames);
+        let waiting = self.waiting.iter().flatten();
+        for frame in guests.chain(uplinks).chain(workers).chain(waiting) {
+            in_flight[frame.load] += 1;
+        }
+        for ((load, spec), in_flight) in self.loads.iter().zip(&self.scenario.loads).zip(in_flight)
+        {
+            let Load { sent, received, dropped, .. } = *load;
+            if sent != received + dropped + in_flight {
+                let (now_ns, load) = (self.now_ns(), spec.name.clone());
+                return Err(Violation::Frames { now_ns, load, sent, received, dropped, in_flight });
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, ns: u64) -> Report {
+        let now_ns = self.now_ns();
+        let loads = self.loads.iter().zip(&self.scenario.loads);
+        let guests = self.guests.iter().zip(&self.scenario.guests);
+        let dropped = DropReason::ALL.into_iter().zip(self.dropped);
+        Report {
+            ns,
+            events: self.calendar.passed(),
+            loads: loads.map(|(load, spec)| load.report(&spec.name)).collect(),
+            guests: guests
+                .map(|(guest, spec)| {
+                    guest.report(&spec.name, self.cpus.busy_ns(now_ns, guest.thread))
+                })
+                .collect(),
+            workers: self
+                .workers
+                .iter()
+                .map(|worker| worker.report(self.cpus.busy_ns(now_ns, worker.thread)))
+                .collect(),
+            drops: dropped.filter(|(_, frames)| *frames > 0).collect(),
+        }
+    }
+}
+
+/// The work that a rival has whenever it has done all (ns).
+const RIVAL_NS: u64 = 1_000_000_000;
+

@@ -1,0 +1,511 @@
+//! A worker: the loop of `engine/worker.rs`, cut where time passes.
+//!
+//! The original calls the kernel and waits; here each step says how long it takes, and the next is taken
+//! when the worker's thread has done that. `weir_policy::pace` decides between looking on, napping
+//! and sleeping, as it does there.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use weir_limits::{BURST_MAX, PARKED_NS_MAX, TAP_BURST_MAX};
+use weir_policy::pace::{Pace, Rest};
+
+use super::{Event, Host, PortId, Side};
+use crate::cpus::ThreadId;
+use crate::frame::Frame;
+use crate::profile::bytes_ns;
+use crate::report::WorkerReport;
+use crate::scenario::Endpoint;
+
+/// Rounds over busy queues between two looks at the epoll set.
+const ROUNDS_PER_POLL: u32 = 8;
+/// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
+const WARM_NS: u64 = 100_000;
+
+/// A port whose transmit queue has work, or had lately; since when, or until when.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    port: PortId,
+    since_ns: u64,
+}
+
+/// Where in its loop a worker is.
+#[derive(Debug)]
+enum Phase {
+    /// It has run out of work.
+    Rest,
+    /// It looks at warm queues until then.
+    Look { start_ns: u64, end_ns: u64 },
+    /// It sleeps; a nap, if it has a length.
+    Asleep { start_ns: u64, nap_ns: Option<u64> },
+    /// It wakes up from that.
+    Awake { start_ns: u64, nap_ns: Option<u64> },
+    /// Queues whose parked frames are tried again.
+    Retry(Vec<PortId>),
+    /// So many queues are left of this round; `any`: there was one.
+    Round { left: usize, any: bool },
+    /// It forwards a burst.
+    Burst(Burst),
+}
+
+#[derive(Debug)]
+struct Burst {
+    port: PortId,
+    frames: Vec<Frame>,
+    /// Frames that were parked before.
+    again: bool,
+    next: Box<Phase>,
+}
+
+/// What a step comes to.
+enum Step {
+    /// The next one follows at once.
+    Next,
+    /// It takes so long (ns).
+    Work(u64),
+    /// The worker sleeps.
+    Sleep,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) thread: ThreadId,
+    phase: Phase,
+    pace: Pace,
+    ready: VecDeque<Queue>,
+    warm: Vec<Queue>,
+    /// Before the last look at the warm queues, when they had no work (ns).
+    looked_ns: u64,
+    /// When the last burst was taken (ns).
+    taken_ns: u64,
+    rounds: u32,
+    /// Kicks that it has not seen.
+    kicked: Vec<(PortId, Side)>,
+    /// Ports with parked frames, and when the oldest have waited long enough (ns).
+    stalled: Vec<(PortId, u64)>,
+    /// A receiver that frames wait for has buffers.
+    retry: bool,
+    /// When to ask about which held call.
+    pub(super) holds: BinaryHeap<Reverse<(u64, PortId, Side)>>,
+    /// Work that has come up and is to be paid for before anything else (ns).
+    pub(super) debt_ns: u64,
+    /// It is doing that.
+    pays: bool,
+    sleeps: u64,
+    did: WorkerReport,
+    cpu_from_ns: u64,
+}
+
+impl Worker {
+    pub(super) fn new(thread: ThreadId) -> Self {
+        Self {
+            thread,
+            phase: Phase::Rest,
+            pace: Pace::default(),
+            ready: VecDeque::new(),
+            warm: Vec::new(),
+            looked_ns: 0,
+            taken_ns: 0,
+            rounds: 0,
+            kicked: Vec::new(),
+            stalled: Vec::new(),
+            retry: false,
+            holds: BinaryHeap::new(),
+            debt_ns: 0,
+            pays: false,
+            sleeps: 0,
+            did: WorkerReport::default(),
+            cpu_from_ns: 0,
+        }
+    }
+
+    pub(super) fn forget(&mut self, cpu_ns: u64) {
+        self.did = WorkerReport::default();
+        self.cpu_from_ns = cpu_ns;
+    }
+
+    pub(super) fn report(&self, cpu_ns: u64) -> WorkerReport {
+        WorkerReport { cpu_ns: cpu_ns - self.cpu_from_ns, ..self.did.clone() }
+    }
+
+    /// Frames that are being forwarded.
+    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        let burst = match &self.phase {
+            Phase::Burst(burst) => Some(&burst.frames),
+            _ => None,
+        };
+        burst.into_iter().flatten()
+    }
+
+    fn is_ready(&self, port: PortId) -> bool {
+        self.ready.iter().any(|ready| ready.port == port)
+    }
+
+    /// When its next deadline is (ns), kept by a timer.
+    fn deadline_ns(&self) -> Option<u64> {
+        let hold_ns = self.holds.peek().map(|Reverse((until_ns, ..))| *until_ns);
+        let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
+        hold_ns.into_iter().chain(stalled_ns).min()
+    }
+}
+
+impl Host<'_> {
+    /// The worker that serves a port's queue.
+    pub(super) fn owner(&self, port: PortId) -> usize {
+        port % self.workers.len()
+    }
+
+    /// Workers begin asleep.
+    pub(super) fn start_worker(&mut self, worker: usize) {
+        self.workers[worker].phase = Phase::Asleep { start_ns: 0, nap_ns: None };
+    }
+
+    /// A queue was kicked.
+    pub(super) fn kicked(&mut self, port: PortId, side: Side) {
+        let worker = self.owner(port);
+        self.workers[worker].kicked.push((port, side));
+        self.wake(worker, self.scenario.profile.wakeup_latency_ns);
+    }
+
+    pub(super) fn worker_timer(&mut self, worker: usize, sleep: u64) {
+        if self.workers[worker].sleeps == sleep {
+            self.wake(worker, 0);
+        }
+    }
+
+    /// A frame has come to a ring without a kick: a worker that looks on finds it.
+    pub(super) fn appeared(&mut self, port: PortId) {
+        let worker = self.owner(port);
+        let Worker { phase, warm, thread, pays, .. } = &self.workers[worker];
+        if matches!(phase, Phase::Look { .. }) && !pays && warm.iter().any(|warm| warm.port == port)
+        {
+            let look_ns = self.scenario.profile.look_ns;
+            self.cpus.cut(&mut self.calendar, *thread, look_ns);
+        }
+    }
+
+    /// Wakes a worker up, if it sleeps.
+    fn wake(&mut self, worker: usize, latency_ns: u64) {
+        let Worker { phase, thread, sleeps, .. } = &mut self.workers[worker];
+        if let Phase::Asleep { start_ns, nap_ns } = *phase {
+            *phase = Phase::Awake { start_ns, nap_ns };
+            *sleeps += 1;
+            let work_ns = self.scenario.profile.sleep_ns;
+            self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
+        }
+    }
+
+    /// A worker's thread has done its work.
+    pub(super) fn worker_done(&mut self, worker: usize) {
+        let thread = self.workers[worker].thread;
+        loop {
+            // What came up is paid for first, but a burst's delivery is part of its work.
+            let delivers = matches!(self.workers[worker].phase, Phase::Burst(_));
+            let debt_ns = match delivers {
+                true => 0,
+                false => std::mem::take(&mut self.workers[worker].debt_ns),
+            };
+            self.workers[worker].pays = debt_ns > 0;
+            let step = if debt_ns > 0 { Step::Work(debt_ns) } else { self.step(worker) };
+            match step {
+                Step::Next => {}
+                Step::Work(ns) => return self.cpus.go_on(&mut self.calendar, thread, ns),
+                Step::Sleep => return self.cpus.block(&mut self.calendar, thread),
+            }
+        }
+    }
+
+    /// One step of the loop.
+    fn step(&mut self, worker: usize) -> Step {
+        match std::mem::replace(&mut self.workers[worker].phase, Phase::Rest) {
+            Phase::Rest | Phase::Asleep { .. } => self.rest(worker),
+            Phase::Look { start_ns, end_ns } => self.look_on(worker, start_ns, end_ns),
+            Phase::Awake { start_ns, nap_ns } => self.awake(worker, start_ns, nap_ns),
+            Phase::Retry(ports) => self.retry(worker, ports),
+            Phase::Round { left, any } => self.round(worker, left, any),
+            Phase::Burst(burst) => self.forward(worker, burst),
+        }
+    }
+
+    fn how_to_rest(&mut self, worker: usize, now_ns: u64) -> Rest {
+        let budgets = self.guests.iter().map(|guest| guest.rx_calls.budget_ns());
+        let budget_ns = budgets.min().unwrap_or(weir_limits::LATENCY_BUDGET_NS_MAX);
+        let Worker { warm, pace, stalled, .. } = &mut self.workers[worker];
+        if warm.is_empty() {
+            return Rest::Sleep;
+        }
+        match pace.rest(now_ns, budget_ns) {
+            Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
+            rest => rest,
+        }
+    }
+
+    /// There is nothing to do.
+    fn rest(&mut self, worker: usize) -> Step {
+        let now_ns = self.now_ns();
+        self.workers[worker].looked_ns = now_ns;
+        match self.how_to_rest(worker, now_ns) {
+            Rest::Poll(window_ns) => {
+                let end_ns = now_ns + window_ns;
+                self.workers[worker].did.looks += 1;
+                self.workers[worker].phase = Phase::Look { start_ns: now_ns, end_ns };
+                Step::Next
+            }
+            rest => self.lie_down(worker, now_ns, rest),
+        }
+    }
+
+    /// Looks at warm queues until one has work or the time is up.
+    fn look_on(&mut self, worker: usize, start_ns: u64, end_ns: u64) -> Step {
+        let now_ns = self.now_ns();
+        self.look_at_warm(worker, None);
+        let this = &mut self.workers[worker];
+        if !this.ready.is_empty() {
+            this.pace.polled(Some(now_ns - start_ns));
+            return self.retries(worker);
+        }
+        this.looked_ns = now_ns;
+        if now_ns >= end_ns {
+            this.pace.polled(None);
+            let rest = self.how_to_rest(worker, start_ns);
+            return self.lie_down(worker, start_ns, rest);
+        }
+        this.phase = Phase::Look { start_ns, end_ns };
+        self.expire_holds(worker);
+        let this = &mut self.workers[worker];
+        if this.debt_ns > 0 {
+            return Step::Next;
+        }
+        let hold_ns = this.holds.peek().map_or(end_ns, |Reverse((until_ns, ..))| *until_ns);
+        Step::Work(hold_ns.min(end_ns).saturating_sub(now_ns).max(self.scenario.profile.look_ns))
+    }
+
+    /// Naps or sleeps, unless something is there to be done.
+    fn lie_down(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
+        let now_ns = self.now_ns();
+        let nap_ns = match rest {
+            Rest::Nap(nap_ns) => Some(nap_ns),
+            Rest::Poll(_) | Rest::Sleep => None,
+        };
+        if nap_ns.is_none() {
+            // Kicks on, and a last look.
+            self.look_at_warm(worker, Some(0));
+        }
+        let Worker { ready, pace, kicked, retry, stalled, phase, sleeps, .. } =
+            &mut self.workers[worker];
+        if !ready.is_empty() {
+            pace.slept(now_ns - start_ns);
+            return self.retries(worker);
+        }
+        if !kicked.is_empty() || (*retry && !stalled.is_empty()) {
+            *phase = Phase::Awake { start_ns, nap_ns };
+            return Step::Work(self.scenario.profile.poll_ns);
+        }
+        *phase = Phase::Asleep { start_ns, nap_ns };
+        *sleeps += 1;
+        let sleep = *sleeps;
+        self.workers[worker].did.naps += u64::from(nap_ns.is_some());
+        let nap_ns = nap_ns.map(|nap_ns| now_ns + nap_ns);
+        let until_ns = self.workers[worker].deadline_ns().into_iter().chain(nap_ns).min();
+        if let Some(until_ns) = until_ns {
+            let late_ns = until_ns.max(now_ns) + self.scenario.profile.timer_late_ns;
+            self.calendar.at(late_ns, Event::WorkerTimer(worker, sleep));
+        }
+        Step::Sleep
+    }
+
+    /// It has woken up.
+    fn awake(&mut self, worker: usize, start_ns: u64, nap_ns: Option<u64>) -> Step {
+        let now_ns = self.now_ns();
+        self.workers[worker].did.wakeups += 1;
+        self.look_at_kicks(worker);
+        if let Some(nap_ns) = nap_ns {
+            self.look_at_warm(worker, Some(nap_ns));
+        } else if !self.workers[worker].ready.is_empty() {
+            self.workers[worker].pace.slept(now_ns - start_ns);
+        }
+        self.retries(worker)
+    }
+
+    fn look_at_kicks(&mut self, worker: usize) {
+        let now_ns = self.now_ns();
+        self.workers[worker].rounds = 0;
+        for (port, side) in std::mem::take(&mut self.workers[worker].kicked) {
+            let this = &mut self.workers[worker];
+            match side {
+                Side::Tx if !this.is_ready(port) => {
+                    this.warm.retain(|warm| warm.port != port);
+                    this.ready.push_back(Queue { port, since_ns: now_ns });
+                }
+                Side::Tx => {}
+                // A receiver has buffers again: whoever has frames for it tries them.
+                Side::Rx => {
+                    for other in 0..self.workers.len() {
+                        if !self.workers[other].stalled.is_empty() {
+                            self.workers[other].retry = true;
+                            self.wake(other, self.scenario.profile.wakeup_latency_ns);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn peek(&self, port: PortId) -> bool {
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => self.uplinks[uplink].has_more(),
+            None => self.guests[port].tx.has_more(),
+        }
+    }
+
+    fn set_kicks(&mut self, port: PortId, wanted: bool) {
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => self.uplinks[uplink].kick_wanted = wanted,
+            None => self.guests[port].tx.kick_wanted = wanted,
+        }
+    }
+
+    /// Looks at every warm queue. One with work is ready; one that has had none for `keep_ns` gets its
+    /// kicks on and is looked at once more. `None`: none of them does.
+    fn look_at_warm(&mut self, worker: usize, keep_ns: Option<u64>) {
+        let now_ns = self.now_ns();
+        let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
+        let looked_ns = *looked_ns;
+        for queue in std::mem::take(warm) {
+            let Queue { port, since_ns } = queue;
+            let cold = keep_ns.is_some_and(|keep_ns| now_ns.saturating_sub(since_ns) >= keep_ns);
+            let work = self.peek(port);
+            if !work && cold {
+                self.set_kicks(port, true);
+            }
+            let this = &mut self.workers[worker];
+            if work {
+                this.ready.push_back(Queue { port, since_ns: looked_ns.max(since_ns) });
+            } else if !cold {
+                this.warm.push(queue);
+            }
+        }
+    }
+
+    /// Begins with the parked frames that are due.
+    fn retries(&mut self, worker: usize) -> Step {
+        let now_ns = self.now_ns();
+        let this = &mut self.workers[worker];
+        let asked = std::mem::take(&mut this.retry);
+        let due = this.stalled.iter().filter(|(_, until_ns)| asked || *until_ns <= now_ns);
+        this.phase = Phase::Retry(due.map(|(port, _)| *port).collect());
+        Step::Next
+    }
+
+    fn retry(&mut self, worker: usize, mut ports: Vec<PortId>) -> Step {
+        let Some(port) = ports.pop() else {
+            let left = self.workers[worker].ready.len();
+            self.workers[worker].phase = Phase::Round { left, any: left > 0 };
+            return Step::Next;
+        };
+        let frames = self.take_waiting(worker, port);
+        self.begin(worker, Burst { port, frames, again: true, next: Phase::Retry(ports).into() })
+    }
+
+    fn round(&mut self, worker: usize, left: usize, any: bool) -> Step {
+        let now_ns = self.now_ns();
+        let next_left = left.checked_sub(1);
+        if let (Some(left), Some(Queue { port, since_ns })) =
+            (next_left, next_left.and_then(|_| self.workers[worker].ready.pop_front()))
+        {
+            let frames = self.take_new(port, since_ns.min(now_ns));
+            self.workers[worker].taken_ns = now_ns;
+            let next = Box::new(Phase::Round { left, any });
+            return self.begin(worker, Burst { port, frames, again: false, next });
+        }
+        if !any {
+            self.expire_holds(worker);
+            self.workers[worker].phase = Phase::Rest;
+            return Step::Next;
+        }
+        let before_ns = self.workers[worker].taken_ns;
+        self.look_at_warm(worker, Some(WARM_NS));
+        self.workers[worker].looked_ns = before_ns;
+        self.expire_holds(worker);
+        self.workers[worker].debt_ns += self.scenario.profile.look_ns;
+        self.workers[worker].rounds += 1;
+        if self.workers[worker].rounds >= ROUNDS_PER_POLL {
+            self.workers[worker].debt_ns += self.scenario.profile.poll_ns;
+            self.look_at_kicks(worker);
+        }
+        self.retries(worker)
+    }
+
+    /// Takes new frames, kicks off, that have come since `since_ns` at the earliest.
+    fn take_new(&mut self, port: PortId, since_ns: u64) -> Vec<Frame> {
+        self.set_kicks(port, false);
+        let arrived = |frame: Frame| Frame { arrived_ns: since_ns, ..frame };
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => {
+                let uplink = &mut self.uplinks[uplink];
+                std::iter::from_fn(|| uplink.take()).take(TAP_BURST_MAX).map(arrived).collect()
+            }
+            None => {
+                let tx = &mut self.guests[port].tx;
+                std::iter::from_fn(|| tx.take()).take(BURST_MAX).map(arrived).collect()
+            }
+        }
+    }
+
+    /// Begins to forward a burst.
+    fn begin(&mut self, worker: usize, burst: Burst) -> Step {
+        let profile = &self.scenario.profile;
+        let cpu = self.cpus.last_cpu(self.workers[worker].thread);
+        let take_ns = |frame: &Frame| match burst.port < self.guests.len() {
+            true => profile.take_ns,
+            false => profile.uplink_take_ns + bytes_ns(frame.bytes, profile.copy_ps_per_byte),
+        };
+        let place_ns = |frame: &Frame| match self.receiver(frame) {
+            Endpoint::Guest(_) => profile.place_ns,
+            Endpoint::Peer(_) => profile.uplink_place_ns,
+        };
+        let frame_ns = |frame: &Frame| {
+            take_ns(frame)
+                + profile.classify_ns
+                + place_ns(frame)
+                + bytes_ns(frame.bytes, profile.copy_ps_per_byte)
+                + profile.publish_ns
+                + self.far_ns(frame.cpu, cpu)
+        };
+        let ns = profile.burst_ns + burst.frames.iter().map(frame_ns).sum::<u64>();
+        self.workers[worker].phase = Phase::Burst(burst);
+        Step::Work(ns)
+    }
+
+    /// A burst is copied: it becomes visible.
+    fn forward(&mut self, worker: usize, burst: Burst) -> Step {
+        let now_ns = self.now_ns();
+        let Burst { port, frames, again, next } = burst;
+        let taken = frames.len();
+        self.deliver(worker, port, frames, again);
+        let more = self.peek(port);
+        let oldest_ns = self.waiting[port].front().map(|frame| frame.arrived_ns + PARKED_NS_MAX);
+        let guest = port < self.guests.len();
+        let this = &mut self.workers[worker];
+        this.did.bursts += u64::from(taken > 0);
+        this.did.frames += taken as u64;
+        this.pace.served(taken);
+        this.stalled.retain(|(stalled, _)| *stalled != port);
+        this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
+        this.phase = *next;
+        let since_ns = this.taken_ns;
+        let burst_max = if guest { BURST_MAX } else { TAP_BURST_MAX };
+        if again {
+            if more && !this.is_ready(port) && !this.warm.iter().any(|warm| warm.port == port) {
+                this.ready.push_back(Queue { port, since_ns: now_ns });
+            }
+        } else if more || taken >= burst_max {
+            this.ready.push_back(Queue { port, since_ns });
+        } else if guest {
+            this.warm.push(Queue { port, since_ns: now_ns });
+        } else {
+            self.set_kicks(port, true);
+        }
+        Step::Next
+    }
+}

@@ -1,0 +1,116 @@
+//! What things cost on one machine.
+
+use crate::cpus::Scheduling;
+
+/// What host and guests spend on each thing: CPU time at the full speed of a CPU that is at hand, where
+/// nothing else is said. Calibration measures these; a paper's testbed gives or implies some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The CPUs and their scheduler.
+    pub scheduling: Scheduling,
+    /// From the write to a sleeper's eventfd, or the interrupt to a halted vCPU, to its thread being
+    /// ready (ns passed, no CPU time).
+    pub wakeup_latency_ns: u64,
+    /// From the time a timer is set for to its sleeper being ready (ns passed, no CPU time).
+    pub timer_late_ns: u64,
+
+    /// Worker: going to sleep and coming back, `epoll_wait` included (ns each).
+    pub sleep_ns: u64,
+    /// Worker: looking at the epoll set without sleeping (ns each).
+    pub poll_ns: u64,
+    /// Worker: a look at the warm queues (ns each).
+    pub look_ns: u64,
+    /// Worker: a deadline that has passed (ns each).
+    pub deadline_ns: u64,
+    /// Worker: what a burst costs whatever is in it (ns each).
+    pub burst_ns: u64,
+    /// Worker: taking a frame from a guest's ring (ns each).
+    pub take_ns: u64,
+    /// Worker: finding out where a frame goes (ns each).
+    pub classify_ns: u64,
+    /// Worker: placing a frame in a guest's ring, without its bytes (ns each).
+    pub place_ns: u64,
+    /// Worker: the copy (ps for each byte).
+    pub copy_ps_per_byte: u64,
+    /// Worker: publishing a frame and completing it at its sender (ns each).
+    pub publish_ns: u64,
+    /// Worker: giving a call (ns each).
+    pub call_ns: u64,
+    /// Worker: an interrupt of an uplink (ns each; C_p of Dong 2011 Eq. 2).
+    pub uplink_interrupt_ns: u64,
+    /// Worker: taking a frame from an uplink (ns each).
+    pub uplink_take_ns: u64,
+    /// Worker: handing a frame to an uplink, without its bytes (ns each).
+    pub uplink_place_ns: u64,
+
+    /// Guest: an interrupt by a call: exits, injection, the handler up to the driver's poll (ns each; C_v
+    /// of Dong 2011 Eq. 2).
+    pub interrupt_ns: u64,
+    /// Guest: an interrupt of its own timer (ns each).
+    pub guest_timer_ns: u64,
+    /// Guest: finding its ring empty and asking for calls again (ns each).
+    pub poll_end_ns: u64,
+    /// Guest: a received frame through the stack to its reader, without its bytes (ns each).
+    pub receive_ns: u64,
+    /// Guest: the same (ps for each byte).
+    pub receive_ps_per_byte: u64,
+    /// Guest: a frame from its writer to the ring, without its bytes (ns each).
+    pub send_ns: u64,
+    /// Guest: the same (ps for each byte).
+    pub send_ps_per_byte: u64,
+    /// Guest: a kick, with the exit that it is (ns each).
+    pub kick_ns: u64,
+
+    /// Either: using a frame that a CPU behind another cache of the socket wrote last (ns each).
+    pub far_cache_ns: u64,
+    /// Either: using a frame that a CPU of another socket wrote last (ns each).
+    pub far_socket_ns: u64,
+}
+
+impl Profile {
+    /// Round numbers for tests. **They were measured on no machine**, and nothing that is computed from
+    /// them is about any.
+    pub const fn example() -> Self {
+        Self {
+            scheduling: Scheduling {
+                slice_ns: 3_000_000,
+                granularity_ns: 1_000_000,
+                switch_ns: 1_000,
+                llc_refill_ns: 5_000,
+                socket_refill_ns: 10_000,
+                smt_permille: 600,
+            },
+            wakeup_latency_ns: 2_000,
+            timer_late_ns: 2_000,
+            sleep_ns: 1_000,
+            poll_ns: 300,
+            look_ns: 100,
+            deadline_ns: 200,
+            burst_ns: 100,
+            take_ns: 30,
+            classify_ns: 10,
+            place_ns: 30,
+            copy_ps_per_byte: 50,
+            publish_ns: 10,
+            call_ns: 1_000,
+            uplink_interrupt_ns: 2_000,
+            uplink_take_ns: 500,
+            uplink_place_ns: 500,
+            interrupt_ns: 4_000,
+            guest_timer_ns: 2_000,
+            poll_end_ns: 300,
+            receive_ns: 700,
+            receive_ps_per_byte: 100,
+            send_ns: 700,
+            send_ps_per_byte: 100,
+            kick_ns: 2_000,
+            far_cache_ns: 100,
+            far_socket_ns: 200,
+        }
+    }
+}
+
+/// `bytes` at so many ps each (ns).
+pub(crate) fn bytes_ns(bytes: u32, ps_per_byte: u64) -> u64 {
+    u64::from(bytes).saturating_mul(ps_per_byte) / 1_000
+}

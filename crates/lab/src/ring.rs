@@ -1,0 +1,273 @@
+//! Virtqueues as far as their timing goes: which buffers are whose, and who wants to be called.
+
+use std::collections::VecDeque;
+
+use crate::frame::Frame;
+
+/// Used elements, and after which of them the driver wants a call (virtio 1.2 §2.7.7, `used_event`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    /// Elements published since the ring was made.
+    total: u64,
+    /// Of them, those there were at the last question whether to call.
+    told: u64,
+    /// The driver wants a call when the element after so many is published. One that lies behind `told`
+    /// has passed: it wants none.
+    event: u64,
+}
+
+impl Used {
+    pub(crate) fn publish(&mut self, elements: u32) {
+        self.total += u64::from(elements);
+    }
+
+    /// The driver, which has seen so many elements, wants a call after `more` others.
+    fn arm(&mut self, seen: u64, more: u64) {
+        self.event = seen + more;
+    }
+
+    /// A call is wanted for what was published (virtio 1.2 §2.7.7.2).
+    pub(crate) fn wants_call(&self) -> bool {
+        self.told <= self.event && self.event < self.total
+    }
+
+    /// The same, and takes note that it was asked. `None`: there was nothing to tell.
+    pub(crate) fn call_if_wanted(&mut self) -> Option<bool> {
+        let wanted = self.wants_call();
+        let told = std::mem::replace(&mut self.told, self.total);
+        (told < self.total).then_some(wanted)
+    }
+}
+
+/// A receive ring. Each of its buffers is free, holds a part of a frame, or is spent: taken back by
+/// the driver and not offered again.
+#[derive(Debug)]
+pub(crate) struct RxRing {
+    size: u32,
+    buffer_bytes: u32,
+    free: u32,
+    /// Published.
+    visible: VecDeque<Frame>,
+    /// Complete, and not published yet.
+    withheld: VecDeque<Frame>,
+    pub(crate) used: Used,
+    /// Used elements that the driver has taken.
+    seen: u64,
+    /// weir wants a kick at the next buffer.
+    pub(crate) kick_wanted: bool,
+}
+
+impl RxRing {
+    pub(crate) fn new(size: u16, buffer_bytes: u32) -> Self {
+        let size = u32::from(size);
+        Self {
+            size,
+            buffer_bytes: buffer_bytes.max(1),
+            free: size,
+            visible: VecDeque::new(),
+            withheld: VecDeque::new(),
+            used: Used::default(),
+            seen: 0,
+            kick_wanted: false,
+        }
+    }
+
+    /// Buffers that a frame takes, with its virtio header.
+    pub(crate) fn buffers(&self, frame: &Frame) -> u32 {
+        const HEADER_BYTES: u32 = 12;
+        (frame.bytes + HEADER_BYTES).div_ceil(self.buffer_bytes)
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Puts a frame into free buffers, out of sight. Says how many it took; `None` if there are too few.
+    pub(crate) fn place(&mut self, frame: Frame) -> Option<u32> {
+        let buffers = self.buffers(&frame);
+        self.free = self.free.checked_sub(buffers)?;
+        self.withheld.push_back(frame);
+        Some(buffers)
+    }
+
+    /// Shows the driver everything.
+    pub(crate) fn publish(&mut self) {
+        let buffers = self.withheld.iter().map(|frame| self.buffers(frame)).sum();
+        self.used.publish(buffers);
+        self.visible.append(&mut self.withheld);
+    }
+
+    /// The driver's next frame, left in the ring.
+    pub(crate) fn first(&self) -> Option<&Frame> {
+        self.visible.front()
+    }
+
+    /// The driver takes a frame.
+    pub(crate) fn take(&mut self) -> Option<Frame> {
+        let frame = self.visible.pop_front()?;
+        self.seen += u64::from(self.buffers(&frame));
+        Some(frame)
+    }
+
+    /// The driver wants a call for the next frame. Says whether it has come already.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.used.arm(self.seen, 0);
+        !self.visible.is_empty()
+    }
+
+    /// The driver offers spent buffers again, if they are more than `keep`. Says whether weir wants
+    /// to be kicked for that.
+    pub(crate) fn refill(&mut self, keep: u32) -> bool {
+        let held: u32 =
+            self.visible.iter().chain(&self.withheld).map(|frame| self.buffers(frame)).sum();
+        let spent = self.size - self.free - held;
+        if spent <= keep {
+            return false;
+        }
+        self.free += spent;
+        std::mem::take(&mut self.kick_wanted)
+    }
+
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.visible.iter().chain(&self.withheld)
+    }
+}
+
+/// A transmit ring, one slot for each frame (`VIRTIO_RING_F_INDIRECT_DESC`).
+#[derive(Debug)]
+pub(crate) struct TxRing {
+    size: u32,
+    available: VecDeque<Frame>,
+    /// weir has taken so many and not completed them.
+    taken: u32,
+    pub(crate) used: Used,
+    /// Used elements whose slots the driver has taken back.
+    reclaimed: u64,
+    /// weir wants a kick at the next frame.
+    pub(crate) kick_wanted: bool,
+}
+
+impl TxRing {
+    pub(crate) fn new(size: u16) -> Self {
+        Self {
+            size: size.into(),
+            available: VecDeque::new(),
+            taken: 0,
+            used: Used::default(),
+            reclaimed: 0,
+            kick_wanted: true,
+        }
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Frames that weir has not taken.
+    pub(crate) fn available(&self) -> u32 {
+        self.available.len() as u32 // no more than `size`
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        !self.available.is_empty()
+    }
+
+    /// Slots that are not the driver's, those that it could have back included.
+    fn outstanding(&self) -> u64 {
+        u64::from(self.available()) + u64::from(self.taken) + (self.used.total - self.reclaimed)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.outstanding() < u64::from(self.size)
+    }
+
+    /// The driver offers a frame. Says whether weir wants to be kicked for it.
+    pub(crate) fn offer(&mut self, frame: Frame) -> bool {
+        self.available.push_back(frame);
+        std::mem::take(&mut self.kick_wanted)
+    }
+
+    /// weir takes a frame.
+    pub(crate) fn take(&mut self) -> Option<Frame> {
+        let frame = self.available.pop_front()?;
+        self.taken += 1;
+        Some(frame)
+    }
+
+    /// weir completes so many of those it has taken.
+    pub(crate) fn complete(&mut self, frames: u32) {
+        self.taken -= frames;
+        self.used.publish(frames);
+    }
+
+    /// The driver takes back what is completed, and wants a call at the next completion.
+    pub(crate) fn reclaim(&mut self) {
+        self.reclaimed = self.used.total;
+        self.used.arm(self.reclaimed, 0);
+    }
+
+    /// The same, and wants a call only once three quarters of what is out is completed
+    /// (Linux: `virtqueue_enable_cb_delayed`).
+    pub(crate) fn reclaim_delayed(&mut self) {
+        self.reclaimed = self.used.total;
+        self.used.arm(self.reclaimed, self.outstanding() * 3 / 4);
+    }
+
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.available.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spec_2_7_7_2_a_call_is_wanted_once_when_the_event_is_passed() {
+        let mut used = Used::default();
+        used.publish(1);
+        assert_eq!(used.call_if_wanted(), Some(true));
+        used.publish(1);
+        assert_eq!((used.wants_call(), used.call_if_wanted()), (false, Some(false)), "not armed");
+        assert_eq!(used.call_if_wanted(), None, "nothing new");
+        used.arm(2, 2);
+        used.publish(2);
+        assert_eq!(used.call_if_wanted(), Some(false), "after two others");
+        used.publish(1);
+        assert_eq!(used.call_if_wanted(), Some(true));
+    }
+
+    #[test]
+    fn a_receive_ring_runs_out_of_buffers_until_it_is_refilled() {
+        let mut ring = RxRing::new(4, 1_536);
+        let big = Frame { bytes: 3_000, ..Frame::default() };
+        assert_eq!((ring.place(big), ring.place(big)), (Some(2), Some(2)));
+        assert_eq!(ring.place(Frame::default()), None);
+        assert!(ring.first().is_none(), "withheld");
+        ring.publish();
+        assert_eq!(ring.used.call_if_wanted(), Some(true));
+        ring.kick_wanted = true;
+        assert!(ring.take().is_some());
+        assert!(!ring.refill(2), "not worth it");
+        assert!(ring.arm(), "one is there");
+        assert!(ring.take().is_some());
+        assert!(ring.refill(2), "weir waits for buffers");
+        assert!(!ring.arm());
+        assert_eq!(ring.place(Frame::default()), Some(1));
+    }
+
+    #[test]
+    fn a_transmit_ring_is_full_until_its_driver_reclaims() {
+        let mut ring = TxRing::new(2);
+        assert!(ring.offer(Frame::default()), "the first is kicked for");
+        assert!(!ring.offer(Frame::default()));
+        assert!(!ring.has_room());
+        assert!(ring.take().is_some() && ring.take().is_some() && ring.take().is_none());
+        ring.complete(1);
+        assert!(!ring.has_room(), "completed, and not reclaimed");
+        ring.reclaim_delayed();
+        assert!(ring.has_room());
+        ring.complete(1);
+        assert_eq!(ring.used.call_if_wanted(), Some(true));
+    }
+}

@@ -1,0 +1,377 @@
+//! What is to be run: plain data, checked before it runs.
+
+use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN, LATENCY_BUDGET_NS_MAX, PORTS_MAX, QUEUE_SIZE_MAX};
+use weir_policy::moderation::Kind;
+
+use crate::cpus::Class;
+use crate::profile::Profile;
+use crate::random::Distribution;
+use crate::topology::{CpuId, Topology};
+
+/// A host with its guests, uplinks and loads, and how long they run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What all chance comes from.
+    pub seed: u64,
+    /// The host's CPUs.
+    pub topology: Topology,
+    /// What things cost.
+    pub profile: Profile,
+    /// weir's workers; queues are theirs in turn.
+    pub workers: Vec<Worker>,
+    /// The guests.
+    pub guests: Vec<Guest>,
+    /// The ways out of the host.
+    pub uplinks: Vec<Uplink>,
+    /// Threads that compute without end, and have nothing to do with weir.
+    pub rivals: Vec<Rival>,
+    /// The traffic.
+    pub loads: Vec<Load>,
+    /// Time before anything is measured (ns).
+    pub warm_up_ns: u64,
+    /// Time that is measured (ns).
+    pub run_ns: u64,
+    /// Look for lost frames after every event, not only at the end. Slow.
+    pub check_each_event: bool,
+}
+
+/// A worker's thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Where it may run; anywhere, if empty.
+    pub cpus: Vec<CpuId>,
+    /// How it is scheduled.
+    pub class: Class,
+}
+
+/// A thread that never ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rival {
+    /// Where it may run; anywhere, if empty.
+    pub cpus: Vec<CpuId>,
+    /// How it is scheduled.
+    pub class: Class,
+}
+
+/// A guest: one vCPU, one queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// Its name in reports.
+    pub name: String,
+    /// Where its vCPU may run; anywhere, if empty.
+    pub cpus: Vec<CpuId>,
+    /// How its vCPU is scheduled.
+    pub class: Class,
+    /// Entries of its receive ring.
+    pub rx_ring: u16,
+    /// Entries of its transmit ring.
+    pub tx_ring: u16,
+    /// Bytes of a receive buffer.
+    pub buffer_bytes: u32,
+    /// Frames that wait in the guest while its transmit ring is full (`txqueuelen`).
+    pub queue_max: usize,
+    /// When it is called.
+    pub calls: Calls,
+    /// Whether it polls on its own timer (Dong 2011, FVIC).
+    pub poll: Option<GuestPoll>,
+}
+
+/// When a guest is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Which policy decides.
+    pub kind: Kind,
+    /// Longest time that a frame may be held in all (ns).
+    pub latency_budget_ns: u64,
+    /// `rx-usecs` (ns).
+    pub rx_ns: Option<u64>,
+    /// `rx-frames`.
+    pub rx_frames: Option<u32>,
+}
+
+/// A guest that polls on its own timer (Linux: `gro_flush_timeout`, `napi_defer_hard_irqs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestPoll {
+    /// Between two polls (ns).
+    pub interval_ns: u64,
+    /// Polls in a row that find nothing before it asks for calls again.
+    pub empty_polls: u32,
+}
+
+/// An uplink with a peer at its other end, whose own work takes no time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Its name in reports.
+    pub name: String,
+    /// Rate of the link, each way.
+    pub bits_per_s: u64,
+    /// Time on the wire (ns), each way.
+    pub delay_ns: u64,
+    /// Frames that wait for the link, each way.
+    pub queue_max: usize,
+    /// Frames that the host has room for before a worker takes them.
+    pub ring: usize,
+    /// How long the host's side gathers frames before it shows them (ns): T_p of Dong 2011 Eq. 1.
+    pub hold_ns: u64,
+}
+
+/// Where frames come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// The guest with this index.
+    Guest(usize),
+    /// The peer of the uplink with this index.
+    Peer(usize),
+}
+
+/// One flow, or two in opposite directions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Its name in reports.
+    pub name: String,
+    /// Who begins.
+    pub from: Endpoint,
+    /// Whom with.
+    pub to: Endpoint,
+    /// What it is.
+    pub kind: LoadKind,
+}
+
+/// A kind of traffic.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoadKind {
+    /// Frames that wait for nobody (UDP).
+    Datagrams {
+        /// Their lengths, Ethernet header included.
+        bytes: Distribution,
+        /// Between two of them (ns).
+        gap: Distribution,
+        /// Frames only in the first part of each period; without end, if `None`.
+        on_off: Option<OnOff>,
+    },
+    /// Clients that send a request, wait for the answer, and think before the next.
+    Requests {
+        /// Clients.
+        outstanding: u32,
+        /// Length of a request's frame.
+        request_bytes: u32,
+        /// Length of an answer's frame.
+        answer_bytes: u32,
+        /// From an answer to the next request (ns).
+        think: Distribution,
+        /// What a request costs a server that is a guest (ns of its vCPU).
+        serve_ns: u64,
+    },
+    /// A bulk transfer without end over one TCP connection (Reno).
+    Stream {
+        /// Length of a segment's frame; above the MTU where the ports do segmentation.
+        segment_bytes: u32,
+        /// The receiver's window, in segments.
+        window: u32,
+    },
+}
+
+/// Traffic that comes and goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnOff {
+    /// On for so long (ns),
+    pub on_ns: u64,
+    /// then off for so long (ns).
+    pub off_ns: u64,
+}
+
+/// Why a scenario cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// No CPUs, or too many.
+    #[error("the host has no CPUs, or more than {}", crate::topology::CPUS_MAX)]
+    Cpus,
+    /// No workers.
+    #[error("there is no worker")]
+    NoWorker,
+    /// Too many ports.
+    #[error("there are more than {PORTS_MAX} guests and uplinks")]
+    Ports,
+    /// A thread may run on a CPU that the host does not have.
+    #[error("{thread} may run on CPU {cpu}, and the host has {cpus}")]
+    NoSuchCpu {
+        /// Whose.
+        thread: String,
+        /// Which.
+        cpu: CpuId,
+        /// How many there are.
+        cpus: usize,
+    },
+    /// A load has an end that is not there.
+    #[error("load `{load}`: there is no {endpoint:?}")]
+    NoSuchEndpoint {
+        /// The load's name.
+        load: String,
+        /// The end.
+        endpoint: Endpoint,
+    },
+    /// Both ends of a load are one.
+    #[error("load `{load}` goes where it comes from")]
+    SameEndpoint {
+        /// The load's name.
+        load: String,
+    },
+    /// A value that makes no sense.
+    #[error("{of}: {what} is {value}; {expected}")]
+    Value {
+        /// Of which part of the scenario.
+        of: String,
+        /// Which value.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// What would be right.
+        expected: String,
+    },
+    /// A distribution from which nothing sensible can be drawn.
+    #[error("load `{load}`: {what}: {fault}")]
+    Distribution {
+        /// The load's name.
+        load: String,
+        /// Of what.
+        what: &'static str,
+        /// Why.
+        fault: &'static str,
+    },
+}
+
+/// An error unless `value` lies within.
+fn within(
+    of: &str,
+    what: &'static str,
+    value: u64,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<(), ScenarioError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let expected = format!("it must lie between {} and {}", range.start(), range.end());
+    Err(ScenarioError::Value { of: of.to_owned(), what, value, expected })
+}
+
+/// Longest time of anything in a scenario (ns): an hour.
+const TIME_NS_MAX: u64 = 3_600_000_000_000;
+/// Fastest link (bits a second): 1 Tbit/s.
+const BITS_PER_S_MAX: u64 = 1_000_000_000_000;
+
+impl Scenario {
+    /// Whether it can run.
+    ///
+    /// # Errors
+    /// The first thing found that makes no sense.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let cpus = self.topology.cpus().ok_or(ScenarioError::Cpus)?;
+        if self.workers.is_empty() {
+            return Err(ScenarioError::NoWorker);
+        }
+        if self.guests.len() + self.uplinks.len() > PORTS_MAX {
+            return Err(ScenarioError::Ports);
+        }
+        within("the run", "`run_ns`", self.run_ns, 1..=TIME_NS_MAX)?;
+        within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=TIME_NS_MAX)?;
+        within("the profile", "`slice_ns`", self.profile.scheduling.slice_ns, 1..=TIME_NS_MAX)?;
+        let workers = self.workers.iter().map(|worker| ("a worker", &worker.cpus, worker.class));
+        let rivals = self.rivals.iter().map(|rival| ("a rival", &rival.cpus, rival.class));
+        let guests = self.guests.iter().map(|it| (it.name.as_str(), &it.cpus, it.class));
+        for (thread, allowed, class) in workers.chain(rivals).chain(guests) {
+            if let Some(&cpu) = allowed.iter().find(|cpu| **cpu >= cpus) {
+                return Err(ScenarioError::NoSuchCpu { thread: thread.to_owned(), cpu, cpus });
+            }
+            if let Class::Fair { weight } = class {
+                within(thread, "`weight`", weight.into(), 1..=1 << 20)?;
+            }
+        }
+        self.guests.iter().try_for_each(Guest::check)?;
+        self.uplinks.iter().try_for_each(Uplink::check)?;
+        self.loads.iter().try_for_each(|load| self.check_load(load))
+    }
+
+    fn check_load(&self, load: &Load) -> Result<(), ScenarioError> {
+        let name = || load.name.clone();
+        for endpoint in [load.from, load.to] {
+            let there = match endpoint {
+                Endpoint::Guest(guest) => guest < self.guests.len(),
+                Endpoint::Peer(uplink) => uplink < self.uplinks.len(),
+            };
+            if !there {
+                return Err(ScenarioError::NoSuchEndpoint { load: name(), endpoint });
+            }
+        }
+        if load.from == load.to {
+            return Err(ScenarioError::SameEndpoint { load: name() });
+        }
+        let lengths = u64::from(FRAME_LEN_MAX);
+        let frame = |what, bytes: u32| {
+            within(&load.name, what, bytes.into(), FRAME_LEN_MIN.into()..=lengths)
+        };
+        let draws = |what, distribution: &Distribution| match distribution.fault() {
+            Some(fault) => Err(ScenarioError::Distribution { load: name(), what, fault }),
+            None => Ok(()),
+        };
+        match &load.kind {
+            LoadKind::Datagrams { bytes, gap, on_off } => {
+                draws("`bytes`", bytes)?;
+                draws("`gap`", gap)?;
+                if let Some(OnOff { on_ns, off_ns }) = on_off {
+                    within(&load.name, "`on_ns`", *on_ns, 1..=TIME_NS_MAX)?;
+                    within(&load.name, "`off_ns`", *off_ns, 0..=TIME_NS_MAX)?;
+                }
+                Ok(())
+            }
+            LoadKind::Requests { outstanding, request_bytes, answer_bytes, serve_ns, .. } => {
+                within(&load.name, "`outstanding`", (*outstanding).into(), 1..=1 << 16)?;
+                within(&load.name, "`serve_ns`", *serve_ns, 0..=TIME_NS_MAX)?;
+                frame("`request_bytes`", *request_bytes)?;
+                frame("`answer_bytes`", *answer_bytes)
+            }
+            LoadKind::Stream { segment_bytes, window } => {
+                within(&load.name, "`window`", (*window).into(), 1..=1 << 20)?;
+                frame("`segment_bytes`", *segment_bytes)
+            }
+        }
+    }
+}
+
+impl Guest {
+    /// A guest like QEMU's by default: rings of 256 with buffers of 1536 bytes.
+    pub fn new(name: &str, cpus: &[CpuId], calls: Calls) -> Self {
+        Self {
+            name: name.to_owned(),
+            cpus: cpus.to_vec(),
+            class: Class::Fair { weight: crate::cpus::WEIGHT_USUAL },
+            rx_ring: 256,
+            tx_ring: 256,
+            buffer_bytes: 1_536,
+            queue_max: 1_000,
+            calls,
+            poll: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), ScenarioError> {
+        for (what, size) in [("`rx_ring`", self.rx_ring), ("`tx_ring`", self.tx_ring)] {
+            within(&self.name, what, size.into(), 2..=QUEUE_SIZE_MAX.into())?;
+        }
+        within(&self.name, "`buffer_bytes`", self.buffer_bytes.into(), 64..=u32::MAX.into())?;
+        let budget_ns = self.calls.latency_budget_ns;
+        within(&self.name, "`latency_budget_ns`", budget_ns, 0..=LATENCY_BUDGET_NS_MAX)?;
+        match self.poll {
+            Some(poll) => within(&self.name, "`interval_ns`", poll.interval_ns, 1..=TIME_NS_MAX),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Uplink {
+    fn check(&self) -> Result<(), ScenarioError> {
+        within(&self.name, "`bits_per_s`", self.bits_per_s, 1..=BITS_PER_S_MAX)?;
+        within(&self.name, "`delay_ns`", self.delay_ns, 0..=TIME_NS_MAX)?;
+        within(&self.name, "`hold_ns`", self.hold_ns, 0..=TIME_NS_MAX)?;
+        within(&self.name, "`ring`", self.ring as u64, 1..=1 << 20)
+    }
+}
