@@ -108,6 +108,45 @@ impl Profile {
             far_socket_ns: 200,
         }
     }
+
+    /// Every number in it, by name.
+    pub fn fields(&self) -> Vec<(&'static str, u64)> {
+        let it = &self.scheduling;
+        vec![
+            ("slice_ns", it.slice_ns),
+            ("granularity_ns", it.granularity_ns),
+            ("switch_ns", it.switch_ns),
+            ("llc_refill_ns", it.llc_refill_ns),
+            ("socket_refill_ns", it.socket_refill_ns),
+            ("smt_permille", it.smt_permille.into()),
+            ("wakeup_latency_ns", self.wakeup_latency_ns),
+            ("timer_late_ns", self.timer_late_ns),
+            ("sleep_ns", self.sleep_ns),
+            ("poll_ns", self.poll_ns),
+            ("look_ns", self.look_ns),
+            ("deadline_ns", self.deadline_ns),
+            ("burst_ns", self.burst_ns),
+            ("take_ns", self.take_ns),
+            ("classify_ns", self.classify_ns),
+            ("place_ns", self.place_ns),
+            ("copy_ps_per_byte", self.copy_ps_per_byte),
+            ("publish_ns", self.publish_ns),
+            ("call_ns", self.call_ns),
+            ("uplink_interrupt_ns", self.uplink_interrupt_ns),
+            ("uplink_take_ns", self.uplink_take_ns),
+            ("uplink_place_ns", self.uplink_place_ns),
+            ("interrupt_ns", self.interrupt_ns),
+            ("guest_timer_ns", self.guest_timer_ns),
+            ("poll_end_ns", self.poll_end_ns),
+            ("receive_ns", self.receive_ns),
+            ("receive_ps_per_byte", self.receive_ps_per_byte),
+            ("send_ns", self.send_ns),
+            ("send_ps_per_byte", self.send_ps_per_byte),
+            ("kick_ns", self.kick_ns),
+            ("far_cache_ns", self.far_cache_ns),
+            ("far_socket_ns", self.far_socket_ns),
+        ]
+    }
 }
 
 /// `bytes` at so many ps each (ns).

@@ -60,6 +60,10 @@ pub struct GuestReport {
     pub interrupts: u64,
     /// Frames received.
     pub received: u64,
+    /// Frames in its receive ring, on average.
+    pub in_ring_mean: f64,
+    /// The most of them.
+    pub in_ring_max: u64,
     /// Kicks.
     pub kicks: u64,
     /// How long received frames waited for their call.
@@ -115,6 +119,7 @@ impl fmt::Display for Report {
             )?;
             write!(f, " (unwanted {})", guest.suppressed)?;
             write!(f, ", interrupts {}, kicks {}", guest.interrupts, guest.kicks)?;
+            write!(f, ", in the ring {:.2} max {}", guest.in_ring_mean, guest.in_ring_max)?;
             write!(f, ", late {}, holds ", guest.late)?;
             times(f, &guest.holds)?;
         }

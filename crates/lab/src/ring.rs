@@ -128,6 +128,11 @@ impl RxRing {
         std::mem::take(&mut self.kick_wanted)
     }
 
+    /// Frames that the driver has not taken.
+    pub(crate) fn len(&self) -> u64 {
+        (self.visible.len() + self.withheld.len()) as u64
+    }
+
     pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
         self.visible.iter().chain(&self.withheld)
     }

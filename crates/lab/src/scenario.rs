@@ -256,6 +256,8 @@ fn within(
 
 /// Longest time of anything in a scenario (ns): an hour.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
+/// Largest number in a profile: a second, where it is one of ns.
+const COST_MAX: u64 = 1_000_000_000;
 /// Fastest link (bits a second): 1 Tbit/s.
 const BITS_PER_S_MAX: u64 = 1_000_000_000_000;
 
@@ -274,7 +276,11 @@ impl Scenario {
         }
         within("the run", "`run_ns`", self.run_ns, 1..=TIME_NS_MAX)?;
         within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=TIME_NS_MAX)?;
-        within("the profile", "`slice_ns`", self.profile.scheduling.slice_ns, 1..=TIME_NS_MAX)?;
+        for (what, value) in self.profile.fields() {
+            // Time passes with each slice and each burst, so that a run ends.
+            let least = u64::from(matches!(what, "slice_ns" | "burst_ns" | "smt_permille"));
+            within("the profile", what, value, least..=COST_MAX)?;
+        }
         let workers = self.workers.iter().map(|worker| ("a worker", &worker.cpus, worker.class));
         let rivals = self.rivals.iter().map(|rival| ("a rival", &rival.cpus, rival.class));
         let guests = self.guests.iter().map(|it| (it.name.as_str(), &it.cpus, it.class));

@@ -129,7 +129,10 @@ impl Sender {
                     self.recover = None;
                     self.congestion = self.threshold;
                 }
-                None if self.congestion < self.threshold => self.congestion += newly * SEGMENT,
+                // As many as were acknowledged (Linux: `tcp_slow_start`).
+                None if self.congestion < self.threshold => {
+                    self.congestion = (self.congestion + newly * SEGMENT).min(self.threshold);
+                }
                 None => self.congestion += newly * SEGMENT * SEGMENT / self.congestion,
             }
             self.congestion = self.congestion.min(u64::from(self.window) * SEGMENT);
@@ -283,7 +286,7 @@ mod tests {
         assert_eq!(sender.timer_ns(), Some(timer_ns + 2 * RTO_NS_FIRST), "backed off");
         // The receiver had all others.
         sender.acked(timer_ns + 1_000, 10);
-        assert_eq!(all(&mut sender, timer_ns + 1_000).len(), 2);
+        assert_eq!(all(&mut sender, timer_ns + 1_000).len(), 5, "half of what was on the way");
     }
 
     #[test]

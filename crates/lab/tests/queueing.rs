@@ -8,7 +8,7 @@ use weir_lab::calendar::Calendar;
 use weir_lab::cpus::{self, Class, Cpus, Scheduling, WEIGHT_USUAL};
 use weir_lab::link::Link;
 use weir_lab::random::{Distribution, Random, Sampler};
-use weir_lab::stats::BatchMeans;
+use weir_lab::stats::{BatchMeans, Level, Times};
 use weir_lab::topology::Topology;
 
 /// Long, so that rounding to whole ns is nothing beside it.
@@ -130,7 +130,7 @@ fn erlang_c(servers: usize, rho: f64) -> f64 {
 
 #[test]
 fn m_m_1_on_a_cpu() {
-    for (rho, count) in [(0.3, 2_000_000), (0.6, 4_000_000), (0.8, 8_000_000)] {
+    for (rho, count) in [(0.3, 1_000_000), (0.6, 3_000_000), (0.8, 6_000_000)] {
         let theory = pollaczek_khinchine(rho, 1.0);
         check("M/M/1", rho, &first_come(1, rho, EXPONENTIAL, count), theory);
     }
@@ -160,7 +160,7 @@ fn m_g_1_on_a_cpu() {
 #[test]
 fn m_m_c_on_several_cpus() {
     for (servers, rho, count) in
-        [(2, 0.5, 4_000_000), (2, 0.8, 8_000_000), (4, 0.7, 6_000_000), (16, 0.9, 8_000_000)]
+        [(2, 0.5, 2_000_000), (2, 0.8, 4_000_000), (4, 0.7, 4_000_000), (16, 0.9, 8_000_000)]
     {
         let spare = servers as f64 * (1.0 - rho);
         let theory = erlang_c(servers, rho) * SERVICE_NS as f64 / spare;
@@ -179,7 +179,7 @@ fn m_m_1_with_preemption() {
         let class = Class::Realtime { priority };
         Customers::new(class, arrivals(rho, 1, stream), services(EXPONENTIAL, stream))
     });
-    let kinds = through_cpus(cpus, kinds.into(), 8_000_000);
+    let kinds = through_cpus(cpus, kinds.into(), 4_000_000);
     check("with priority", first, &kinds[0].waits, pollaczek_khinchine(first, 1.0));
     let response = SERVICE_NS as f64 / ((1.0 - first) * (1.0 - first - second));
     check("without", second, &kinds[1].waits, response - SERVICE_NS as f64);
@@ -257,6 +257,42 @@ fn m_d_1_and_m_g_1_on_a_link() {
     let uniform = Distribution::Uniform { min: 0, max: 2 * BYTES };
     let (waits, _) = through_link(0.7, uniform, usize::MAX, 4_000_000);
     check("M/G/1 on a link", 0.7, &waits, pollaczek_khinchine(0.7, 1.0 / 3.0));
+}
+
+/// Little: the mean number that waits is the rate of arrivals times the mean wait. One holds for any run,
+/// so that it shows whether both are counted rightly.
+#[test]
+fn what_waits_on_a_link_is_the_rate_times_the_wait() {
+    let mut link = Link::new(1_000_000_000, 0, usize::MAX);
+    let (mut gaps, mut bytes) =
+        (arrivals(0.7, 1, 0), services(Distribution::Exponential { mean: BYTES }, 0));
+    let mut calendar = Calendar::default();
+    let (mut waiting, mut times, mut there, mut served) =
+        (Level::default(), Times::default(), 0, 0);
+    calendar.after(gaps.draw(), OnLink::Arrival);
+    while let Some(event) = calendar.next(100_000 * SERVICE_NS) {
+        let now_ns = calendar.now_ns();
+        match event {
+            OnLink::Arrival => {
+                let sent = link.send(now_ns, bytes.draw(), now_ns).expect("there is room");
+                sent.into_iter().for_each(|at_ns| calendar.at(at_ns, OnLink::Served));
+                there += 1;
+                calendar.after(gaps.draw(), OnLink::Arrival);
+            }
+            OnLink::Served => {
+                let (_, next_ns) = link.served(now_ns);
+                next_ns.into_iter().for_each(|at_ns| calendar.at(at_ns, OnLink::Served));
+                times.record(now_ns - link.arrived().expect("just served"));
+                there -= 1;
+                served += 1;
+            }
+            OnLink::Arrived => unreachable!("never made"),
+        }
+        waiting.set(now_ns, there);
+    }
+    let now_ns = calendar.now_ns();
+    let theory = served as f64 / now_ns as f64 * times.mean_ns();
+    assert!((waiting.mean(now_ns) / theory - 1.0).abs() < 1e-3, "{theory}");
 }
 
 /// M/M/1/K: of K places, the one being served included, all are taken for the share

@@ -66,7 +66,7 @@ impl Host<'_> {
     fn place(&mut self, worker: usize, from: PortId, to: usize, frames: Vec<Frame>) {
         let now_ns = self.now_ns();
         let cpu = self.cpus.last_cpu(self.workers[worker].thread);
-        let Guest { rx, full_since, .. } = &mut self.guests[to];
+        let Guest { rx, .. } = &mut self.guests[to];
         let mut batch = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
         let (mut buffers, mut parked) = (0, false);
         let mut frames = frames.into_iter().peekable();
@@ -79,6 +79,8 @@ impl Host<'_> {
             buffers += taken;
             frames.next();
         }
+        let Guest { rx, full_since, in_ring, .. } = &mut self.guests[to];
+        in_ring.set(now_ns, rx.len());
         let full = frames.peek().is_some();
         if batch.frames > 0 || !full {
             *full_since = None;

@@ -14,7 +14,7 @@ use crate::profile::bytes_ns;
 use crate::report::GuestReport;
 use crate::ring::{RxRing, TxRing};
 use crate::scenario;
-use crate::stats::Times;
+use crate::stats::{Level, Times};
 use crate::topology::{CpuId, Distance};
 
 /// Frames that one poll takes (Linux: `NAPI_POLL_WEIGHT`).
@@ -77,6 +77,8 @@ pub(super) struct Guest {
     pub(super) rx_called: u64,
     pub(super) tx_called: u64,
     pub(super) suppressed: u64,
+    /// Frames in the receive ring.
+    pub(super) in_ring: Level,
     interrupts: u64,
     received: u64,
     kicks: u64,
@@ -105,6 +107,7 @@ impl Guest {
             rx_called: 0,
             tx_called: 0,
             suppressed: 0,
+            in_ring: Level::default(),
             interrupts: 0,
             received: 0,
             kicks: 0,
@@ -112,14 +115,15 @@ impl Guest {
         }
     }
 
-    pub(super) fn forget(&mut self, cpu_ns: u64) {
+    pub(super) fn forget(&mut self, now_ns: u64, cpu_ns: u64) {
+        self.in_ring.restart(now_ns);
         (self.rx_called, self.tx_called, self.suppressed) = (0, 0, 0);
         (self.interrupts, self.received, self.kicks) = (0, 0, 0);
         self.cpu_from_ns = cpu_ns;
         (self.rx_calls.holds, self.rx_calls.late) = (Times::default(), 0);
     }
 
-    pub(super) fn report(&self, name: &str, cpu_ns: u64) -> GuestReport {
+    pub(super) fn report(&self, name: &str, now_ns: u64, cpu_ns: u64) -> GuestReport {
         GuestReport {
             name: name.to_owned(),
             cpu_ns: cpu_ns - self.cpu_from_ns,
@@ -128,6 +132,8 @@ impl Guest {
             suppressed: self.suppressed,
             interrupts: self.interrupts,
             received: self.received,
+            in_ring_mean: self.in_ring.mean(now_ns),
+            in_ring_max: self.in_ring.max(),
             kicks: self.kicks,
             holds: self.rx_calls.holds.clone(),
             late: self.rx_calls.late,
@@ -298,8 +304,11 @@ impl Host<'_> {
 
     /// A frame of the receive ring has gone through the stack.
     fn receive(&mut self, guest: usize) {
-        let Guest { rx, polled, received, yields, empty_polls, .. } = &mut self.guests[guest];
+        let now_ns = self.now_ns();
+        let Guest { rx, polled, received, yields, empty_polls, in_ring, .. } =
+            &mut self.guests[guest];
         let Some(frame) = rx.take() else { return };
+        in_ring.set(now_ns, rx.len());
         *received += 1;
         *empty_polls = 0;
         let count = polled.unwrap_or(0) + 1;

@@ -248,7 +248,7 @@ impl<'s> Host<'s> {
         self.dropped = [0; DropReason::ALL.len()];
         self.loads.iter_mut().for_each(Load::forget);
         for guest in &mut self.guests {
-            guest.forget(self.cpus.busy_ns(now_ns, guest.thread));
+            guest.forget(now_ns, self.cpus.busy_ns(now_ns, guest.thread));
         }
         for worker in &mut self.workers {
             worker.forget(self.cpus.busy_ns(now_ns, worker.thread));
@@ -287,7 +287,7 @@ impl<'s> Host<'s> {
             loads: loads.map(|(load, spec)| load.report(&spec.name)).collect(),
             guests: guests
                 .map(|(guest, spec)| {
-                    guest.report(&spec.name, self.cpus.busy_ns(now_ns, guest.thread))
+                    guest.report(&spec.name, now_ns, self.cpus.busy_ns(now_ns, guest.thread))
                 })
                 .collect(),
             workers: self
@@ -302,4 +302,3 @@ impl<'s> Host<'s> {
 
 /// The work that a rival has whenever it has done all (ns).
 const RIVAL_NS: u64 = 1_000_000_000;
-

@@ -1,0 +1,87 @@
+//! The queues of a worker: which have work, which are asked for kicks, and what is in them.
+
+use weir_limits::{BURST_MAX, TAP_BURST_MAX};
+
+use super::{Host, PortId, Queue, Side, Worker};
+use crate::frame::Frame;
+
+impl Host<'_> {
+    /// Takes note of the kicks that have come.
+    pub(super) fn look_at_kicks(&mut self, worker: usize) {
+        let now_ns = self.now_ns();
+        self.workers[worker].rounds = 0;
+        for (port, side) in std::mem::take(&mut self.workers[worker].kicked) {
+            let this = &mut self.workers[worker];
+            match side {
+                Side::Tx if !this.is_ready(port) => {
+                    this.warm.retain(|warm| warm.port != port);
+                    this.ready.push_back(Queue { port, since_ns: now_ns });
+                }
+                Side::Tx => {}
+                // A receiver has buffers again: whoever has frames for it tries them.
+                Side::Rx => {
+                    for other in 0..self.workers.len() {
+                        if !self.workers[other].stalled.is_empty() {
+                            self.workers[other].retry = true;
+                            self.wake(other, self.scenario.profile.wakeup_latency_ns);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a port's transmit queue has frames.
+    pub(super) fn peek(&self, port: PortId) -> bool {
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => self.uplinks[uplink].has_more(),
+            None => self.guests[port].tx.has_more(),
+        }
+    }
+
+    /// Turns a transmit queue's kicks on or off.
+    pub(super) fn set_kicks(&mut self, port: PortId, wanted: bool) {
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => self.uplinks[uplink].kick_wanted = wanted,
+            None => self.guests[port].tx.kick_wanted = wanted,
+        }
+    }
+
+    /// Looks at every warm queue. One with work is ready; one that has had none for `keep_ns` gets its
+    /// kicks on and is looked at once more. `None`: none of them does.
+    pub(super) fn look_at_warm(&mut self, worker: usize, keep_ns: Option<u64>) {
+        let now_ns = self.now_ns();
+        let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
+        let looked_ns = *looked_ns;
+        for queue in std::mem::take(warm) {
+            let Queue { port, since_ns } = queue;
+            let cold = keep_ns.is_some_and(|keep_ns| now_ns.saturating_sub(since_ns) >= keep_ns);
+            let work = self.peek(port);
+            if !work && cold {
+                self.set_kicks(port, true);
+            }
+            let this = &mut self.workers[worker];
+            if work {
+                this.ready.push_back(Queue { port, since_ns: looked_ns.max(since_ns) });
+            } else if !cold {
+                this.warm.push(queue);
+            }
+        }
+    }
+
+    /// Takes new frames, kicks off, that have come since `since_ns` at the earliest.
+    pub(super) fn take_new(&mut self, port: PortId, since_ns: u64) -> Vec<Frame> {
+        self.set_kicks(port, false);
+        let arrived = |frame: Frame| Frame { arrived_ns: since_ns, ..frame };
+        match port.checked_sub(self.guests.len()) {
+            Some(uplink) => {
+                let uplink = &mut self.uplinks[uplink];
+                std::iter::from_fn(|| uplink.take()).take(TAP_BURST_MAX).map(arrived).collect()
+            }
+            None => {
+                let tx = &mut self.guests[port].tx;
+                std::iter::from_fn(|| tx.take()).take(BURST_MAX).map(arrived).collect()
+            }
+        }
+    }
+}

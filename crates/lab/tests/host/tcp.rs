@@ -1,0 +1,72 @@
+//! Streams.
+
+use weir_policy::moderation::Kind;
+
+use super::*;
+
+/// A stream over a link of 1 Gbit/s with half a millisecond there and back.
+fn over_the_link(window: u32, queue_max: usize) -> Scenario {
+    let mut scenario = host(Kind::Immediate, vec![stream(PEER, B, window)]);
+    scenario.uplinks[0].bits_per_s = 1_000_000_000;
+    scenario.uplinks[0].delay_ns = 250_000;
+    scenario.uplinks[0].queue_max = queue_max;
+    (scenario.warm_up_ns, scenario.run_ns) = (100 * MS, 500 * MS);
+    scenario
+}
+
+/// What the link carries of frames of 1514 bytes (bytes a second).
+const LINK: f64 = 125e6 * 1_514.0 / (1_514.0 + 24.0);
+
+#[test]
+fn a_stream_with_a_wide_window_fills_the_link() {
+    let report = report(&over_the_link(200, 1_000));
+    about(report.per_s(report.loads[0].bytes), LINK, 0.01);
+    assert_eq!((report.loads[0].retransmits, report.drops.len()), (0, 0), "{report}");
+}
+
+#[test]
+fn a_stream_with_a_narrow_window_has_one_window_in_each_round() {
+    let mut scenario = over_the_link(10, 1_000);
+    // Too little for naps.
+    scenario.guests.iter_mut().for_each(|guest| guest.calls.latency_budget_ns = 20_000);
+    let report = report(&scenario);
+    // There and back, a segment and the next, with which it is acknowledged, and some 15 us of work.
+    let round_ns = 2.0 * 250_000.0 + 2.0 * 12_304.0 + 15_000.0;
+    about(report.per_s(report.loads[0].bytes), 10.0 * 1_514.0 * 1e9 / round_ns, 0.05);
+}
+
+#[test]
+fn losses_are_found_sent_again_and_leave_most_of_the_link() {
+    let report = report(&over_the_link(1_000, 60));
+    let (load, drops) = (&report.loads[0], &report.drops);
+    assert!(load.retransmits > 0 && !drops.is_empty(), "{report}");
+    // Each segment that was dropped went again; few others did.
+    let dropped: u64 = drops.iter().map(|(_, frames)| frames).sum();
+    assert!((dropped..=2 * dropped + 100).contains(&load.retransmits), "{report}");
+    assert!(report.per_s(load.bytes) > 0.75 * LINK, "{report}");
+}
+
+#[test]
+fn a_stream_goes_on_after_its_receiver_was_away() {
+    // Nothing gets through at first: the guest's thread has to wait for its CPU.
+    let mut scenario = over_the_link(50, 1_000);
+    scenario.guests[1].rx_ring = 16;
+    scenario.guests[1].cpus = vec![1];
+    scenario.guests[0].cpus = vec![1];
+    scenario.loads.push(datagrams(A, PEER, every(500)));
+    let report = report(&scenario);
+    assert!(report.loads[0].bytes > 1_000_000, "{report}");
+}
+
+#[test]
+fn auto_costs_a_stream_from_outside_no_more_than_a_twentieth() {
+    for window in [20, 200] {
+        let bytes = |kind| {
+            let mut scenario = host(kind, vec![stream(PEER, B, window)]);
+            (scenario.warm_up_ns, scenario.run_ns) = (300 * MS, 200 * MS);
+            report(&scenario).loads[0].bytes as f64
+        };
+        let (immediate, auto) = (bytes(Kind::Immediate), bytes(Kind::Auto));
+        assert!(auto > 0.95 * immediate, "{window} segments: {auto} bytes of {immediate}");
+    }
+}
