@@ -1,6 +1,9 @@
 //! What is to be run: plain data, checked before it runs.
 
-use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN, LATENCY_BUDGET_NS_MAX, PORTS_MAX, QUEUE_SIZE_MAX};
+use weir_limits::{
+    FRAME_LEN_MAX, FRAME_LEN_MIN, LAB_BITS_PER_S_MAX, LAB_CLIENTS_MAX, LAB_COST_MAX, LAB_NS_MAX,
+    LAB_QUEUE_MAX, LAB_WEIGHT_MAX, LATENCY_BUDGET_NS_MAX, PORTS_MAX, QUEUE_SIZE_MAX,
+};
 use weir_policy::moderation::Kind;
 
 use crate::cpus::Class;
@@ -184,7 +187,7 @@ pub struct OnOff {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// No CPUs, or too many.
-    #[error("the host has no CPUs, or more than {}", crate::topology::CPUS_MAX)]
+    #[error("the host has no CPUs, or more than {}", weir_limits::LAB_CPUS_MAX)]
     Cpus,
     /// No workers.
     #[error("there is no worker")]
@@ -254,13 +257,6 @@ fn within(
     Err(ScenarioError::Value { of: of.to_owned(), what, value, expected })
 }
 
-/// Longest time of anything in a scenario (ns): an hour.
-const TIME_NS_MAX: u64 = 3_600_000_000_000;
-/// Largest number in a profile: a second, where it is one of ns.
-const COST_MAX: u64 = 1_000_000_000;
-/// Fastest link (bits a second): 1 Tbit/s.
-const BITS_PER_S_MAX: u64 = 1_000_000_000_000;
-
 impl Scenario {
     /// Whether it can run.
     ///
@@ -274,12 +270,12 @@ impl Scenario {
         if self.guests.len() + self.uplinks.len() > PORTS_MAX {
             return Err(ScenarioError::Ports);
         }
-        within("the run", "`run_ns`", self.run_ns, 1..=TIME_NS_MAX)?;
-        within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=TIME_NS_MAX)?;
+        within("the run", "`run_ns`", self.run_ns, 1..=LAB_NS_MAX)?;
+        within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=LAB_NS_MAX)?;
         for (what, value) in self.profile.fields() {
             // Time passes with each slice and each burst, so that a run ends.
             let least = u64::from(matches!(what, "slice_ns" | "burst_ns" | "smt_permille"));
-            within("the profile", what, value, least..=COST_MAX)?;
+            within("the profile", what, value, least..=LAB_COST_MAX)?;
         }
         let workers = self.workers.iter().map(|worker| ("a worker", &worker.cpus, worker.class));
         let rivals = self.rivals.iter().map(|rival| ("a rival", &rival.cpus, rival.class));
@@ -289,7 +285,7 @@ impl Scenario {
                 return Err(ScenarioError::NoSuchCpu { thread: thread.to_owned(), cpu, cpus });
             }
             if let Class::Fair { weight } = class {
-                within(thread, "`weight`", weight.into(), 1..=1 << 20)?;
+                within(thread, "`weight`", weight.into(), 1..=LAB_WEIGHT_MAX.into())?;
             }
         }
         self.guests.iter().try_for_each(Guest::check)?;
@@ -324,19 +320,28 @@ impl Scenario {
                 draws("`bytes`", bytes)?;
                 draws("`gap`", gap)?;
                 if let Some(OnOff { on_ns, off_ns }) = on_off {
-                    within(&load.name, "`on_ns`", *on_ns, 1..=TIME_NS_MAX)?;
-                    within(&load.name, "`off_ns`", *off_ns, 0..=TIME_NS_MAX)?;
+                    within(&load.name, "`on_ns`", *on_ns, 1..=LAB_NS_MAX)?;
+                    within(&load.name, "`off_ns`", *off_ns, 0..=LAB_NS_MAX)?;
                 }
                 Ok(())
             }
-            LoadKind::Requests { outstanding, request_bytes, answer_bytes, serve_ns, .. } => {
-                within(&load.name, "`outstanding`", (*outstanding).into(), 1..=1 << 16)?;
-                within(&load.name, "`serve_ns`", *serve_ns, 0..=TIME_NS_MAX)?;
+            LoadKind::Requests { outstanding, request_bytes, answer_bytes, think, serve_ns } => {
+                // To think for no time at all makes sense.
+                if *think != Distribution::Constant(0) {
+                    draws("`think`", think)?;
+                }
+                within(
+                    &load.name,
+                    "`outstanding`",
+                    (*outstanding).into(),
+                    1..=LAB_CLIENTS_MAX.into(),
+                )?;
+                within(&load.name, "`serve_ns`", *serve_ns, 0..=LAB_NS_MAX)?;
                 frame("`request_bytes`", *request_bytes)?;
                 frame("`answer_bytes`", *answer_bytes)
             }
             LoadKind::Stream { segment_bytes, window } => {
-                within(&load.name, "`window`", (*window).into(), 1..=1 << 20)?;
+                within(&load.name, "`window`", (*window).into(), 1..=LAB_QUEUE_MAX.into())?;
                 frame("`segment_bytes`", *segment_bytes)
             }
         }
@@ -364,10 +369,11 @@ impl Guest {
             within(&self.name, what, size.into(), 2..=QUEUE_SIZE_MAX.into())?;
         }
         within(&self.name, "`buffer_bytes`", self.buffer_bytes.into(), 64..=u32::MAX.into())?;
+        within(&self.name, "`queue_max`", self.queue_max as u64, 0..=LAB_QUEUE_MAX.into())?;
         let budget_ns = self.calls.latency_budget_ns;
         within(&self.name, "`latency_budget_ns`", budget_ns, 0..=LATENCY_BUDGET_NS_MAX)?;
         match self.poll {
-            Some(poll) => within(&self.name, "`interval_ns`", poll.interval_ns, 1..=TIME_NS_MAX),
+            Some(poll) => within(&self.name, "`interval_ns`", poll.interval_ns, 1..=LAB_NS_MAX),
             None => Ok(()),
         }
     }
@@ -375,9 +381,10 @@ impl Guest {
 
 impl Uplink {
     fn check(&self) -> Result<(), ScenarioError> {
-        within(&self.name, "`bits_per_s`", self.bits_per_s, 1..=BITS_PER_S_MAX)?;
-        within(&self.name, "`delay_ns`", self.delay_ns, 0..=TIME_NS_MAX)?;
-        within(&self.name, "`hold_ns`", self.hold_ns, 0..=TIME_NS_MAX)?;
-        within(&self.name, "`ring`", self.ring as u64, 1..=1 << 20)
+        within(&self.name, "`bits_per_s`", self.bits_per_s, 1..=LAB_BITS_PER_S_MAX)?;
+        within(&self.name, "`delay_ns`", self.delay_ns, 0..=LAB_NS_MAX)?;
+        within(&self.name, "`hold_ns`", self.hold_ns, 0..=LAB_NS_MAX)?;
+        within(&self.name, "`queue_max`", self.queue_max as u64, 0..=LAB_QUEUE_MAX.into())?;
+        within(&self.name, "`ring`", self.ring as u64, 1..=LAB_QUEUE_MAX.into())
     }
 }

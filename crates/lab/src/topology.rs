@@ -1,10 +1,9 @@
 //! Which CPUs there are, and what they share.
 
+use weir_limits::LAB_CPUS_MAX;
+
 /// A logical CPU, as Linux numbers them: SMT siblings are neighbours here.
 pub type CpuId = usize;
-
-/// Most logical CPUs of a host.
-pub const CPUS_MAX: usize = 1024;
 
 /// A host's CPUs: so many sockets, each with so many last-level caches, and so on down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +35,14 @@ impl Topology {
         Self { sockets: 1, llcs_per_socket: 1, cores_per_llc: cores, threads_per_core: 1 }
     }
 
-    /// How many logical CPUs there are. `None`: none, or more than [`CPUS_MAX`].
+    /// How many logical CPUs there are. `None`: none, or more than [`LAB_CPUS_MAX`].
     pub fn cpus(&self) -> Option<usize> {
         let Self { sockets, llcs_per_socket, cores_per_llc, threads_per_core } = *self;
         sockets
             .checked_mul(llcs_per_socket)?
             .checked_mul(cores_per_llc)?
             .checked_mul(threads_per_core)
-            .filter(|cpus| (1..=CPUS_MAX).contains(cpus))
+            .filter(|cpus| (1..=LAB_CPUS_MAX).contains(cpus))
     }
 
     fn llc(&self, cpu: CpuId) -> usize {
@@ -73,10 +72,10 @@ impl Topology {
 
 /// CPUs of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CpuSet([u64; CPUS_MAX / 64]);
+pub(crate) struct CpuSet([u64; LAB_CPUS_MAX / 64]);
 
 impl CpuSet {
-    /// These; numbers from [`CPUS_MAX`] on are of no host.
+    /// These; numbers from [`LAB_CPUS_MAX`] on are of no host.
     pub(crate) fn new(cpus: &[CpuId]) -> Self {
         let mut set = Self::default();
         for cpu in cpus {
@@ -115,7 +114,7 @@ mod tests {
     #[test]
     fn a_host_has_some_cpus_and_not_too_many() {
         assert_eq!(Topology::flat(0).cpus(), None);
-        assert_eq!(Topology::flat(CPUS_MAX + 1).cpus(), None);
+        assert_eq!(Topology::flat(LAB_CPUS_MAX + 1).cpus(), None);
         let endless = Topology { sockets: usize::MAX, ..Topology::flat(2) };
         assert_eq!(endless.cpus(), None);
     }

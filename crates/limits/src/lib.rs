@@ -211,6 +211,21 @@ pub const SOCKET_PATH_LEN_MAX: usize = 107;
 /// Largest VLAN id a port may use (IEEE 802.1Q: 4095 is reserved).
 pub const VLAN_ID_MAX: u16 = 4094;
 
+/// Most logical CPUs of a host in the lab.
+pub const LAB_CPUS_MAX: usize = 1024;
+/// Longest run, wait or period in the lab (ns): an hour.
+pub const LAB_NS_MAX: u64 = 3_600_000_000_000;
+/// Largest cost in a profile of the lab, in its own unit: a second, where that is ns.
+pub const LAB_COST_MAX: u64 = 1_000_000_000;
+/// Fastest link in the lab (bits a second).
+pub const LAB_BITS_PER_S_MAX: u64 = 1_000_000_000_000;
+/// Largest weight of a thread in the lab, where 1024 is usual.
+pub const LAB_WEIGHT_MAX: u32 = 1 << 20;
+/// Most clients of one load in the lab.
+pub const LAB_CLIENTS_MAX: u32 = 1 << 16;
+/// Widest TCP window (segments) and longest queue before a link (frames) in the lab.
+pub const LAB_QUEUE_MAX: u32 = 1 << 20;
+
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
