@@ -7,6 +7,39 @@
 //! From below: [`calendar`] is time, [`random`] is chance, [`stats`] what is kept; [`cpus`] and [`link`] are
 //! what work and frames wait for (`tests/queueing.rs` holds them against queueing theory); `ring` is
 //! what lies between a guest and weir; [`host`] puts them together.
+//!
+//! ```
+//! use weir_lab::cpus::Class;
+//! use weir_lab::host::run;
+//! use weir_lab::profile::Profile;
+//! use weir_lab::random::Distribution;
+//! use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Worker};
+//! use weir_lab::topology::Topology;
+//! use weir_policy::moderation::Kind;
+//!
+//! let calls = Calls { kind: Kind::Auto, latency_budget_ns: 250_000, rx_ns: None, rx_frames: None };
+//! let (bytes, gap) = (Distribution::Constant(64), Distribution::Exponential { mean: 10_000 });
+//! let report = run(&Scenario {
+//!     seed: 1,
+//!     topology: Topology::flat(3),
+//!     profile: Profile::example(),
+//!     workers: vec![Worker { cpus: vec![0], class: Class::Realtime { priority: 1 } }],
+//!     guests: vec![Guest::new("web0", &[1], calls), Guest::new("db0", &[2], calls)],
+//!     uplinks: Vec::new(),
+//!     rivals: Vec::new(),
+//!     loads: vec![Load {
+//!         name: "datagrams".to_owned(),
+//!         from: Endpoint::Guest(0),
+//!         to: Endpoint::Guest(1),
+//!         kind: LoadKind::Datagrams { bytes, gap, on_off: None },
+//!     }],
+//!     warm_up_ns: 10_000_000,
+//!     run_ns: 50_000_000,
+//!     check_each_event: false,
+//! })?;
+//! assert!(report.guests[1].rx_calls < report.guests[1].received);
+//! # Ok::<(), weir_lab::host::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod calendar;

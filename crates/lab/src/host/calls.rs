@@ -94,11 +94,6 @@ impl RxCalls {
         }
     }
 
-    /// The latency budget (ns).
-    pub(super) fn budget_ns(&self) -> u64 {
-        self.budget_ns
-    }
-
     /// Buffers with frames that the guest has not been told of.
     fn buffers(&self) -> u32 {
         self.pending.map_or(0, |pending| pending.buffers)

@@ -19,6 +19,8 @@ mod worker;
 
 use std::collections::VecDeque;
 
+use weir_limits::LATENCY_BUDGET_NS_MAX;
+
 use self::guest::Guest;
 use self::loads::Load;
 use self::uplink::{Direction, Uplink};
@@ -100,6 +102,8 @@ struct Host<'s> {
     guests: Vec<Guest>,
     uplinks: Vec<Uplink>,
     loads: Vec<Load>,
+    /// The smallest latency budget (ns).
+    budget_ns: u64,
     /// By port: frames of its that wait for receivers that were full.
     waiting: Vec<VecDeque<Frame>>,
     dropped: [u64; DropReason::ALL.len()],
@@ -147,8 +151,10 @@ impl<'s> Host<'s> {
             let stream = 2 * at as u64; // two for each load
             Load::new(spec, [stream, stream + 1].map(|it| Random::stream(scenario.seed, it)))
         });
+        let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
         Self {
             scenario,
+            budget_ns: budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
             cpus,
             owners,

@@ -230,13 +230,11 @@ impl Host<'_> {
     }
 
     fn how_to_rest(&mut self, worker: usize, now_ns: u64) -> Rest {
-        let budgets = self.guests.iter().map(|guest| guest.rx_calls.budget_ns());
-        let budget_ns = budgets.min().unwrap_or(weir_limits::LATENCY_BUDGET_NS_MAX);
         let Worker { warm, pace, stalled, .. } = &mut self.workers[worker];
         if warm.is_empty() {
             return Rest::Sleep;
         }
-        match pace.rest(now_ns, budget_ns) {
+        match pace.rest(now_ns, self.budget_ns) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }

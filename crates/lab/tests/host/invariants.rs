@@ -2,8 +2,10 @@
 
 use weir_lab::cpus::Class;
 use weir_lab::host::{Error, run};
-use weir_lab::random::Distribution;
-use weir_lab::scenario::{Load, LoadKind, OnOff, Rival, Scenario, ScenarioError, Worker};
+use weir_lab::random::{Distribution, Random};
+use weir_lab::scenario::{
+    GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, ScenarioError, Worker,
+};
 use weir_lab::topology::Topology;
 use weir_policy::moderation::Kind;
 
@@ -50,6 +52,44 @@ fn no_frame_is_lost_no_flow_reordered_and_no_hold_too_long_under_any_policy() {
             let report = report(&crowded(kind, seed));
             let received: u64 = report.loads.iter().map(|load| load.received).sum();
             assert!(received > 1_000 && !report.drops.is_empty(), "{report}");
+        }
+    }
+}
+
+/// A host like that of [`crowded`], changed by chance.
+fn random(seed: u64) -> Scenario {
+    let mut random = Random::stream(seed, u64::MAX);
+    let mut scenario = crowded(Kind::Auto, seed);
+    for guest in &mut scenario.guests {
+        guest.rx_ring = 2 << random.below(9);
+        guest.tx_ring = 2 << random.below(9);
+        guest.buffer_bytes = 256 << random.below(9);
+        guest.queue_max = random.below(100) as usize;
+        guest.calls.kind = Kind::ALL[random.below(Kind::ALL.len() as u64) as usize];
+        guest.calls.latency_budget_ns = random.below(2 * MS);
+        guest.calls.rx_ns = (random.below(2) == 0).then(|| random.below(MS));
+        guest.calls.rx_frames = (random.below(3) == 0).then(|| 1 + random.below(64) as u32);
+        let poll = GuestPoll { interval_ns: 1 + random.below(MS), empty_polls: 2 };
+        guest.poll = (random.below(3) == 0).then_some(poll);
+    }
+    let uplink = &mut scenario.uplinks[0];
+    uplink.hold_ns = random.below(2) * random.below(500_000);
+    (uplink.ring, uplink.queue_max) = (1 + random.below(300) as usize, random.below(50) as usize);
+    scenario.profile.uplink_take_ns = random.below(3_000);
+    scenario.profile.receive_ns = random.below(3_000);
+    scenario.profile.timer_late_ns = random.below(300_000);
+    scenario.rivals.truncate(random.below(3) as usize);
+    scenario.workers.truncate(1 + random.below(2) as usize);
+    scenario.loads.retain(|_| random.below(3) > 0);
+    (scenario.warm_up_ns, scenario.run_ns) = (random.below(MS), 10 * MS);
+    scenario
+}
+
+#[test]
+fn hosts_by_chance_keep_every_invariant() {
+    for seed in 0..200 {
+        if let Err(error) = run(&random(seed)) {
+            panic!("seed {seed}: {error}");
         }
     }
 }
