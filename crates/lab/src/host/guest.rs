@@ -2,7 +2,7 @@
 //!
 //! The vCPU does one thing at a time: interrupts first, then the driver's poll of up to 64 frames, then the
 //! programs; after a full poll the programs have a turn (Linux: `ksoftirqd`). An interrupt waits for what is
-//! being done, a microsecond or less.
+//! being done, some microseconds at most.
 
 use std::collections::VecDeque;
 
@@ -17,6 +17,8 @@ use crate::scenario;
 use crate::stats::{Level, Times};
 use crate::topology::{CpuId, Distance};
 
+/// So much of a program's work (ns) is done at a time, with interrupts between.
+const STEP_NS: u64 = 5_000;
 /// Frames that one poll takes (Linux: `NAPI_POLL_WEIGHT`).
 const POLL_FRAMES: u32 = 64;
 
@@ -193,7 +195,7 @@ impl Host<'_> {
             Job::Program(Program::Send(frame)) => {
                 profile.send_ns + bytes_ns(frame.bytes, profile.send_ps_per_byte)
             }
-            Job::Program(Program::Serve(serve_ns, _)) => *serve_ns,
+            Job::Program(Program::Serve(serve_ns, _)) => (*serve_ns).min(STEP_NS),
         }
     }
 
@@ -231,7 +233,13 @@ impl Host<'_> {
             Job::Receive => self.receive(guest),
             Job::PollEnd => self.poll_end(guest),
             Job::Program(Program::Send(frame)) => self.transmit(guest, frame),
-            Job::Program(Program::Serve(_, frame)) => self.write(frame),
+            Job::Program(Program::Serve(serve_ns, frame)) => match serve_ns.checked_sub(STEP_NS) {
+                None | Some(0) => self.write(frame),
+                Some(left_ns) => {
+                    let rest = Program::Serve(left_ns, frame);
+                    self.guests[guest].programs.push_front(rest);
+                }
+            },
         }
         let thread = self.guests[guest].thread;
         let next = self.guests[guest].choose();

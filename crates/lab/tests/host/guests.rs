@@ -83,6 +83,20 @@ fn requests_that_wait_for_answers_are_not_slowed_down_by_auto() {
 }
 
 #[test]
+fn a_program_at_work_does_not_keep_frames_from_the_stack() {
+    let mut scenario =
+        host(Kind::Immediate, vec![datagrams(PEER, B, every(100_000)), requests(PEER, B, 1)]);
+    if let LoadKind::Requests { serve_ns, .. } = &mut scenario.loads[1].kind {
+        *serve_ns = MS;
+    }
+    let report = report(&scenario);
+    assert!(report.loads[0].latency.max_ns() < 50_000, "{report}");
+    // The request takes its millisecond, and what the interrupts take of that time.
+    let answered_ns = report.loads[1].latency.mean_ns();
+    assert!((1.0..1.2).contains(&(answered_ns / MS as f64)), "{answered_ns} ns");
+}
+
+#[test]
 fn auto_saves_calls_where_nobody_waits() {
     let calls = |kind| {
         let mut scenario = host(kind, vec![datagrams(PEER, B, every(5_000))]);
