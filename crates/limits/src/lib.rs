@@ -69,6 +69,18 @@ pub const STEERING_FLOWS_MAX: usize = 1024;
 /// (Linux `tun`: `TUN_FLOW_EXPIRE`).
 pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 
+/// Most filter rules of one port, both directions.
+pub const FILTER_RULES_MAX: usize = 32;
+/// Longest filter expression (bytes).
+pub const FILTER_EXPRESSION_LEN_MAX: usize = 1024;
+/// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all those of one
+/// port and direction: a packet costs at most so many.
+pub const FILTER_INSTRUCTIONS_MAX: usize = 4096;
+/// Words of scratch memory that a filter program has (Linux and libpcap: `BPF_MEMWORDS`).
+pub const FILTER_MEMORY_WORDS: usize = 16;
+/// Bytes of a frame's front that a filter can see: one with an MTU of 1500 whole.
+pub const FILTER_WINDOW_LEN: usize = 2048;
+
 /// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
 pub const PARKED_MAX: usize = 128;
 /// How long such a frame may wait before it is dropped.
@@ -239,6 +251,8 @@ const _: () = {
     assert!(GRO_LEN_MAX + 4 < FRAME_LEN_MAX && BURST_MAX <= GSO_SEGMENTS_MAX as usize);
     assert!(CONTAINER_BYTES_DEFAULT as usize <= CONTAINER_LEN_MAX / 2);
     assert!(PARKED_MAX >= BURST_MAX);
+    assert!(FILTER_WINDOW_LEN > HEAD_LEN && FILTER_RULES_MAX < u8::MAX as usize);
+    assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
     assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);

@@ -1,0 +1,25 @@
+//! Packet filters: tcpdump's expressions, compiled by libpcap to classic BPF (McCanne & Jacobson
+//! 1993), checked once and run by an interpreter of weir's own.
+//!
+//! | file | what |
+//! |---|---|
+//! | `instruction.rs` | an instruction as libpcap writes it |
+//! | `op.rs` | the same, checked and taken apart |
+//! | `program.rs` | from expression to program: compile and validate |
+//! | `run.rs` | the interpreter |
+//!
+//! Running a [`Program`] cannot fail and cannot loop: jumps go forward and end inside, every
+//! load is checked against the bytes that are there.
+#![forbid(unsafe_code)]
+
+mod instruction;
+mod op;
+mod program;
+mod run;
+
+pub use instruction::Instruction;
+pub use program::{CompileError, Fault, InvalidProgram, Program};
+pub use run::Outcome;
+
+#[cfg(test)]
+mod tests;

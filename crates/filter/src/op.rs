@@ -1,0 +1,220 @@
+//! An instruction, checked and taken apart: eight bytes, one `match` away from being done.
+
+use weir_limits::FILTER_MEMORY_WORDS;
+
+use crate::instruction::*;
+use crate::program::Fault;
+
+/// An arithmetic operation on the register A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alu {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Mod,
+    Or,
+    And,
+    Xor,
+    Lsh,
+    Rsh,
+}
+
+/// What a jump compares the register A with its operand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    Eq,
+    Gt,
+    Ge,
+    Set,
+}
+
+/// What the interpreter does. Jumps say how many operations they pass over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// A = packet at an offset.
+    LoadWord(u32),
+    LoadHalf(u32),
+    LoadByte(u32),
+    /// A = packet at X and an offset.
+    LoadWordAtX(u32),
+    LoadHalfAtX(u32),
+    LoadByteAtX(u32),
+    LoadConstant(u32),
+    LoadMemory(u8),
+    LoadLen,
+    LoadXConstant(u32),
+    LoadXMemory(u8),
+    LoadXLen,
+    /// X = the length of an IPv4 header, from its first byte at an offset.
+    LoadXHeaderLen(u32),
+    Store(u8),
+    StoreX(u8),
+    Alu(Alu, u32),
+    AluX(Alu),
+    Negate,
+    Jump(u32),
+    JumpEq {
+        t: u8,
+        f: u8,
+        k: u32,
+    },
+    JumpIf {
+        test: Test,
+        t: u8,
+        f: u8,
+        k: u32,
+    },
+    JumpIfX {
+        test: Test,
+        t: u8,
+        f: u8,
+    },
+    Return(bool),
+    ReturnA,
+    AToX,
+    XToA,
+}
+
+const _: () = assert!(size_of::<Op>() == 8);
+
+impl Op {
+    /// The operation of `instruction`; where its jumps go is not checked here.
+    pub(crate) fn decode(instruction: Instruction) -> Result<Self, Fault> {
+        let Instruction { code, jt: t, jf: f, k } = instruction;
+        let opcode = Fault::Opcode(code);
+        Ok(match code & 0x07 {
+            LD => match code & !0x07 {
+                mode if mode == W | ABS => Self::LoadWord(offset(k)?),
+                mode if mode == H | ABS => Self::LoadHalf(offset(k)?),
+                mode if mode == B | ABS => Self::LoadByte(offset(k)?),
+                mode if mode == W | IND => Self::LoadWordAtX(k),
+                mode if mode == H | IND => Self::LoadHalfAtX(k),
+                mode if mode == B | IND => Self::LoadByteAtX(k),
+                IMM => Self::LoadConstant(k),
+                MEM => Self::LoadMemory(memory(k)?),
+                LEN => Self::LoadLen,
+                _ => return Err(opcode),
+            },
+            LDX => match code & !0x07 {
+                mode if mode == B | MSH => Self::LoadXHeaderLen(k),
+                IMM => Self::LoadXConstant(k),
+                MEM => Self::LoadXMemory(memory(k)?),
+                LEN => Self::LoadXLen,
+                _ => return Err(opcode),
+            },
+            ST if code == ST => Self::Store(memory(k)?),
+            STX if code == STX => Self::StoreX(memory(k)?),
+            ALU if code == ALU | NEG => Self::Negate,
+            ALU => {
+                let alu = Alu::decode(code & !(0x07 | X)).ok_or(opcode)?;
+                match code & X {
+                    K => Self::Alu(alu, alu.operand(k)?),
+                    _ => Self::AluX(alu),
+                }
+            }
+            JMP if code == JMP | JA => Self::Jump(k),
+            JMP => match (Test::decode(code & !(0x07 | X)).ok_or(opcode)?, code & X) {
+                (Test::Eq, K) => Self::JumpEq { t, f, k },
+                (test, K) => Self::JumpIf { test, t, f, k },
+                (test, _) => Self::JumpIfX { test, t, f },
+            },
+            RET if code == RET | K => Self::Return(k != 0),
+            RET if code == RET | A => Self::ReturnA,
+            MISC if code == MISC | TAX => Self::AToX,
+            MISC if code == MISC | TXA => Self::XToA,
+            _ => return Err(opcode),
+        })
+    }
+
+    /// The farthest that it jumps; `None` where it goes no further at all.
+    pub(crate) fn reach(self) -> Option<u32> {
+        match self {
+            Self::Jump(k) => Some(k),
+            Self::JumpEq { t, f, .. } | Self::JumpIf { t, f, .. } | Self::JumpIfX { t, f, .. } => {
+                Some(t.max(f).into())
+            }
+            Self::Return(_) | Self::ReturnA => None,
+            _ => Some(0),
+        }
+    }
+}
+
+/// Linux answers loads at negative offsets (`SKF_AD_OFF`) with what it knows of a packet beside its
+/// bytes: `inbound` is made of one.
+fn offset(k: u32) -> Result<u32, Fault> {
+    if i32::try_from(k).is_ok() { Ok(k) } else { Err(Fault::Ancillary) }
+}
+
+fn memory(k: u32) -> Result<u8, Fault> {
+    match u8::try_from(k) {
+        Ok(word) if usize::from(word) < FILTER_MEMORY_WORDS => Ok(word),
+        _ => Err(Fault::Memory(k)),
+    }
+}
+
+impl Alu {
+    fn decode(operation: u16) -> Option<Self> {
+        Some(match operation {
+            ADD => Self::Add,
+            SUB => Self::Sub,
+            MUL => Self::Mul,
+            DIV => Self::Div,
+            MOD => Self::Mod,
+            OR => Self::Or,
+            AND => Self::And,
+            XOR => Self::Xor,
+            LSH => Self::Lsh,
+            RSH => Self::Rsh,
+            _ => return None,
+        })
+    }
+
+    /// The constant `k`, if the operation is defined for it.
+    fn operand(self, k: u32) -> Result<u32, Fault> {
+        match self {
+            Self::Div | Self::Mod if k == 0 => Err(Fault::DivisionByZero),
+            Self::Lsh | Self::Rsh if k >= u32::BITS => Err(Fault::Shift(k)),
+            _ => Ok(k),
+        }
+    }
+
+    /// The result; `None` for a division by zero.
+    #[inline]
+    pub(crate) fn apply(self, a: u32, b: u32) -> Option<u32> {
+        Some(match self {
+            Self::Add => a.wrapping_add(b),
+            Self::Sub => a.wrapping_sub(b),
+            Self::Mul => a.wrapping_mul(b),
+            Self::Div => a.checked_div(b)?,
+            Self::Mod => a.checked_rem(b)?,
+            Self::Or => a | b,
+            Self::And => a & b,
+            Self::Xor => a ^ b,
+            Self::Lsh => a.checked_shl(b).unwrap_or(0),
+            Self::Rsh => a.checked_shr(b).unwrap_or(0),
+        })
+    }
+}
+
+impl Test {
+    fn decode(condition: u16) -> Option<Self> {
+        Some(match condition {
+            JEQ => Self::Eq,
+            JGT => Self::Gt,
+            JGE => Self::Ge,
+            JSET => Self::Set,
+            _ => return None,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn holds(self, a: u32, b: u32) -> bool {
+        match self {
+            Self::Eq => a == b,
+            Self::Gt => a > b,
+            Self::Ge => a >= b,
+            Self::Set => a & b != 0,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! From an expression to a program that can be run on anything.
+
+use std::fmt;
+
+use pcap::{Capture, Linktype};
+use weir_limits::{FILTER_EXPRESSION_LEN_MAX, FILTER_INSTRUCTIONS_MAX};
+
+use crate::instruction::Instruction;
+use crate::op::Op;
+
+/// A filter, checked: it ends whatever the packet is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub(crate) ops: Box<[Op]>,
+}
+
+/// Why an expression is no filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// It is longer than any that weir takes.
+    #[error("an expression of {len} bytes; at most {FILTER_EXPRESSION_LEN_MAX}")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// libpcap does not understand it.
+    #[error("{0}")]
+    Expression(String),
+    /// libpcap made of it what weir does not run.
+    #[error("libpcap made a program of it that weir does not run: {0}")]
+    Program(#[from] InvalidProgram),
+}
+
+/// Why instructions are no program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidProgram {
+    /// None, or more than weir takes.
+    #[error("{len} instructions; 1 to {FILTER_INSTRUCTIONS_MAX}")]
+    Length {
+        /// How many.
+        len: usize,
+    },
+    /// One of them is bad.
+    #[error("instruction {at}: {fault}")]
+    Instruction {
+        /// Its number, from 0.
+        at: usize,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// They do not end with one that returns.
+    #[error("it does not end with `ret`")]
+    NoReturn,
+}
+
+/// What is wrong with an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No such operation in classic BPF.
+    Opcode(u16),
+    /// It asks for what only a kernel's capture knows.
+    Ancillary,
+    /// There is no such word of memory.
+    Memory(u32),
+    /// A constant that nothing can be divided by.
+    DivisionByZero,
+    /// More bits than the register has.
+    Shift(u32),
+    /// It jumps out of the program, or back.
+    Jump,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opcode(code) => write!(f, "unknown opcode {code:#x}"),
+            Self::Ancillary => f.write_str("asks for what is not in the packet"),
+            Self::Memory(word) => write!(f, "no word {word} of memory"),
+            Self::DivisionByZero => f.write_str("division by zero"),
+            Self::Shift(bits) => write!(f, "shift by {bits} bits"),
+            Self::Jump => f.write_str("jump back, or out of the program"),
+        }
+    }
+}
+
+impl Program {
+    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty
+    /// expression matches all.
+    ///
+    /// A name of a host in it is looked up now, which may take as long as the resolver does.
+    ///
+    /// # Errors
+    /// [`CompileError`], with libpcap's own words where it has some.
+    pub fn compile(expression: &str) -> Result<Self, CompileError> {
+        if expression.len() > FILTER_EXPRESSION_LEN_MAX {
+            return Err(CompileError::TooLong { len: expression.len() });
+        }
+        let refused = |error: pcap::Error| {
+            CompileError::Expression(match error {
+                pcap::Error::PcapError(words) => words,
+                other => other.to_string(),
+            })
+        };
+        let capture = Capture::dead(Linktype::ETHERNET).map_err(refused)?;
+        let compiled = capture.compile(expression, true).map_err(refused)?;
+        // Its text is all that the crate shows of an instruction.
+        let shown = compiled.get_instructions().iter().map(ToString::to_string);
+        let instructions: Option<Vec<_>> = shown.map(|text| Instruction::read(&text)).collect();
+        let unreadable = || CompileError::Expression("its program cannot be read".into());
+        let instructions = instructions.ok_or_else(unreadable)?;
+        Ok(Self::new(&instructions)?)
+    }
+
+    /// Checks instructions: each is known, jumps forward and within, names memory that is there,
+    /// and divides by no zero; the last returns.
+    ///
+    /// # Errors
+    /// [`InvalidProgram`]
+    pub fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
+        let len = instructions.len();
+        if !(1..=FILTER_INSTRUCTIONS_MAX).contains(&len) {
+            return Err(InvalidProgram::Length { len });
+        }
+        let mut ops = Vec::with_capacity(len);
+        for (at, instruction) in instructions.iter().enumerate() {
+            let bad = |fault| InvalidProgram::Instruction { at, fault };
+            let op = Op::decode(*instruction).map_err(bad)?;
+            let after = (len - at - 1) as u64;
+            match op.reach() {
+                // The last one cannot go on.
+                Some(0) if after == 0 => return Err(InvalidProgram::NoReturn),
+                Some(reach) if u64::from(reach) >= after => return Err(bad(Fault::Jump)),
+                _ => ops.push(op),
+            }
+        }
+        Ok(Self { ops: ops.into() })
+    }
+
+    /// How many instructions it has: a packet costs at most so many.
+    #[expect(clippy::len_without_is_empty, reason = "a program is never empty")]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+}
