@@ -103,6 +103,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
         kind: UplinkKind::Tap { interface: args.tap.clone(), queues: args.queues },
         vlan: VlanMode::Unset,
         mtu: None,
+        filter: Vec::new(),
     })?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;

@@ -15,6 +15,7 @@ use weir_limits::WORKERS_MAX;
 
 use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved};
+use crate::filter::PortRules;
 use crate::poller::{QueueRef, Watch};
 use crate::port::Port;
 use crate::shared::{Shared, WorkerHandle};
@@ -113,8 +114,7 @@ impl Engine {
         let id = self.shared.fabric.add_port(config)?;
         let counters = Arc::new(PortCounters::default());
         let port = make(id, Arc::clone(&counters));
-        let pairs = Arc::default();
-        let slot = Slot { port: Arc::clone(&port) as Arc<dyn Port>, counters, pairs };
+        let slot = Slot::new(Arc::clone(&port) as Arc<dyn Port>, counters);
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if ports.len() <= id.index() {
@@ -139,6 +139,18 @@ impl Engine {
         }
         // A port that is not there was removed before: the same end.
         let _ = self.shared.fabric.remove_port(id);
+    }
+
+    /// Replaces a port's filters at once: each burst meets all of the old ones or all of the new ones.
+    /// Nothing happens if there is no such port.
+    pub fn set_rules(&self, id: PortId, rules: &PortRules) {
+        self.shared.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                slot.rules = rules.clone();
+            }
+            ports
+        });
     }
 
     /// Watches `kick` for a queue of a port, until the result is dropped.

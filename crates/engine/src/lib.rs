@@ -9,6 +9,7 @@
 //! | `port.rs` | what the engine asks of a port |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
+//! | `filter.rs` | which frames a port may send and receive |
 //! | `flow.rs` | the hash by which flows find their queue |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
@@ -29,6 +30,7 @@ mod crew;
 mod dispatcher;
 pub mod egress;
 mod engine;
+pub mod filter;
 mod flow;
 pub mod gro;
 mod poller;

@@ -17,6 +17,8 @@ pub enum DropReason {
     FrameTooLong,
     /// A GSO frame whose headers weir cannot follow; counted at the sender.
     GsoHeaders,
+    /// A filter of the sender's; counted at the sender.
+    FilteredTx,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
     /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
@@ -27,6 +29,8 @@ pub enum DropReason {
     TxStopped,
     /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
     RxNotReady,
+    /// A filter of the receiver's.
+    FilteredRx,
     /// The receiver had no buffers, and the frame could not wait.
     RxRingFull,
     /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
@@ -40,14 +44,16 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 12] = [
+    const OWN: [Self; 14] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
+        Self::FilteredTx,
         Self::TxDisabled,
         Self::RxWaitedTooLong,
         Self::TxStopped,
         Self::RxNotReady,
+        Self::FilteredRx,
         Self::RxRingFull,
         Self::RxBufferTooSmall,
         Self::OffloadUnsupported,
@@ -78,6 +84,8 @@ impl DropReason {
             Self::FrameTooShort => "frame_too_short",
             Self::FrameTooLong => "frame_too_long",
             Self::GsoHeaders => "gso_headers",
+            Self::FilteredTx => "filtered_tx",
+            Self::FilteredRx => "filtered_rx",
             Self::TxDisabled => "tx_disabled",
             Self::TxStopped => "tx_stopped",
             Self::RxNotReady => "rx_not_ready",

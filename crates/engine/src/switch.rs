@@ -8,6 +8,7 @@ use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
 use crate::crew::Pairs;
+use crate::filter::{PortRules, Window};
 use crate::flow::symmetric_hash;
 use crate::port::{Outgoing, Port, Side};
 use crate::stages::{self, Stage};
@@ -22,6 +23,15 @@ pub struct Slot {
     pub counters: Arc<PortCounters>,
     /// Which workers have its queues.
     pub pairs: Arc<Pairs>,
+    /// Which frames it may send and receive.
+    pub rules: PortRules,
+}
+
+impl Slot {
+    /// A port without filters.
+    pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
+        Self { port, counters, pairs: Arc::default(), rules: PortRules::default() }
+    }
 }
 
 /// All ports, by number. Replaced as a whole; workers hold a snapshot for one round.
@@ -63,6 +73,24 @@ impl List {
         self.unicast |= u64::from(unicast) << self.frames.len();
         self.frames.push(outgoing);
     }
+
+    /// Takes those frames out that `refused` has a bit for, by their index in the burst.
+    fn leave_out(&mut self, refused: u64) {
+        if refused == 0 {
+            return;
+        }
+        let (mut place, mut kept, mut unicast) = (0, 0, 0);
+        self.frames.retain(|outgoing| {
+            let keep = refused >> outgoing.frame & 1 == 0;
+            if keep {
+                unicast |= (self.unicast >> place & 1) << kept;
+                kept += 1;
+            }
+            place += 1;
+            keep
+        });
+        self.unicast = unicast;
+    }
 }
 
 /// The lists of one burst, kept between bursts: the loop allocates only until it has seen its
@@ -72,6 +100,7 @@ pub struct Forwarder {
     used: usize,
     /// Which list a (port, queue) has in this burst.
     list_of: Box<[u16]>,
+    window: Window,
     /// Deadlines that came up; the worker takes them.
     pub holds: Vec<Hold>,
     /// A receiver that frames were parked for has buffers already: the worker tries them again.
@@ -87,6 +116,7 @@ impl Default for Forwarder {
             lists: Vec::new(),
             used: 0,
             list_of: vec![NO_LIST; PORTS_MAX * QUEUE_PAIRS_MAX].into(),
+            window: Window::default(),
             holds: Vec::new(),
             retry: false,
         }
@@ -128,8 +158,14 @@ impl Forwarder {
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        let rules = slot(ingress.ports, ingress.port).and_then(|slot| slot.rules.tx.as_deref());
+        let verdicts = rules.map(|rules| rules.judge_sent(burst, &mut self.window));
+        let refused = verdicts.as_ref().map_or(0, |verdicts| verdicts.refused);
         let mut run: Option<Run> = None;
         for index in 0..burst.frames().len() {
+            if refused >> index & 1 != 0 {
+                continue;
+            }
             let frame = &burst.frames()[index];
             let (addresses, vlan) = (frame.head.addresses(), frame.tag);
             let frame = index as u16; // a burst is short
@@ -148,6 +184,12 @@ impl Forwarder {
             self.serve(&ingress, burst, list);
         }
         self.used = 0;
+        if let Some(verdicts) = verdicts {
+            let filtered = u64::from(refused.count_ones());
+            ingress.counters.dropped(DropReason::FilteredTx, filtered);
+            let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
+            verdicts.settle(burst, waiting);
+        }
     }
 
     /// Takes one frame where it belongs. Says into which list, with which tag, if that holds for all
@@ -234,24 +276,39 @@ impl Forwarder {
     }
 
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
-        let list = &self.lists[index];
+        let list = &mut self.lists[index];
         self.list_of[list.port.index() * QUEUE_PAIRS_MAX + list.queue % QUEUE_PAIRS_MAX] = NO_LIST;
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };
+        let verdicts = slot.rules.rx.as_deref().map(|rules| {
+            let verdicts = rules.judge_received(&list.frames, burst, &mut self.window);
+            list.leave_out(verdicts.refused);
+            slot.counters.dropped(DropReason::FilteredRx, verdicts.refused.count_ones().into());
+            verdicts
+        });
+        if list.frames.is_empty() {
+            return;
+        }
         let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
             let (port, queue) = (list.port, list.queue);
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
         }
+        let mut waiting = 0;
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
             if done.ahead & 1 << i != 0 {
                 continue;
             }
             let may_wait = done.worth_waiting && list.unicast & 1 << i != 0;
-            if !may_wait || !burst.park(outgoing.frame, list.port) {
+            if may_wait && burst.park(outgoing.frame, list.port) {
+                waiting |= 1 << outgoing.frame;
+            } else {
                 slot.counters.dropped(DropReason::RxRingFull, 1);
             }
+        }
+        if let Some(verdicts) = verdicts {
+            verdicts.settle(burst, waiting);
         }
         self.retry |= done.again;
     }

@@ -280,7 +280,7 @@ fn naps_are_within_the_budget_of_whoever_may_receive() {
         let mut port = FakePort::new(PortId::new(id).unwrap());
         port.budget_ns = budget_ns;
         port.rx_queues = AtomicUsize::new(rx_queues);
-        Some(Slot { port: Arc::new(port), counters: Arc::default(), pairs: Arc::default() })
+        Some(Slot::new(Arc::new(port), Arc::default()))
     };
     let shared = Arc::new(Shared::new(Options::default()).unwrap());
     let handle = Arc::new(WorkerHandle::new().unwrap());
@@ -544,3 +544,5 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
     }
     assert!(workers().iter().all(|worker| *worker == workers()[0]), "{:?}", engine.moved());
 }
+
+mod filter;

@@ -160,7 +160,7 @@ impl Rig {
             thread::yield_now();
         }
         let counters = Arc::new(PortCounters::default());
-        self.ports.push(Some(Slot { port, counters, pairs: Arc::default() }));
+        self.ports.push(Some(Slot::new(port, counters)));
         Ok(Guest { pair, _vif: vif })
     }
 

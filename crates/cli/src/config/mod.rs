@@ -21,6 +21,7 @@
 //! * [`error`]: problems as diagnostics that show the line.
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
+//! * [`filter`]: which frames a port may send and receive.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 
 pub mod error;
+pub mod filter;
 mod moderation;
 mod parse;
 mod placement;
@@ -45,13 +47,14 @@ pub mod values;
 mod tests;
 
 pub use error::{ConfigError, Problem};
+pub use filter::FilterRule;
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;
 pub use settings::{Change, Setting, VifChanges};
 pub use values::{
-    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PlacementMode, PortName, QueuePairs,
-    Realization, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid,
-    VlanMode, WorkerCount, Workers,
+    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode, SocketPath,
+    SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -94,6 +97,8 @@ pub struct UplinkConfig {
     pub vlan: VlanMode,
     /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
+    /// Which frames it may send and receive.
+    pub filter: Vec<FilterRule>,
 }
 
 /// What stands behind an uplink.
@@ -185,6 +190,9 @@ pub struct VifConfig {
     /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
     /// [`VifConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
+    /// Which frames it may send and receive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<FilterRule>,
 }
 
 impl VifConfig {
@@ -208,6 +216,7 @@ impl VifConfig {
             mac_check: Self::MAC_CHECK_DEFAULT,
             vlan: VlanMode::Unset,
             mtu: None,
+            filter: Vec::new(),
         }
     }
 

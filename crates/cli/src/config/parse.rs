@@ -11,6 +11,7 @@ use toml::de::DeTable;
 use weir_limits as limits;
 
 use super::error::{Problem, count};
+use super::filter;
 use super::section::{KindOfUplink, Located, Section};
 use super::values::{
     Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs,
@@ -172,6 +173,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     let queues = section.take_or("queues", QueuePairs::default(), problems);
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
+    let filter = filter::rules(&mut section, problems);
     let header = section.span.clone();
     section.finish(problems);
 
@@ -182,7 +184,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
         KindOfUplink::AfXdp => UplinkKind::AfXdp { interface, queues },
     };
     Some(Placed {
-        port: UplinkConfig { name: name?, kind, vlan, mtu },
+        port: UplinkConfig { name: name?, kind, vlan, mtu, filter },
         header,
         resource: span,
         mac: None,
@@ -211,6 +213,7 @@ fn vif(
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
+    let filter = filter::rules(&mut section, problems);
     let header = section.span.clone();
     section.finish(problems);
 
@@ -231,6 +234,7 @@ fn vif(
         mac_check,
         vlan,
         mtu,
+        filter,
     };
     // Of one that is added to a running switch, the switch knows its own budget better.
     let budget = port.latency_budget.or(default_budget).unwrap_or(LatencyBudget::MAX);

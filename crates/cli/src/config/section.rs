@@ -7,12 +7,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::Problem;
+use super::filter::Expression;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    Execution, InterfaceName, LatencyBudget, MacAddress, Mtu, PlacementMode, PortName, QueuePairs,
-    Realization, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid,
-    WorkerCount, Workers,
+    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode, SocketPath,
+    SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -120,6 +121,50 @@ impl<'t> Section<'t> {
         sections
     }
 
+    /// The tables in the array `key`, in the order of the text: each `[[vif.a.filter]]` for `filter`.
+    pub fn tables(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> Vec<Section<'t>> {
+        let title = format!("{}.{key}", self.title);
+        let Some(value) = self.raw(key) else {
+            return Vec::new();
+        };
+        let not_tables = |value: &Spanned<DeValue<'_>>| {
+            Problem::new(format!("`{title}` is not a list of tables"))
+                .label(value.span(), format!("a {}", value.get_ref().type_str()))
+                .help(format!("write the header [[{title}]] and its keys below, again for each"))
+        };
+        let DeValue::Array(values) = value.get_ref() else {
+            problems.push(not_tables(value));
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for value in values {
+            match value.get_ref() {
+                DeValue::Table(table) => {
+                    sections.push(Section::new(title.clone(), value.span(), table));
+                }
+                _ => problems.push(not_tables(value)),
+            }
+        }
+        sections
+    }
+
+    /// As [`Section::take`], for a key that must be there.
+    pub fn require<T: FromToml>(
+        &mut self,
+        key: &'static str,
+        help: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<T> {
+        if self.raw(key).is_none() {
+            problems.push(
+                Problem::new(format!("`{}` has no `{key}`", self.title))
+                    .label(self.span.clone(), format!("needs `{key}`"))
+                    .help(help),
+            );
+        }
+        self.take(key, problems).map(Located::into_value)
+    }
+
     /// The table `key`, if it is there.
     pub fn subtable(
         &mut self,
@@ -222,6 +267,9 @@ from_toml_string! {
     Execution = "\"tasklet\", \"threads\" or \"rt-threads\"";
     Realization = "\"adaptive\", \"shared\" or \"dedicated\"";
     PlacementMode = "\"off\", \"static\" or \"dynamic\"";
+    Direction = "\"tx\" or \"rx\"";
+    FilterAction = "\"accept\" or \"drop\"";
+    Expression = "an expression in quotes, such as \"tcp port 80\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
 }
 

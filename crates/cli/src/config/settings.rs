@@ -192,6 +192,13 @@ impl VifChanges {
                 );
             }
         }
+        if let Some(span) = section.refuse("filter") {
+            problems.push(
+                Problem::new("filters have a command of their own")
+                    .label(span, "not a setting")
+                    .help(format!("`weir filter set {name} RULE...`, such as \"tx drop port 25\"")),
+            );
+        }
         section.finish(problems);
         Self { latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan }
     }

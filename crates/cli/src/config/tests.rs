@@ -78,6 +78,11 @@ fn every_key_is_read() {
         native = 1
         mtu = 9000
 
+        [[uplink.lan.filter]]
+        direction = "rx"
+        match = "stp"
+        action = "drop"
+
         [vif.web0]
         socket = "/run/vms/web0.sock"
         mode = "client"
@@ -92,6 +97,15 @@ fn every_key_is_read() {
         mac_check = false
         vlan = 10
         mtu = 68
+
+        [[vif.web0.filter]]
+        direction = "tx"
+        match = "tcp  dst port 25"
+        action = "drop"
+
+        [[vif.web0.filter]]
+        direction = "tx"
+        action = "accept"
         "#,
     )
     .unwrap();
@@ -106,6 +120,7 @@ fn every_key_is_read() {
         },
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         mtu: Some(9000.try_into().unwrap()),
+        filter: vec!["rx drop stp".parse().unwrap()],
     };
     assert_eq!(config.uplinks, [lan]);
     let web0 = VifConfig {
@@ -123,6 +138,7 @@ fn every_key_is_read() {
         mac_check: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),
+        filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
     };
     assert_eq!(config.vifs, [web0]);
 }

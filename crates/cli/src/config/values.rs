@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use weir_filter::CompileError;
 use weir_limits as limits;
 use weir_wire::{Mac, MacParseError};
 
@@ -101,6 +102,15 @@ pub enum ValueError {
         /// The text.
         value: String,
     },
+    /// libpcap does not understand a filter expression, or makes of it what weir does not run.
+    #[error("{0}")]
+    Filter(CompileError),
+    /// Text that is no filter rule.
+    #[error("`{value}` is not a rule")]
+    FilterRule {
+        /// The text.
+        value: String,
+    },
     /// A trunk without VLANs.
     #[error("a trunk needs at least one VLAN")]
     TrunkEmpty,
@@ -134,6 +144,14 @@ impl ValueError {
                 "choose a shorter directory, such as /run/weir".into()
             }
             Self::SocketMode { .. } => "write an octal mode in quotes, for example \"0660\"".into(),
+            Self::Filter(_) => {
+                "pcap-filter(7) says how expressions are written; weir's limits are in its guide"
+                    .into()
+            }
+            Self::FilterRule { .. } => {
+                "write tx or rx, accept or drop, and an expression: \"tx drop tcp dst port 25\""
+                    .into()
+            }
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
             Self::NotAChoice { value, choices } => {
                 format!("did you mean `{}`?", super::suggest::closest(value, choices)?)
@@ -624,6 +642,28 @@ words! {
         Server = "server",
         /// The VM monitor listens; weir connects, and connects again when the VM comes back.
         Client = "client",
+    }
+}
+
+words! {
+    /// Which frames a filter rule is about, seen from the port as the counters are.
+    Direction {
+        /// What the port sends into the switch.
+        #[default]
+        Tx = "tx",
+        /// What it receives.
+        Rx = "rx",
+    }
+}
+
+words! {
+    /// What becomes of a frame that a filter rule matches.
+    FilterAction {
+        /// It passes.
+        #[default]
+        Accept = "accept",
+        /// It goes nowhere.
+        Drop = "drop",
     }
 }
 

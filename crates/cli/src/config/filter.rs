@@ -1,0 +1,153 @@
+//! Packet filters of a port: `[[vif.NAME.filter]]`, and the same rules as text on the command line.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use weir_engine::filter::{Action, PortRules, Rules, RulesError};
+use weir_filter::Program;
+use weir_limits as limits;
+
+use super::error::Problem;
+use super::section::{Located, Section};
+use super::values::{Direction, FilterAction, ValueError};
+
+/// A rule. Of those for one direction the first that matches a frame decides; a frame that none
+/// matches passes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilterRule {
+    /// Which frames it is about.
+    pub direction: Direction,
+    /// Which of them it matches.
+    #[serde(rename = "match", default)]
+    pub expression: Expression,
+    /// What becomes of those.
+    pub action: FilterAction,
+}
+
+/// An expression of `pcap-filter(7)` that libpcap has compiled. Its text has single spaces.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Expression {
+    text: String,
+    program: Arc<Program>,
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl Default for Expression {
+    /// The empty one, which every frame matches.
+    fn default() -> Self {
+        "".parse().expect("libpcap knows the empty expression")
+    }
+}
+
+impl FromStr for Expression {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let program = Arc::new(Program::compile(&text).map_err(ValueError::Filter)?);
+        Ok(Self { text, program })
+    }
+}
+
+impl TryFrom<String> for Expression {
+    type Error = ValueError;
+    fn try_from(text: String) -> Result<Self, ValueError> {
+        text.parse()
+    }
+}
+
+impl From<Expression> for String {
+    fn from(expression: Expression) -> String {
+        expression.text
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl FromStr for FilterRule {
+    type Err = ValueError;
+
+    /// Direction, action, and the expression, which may be left out: `tx drop tcp dst port 25`.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let not_a_rule = || ValueError::FilterRule { value: text.into() };
+        let (direction, rest) =
+            text.trim().split_once(char::is_whitespace).ok_or_else(not_a_rule)?;
+        let rest = rest.trim_start();
+        let (action, expression) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        Ok(Self {
+            direction: direction.parse()?,
+            action: action.parse()?,
+            expression: expression.parse()?,
+        })
+    }
+}
+
+impl fmt::Display for FilterRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{} {} {}", self.direction, self.action, self.expression);
+        f.write_str(text.trim_end())
+    }
+}
+
+/// The rules as the engine runs them, their counters at zero.
+///
+/// # Errors
+/// [`RulesError`] for too many, or too long ones.
+pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
+    if rules.len() > limits::FILTER_RULES_MAX {
+        return Err(RulesError::TooMany(rules.len()));
+    }
+    let side = |direction| {
+        let mut rules = rules.iter().filter(|rule| rule.direction == direction).peekable();
+        if rules.peek().is_none() {
+            return Ok(None);
+        }
+        let rules = rules.map(|rule| {
+            let action = match rule.action {
+                FilterAction::Accept => Action::Accept,
+                FilterAction::Drop => Action::Drop,
+            };
+            (Arc::clone(&rule.expression.program), action)
+        });
+        Rules::new(rules).map(|rules| Some(Arc::new(rules)))
+    };
+    Ok(PortRules { tx: side(Direction::Tx)?, rx: side(Direction::Rx)? })
+}
+
+/// Reads the tables `[[PORT.filter]]` of a port.
+pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vec<FilterRule> {
+    let mut rules = Vec::new();
+    for mut table in section.tables("filter", problems) {
+        let direction =
+            table.require("direction", "add `direction = \"tx\"` or `\"rx\"`", problems);
+        let action = table.require("action", "add `action = \"accept\"` or `\"drop\"`", problems);
+        let expression = table.take("match", problems).map(Located::into_value);
+        table.finish(problems);
+        if let (Some(direction), Some(action)) = (direction, action) {
+            let expression = expression.unwrap_or_default();
+            rules.push(FilterRule { direction, expression, action });
+        }
+    }
+    if let Err(error) = port_rules(&rules) {
+        problems.push(
+            Problem::new(format!("`{}` has too much of a filter", section.title))
+                .label(section.span.clone(), error.to_string())
+                .help("one expression can stand for several: `port 25 or port 465`"),
+        );
+    }
+    rules
+}

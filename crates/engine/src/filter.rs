@@ -1,0 +1,229 @@
+//! Packet filters of a port: rules in order, of which the first that matches a frame decides.
+//!
+//! A filter sees the frame as its guest sends or receives it: with the VLAN tag that it comes or
+//! leaves with, and a GSO frame whole, its checksums as they are. It sees the bytes that are delivered:
+//! the front that was copied out of the sender's memory once. Only where a program looks further
+//! are up to [`FILTER_WINDOW_LEN`] bytes copied for it, and what the sender writes there afterwards is
+//! delivered unseen.
+
+use std::sync::Arc;
+
+use weir_fabric::EgressTag;
+use weir_filter::{Outcome, Program};
+use weir_limits::{BURST_MAX, FILTER_INSTRUCTIONS_MAX, FILTER_RULES_MAX, FILTER_WINDOW_LEN};
+use weir_wire::Tci;
+use weir_wire::vlan::TAG_LEN;
+
+use crate::burst::{Burst, Frame};
+use crate::port::Outgoing;
+use crate::stats::Counter;
+
+/// What becomes of a frame that a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It passes.
+    Accept,
+    /// It goes nowhere.
+    Drop,
+}
+
+/// A rule, and what it decided about.
+#[derive(Debug)]
+pub struct Rule {
+    /// Which frames it is for.
+    pub program: Arc<Program>,
+    /// What becomes of them.
+    pub action: Action,
+    /// Frames that it decided about. One that waits for its receiver counts when it goes on.
+    pub packets: Counter,
+    /// Their bytes, without VLAN tags.
+    pub bytes: Counter,
+}
+
+/// The rules of a port for one direction. A frame that none matches passes.
+#[derive(Debug)]
+pub struct Rules(Box<[Rule]>);
+
+/// The rules of a port; `None` for a direction without any.
+#[derive(Clone, Debug, Default)]
+pub struct PortRules {
+    /// For what the port sends.
+    pub tx: Option<Arc<Rules>>,
+    /// For what it receives.
+    pub rx: Option<Arc<Rules>>,
+}
+
+/// Why rules would cost a frame too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// Too many of them.
+    #[error("{0} rules; at most {FILTER_RULES_MAX}")]
+    TooMany(usize),
+    /// Their programs are too long.
+    #[error("rules of {0} instructions in one direction; at most {FILTER_INSTRUCTIONS_MAX}")]
+    TooLong(usize),
+}
+
+impl Rules {
+    /// These rules, in this order.
+    ///
+    /// # Errors
+    /// [`RulesError`]
+    pub fn new(
+        rules: impl IntoIterator<Item = (Arc<Program>, Action)>,
+    ) -> Result<Self, RulesError> {
+        let rule = |(program, action)| {
+            let (packets, bytes) = Default::default();
+            Rule { program, action, packets, bytes }
+        };
+        let rules: Box<[_]> = rules.into_iter().map(rule).collect();
+        if rules.len() > FILTER_RULES_MAX {
+            return Err(RulesError::TooMany(rules.len()));
+        }
+        let instructions = rules.iter().map(|rule| rule.program.len()).sum();
+        if instructions > FILTER_INSTRUCTIONS_MAX {
+            return Err(RulesError::TooLong(instructions));
+        }
+        Ok(Self(rules))
+    }
+
+    /// The rules, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter()
+    }
+
+    /// What becomes of the frames of `burst`, which the port sends.
+    #[inline(never)]
+    pub(crate) fn judge_sent(&self, burst: &Burst<'_>, window: &mut Window) -> Verdicts<'_> {
+        self.judge((0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag)), burst, window)
+    }
+
+    /// What becomes of those frames of `burst` that are in `list`, which the port is to receive.
+    #[inline(never)]
+    pub(crate) fn judge_received(
+        &self,
+        list: &[Outgoing],
+        burst: &Burst<'_>,
+        window: &mut Window,
+    ) -> Verdicts<'_> {
+        let received = list.iter().map(|outgoing| match outgoing.tag {
+            EgressTag::Untagged => (outgoing.frame, None),
+            EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
+        });
+        self.judge(received, burst, window)
+    }
+
+    fn judge(
+        &self,
+        frames: impl Iterator<Item = (u16, Option<Tci>)>,
+        burst: &Burst<'_>,
+        window: &mut Window,
+    ) -> Verdicts<'_> {
+        let mut verdicts = Verdicts { rules: self, deciding: [NO_RULE; BURST_MAX], refused: 0 };
+        for (number, tag) in frames {
+            let frame = &burst.frames()[usize::from(number)];
+            let deciding = self.deciding(frame, tag, burst, window);
+            verdicts.deciding[usize::from(number)] = deciding;
+            if self.0.get(usize::from(deciding)).is_some_and(|rule| rule.action == Action::Drop) {
+                verdicts.refused |= 1 << number;
+                self.count(deciding, frame);
+            }
+        }
+        verdicts
+    }
+
+    /// The number of the first rule that matches.
+    #[inline]
+    fn deciding(
+        &self,
+        frame: &Frame,
+        tag: Option<Tci>,
+        burst: &Burst<'_>,
+        window: &mut Window,
+    ) -> u8 {
+        let tagged;
+        let (mut front, mut len) = (frame.head.as_slice(), frame.len);
+        if let Some(tag) = tag {
+            let mut head = frame.head;
+            // A head has room for one tag; it has none now.
+            if head.insert_vlan(tag).is_ok() {
+                tagged = head;
+                (front, len) = (tagged.as_slice(), frame.len + TAG_LEN as u32);
+            }
+        }
+        for (rule, number) in self.0.iter().zip(0..) {
+            match rule.program.run(front, len) {
+                Outcome::Match => return number,
+                Outcome::NoMatch => {}
+                Outcome::Beyond => {
+                    let front = window.fill(front, frame, burst);
+                    return self.deciding_from(number, front, len);
+                }
+            }
+        }
+        NO_RULE
+    }
+
+    /// The same from rule `first` on, with all that there is to see.
+    #[cold]
+    fn deciding_from(&self, first: u8, front: &[u8], len: u32) -> u8 {
+        // A rule that looks beyond even that does not match.
+        let matches = |rule: &Rule| rule.program.run(front, len) == Outcome::Match;
+        let mut rules = self.0.iter().zip(0..).skip(first.into());
+        rules.find(|(rule, _)| matches(rule)).map_or(NO_RULE, |(_, number)| number)
+    }
+
+    fn count(&self, rule: u8, frame: &Frame) {
+        if let Some(rule) = self.0.get(usize::from(rule)) {
+            rule.packets.add(1);
+            rule.bytes.add(frame.len.into());
+        }
+    }
+}
+
+/// In place of a rule's number where none matches.
+const NO_RULE: u8 = u8::MAX;
+
+/// What rules say of the frames of a burst, or of some of them.
+pub(crate) struct Verdicts<'r> {
+    rules: &'r Rules,
+    /// The deciding rule of each frame, by its index in the burst.
+    deciding: [u8; BURST_MAX],
+    /// Bit i: frame i of the burst goes nowhere. It is counted.
+    pub(crate) refused: u64,
+}
+
+impl Verdicts<'_> {
+    /// Counts the frames that passed, but for those of `waiting` (bit i: frame i), which come again.
+    pub(crate) fn settle(&self, burst: &Burst<'_>, waiting: u64) {
+        let open = !(self.refused | waiting);
+        for (number, (frame, deciding)) in burst.frames().iter().zip(self.deciding).enumerate() {
+            if open >> number & 1 != 0 {
+                self.rules.count(deciding, frame);
+            }
+        }
+    }
+}
+
+/// Room for a frame's front where a filter looks further than what was copied out before.
+pub(crate) struct Window(Box<[u8; FILTER_WINDOW_LEN]>);
+
+impl Default for Window {
+    fn default() -> Self {
+        Self(Box::new([0; FILTER_WINDOW_LEN]))
+    }
+}
+
+impl Window {
+    /// Copies in `front`, which is kept as it is, and what follows it in the frame.
+    #[cold]
+    fn fill(&mut self, front: &[u8], frame: &Frame, burst: &Burst<'_>) -> &[u8] {
+        let kept = front.len().min(self.0.len());
+        self.0[..kept].copy_from_slice(&front[..kept]);
+        let mut filled = kept;
+        for piece in burst.payload(frame) {
+            filled += piece.read(&mut self.0[filled..]);
+        }
+        &self.0[..filled]
+    }
+}
