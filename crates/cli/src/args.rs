@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::{Config, PortName, Setting, SocketPath, ValueError};
+use crate::config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
 /// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
@@ -41,7 +41,7 @@ Exit codes:
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench"]),
     ("Serve", &["run", "check"]),
-    ("Plug in VMs", &["qemu-args", "vif"]),
+    ("Plug in VMs", &["qemu-args", "vif", "filter"]),
     ("Look inside", &["stats", "explain"]),
 ];
 
@@ -61,6 +61,9 @@ pub enum Command {
     /// Add, change, remove or list interfaces of the running switch
     #[command(subcommand)]
     Vif(VifCommand),
+    /// Set, list or clear the packet filters of an interface or uplink
+    #[command(subcommand)]
+    Filter(FilterCommand),
     /// Show the counters of the running switch
     Stats(StatsArgs),
     /// Show how long an interface's calls are held, or where workers run, and why
@@ -202,6 +205,48 @@ Examples:
 These can change: latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan, trunk,
 native.";
 
+/// `weir filter`
+#[derive(Debug, Subcommand)]
+pub enum FilterCommand {
+    /// Replace all rules at once; each burst of packets meets the old ones or the new ones
+    #[command(after_help = FILTER_SET_NOTES)]
+    Set {
+        /// The interface or uplink
+        #[arg(value_name = "PORT")]
+        name: PortName,
+        /// DIRECTION ACTION EXPRESSION, each rule in quotes
+        #[arg(value_name = "RULE", required = true)]
+        rules: Vec<FilterRule>,
+    },
+    /// List rules with what they decided about
+    List {
+        /// The interface or uplink; without it all of them
+        #[arg(value_name = "PORT")]
+        name: Option<PortName>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take all rules away
+    Clear {
+        /// The interface or uplink
+        #[arg(value_name = "PORT")]
+        name: PortName,
+    },
+}
+
+const FILTER_SET_NOTES: &str = "\
+DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and
+EXPRESSION is tcpdump's, see pcap-filter(7); without one everything matches. The first rule that
+matches a frame decides; a frame that none matches passes.
+
+Examples:
+  weir filter set web0 'tx drop tcp dst port 25'
+  weir filter set web0 'tx accept arp or src net 10.0.0.0/8' 'tx drop' 'rx drop udp port 1900'
+  weir filter set web0 'rx drop tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420'
+
+These rules last until weir ends; [[vif.NAME.filter]] in the configuration is for good.";
+
 /// `weir stats`
 #[derive(Debug, Args)]
 pub struct StatsArgs {
@@ -310,6 +355,7 @@ mod tests {
         Plug in VMs:
           qemu-args  Print what plugs a VM into interfaces: for QEMU, libvirt, Cloud Hypervisor or crosvm
           vif        Add, change, remove or list interfaces of the running switch
+          filter     Set, list or clear the packet filters of an interface or uplink
 
         Look inside:
           stats      Show the counters of the running switch

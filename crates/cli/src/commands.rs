@@ -18,6 +18,10 @@ use crate::run::RunError;
 use crate::stats::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
 
+mod filter;
+
+pub use filter::filter;
+
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;
 /// Exit code where the configuration has problems.

@@ -7,7 +7,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Moderation, PortName};
-use crate::stats::{CallSettings, HoldTimes, PortState, Table, by_reason, decimal, ratio, time};
+use crate::stats::{
+    CallSettings, HoldTimes, PortState, RuleStats, Table, by_reason, decimal, ratio, rules_table,
+    time,
+};
 
 mod manager;
 mod placement;
@@ -79,6 +82,9 @@ pub struct VifExplanation {
     /// The agent in the guest; none where none is configured.
     #[serde(default)]
     pub agent: Option<AgentExplanation>,
+    /// Its filter rules, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<RuleStats>,
 }
 
 /// The policy of one receive queue.
@@ -166,7 +172,10 @@ impl fmt::Display for VifExplanation {
             None => writeln!(f, "agent: none is configured")?,
         }
         let breaches = by_reason(&self.budget_breaches);
-        if breaches.is_empty() { Ok(()) } else { writeln!(f, "told too late: {breaches}") }
+        if !breaches.is_empty() {
+            writeln!(f, "told too late: {breaches}")?;
+        }
+        rules_table(f, [(self.name.as_str(), self.filter.as_slice())])
     }
 }
 
@@ -199,6 +208,7 @@ mod tests {
             queues: vec![queue(0), queue(1)],
             split: None,
             agent: None,
+            filter: Vec::new(),
         }
     }
 

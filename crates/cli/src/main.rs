@@ -31,6 +31,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut out)?,
+        Command::Filter(command) => commands::filter(&command, &defaults, &mut out)?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
         Command::Explain(args) => commands::explain(&args, &defaults, &mut out)?,
     }

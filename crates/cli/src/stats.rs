@@ -4,7 +4,8 @@
 //! from the switch, **tx** is what it sends into the switch. For an uplink that means rx goes out to
 //! the host and tx comes in from it.
 //!
-//! Counters start at zero when the port is added and only grow.
+//! Counters start at zero when the port is added (those of filter rules, when the rules are set) and
+//! only grow.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -16,9 +17,11 @@ use weir_engine::stats::TimesSummary;
 use crate::config::{MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode};
 
 mod placement;
+mod rules;
 mod stages;
 
 pub use placement::PlacementStats;
+pub use rules::{RuleStats, of_ports, table as rules_table};
 pub use stages::StageStats;
 
 /// The whole switch at one moment.
@@ -136,6 +139,9 @@ pub struct PortStats {
     /// When the guest is called; none at an uplink.
     #[serde(default)]
     pub calls: Option<CallSettings>,
+    /// Its filter rules, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<RuleStats>,
 }
 
 /// When a guest is called, as it is configured.
@@ -243,6 +249,7 @@ impl PortStats {
             latency_budget_ns: 0,
             budget_breaches: BTreeMap::new(),
             calls: None,
+            filter: Vec::new(),
         }
     }
 
@@ -303,6 +310,7 @@ impl fmt::Display for SwitchStats {
         for port in &self.ports {
             notes(f, port)?;
         }
+        rules::table(f, rules::of_ports(&self.ports))?;
         stages::table(f, &self.stages)
     }
 }

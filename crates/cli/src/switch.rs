@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use miette::Diagnostic;
+use weir_engine::filter::PortRules;
 use weir_engine::{Engine, Execution, Options, PortCounters, Realization, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
@@ -16,8 +17,8 @@ use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    self, CallsError, Config, LatencyBudget, PortName, SocketMode, SocketPath, SocketRole,
-    SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
+    self, CallsError, Config, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
+    SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers, filter,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -33,6 +34,7 @@ use shown::port_state;
 struct Vif {
     config: VifConfig,
     port: Arc<VhostPort>,
+    rules: PortRules,
     /// Keeps the socket's file, and removes it.
     _socket: Option<BoundListener>,
     agent: Option<AgentSocket>,
@@ -44,6 +46,7 @@ struct Uplink {
     id: PortId,
     port: Arc<dyn UplinkPort>,
     counters: Arc<PortCounters>,
+    rules: PortRules,
 }
 
 #[derive(Default)]
@@ -127,6 +130,7 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
         let name = config.name.clone();
+        let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
         let (endpoint, socket) = meet(&config, meeting).map_err(not_listening)?;
         let agent = self.agent_socket(&config).map_err(not_listening)?;
@@ -141,6 +145,7 @@ impl Switch {
                 Arc::new(VhostPort::new(id, counters, &options))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
+        self.engine.set_rules(id, &rules);
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -152,7 +157,7 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        self.ports().vifs.push(Vif { config, port, _socket: socket, agent });
+        self.ports().vifs.push(Vif { config, port, rules, _socket: socket, agent });
         Ok(())
     }
 
@@ -227,6 +232,7 @@ impl Switch {
         make: impl FnOnce(Arc<PortCounters>) -> P,
     ) -> Result<(), SwitchError> {
         let name = config.name.clone();
+        let rules = port_rules(&name, &config.filter)?;
         let mut made = None;
         let (id, port) = self
             .engine
@@ -235,6 +241,7 @@ impl Switch {
                 Arc::new(make(counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
+        self.engine.set_rules(id, &rules);
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
@@ -243,7 +250,7 @@ impl Switch {
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         self.manager.add_uplink(config, id, Arc::clone(&counters));
-        self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters });
+        self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
         Ok(())
     }
 
@@ -314,6 +321,29 @@ impl Switch {
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
+        Response::Ok
+    }
+
+    /// Replaces the filters of an interface or an uplink.
+    fn filter_set(&self, name: &PortName, filter: Vec<FilterRule>) -> Response {
+        let rules = match filter::port_rules(&filter) {
+            Ok(rules) => rules,
+            Err(error) => return Response::error(error.to_string()),
+        };
+        let Ports { vifs, uplinks } = &mut *self.ports();
+        let vifs = vifs
+            .iter_mut()
+            .map(|vif| (vif.port.id(), &vif.config.name, &mut vif.config.filter, &mut vif.rules));
+        let uplinks = uplinks
+            .iter_mut()
+            .map(|up| (up.id, &up.config.name, &mut up.config.filter, &mut up.rules));
+        let Some((id, _, old_filter, old_rules)) =
+            vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
+        else {
+            return shown::no_such_port(name);
+        };
+        self.engine.set_rules(id, &rules);
+        (*old_filter, *old_rules) = (filter, rules);
         Response::Ok
     }
 
@@ -393,6 +423,12 @@ fn worker_count(workers: Workers) -> usize {
     }
 }
 
+/// The filters of a port that is to be added.
+fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, SwitchError> {
+    let refused = |source| SwitchError::Filter { name: name.clone(), source };
+    filter::port_rules(filter).map_err(refused)
+}
+
 fn calls_refused(error: &CallsError) -> Response {
     Response::Error { message: error.to_string(), help: Some(error.help()) }
 }
@@ -425,6 +461,7 @@ impl ControlHandler for Switch {
             Request::VifAdd { config } => self.vif_add(*config),
             Request::VifSet { name, changes } => self.vif_set(&name, changes),
             Request::VifDel { name } => self.vif_del(&name),
+            Request::FilterSet { name, rules } => self.filter_set(&name, rules),
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },

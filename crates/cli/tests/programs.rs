@@ -120,3 +120,45 @@ fn spec_backend_conventions_print_capabilities() {
     assert_eq!(output.status.code(), Some(0));
     assert!(stdout(&output).contains("\"type\": \"net\""));
 }
+
+/// A process that ends with its owner.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn filters_are_set_listed_and_cleared_while_weir_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(
+        dir.path(),
+        "[vif.a]\n[[vif.a.filter]]\ndirection = \"tx\"\nmatch = \"port 25\"\naction = \"drop\"\n",
+    );
+    let control = dir.path().join("c.sock");
+    let control = control.to_str().unwrap();
+    let weir = |args: &[&str]| weir(&[&["--control", control], args].concat());
+    let mut run = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let run = run.args(["--control", control, "run", &file]).stderr(std::process::Stdio::null());
+    let _running = Running(run.spawn().unwrap());
+    let started = std::time::Instant::now();
+    while weir(&["stats"]).status.code() != Some(0) {
+        assert!(started.elapsed().as_secs() < 20, "weir does not answer");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let list = || stdout(&weir(&["filter", "list", "a"]));
+    assert!(list().contains("tx         drop          0    0 B  port 25"), "{}", list());
+    let set = weir(&["filter", "set", "a", "rx accept arp or ip", "rx drop"]);
+    assert_eq!(stdout(&set), "a: 2 rules set\n", "{}", stderr(&set));
+    assert!(list().contains("rx         drop          0    0 B  everything"), "{}", list());
+    assert!(!list().contains("port 25"));
+    let bad = weir(&["filter", "set", "a", "rx drop tcp prot 80"]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(stderr(&bad).contains("syntax error"), "{}", stderr(&bad));
+    assert_eq!(weir(&["filter", "clear", "b"]).status.code(), Some(1));
+    assert_eq!(weir(&["filter", "clear", "a"]).status.code(), Some(0));
+    assert_eq!(list(), "no rules, everything passes\n");
+}

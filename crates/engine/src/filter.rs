@@ -16,7 +16,7 @@ use weir_wire::vlan::TAG_LEN;
 
 use crate::burst::{Burst, Frame};
 use crate::port::Outgoing;
-use crate::stats::Counter;
+use crate::stats::{Counter, DropReason, PortCounters};
 
 /// What becomes of a frame that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,34 +92,49 @@ impl Rules {
         self.0.iter()
     }
 
-    /// What becomes of the frames of `burst`, which the port sends.
+    /// Judges the frames of `burst`, which the port sends. Bit i of the result: frame i goes nowhere, and
+    /// is counted.
     #[inline(never)]
-    pub(crate) fn judge_sent(&self, burst: &Burst<'_>, window: &mut Window) -> Verdicts<'_> {
-        self.judge((0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag)), burst, window)
+    pub(crate) fn judge_sent(
+        &self,
+        burst: &Burst<'_>,
+        verdicts: &mut Verdicts,
+        window: &mut Window,
+        counters: &PortCounters,
+    ) -> u64 {
+        let sent = (0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag));
+        self.judge(sent, burst, verdicts, window);
+        counters.dropped(DropReason::FilteredTx, verdicts.refused.count_ones().into());
+        verdicts.refused
     }
 
-    /// What becomes of those frames of `burst` that are in `list`, which the port is to receive.
+    /// The same for those frames of `burst` that are in `list`, which the port is to receive.
     #[inline(never)]
     pub(crate) fn judge_received(
         &self,
         list: &[Outgoing],
         burst: &Burst<'_>,
+        verdicts: &mut Verdicts,
         window: &mut Window,
-    ) -> Verdicts<'_> {
+        counters: &PortCounters,
+    ) -> u64 {
         let received = list.iter().map(|outgoing| match outgoing.tag {
             EgressTag::Untagged => (outgoing.frame, None),
             EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
         });
-        self.judge(received, burst, window)
+        self.judge(received, burst, verdicts, window);
+        counters.dropped(DropReason::FilteredRx, verdicts.refused.count_ones().into());
+        verdicts.refused
     }
 
     fn judge(
         &self,
         frames: impl Iterator<Item = (u16, Option<Tci>)>,
         burst: &Burst<'_>,
+        verdicts: &mut Verdicts,
         window: &mut Window,
-    ) -> Verdicts<'_> {
-        let mut verdicts = Verdicts { rules: self, deciding: [NO_RULE; BURST_MAX], refused: 0 };
+    ) {
+        *verdicts = Verdicts::default();
         for (number, tag) in frames {
             let frame = &burst.frames()[usize::from(number)];
             let deciding = self.deciding(frame, tag, burst, window);
@@ -129,7 +144,19 @@ impl Rules {
                 self.count(deciding, frame);
             }
         }
-        verdicts
+    }
+
+    /// Counts the frames that were judged and pass, but for those of `waiting` (bit i: frame i), which
+    /// come again.
+    #[inline(never)]
+    pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
+        let open = !(verdicts.refused | waiting);
+        for (number, (frame, deciding)) in burst.frames().iter().zip(verdicts.deciding).enumerate()
+        {
+            if open >> number & 1 != 0 {
+                self.count(deciding, frame);
+            }
+        }
     }
 
     /// The number of the first rule that matches.
@@ -184,24 +211,17 @@ impl Rules {
 /// In place of a rule's number where none matches.
 const NO_RULE: u8 = u8::MAX;
 
-/// What rules say of the frames of a burst, or of some of them.
-pub(crate) struct Verdicts<'r> {
-    rules: &'r Rules,
+/// What rules say of the frames of a burst, or of some of them. Kept between bursts.
+pub(crate) struct Verdicts {
     /// The deciding rule of each frame, by its index in the burst.
     deciding: [u8; BURST_MAX],
-    /// Bit i: frame i of the burst goes nowhere. It is counted.
-    pub(crate) refused: u64,
+    /// Bit i: frame i goes nowhere.
+    refused: u64,
 }
 
-impl Verdicts<'_> {
-    /// Counts the frames that passed, but for those of `waiting` (bit i: frame i), which come again.
-    pub(crate) fn settle(&self, burst: &Burst<'_>, waiting: u64) {
-        let open = !(self.refused | waiting);
-        for (number, (frame, deciding)) in burst.frames().iter().zip(self.deciding).enumerate() {
-            if open >> number & 1 != 0 {
-                self.rules.count(deciding, frame);
-            }
-        }
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self { deciding: [NO_RULE; BURST_MAX], refused: 0 }
     }
 }
 

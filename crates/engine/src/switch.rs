@@ -8,7 +8,7 @@ use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
 use crate::crew::Pairs;
-use crate::filter::{PortRules, Window};
+use crate::filter::{PortRules, Verdicts, Window};
 use crate::flow::symmetric_hash;
 use crate::port::{Outgoing, Port, Side};
 use crate::stages::{self, Stage};
@@ -76,9 +76,6 @@ impl List {
 
     /// Takes those frames out that `refused` has a bit for, by their index in the burst.
     fn leave_out(&mut self, refused: u64) {
-        if refused == 0 {
-            return;
-        }
         let (mut place, mut kept, mut unicast) = (0, 0, 0);
         self.frames.retain(|outgoing| {
             let keep = refused >> outgoing.frame & 1 == 0;
@@ -100,6 +97,9 @@ pub struct Forwarder {
     used: usize,
     /// Which list a (port, queue) has in this burst.
     list_of: Box<[u16]>,
+    /// What filters say of the burst as it was sent, and of the list that is being served.
+    sent: Verdicts,
+    received: Verdicts,
     window: Window,
     /// Deadlines that came up; the worker takes them.
     pub holds: Vec<Hold>,
@@ -116,6 +116,8 @@ impl Default for Forwarder {
             lists: Vec::new(),
             used: 0,
             list_of: vec![NO_LIST; PORTS_MAX * QUEUE_PAIRS_MAX].into(),
+            sent: Verdicts::default(),
+            received: Verdicts::default(),
             window: Window::default(),
             holds: Vec::new(),
             retry: false,
@@ -159,8 +161,12 @@ impl Forwarder {
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let rules = slot(ingress.ports, ingress.port).and_then(|slot| slot.rules.tx.as_deref());
-        let verdicts = rules.map(|rules| rules.judge_sent(burst, &mut self.window));
-        let refused = verdicts.as_ref().map_or(0, |verdicts| verdicts.refused);
+        let refused = match rules {
+            Some(rules) => {
+                rules.judge_sent(burst, &mut self.sent, &mut self.window, ingress.counters)
+            }
+            None => 0,
+        };
         let mut run: Option<Run> = None;
         for index in 0..burst.frames().len() {
             if refused >> index & 1 != 0 {
@@ -184,11 +190,9 @@ impl Forwarder {
             self.serve(&ingress, burst, list);
         }
         self.used = 0;
-        if let Some(verdicts) = verdicts {
-            let filtered = u64::from(refused.count_ones());
-            ingress.counters.dropped(DropReason::FilteredTx, filtered);
+        if let Some(rules) = rules {
             let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
-            verdicts.settle(burst, waiting);
+            rules.settle(burst, &self.sent, waiting);
         }
     }
 
@@ -281,14 +285,14 @@ impl Forwarder {
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };
-        let verdicts = slot.rules.rx.as_deref().map(|rules| {
-            let verdicts = rules.judge_received(&list.frames, burst, &mut self.window);
-            list.leave_out(verdicts.refused);
-            slot.counters.dropped(DropReason::FilteredRx, verdicts.refused.count_ones().into());
-            verdicts
-        });
-        if list.frames.is_empty() {
-            return;
+        let rules = slot.rules.rx.as_deref();
+        if let Some(rules) = rules {
+            let (verdicts, window) = (&mut self.received, &mut self.window);
+            let frames = &list.frames;
+            list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
+            if list.frames.is_empty() {
+                return;
+            }
         }
         let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
@@ -307,8 +311,8 @@ impl Forwarder {
                 slot.counters.dropped(DropReason::RxRingFull, 1);
             }
         }
-        if let Some(verdicts) = verdicts {
-            verdicts.settle(burst, waiting);
+        if let Some(rules) = rules {
+            rules.settle(burst, &self.received, waiting);
         }
         self.retry |= done.again;
     }

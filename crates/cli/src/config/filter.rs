@@ -10,6 +10,7 @@ use weir_filter::Program;
 use weir_limits as limits;
 
 use super::error::Problem;
+use super::parse::missing;
 use super::section::{Located, Section};
 use super::values::{Direction, FilterAction, ValueError};
 
@@ -132,9 +133,16 @@ pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
 pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vec<FilterRule> {
     let mut rules = Vec::new();
     for mut table in section.tables("filter", problems) {
-        let direction =
-            table.require("direction", "add `direction = \"tx\"` or `\"rx\"`", problems);
-        let action = table.require("action", "add `action = \"accept\"` or `\"drop\"`", problems);
+        for (key, help) in [
+            ("direction", "add `direction = \"tx\"` or `direction = \"rx\"`"),
+            ("action", "add `action = \"accept\"` or `action = \"drop\"`"),
+        ] {
+            if !table.has(key) {
+                problems.push(missing(&table, key, help));
+            }
+        }
+        let direction = table.take("direction", problems).map(Located::into_value);
+        let action = table.take("action", problems).map(Located::into_value);
         let expression = table.take("match", problems).map(Located::into_value);
         table.finish(problems);
         if let (Some(direction), Some(action)) = (direction, action) {
@@ -151,3 +159,6 @@ pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> V
     }
     rules
 }
+
+#[cfg(test)]
+mod tests;

@@ -320,7 +320,7 @@ fn port_name(section: &Section<'_>, prefix: &str, problems: &mut Vec<Problem>) -
     }
 }
 
-fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
+pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
     Problem::new(format!("`{}` has no `{key}`", section.title))
         .label(section.span.clone(), format!("needs `{key}`"))
         .help(help)

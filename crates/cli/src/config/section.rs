@@ -148,23 +148,6 @@ impl<'t> Section<'t> {
         sections
     }
 
-    /// As [`Section::take`], for a key that must be there.
-    pub fn require<T: FromToml>(
-        &mut self,
-        key: &'static str,
-        help: &str,
-        problems: &mut Vec<Problem>,
-    ) -> Option<T> {
-        if self.raw(key).is_none() {
-            problems.push(
-                Problem::new(format!("`{}` has no `{key}`", self.title))
-                    .label(self.span.clone(), format!("needs `{key}`"))
-                    .help(help),
-            );
-        }
-        self.take(key, problems).map(Located::into_value)
-    }
-
     /// The table `key`, if it is there.
     pub fn subtable(
         &mut self,

@@ -9,7 +9,7 @@ fn defaults() -> Defaults {
     Defaults { control: "/run/weir/control.sock".parse().unwrap(), control_named: false }
 }
 
-fn parse(text: &str) -> Result<Config, ConfigError> {
+pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::from_toml("weir.toml", text, &defaults())
 }
 
@@ -23,12 +23,12 @@ fn shown(error: &ConfigError) -> String {
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn refused(text: &str) -> String {
+pub(super) fn refused(text: &str) -> String {
     shown(&parse(text).unwrap_err())
 }
 
 /// The messages alone, for cases that differ in little else.
-fn messages(text: &str) -> Vec<String> {
+pub(super) fn messages(text: &str) -> Vec<String> {
     let error = parse(text).unwrap_err();
     error.problems().iter().map(|problem| problem.message.clone()).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{PortName, VifChanges, VifConfig};
+use crate::config::{FilterRule, PortName, VifChanges, VifConfig};
 use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
 
@@ -28,6 +28,13 @@ pub enum Request {
     VifDel {
         /// Its name.
         name: PortName,
+    },
+    /// Replaces the filter rules of an interface or an uplink at once. Answer: [`Response::Ok`].
+    FilterSet {
+        /// Its name.
+        name: PortName,
+        /// All of them, in their order.
+        rules: Vec<FilterRule>,
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,

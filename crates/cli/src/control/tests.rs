@@ -42,6 +42,7 @@ impl ControlHandler for Recorder {
             | Request::VifExplain { .. }
             | Request::VifAdd { .. }
             | Request::VifSet { .. }
+            | Request::FilterSet { .. }
             | Request::Stages { .. } => Response::Ok,
         };
         self.requests.lock().unwrap().push(request);
@@ -100,13 +101,17 @@ fn requests_reach_the_handler_and_answers_the_client() {
         Request::Ping,
         Request::VifAdd { config: Box::new(vif("web0")) },
         Request::VifSet { name: name("web0"), changes: VifChanges::default() },
+        Request::FilterSet {
+            name: name("web0"),
+            rules: ["tx drop port 25", "rx accept"].map(|rule| rule.parse().unwrap()).into(),
+        },
     ];
     for request in &requests {
         client.request_ok(request).unwrap();
     }
     assert_eq!(client.vifs().unwrap()[0].config, vif("web0"));
     assert_eq!(client.stats().unwrap().version, "9.9");
-    assert_eq!(served.handler.requests.lock().unwrap()[..3], requests);
+    assert_eq!(served.handler.requests.lock().unwrap()[..4], requests);
 }
 
 #[test]

@@ -91,3 +91,42 @@ fn settings_that_do_not_go_together_change_nothing() {
     assert_eq!(explain(&rig).queues[0].hold_ns, 0, "a budget of zero holds nothing");
     rig.finish().unwrap();
 }
+
+#[test]
+fn filters_can_be_replaced_while_traffic_flows() {
+    let (rig, _dir) = rig(Load::Small(small::Options::default()));
+    let filter = |role, rules: &[&str]| {
+        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        rig.switch.handle(Request::FilterSet { name: port_name(role), rules })
+    };
+    let drops =
+        |role, reason| port(&rig.stats(), role).unwrap().drops.get(reason).copied().unwrap_or(0);
+    let eventually = |what: &str, holds: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < START_TIMEOUT, "never happened: {what}");
+            thread::sleep(START_POLL);
+        }
+    };
+    for _ in 0..20 {
+        let before = received(&rig);
+        assert_eq!(filter(Role::Sender, &["tx accept udp", "tx drop"]), Response::Ok);
+        eventually("packets pass and are counted", &|| {
+            let stats = rig.stats();
+            let rules = &port(&stats, Role::Sender).unwrap().filter;
+            received(&rig) > before && rules[0].packets > 0 && rules[0].bytes >= 60
+        });
+        let dropped = drops(Role::Sender, "filtered_tx");
+        assert_eq!(filter(Role::Sender, &["tx drop src net 10.0.0.0/8 and udp"]), Response::Ok);
+        eventually("the sender's go nowhere", &|| drops(Role::Sender, "filtered_tx") > dropped);
+        assert_eq!(filter(Role::Sender, &[]), Response::Ok);
+        let dropped = drops(RECEIVER, "filtered_rx");
+        assert_eq!(filter(RECEIVER, &["rx drop udp"]), Response::Ok);
+        eventually("the receiver gets none", &|| drops(RECEIVER, "filtered_rx") > dropped);
+        assert_eq!(explain(&rig).filter[0].rule.to_string(), "rx drop udp");
+        assert_eq!(filter(RECEIVER, &[]), Response::Ok);
+    }
+    let nobody = Request::FilterSet { name: "nobody".parse().unwrap(), rules: Vec::new() };
+    assert!(matches!(rig.switch.handle(nobody), Response::Error { .. }));
+    rig.finish().unwrap();
+}

@@ -4,6 +4,7 @@ use std::io;
 
 use miette::Diagnostic;
 use thiserror::Error;
+use weir_engine::filter::RulesError;
 use weir_fabric::PortError;
 use weir_port_packet::PacketError;
 use weir_port_tap::TapError;
@@ -75,6 +76,14 @@ pub enum SwitchError {
         name: PortName,
         /// What is wrong.
         source: PortError,
+    },
+    /// Its filters are too much.
+    #[error("port {name}")]
+    Filter {
+        /// The port.
+        name: PortName,
+        /// What is wrong.
+        source: RulesError,
     },
     /// A worker cannot watch the device.
     #[error("uplink {name}: cannot be watched")]

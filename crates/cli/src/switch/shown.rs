@@ -12,8 +12,8 @@ use crate::control::Response;
 use crate::explain::{QueueExplanation, VifExplanation};
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, SessionStats,
-    StageStats, SwitchStats, WorkerStats,
+    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, RuleStats,
+    SessionStats, StageStats, SwitchStats, WorkerStats,
 };
 
 /// The word that stands for no port, unless there is one of this name.
@@ -51,6 +51,7 @@ impl Switch {
             queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
             split,
             agent,
+            filter: RuleStats::of(&vif.config.filter, &vif.rules),
         };
         Response::Explained { explanation: Box::new(explanation) }
     }
@@ -106,6 +107,7 @@ impl Switch {
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));
+        stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
         stats.budget_breaches = breaches(vif.port.counters());
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
@@ -124,6 +126,7 @@ fn uplink_stats(uplink: &Uplink) -> PortStats {
         None => PortState::Running,
     };
     stats.vlan = uplink.config.vlan.clone();
+    stats.filter = RuleStats::of(&uplink.config.filter, &uplink.rules);
     count(&mut stats, &uplink.counters, uplink.port.queues());
     stats
 }
@@ -154,7 +157,7 @@ pub(super) fn port_state(state: State) -> PortState {
     }
 }
 
-fn no_such_port(name: &PortName) -> Response {
+pub(super) fn no_such_port(name: &PortName) -> Response {
     Response::Error {
         message: format!("there is no interface or uplink called {name}"),
         help: Some("`weir stats` shows those there are".into()),

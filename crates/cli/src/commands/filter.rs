@@ -1,0 +1,55 @@
+//! `weir filter`: which frames a port of the running switch may send and receive.
+
+use std::io::Write;
+
+use super::{CommandError, write_json};
+use crate::args::FilterCommand;
+use crate::config::Defaults;
+use crate::config::error::count;
+use crate::control::{ClientError, ControlClient, Request};
+use crate::stats::{of_ports, rules_table};
+
+/// `weir filter`
+///
+/// # Errors
+/// [`CommandError::Client`], also where there is no such port.
+pub fn filter(
+    command: &FilterCommand,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    match command {
+        FilterCommand::Set { name, rules } => {
+            let request = Request::FilterSet { name: name.clone(), rules: rules.clone() };
+            client.request_ok(&request)?;
+            writeln!(out, "{name}: {} set", count(rules.len(), "rule"))?;
+        }
+        FilterCommand::Clear { name } => {
+            client.request_ok(&Request::FilterSet { name: name.clone(), rules: Vec::new() })?;
+            writeln!(out, "{name}: no rules, everything passes")?;
+        }
+        FilterCommand::List { name, json } => {
+            let mut ports = client.stats()?.ports;
+            if let Some(name) = name {
+                ports.retain(|port| port.name == *name);
+                if ports.is_empty() {
+                    let message = format!("there is no interface or uplink called {name}");
+                    return Err(ClientError::Refused { message, help: None }.into());
+                }
+            }
+            if *json {
+                let rules: std::collections::BTreeMap<_, _> = of_ports(&ports).collect();
+                return write_json(out, &rules);
+            }
+            let mut text = String::new();
+            // Writing to a string cannot fail.
+            let _ = rules_table(&mut text, of_ports(&ports));
+            match text.trim_start() {
+                "" => writeln!(out, "no rules, everything passes")?,
+                table => write!(out, "{table}")?,
+            }
+        }
+    }
+    Ok(())
+}
