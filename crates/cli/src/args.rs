@@ -101,6 +101,9 @@ pub struct BenchArgs {
     /// their adaptive timeout gain; and how often a latency budget is exceeded, and why.
     #[arg(long)]
     pub policies: bool,
+    /// Compare small packets with a packet filter of ten terms and without one instead
+    #[arg(long, conflicts_with_all = ["policies", "filter"])]
+    pub filter_cost: bool,
 }
 
 /// `weir run`

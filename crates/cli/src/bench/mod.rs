@@ -11,6 +11,7 @@
 //! | `memcpy.rs` | what a plain copy takes |
 //! | `report.rs` | medians, the table, and JSON |
 //! | `policies/` | `--policies`: moderation policies side by side |
+//! | `filter.rs` | `--filter-cost`: packets with a filter and without |
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -27,6 +28,7 @@ use crate::args::BenchArgs;
 use crate::commands::CommandError;
 use crate::rig::{self, RigError};
 
+mod filter;
 mod memcpy;
 mod plan;
 mod policies;
@@ -102,6 +104,9 @@ struct Measured {
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     if args.policies {
         return policies::run(args, out);
+    }
+    if args.filter_cost {
+        return filter::run(args, out);
     }
     let plan = select(plan::all(), args.filter.as_deref())?;
     let stop = rig::catch_signals()?;

@@ -46,6 +46,8 @@ pub(super) struct Measurement {
     pub(super) sender_calls: Option<CallSettings>,
     /// How long their frames may be held.
     pub(super) latency_budget: LatencyBudget,
+    /// The sender's filter rules.
+    pub(super) filter: &'static [&'static str],
     /// Whether a plain copy is measured right after it.
     pub(super) memcpy: bool,
     /// What is told of it.
@@ -83,6 +85,7 @@ impl Measurement {
             calls: CallSettings::default(),
             sender_calls: None,
             latency_budget: LatencyBudget::DEFAULT,
+            filter: &[],
             memcpy: false,
             tells: Tells::Figures(figures),
         }

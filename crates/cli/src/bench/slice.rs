@@ -269,6 +269,7 @@ fn setup(measurement: &Measurement) -> Setup {
         workers: Workers::Count(workers),
         packed: measurement.packed,
         containers: measurement.containers,
+        filter: measurement.filter,
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) fn setup(phase: Phase) -> Setup {
         sender_calls: None,
         latency_budget: LatencyBudget::DEFAULT,
         workers: Workers::Auto,
+        filter: &[],
         packed: false,
         containers: false,
     }

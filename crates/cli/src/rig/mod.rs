@@ -24,8 +24,8 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, Execution, LatencyBudget, PlacementConfig, PortName, Realization, SocketPath,
-    SwitchConfig, ValueError, VifConfig, Workers,
+    Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
+    SocketPath, SwitchConfig, ValueError, VifConfig, Workers,
 };
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
@@ -123,6 +123,8 @@ pub(crate) struct Setup {
     pub(crate) packed: bool,
     /// Whether the guests take several frames in one buffer.
     pub(crate) containers: bool,
+    /// The sender's filter rules.
+    pub(crate) filter: &'static [&'static str],
 }
 
 /// A switch with two guests, and traffic between them.
@@ -236,6 +238,9 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
         (vif.moderation, vif.rx_usecs, vif.rx_frames) = (moderation, rx_usecs, rx_frames);
         Ok::<_, RigError>(vif)
     };
+    let mut sender = vif(Role::Sender)?;
+    let rules = setup.filter.iter().map(|rule| rule.parse::<FilterRule>());
+    sender.filter = rules.collect::<Result<_, _>>().expect("constants that are valid rules");
     Ok(Config {
         switch: SwitchConfig {
             execution: Execution::default(),
@@ -246,7 +251,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             placement: PlacementConfig::default(),
         },
         uplinks: Vec::new(),
-        vifs: vec![vif(Role::Sender)?, vif(Role::Receiver)?],
+        vifs: vec![sender, vif(Role::Receiver)?],
     })
 }
 

@@ -21,6 +21,7 @@ fn rig(load: Load) -> (Rig, TempDir) {
         workers,
         packed: false,
         containers: false,
+        filter: &[],
     };
     (Rig::start(&setup, dir.path()).unwrap(), dir)
 }

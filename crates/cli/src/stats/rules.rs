@@ -94,6 +94,7 @@ mod tests {
         let mut text = String::new();
         table(&mut text, of_ports(&sample().ports)).unwrap();
         insta::assert_snapshot!(text, @r#"
+
         filters, the first that matches decides:
         PORT  DIRECTION  ACTION    PACKETS   BYTES  MATCH
         web0  tx         drop           12   18 kB  tcp dst port 25
