@@ -3,18 +3,23 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help demo demo-vm build test bench fmt clean
+.PHONY: help libpcap demo demo-vm build test bench fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
 
-demo: ## See weir at work: built-in guests, no VM, no root (20 s)
+# xtask sees to it itself.
+libpcap:
+	@pkg-config --exists libpcap 2>/dev/null || test -e /usr/include/pcap.h || \
+		{ echo "weir is linked with libpcap: apt-get install libpcap-dev" >&2; exit 1; }
+
+demo: libpcap ## See weir at work: built-in guests, no VM, no root (20 s)
 	$(CARGO) run --release -p weir -- demo
 
 demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 	$(XTASK) demo-vm
 
-build: ## Build weir as it ships
+build: libpcap ## Build weir as it ships
 	$(CARGO) build --release -p weir
 
 test: ## Format, lints, unit tests, model checks and, as root, real guests

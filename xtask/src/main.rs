@@ -104,6 +104,7 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
+    packages::ensure_to_build()?;
     match task {
         Task::Test { only, weir } => {
             let tally = steps::run(&workspace, &Selection { only, weir })?;

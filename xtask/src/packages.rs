@@ -10,12 +10,12 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, check},
     process::run_in,
     workspace::Workspace,
 };
 
-/// A program xtask runs, and the Debian package it comes from.
+/// A program xtask runs, or a file that builds need, and the Debian package it comes from.
 struct Tool {
     program: &'static str,
     package: &'static str,
@@ -24,6 +24,7 @@ struct Tool {
 /// Everything that guests, peers and traffic need on the host. What runs inside the guests is
 /// unpacked, not installed; see [`crate::guest_image`].
 const TOOLS: &[Tool] = &[
+    LIBPCAP,
     Tool { program: "/usr/bin/qemu-system-x86_64", package: QEMU_PACKAGE },
     Tool { program: "/usr/bin/iperf3", package: "iperf3" },
     Tool { program: "/usr/sbin/ip", package: "iproute2" },
@@ -32,6 +33,9 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: crate::instructions::VALGRIND, package: "valgrind" },
 ];
+
+/// What weir is linked with; xtask is not.
+const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 
@@ -52,6 +56,20 @@ pub fn missing() -> Vec<&'static str> {
 /// Whether packages can be installed and namespaces made.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Installs what building weir needs. Needs root unless it is there.
+pub fn ensure_to_build() -> Result<()> {
+    // Elsewhere than on Debian it may lie in another place.
+    let known = || run_in(&["pkg-config", "--exists", "libpcap"], Path::new("/"), &[]).is_ok();
+    if Path::new(LIBPCAP.program).exists() || known() {
+        return Ok(());
+    }
+    let package = LIBPCAP.package;
+    check(is_root(), || format!("building weir needs libpcap: apt-get install {package}"))?;
+    println!("installing {package}");
+    refresh_lists()?;
+    install(&[], &[package])
 }
 
 /// Installs what is missing. Needs root unless nothing is.

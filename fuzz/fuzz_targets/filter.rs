@@ -1,0 +1,32 @@
+//! Any instructions as a filter, on any packet: they are refused, or the program ends.
+//!
+//! The input is a row of instructions of eight bytes, as `struct bpf_insn` has them in little endian,
+//! a byte of how many there are in front; what follows is the packet's front.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_filter::{Instruction, Outcome, Program};
+
+fuzz_target!(|input: &[u8]| {
+    let [count, rest @ ..] = input else { return };
+    let (code, front) = rest.split_at(rest.len().min(8 * usize::from(*count)));
+    let instructions: Vec<_> = code
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&[c0, c1, jt, jf, k0, k1, k2, k3]: &[u8; 8]| Instruction {
+            code: u16::from_le_bytes([c0, c1]),
+            jt,
+            jf,
+            k: u32::from_le_bytes([k0, k1, k2, k3]),
+        })
+        .collect();
+    let Ok(program) = Program::new(&instructions) else {
+        return;
+    };
+    let len = front.len() as u32;
+    let whole = program.run(front, len);
+    assert_ne!(whole, Outcome::Beyond, "there is nothing beyond");
+    let part = program.run(&front[..front.len() / 2], len);
+    assert!(part == whole || part == Outcome::Beyond);
+});
