@@ -141,22 +141,16 @@ impl Rules {
             verdicts.deciding[usize::from(number)] = deciding;
             if self.0.get(usize::from(deciding)).is_some_and(|rule| rule.action == Action::Drop) {
                 verdicts.refused |= 1 << number;
-                self.count(deciding, frame);
             }
         }
+        self.count(burst, verdicts, verdicts.refused);
     }
 
     /// Counts the frames that were judged and pass, but for those of `waiting` (bit i: frame i), which
     /// come again.
     #[inline(never)]
     pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
-        let open = !(verdicts.refused | waiting);
-        for (number, (frame, deciding)) in burst.frames().iter().zip(verdicts.deciding).enumerate()
-        {
-            if open >> number & 1 != 0 {
-                self.count(deciding, frame);
-            }
-        }
+        self.count(burst, verdicts, !(verdicts.refused | waiting));
     }
 
     /// The number of the first rule that matches.
@@ -200,10 +194,29 @@ impl Rules {
         rules.find(|(rule, _)| matches(rule)).map_or(NO_RULE, |(_, number)| number)
     }
 
-    fn count(&self, rule: u8, frame: &Frame) {
+    /// Counts those frames of a burst that `which` has a bit for. A counter is touched once for frames
+    /// in a row that it counts: that costs more than to judge one.
+    fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
+        let (mut last, mut packets, mut bytes) = (NO_RULE, 0, 0);
+        for (number, (frame, deciding)) in burst.frames().iter().zip(verdicts.deciding).enumerate()
+        {
+            if which >> number & 1 == 0 {
+                continue;
+            }
+            if deciding != last {
+                self.add(last, packets, bytes);
+                (last, packets, bytes) = (deciding, 0, 0);
+            }
+            packets += 1;
+            bytes += u64::from(frame.len);
+        }
+        self.add(last, packets, bytes);
+    }
+
+    fn add(&self, rule: u8, packets: u64, bytes: u64) {
         if let Some(rule) = self.0.get(usize::from(rule)) {
-            rule.packets.add(1);
-            rule.bytes.add(frame.len.into());
+            rule.packets.add(packets);
+            rule.bytes.add(bytes);
         }
     }
 }

@@ -23,16 +23,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::Scratch;
+use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::{
     Engine, Forwarder, Ingress, Port, PortCounters, Ports, Side, Slot, Take, Taken, clock,
 };
 use weir_fabric::{PortConfig, PortId};
+use weir_filter::Program;
 use weir_policy::moderation::Kind;
 use weir_port_vhost::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
-const USAGE: &str = "usage: instructions split|packed|packed-in-order FRAME_BYTES BURST BURSTS";
+const USAGE: &str =
+    "usage: instructions split|split-filtered|packed|packed-in-order FRAME_BYTES BURST BURSTS";
+/// Ten terms; a frame is passed when all are judged.
+const FILTER: &str = "ip and udp and src net 10.0.0.0/8 \
+    and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)";
 /// Entries of each ring: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
 /// Bursts before those that count: vectors have their room, addresses are learned, and each place
@@ -42,6 +48,12 @@ const WARM_UP: usize = 64;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Local experimental ethertype (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+const ETHERTYPE_OFFSET: usize = 12;
+/// From there on in place of it: IPv4 and UDP, 10.0.0.1:4000 to 10.0.0.2:4001.
+const UDP: [u8; 30] = [
+    8, 0, 0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, 17, 0x26, 0xb9, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0,
+    0x0f, 0xa1, 0, 30, 0, 0,
+];
 const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
 /// The guest that sends, and the one that receives.
 const SENDER: usize = 0;
@@ -52,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [format, frame_bytes, burst, bursts] = args.as_slice() else { return Err(USAGE.into()) };
     let base = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
     let features = match format.as_str() {
-        "split" => base,
+        "split" | "split-filtered" => base,
         "packed" => base | Features::RING_PACKED,
         "packed-in-order" => base | Features::RING_PACKED | Features::IN_ORDER,
         _ => return Err(USAGE.into()),
@@ -65,7 +77,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     rig.learn(&mut sender, SENDER)?;
     rig.learn(&mut receiver, RECEIVER)?;
 
-    let frame = frame(MACS[SENDER], MACS[RECEIVER], frame_bytes);
+    let mut frame = frame(MACS[SENDER], MACS[RECEIVER], frame_bytes);
+    if format == "split-filtered" {
+        frame.get_mut(ETHERTYPE_OFFSET..).ok_or(USAGE)?[..UDP.len()].copy_from_slice(&UDP);
+        let program = Arc::new(Program::compile(FILTER)?);
+        let rules = Rules::new([
+            (program, Action::Accept),
+            (Arc::new(Program::compile("")?), Action::Drop),
+        ])?;
+        rig.filter(SENDER, rules);
+    }
     let mut arrived = 0;
     for number in 0..WARM_UP + bursts {
         for _ in 0..burst {
@@ -170,6 +191,13 @@ impl Rig {
         guest.pair.flush();
         self.serve(index);
         Ok(())
+    }
+
+    /// Gives a port rules for what it sends.
+    fn filter(&mut self, index: usize, rules: Rules) {
+        if let Some(slot) = &mut self.ports[index] {
+            slot.rules = PortRules { tx: Some(Arc::new(rules)), rx: None };
+        }
     }
 
     /// What a worker does for one burst of guest `index`.
