@@ -197,6 +197,9 @@ impl Rules {
     /// Counts those frames of a burst that `which` has a bit for. A counter is touched once for frames
     /// in a row that it counts: that costs more than to judge one.
     fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
+        if which == 0 {
+            return;
+        }
         let (mut last, mut packets, mut bytes) = (NO_RULE, 0, 0);
         for (number, (frame, deciding)) in burst.frames().iter().zip(verdicts.deciding).enumerate()
         {
