@@ -194,8 +194,8 @@ impl Rules {
         rules.find(|(rule, _)| matches(rule)).map_or(NO_RULE, |(_, number)| number)
     }
 
-    /// Counts those frames of a burst that `which` has a bit for. A counter is touched once for frames
-    /// in a row that it counts: that costs more than to judge one.
+    /// Counts those frames of a burst that `which` has a bit for. Frames in a row that one rule
+    /// decided about are added up first: atomic additions cost as much as judging.
     fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
         if which == 0 {
             return;
