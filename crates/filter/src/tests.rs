@@ -112,7 +112,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn every_expression_means_what_libpcap_makes_of_it(frame in frame(), cut in any::<Index>()) {
