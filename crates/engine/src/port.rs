@@ -3,6 +3,7 @@
 
 use weir_fabric::EgressTag;
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
+use weir_policy::steering::{Receiver, Steering};
 
 use crate::burst::{Burst, Scratch};
 
@@ -66,8 +67,8 @@ pub struct Delivered {
 /// A port of the switch. All methods may be called from any worker; a port locks per queue.
 ///
 /// Locks are taken in one order: a transmit queue's while its burst is under way, and below it one
-/// receive queue's at a time.
-pub trait Port: Send + Sync {
+/// receive queue's at a time. In between comes what changes in [`steering`](Self::steering).
+pub trait Port: Receiver + Send + Sync {
     /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
     /// every frame that `forward` did not park.
     ///
@@ -119,9 +120,10 @@ pub trait Port: Send + Sync {
     /// Receive queues in use; 0 while the port receives nothing.
     fn rx_queues(&self) -> usize;
 
-    /// The receive queue for a flow, below [`rx_queues`](Self::rx_queues) (see
-    /// `weir_policy::steering`).
-    fn rx_queue_for(&self, hash: u32) -> usize;
+    /// Which receive queue a flow goes to, where there are several; without, all go to the first.
+    fn steering(&self) -> Option<&Steering> {
+        None
+    }
 
     /// Serving this port ended in a panic, which is weir's fault: it must stop, with this reason,
     /// so that the other ports go on.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_fabric::{EgressTag, Forward, FrameKey, PortId, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
+use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
@@ -101,6 +102,8 @@ pub struct Forwarder {
     sent: Verdicts,
     received: Verdicts,
     window: Window,
+    /// Receivers whose queues were looked up for this burst.
+    visits: Vec<(PortId, Visit)>,
     /// Deadlines that came up; the worker takes them.
     pub holds: Vec<Hold>,
     /// A receiver that frames were parked for has buffers already: the worker tries them again.
@@ -119,6 +122,7 @@ impl Default for Forwarder {
             sent: Verdicts::default(),
             received: Verdicts::default(),
             window: Window::default(),
+            visits: Vec::new(),
             holds: Vec::new(),
             retry: false,
         }
@@ -152,7 +156,8 @@ struct Run {
 impl Forwarder {
     /// After a burst that did not come to its end: forgets it, but for the deadlines, since receivers
     /// that were served before rely on being asked.
-    pub fn start_over(&mut self) {
+    pub fn start_over(&mut self, ports: &Ports) {
+        self.leave(ports);
         let holds = std::mem::take(&mut self.holds);
         *self = Self { holds, ..Self::default() };
     }
@@ -203,6 +208,9 @@ impl Forwarder {
             self.serve(&ingress, burst, list);
         }
         self.used = 0;
+        if !self.visits.is_empty() {
+            self.leave(ingress.ports);
+        }
     }
 
     /// Takes one frame where it belongs. Says into which list, with which tag, if that holds for all
@@ -265,12 +273,34 @@ impl Forwarder {
             1 => 0,
             _ => {
                 let head = &burst.frames()[usize::from(outgoing.frame)].head;
-                slot.port.rx_queue_for(symmetric_hash(head.as_slice()))
+                self.steer(slot, port, symmetric_hash(head.as_slice()))
             }
         };
         let list = self.list_for(port, queue);
         self.lists[list].push(outgoing, unicast);
         (queues == 1).then_some(list)
+    }
+
+    /// The receive queue of a flow at one of its receivers.
+    fn steer(&mut self, slot: &Slot, port: PortId, hash: u32) -> usize {
+        let Some(steering) = slot.port.steering() else { return 0 };
+        let place = self.visits.iter().position(|(visited, _)| *visited == port);
+        let place = place.unwrap_or_else(|| {
+            self.visits.push((port, Visit::default()));
+            self.visits.len() - 1
+        });
+        steering.queue_for(hash, &mut self.visits[place].1, &*slot.port)
+    }
+
+    /// What was looked up for this burst is placed.
+    fn leave(&mut self, ports: &Ports) {
+        for (port, visit) in self.visits.drain(..) {
+            if let Some(slot) = slot(ports, port)
+                && let Some(steering) = slot.port.steering()
+            {
+                steering.leave(visit, &*slot.port);
+            }
+        }
     }
 
     /// The list of a receive queue in this burst.

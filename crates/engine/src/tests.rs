@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use weir_fabric::{MacCheck, PortConfig, PortId};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT};
+use weir_policy::steering::{Receiver, Steering};
 
 use weir_wire::OffloadCaps;
 
@@ -31,6 +32,7 @@ struct FakePort {
     /// Frames that it got, with the queue.
     got: Mutex<Vec<(usize, Vec<u8>)>>,
     rx_queues: AtomicUsize,
+    steering: Steering,
     /// Buffers it has for frames to receive; a merged packet takes one per frame.
     room: AtomicUsize,
     caps: OffloadCaps,
@@ -60,6 +62,7 @@ impl FakePort {
             waiting: Mutex::default(),
             got: Mutex::default(),
             rx_queues: AtomicUsize::new(1),
+            steering: Steering::new(1).unwrap(),
             room: AtomicUsize::new(usize::MAX),
             caps: OffloadCaps::NONE,
             hold: None,
@@ -76,6 +79,8 @@ impl FakePort {
         }
     }
 }
+
+impl Receiver for FakePort {}
 
 impl Port for FakePort {
     fn take(
@@ -180,8 +185,9 @@ impl Port for FakePort {
         self.rx_queues.load(Ordering::SeqCst)
     }
 
-    fn rx_queue_for(&self, hash: u32) -> usize {
-        hash as usize % self.rx_queues()
+    fn steering(&self) -> Option<&Steering> {
+        self.steering.set_queues(self.rx_queues()).unwrap();
+        Some(&self.steering)
     }
 
     fn fail(&self, _reason: &str) {

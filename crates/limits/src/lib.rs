@@ -65,6 +65,8 @@ pub const FDB_PER_VIF_MAX: u32 = 64;
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.
 pub const STEERING_FLOWS_MAX: usize = 1024;
+/// Most changes of receive queue, of such flows and of entries, that wait for a safe moment at a time.
+pub const STEERING_CHANGES_MAX: usize = 32;
 /// Seconds without a transmitted frame after which such a flow's place may be taken by another
 /// (Linux `tun`: `TUN_FLOW_EXPIRE`).
 pub const STEERING_FLOW_IDLE_SECS: u32 = 3;

@@ -12,6 +12,7 @@ use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
 };
 use weir_guestmem::{Slice, recycle, writev};
+use weir_policy::steering::{Receiver, Steering};
 
 use crate::frame_device::FrameDevice;
 use crate::tx::{Source, TxQueue};
@@ -54,7 +55,7 @@ impl FramePort {
         if self.tx.len() > 1 {
             for frame in burst.frames() {
                 let hash = symmetric_hash(frame.head.as_slice());
-                self.device.steering().record(hash, queue, clock::secs(now_ns));
+                self.device.steering().record(hash, queue, clock::secs(now_ns), self);
             }
         }
     }
@@ -196,14 +197,17 @@ impl Port for FramePort {
         if self.failure().is_some() { 0 } else { self.tx.len() }
     }
 
-    fn rx_queue_for(&self, hash: u32) -> usize {
-        self.device.steering().queue_for(hash)
+    fn steering(&self) -> Option<&Steering> {
+        Some(self.device.steering())
     }
 
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
     }
 }
+
+/// A write returns when the kernel has the frame.
+impl Receiver for FramePort {}
 
 impl UplinkPort for FramePort {
     fn service(&self) -> &Service {

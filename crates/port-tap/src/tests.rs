@@ -15,7 +15,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::{Engine, Outgoing, Port, PortCounters, Take, Taken};
 use weir_fabric::{PortConfig, PortId};
 use weir_limits::{FRAME_LEN_MAX, PARKED_NS_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS};
-use weir_policy::steering::Steering;
+use weir_policy::steering::{Steering, Visit};
 use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{Mac, OffloadCaps, VnetHdr, vnet};
 
@@ -271,10 +271,16 @@ fn flows_return_on_the_queue_they_came_from() {
     let mut rig = Rig::new(2);
     let flow = |port| udp((GUEST, GUEST_IP), (HOST, HOST_IP), port, &[0; 20]);
     let hash = |port| weir_engine::symmetric_hash(&flow(port));
-    let port = (1000..).find(|port| rig.port.rx_queue_for(hash(*port)) == 0).unwrap();
+    let queue_for = |rig: &Rig, port| {
+        let (steering, mut visit) = (rig.port.steering().unwrap(), Visit::default());
+        let queue = steering.queue_for(hash(port), &mut visit, &rig.port);
+        steering.leave(visit, &rig.port);
+        queue
+    };
+    let port = (1000..).find(|port| queue_for(&rig, *port) == 0).unwrap();
     send(&rig.host[1], &VnetHdr::default(), &flow(port));
     rig.port.take(1, Take::New, 0, &mut rig.scratch, &mut |_| {});
-    assert_eq!(rig.port.rx_queue_for(hash(port)), 1);
+    assert_eq!(queue_for(&rig, port), 1);
     assert_eq!(rig.counters.tx[1].frames.get(), 1);
 }
 

@@ -16,6 +16,8 @@ use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
 
+mod steering;
+
 /// What an interface is made with.
 #[derive(Debug, Clone)]
 pub struct VhostOptions {
@@ -456,8 +458,8 @@ impl Port for VhostPort {
         self.rx_ready.load(Ordering::Relaxed)
     }
 
-    fn rx_queue_for(&self, hash: u32) -> usize {
-        self.steering.queue_for(hash)
+    fn steering(&self) -> Option<&Steering> {
+        Some(&self.steering)
     }
 
     fn fail(&self, reason: &str) {
@@ -488,13 +490,5 @@ impl VhostPort {
             delivered.hold_until = lock(&pair.rx).finish(queue, copies, &self.counters)?;
         }
         Ok(delivered)
-    }
-
-    /// A flow's replies go to the queue on which the guest sent it.
-    fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
-        for frame in burst.frames() {
-            let hash = weir_engine::symmetric_hash(frame.head.as_slice());
-            self.steering.record(hash, queue, now_secs);
-        }
     }
 }

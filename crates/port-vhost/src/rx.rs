@@ -26,6 +26,7 @@ use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
 use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+use weir_policy::steering::Mark;
 use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
 use weir_wire::VnetHdr;
 
@@ -54,6 +55,8 @@ pub(crate) struct RxQueue {
     copies: Vec<Slice<'static>>,
     /// Batches that workers are copying.
     order: FillOrder<Filled>,
+    /// Completed in rings that have stopped.
+    completed_before: u64,
 }
 
 /// Frames that one worker fills in at a time.
@@ -113,7 +116,26 @@ impl RxQueue {
             chains: Vec::new(),
             copies: Vec::new(),
             order: FillOrder::default(),
+            completed_before: 0,
         }
+    }
+
+    /// See [`weir_policy::steering::Receiver`].
+    pub(crate) fn mark(&self) -> Mark {
+        let ring = self.queue.ring.as_ref().map(|ring| &ring.device);
+        Mark {
+            placed: self.completed_before + ring.map_or(0, DeviceRing::completed_total),
+            event: ring.and_then(DeviceRing::call_event),
+        }
+    }
+
+    /// See [`weir_policy::steering::Receiver`]. What a ring held when it stopped is nobody's any more.
+    pub(crate) fn has_taken(&self, placed: u64, before: Mark) -> bool {
+        let Some(ring) = self.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
+        let now = self.mark();
+        let lap = u64::from(ring.config().size);
+        let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
+        self.completed_before + ring.taken_total_min(event_is_fresh) >= placed
     }
 
     /// The memory that its ring is in; `None` while the guest cannot receive.
@@ -366,6 +388,7 @@ impl RxQueue {
         self.hold.reset();
         self.full_since = None;
         self.armed = false;
+        self.completed_before = self.mark().placed;
         self.order.clear();
         self.moderation.reset();
     }

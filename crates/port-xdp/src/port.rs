@@ -9,7 +9,7 @@ use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
 };
 use weir_limits::XDP_SEND_RETRY_NS;
-use weir_policy::steering::Steering;
+use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_port_tap::{Service, UplinkPort};
 use weir_wire::OffloadCaps;
 
@@ -59,7 +59,7 @@ impl XdpPort {
         if self.queues.len() > 1 {
             for frame in burst.frames() {
                 let hash = symmetric_hash(frame.head.as_slice());
-                self.steering.record(hash, queue, clock::secs(now_ns));
+                self.steering.record(hash, queue, clock::secs(now_ns), self);
             }
         }
     }
@@ -193,12 +193,28 @@ impl Port for XdpPort {
         if self.failure().is_some() { 0 } else { self.queues.len() }
     }
 
-    fn rx_queue_for(&self, hash: u32) -> usize {
-        self.steering.queue_for(hash)
+    fn steering(&self) -> Option<&Steering> {
+        Some(&self.steering)
     }
 
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
+    }
+}
+
+impl Receiver for XdpPort {
+    fn mark(&self, queue: usize) -> Mark {
+        let placed = self.queues.get(queue).map_or(0, |queue| lock(&queue.rx).put_total());
+        Mark { placed, event: None }
+    }
+
+    /// The kernel gives chunks back in the order in which it has sent them.
+    fn has_taken(&self, queue: usize, placed: u64, _before: Mark) -> bool {
+        self.queues.get(queue).is_none_or(|queue| {
+            let mut rx = lock(&queue.rx);
+            rx.reclaim();
+            rx.sent_total() >= placed
+        })
     }
 }
 

@@ -15,6 +15,10 @@ pub(crate) struct RxQueue {
     completed: Consumer<u64>,
     /// Where free chunks begin. The last one freed is used first: it is still in the CPU's cache.
     free: Vec<u64>,
+    /// Chunks in all.
+    chunks: usize,
+    /// Frames ever put.
+    put: u64,
     /// Entries of the TX ring that no doorbell has been rung for.
     unannounced: u32,
     /// The engine has been asked to come back for what the kernel would not take.
@@ -43,7 +47,18 @@ impl RxQueue {
     ) -> Self {
         let mut free = Vec::with_capacity(XDP_FRAMES as usize);
         free.extend(chunks);
-        Self { transmit, completed, free, unannounced: 0, retrying: false }
+        let chunks = free.len();
+        Self { transmit, completed, free, chunks, put: 0, unannounced: 0, retrying: false }
+    }
+
+    /// Frames ever put.
+    pub(crate) fn put_total(&self) -> u64 {
+        self.put
+    }
+
+    /// Of those, how many have been sent as far as was [reclaimed](Self::reclaim).
+    pub(crate) fn sent_total(&self) -> u64 {
+        self.put - (self.chunks - self.free.len()) as u64
     }
 
     /// Frees the chunks of frames that were sent.
@@ -67,6 +82,7 @@ impl RxQueue {
         // There is an entry for each chunk.
         self.transmit.push(XdpDesc { addr: address, len, options: XdpDescOptions::empty() });
         self.unannounced += 1;
+        self.put += 1;
         true
     }
 

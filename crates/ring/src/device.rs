@@ -273,6 +273,24 @@ impl DeviceRing {
         each!(&self.format, ring => ring.unannounced())
     }
 
+    /// Chains ever completed, published or not; in a packed ring, their slots.
+    pub fn completed_total(&self) -> u64 {
+        each!(&self.format, ring => ring.completed_total())
+    }
+
+    /// What the driver wrote when it last said at which used chain it wants a call; `None` if it does not
+    /// say that. It had taken all before that one then.
+    pub fn call_event(&self) -> Option<u16> {
+        each!(&self.format, ring => ring.call_event())
+    }
+
+    /// So many of [`completed_total`](Self::completed_total) has the driver surely taken back. More is
+    /// known if `event_is_fresh`: [`call_event`](Self::call_event) has changed since as much was completed as
+    /// the ring has room for.
+    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
+        each!(&self.format, ring => ring.taken_total_min(event_is_fresh))
+    }
+
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
     #[inline]
     pub fn suppress_kicks(&mut self) {

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_limits::{STEERING_FLOW_IDLE_SECS, STEERING_FLOWS_MAX};
+use weir_limits::{QUEUE_PAIRS_MAX, STEERING_FLOW_IDLE_SECS, STEERING_FLOWS_MAX};
 
 /// A direct-mapped table of `STEERING_FLOWS_MAX` flows, indexed by the low bits of the flow hash.
 ///
@@ -15,20 +15,29 @@ pub(super) struct FlowTable {
     slots: Box<[AtomicU64]>,
 }
 
-/// One slot: `hash:32 | seconds:24 | queue + 1:8`; zero is an empty slot.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Flow {
-    hash: u32,
+/// One slot: `hash:32 | seconds:24 | changing:1 | queue + 1:7`; zero is an empty slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) hash: u32,
     /// The low 24 bits of the second of the last frame; they wrap after 194 days.
-    secs: u32,
-    queue: u8,
+    pub(super) secs: u32,
+    pub(super) queue: u8,
+    /// A change of its queue is pending.
+    pub(super) changing: bool,
 }
 
 const SECS_MASK: u32 = (1 << 24) - 1;
+const CHANGING: u8 = 1 << 7;
+const _: () = assert!(QUEUE_PAIRS_MAX < CHANGING as usize);
 
 impl Flow {
+    pub(super) fn new(hash: u32, queue: u8, now_secs: u32, changing: bool) -> Self {
+        Self { hash, secs: now_secs & SECS_MASK, queue, changing }
+    }
+
     fn pack(self) -> u64 {
-        u64::from(self.hash) << 32 | u64::from(self.secs) << 8 | (u64::from(self.queue) + 1)
+        let queue = (self.queue + 1) | if self.changing { CHANGING } else { 0 };
+        u64::from(self.hash) << 32 | u64::from(self.secs) << 8 | u64::from(queue)
     }
 
     fn unpack(word: u64) -> Option<Self> {
@@ -36,8 +45,16 @@ impl Flow {
         Some(Self {
             hash: u32::from_be_bytes([h3, h2, h1, h0]),
             secs: u32::from_be_bytes([0, s2, s1, s0]),
-            queue: queue.checked_sub(1)?,
+            queue: (queue & !CHANGING).checked_sub(1)?,
+            changing: queue & CHANGING != 0,
         })
+    }
+
+    /// Whether its guest has been silent about it for so long that another flow may have its slot.
+    pub(super) fn is_idle(&self, now_secs: u32) -> bool {
+        let idle_secs = now_secs.wrapping_sub(self.secs) & SECS_MASK;
+        // Another worker's clock may be a second ahead of this one's.
+        idle_secs != SECS_MASK && idle_secs >= STEERING_FLOW_IDLE_SECS
     }
 }
 
@@ -51,30 +68,51 @@ impl FlowTable {
         &self.slots[hash as usize % STEERING_FLOWS_MAX]
     }
 
-    /// The guest sent a frame of this flow on `queue` (below `QUEUE_PAIRS_MAX`). Writes only when
-    /// the second or the queue changed, so that a busy flow does not keep the cache line dirty.
-    pub(super) fn record(&self, hash: u32, queue: u8, now_secs: u32) {
+    /// The guest sent a frame of this flow on `queue` (below `QUEUE_PAIRS_MAX`): `true` if the table
+    /// says so already, or has no room for it. Writes only when the second changed, so that a
+    /// busy flow does not keep the cache line dirty.
+    pub(super) fn refresh(&self, hash: u32, queue: u8, now_secs: u32) -> bool {
         let slot = self.slot(hash);
-        let new = Flow { hash, secs: now_secs & SECS_MASK, queue };
-        match Flow::unpack(slot.load(Ordering::Relaxed)) {
-            Some(old) if old == new => return,
-            Some(old) if old.hash != hash => {
-                let idle_secs = new.secs.wrapping_sub(old.secs) & SECS_MASK;
-                // Another worker's clock may be a second ahead of this one's.
-                let old_is_ahead = idle_secs == SECS_MASK;
-                if old_is_ahead || idle_secs < STEERING_FLOW_IDLE_SECS {
-                    return;
-                }
+        let word = slot.load(Ordering::Relaxed);
+        let new = Flow::new(hash, queue, now_secs, false);
+        match Flow::unpack(word) {
+            Some(old) if old == new => true,
+            Some(old) if old.hash != hash => !old.is_idle(now_secs),
+            Some(old) if old.queue == queue && !old.changing => {
+                // Not over a change that has become pending: the time is not worth another try.
+                let (new, relaxed) = (new.pack(), Ordering::Relaxed);
+                let _ = slot.compare_exchange(word, new, relaxed, relaxed);
+                true
             }
-            _ => {}
+            _ => false,
         }
-        slot.store(new.pack(), Ordering::Relaxed);
     }
 
-    /// The queue on which the guest last sent this flow.
-    pub(super) fn queue_for(&self, hash: u32) -> Option<u8> {
-        let flow = Flow::unpack(self.slot(hash).load(Ordering::Relaxed))?;
-        (flow.hash == hash).then_some(flow.queue)
+    /// What is in the slot that this flow would have.
+    pub(super) fn in_slot(&self, hash: u32) -> Option<Flow> {
+        Flow::unpack(self.slot(hash).load(Ordering::Relaxed))
+    }
+
+    /// The flow, if the guest has sent it.
+    pub(super) fn get(&self, hash: u32) -> Option<Flow> {
+        self.in_slot(hash).filter(|flow| flow.hash == hash)
+    }
+
+    /// Puts a flow into its slot.
+    pub(super) fn set(&self, flow: Flow) {
+        self.slot(flow.hash).store(flow.pack(), Ordering::Relaxed);
+    }
+
+    /// Forgets the flow in this one's slot.
+    pub(super) fn remove(&self, hash: u32) {
+        self.slot(hash).store(0, Ordering::Relaxed);
+    }
+
+    /// No change is pending any more.
+    pub(super) fn settle(&self) {
+        for slot in &self.slots {
+            slot.fetch_and(!u64::from(CHANGING), Ordering::Relaxed);
+        }
     }
 }
 
@@ -82,16 +120,12 @@ impl FlowTable {
 mod tests {
     use super::*;
 
-    const A: u32 = 7;
-    /// In the same slot as `A`.
-    const B: u32 = A + STEERING_FLOWS_MAX as u32;
-
     #[test]
     fn packed_flow_unpacks_and_zero_is_empty() {
         for flow in [
-            Flow { hash: 0, secs: 0, queue: 0 },
-            Flow { hash: u32::MAX, secs: SECS_MASK, queue: 254 },
-            Flow { hash: 0x0102_0304, secs: 0x05_0607, queue: 7 },
+            Flow::new(0, 0, 0, false),
+            Flow::new(u32::MAX, 126, SECS_MASK, true),
+            Flow::new(0x0102_0304, 7, 0x05_0607, false),
         ] {
             assert!(Flow::unpack(flow.pack()) == Some(flow));
         }
@@ -99,39 +133,21 @@ mod tests {
     }
 
     #[test]
-    fn flow_never_follows_another_flows_queue() {
-        let table = FlowTable::new();
-        table.record(A, 3, 0);
-        assert_eq!(table.queue_for(B), None);
-    }
-
-    #[test]
-    fn active_flow_keeps_its_slot() {
-        let table = FlowTable::new();
-        for now_secs in 10..20 {
-            table.record(A, 1, now_secs);
-            table.record(B, 2, now_secs);
-            table.record(B, 2, now_secs + STEERING_FLOW_IDLE_SECS - 1);
-            assert_eq!((table.queue_for(A), table.queue_for(B)), (Some(1), None));
-        }
-    }
-
-    #[test]
-    fn idle_flow_yields_its_slot() {
-        let table = FlowTable::new();
-        table.record(A, 1, 10);
-        table.record(B, 2, 10 + STEERING_FLOW_IDLE_SECS);
-        assert_eq!((table.queue_for(A), table.queue_for(B)), (None, Some(2)));
-    }
-
-    #[test]
     fn idle_time_survives_the_wrap_and_clocks_a_second_apart() {
+        let flow = Flow::new(7, 1, SECS_MASK, false);
+        assert!(!flow.is_idle(SECS_MASK - 1));
+        assert!(!flow.is_idle(SECS_MASK + STEERING_FLOW_IDLE_SECS - 1));
+        assert!(flow.is_idle(SECS_MASK + STEERING_FLOW_IDLE_SECS));
+    }
+
+    #[test]
+    fn time_is_not_written_over_a_pending_change() {
         let table = FlowTable::new();
-        table.record(A, 1, SECS_MASK);
-        table.record(B, 2, SECS_MASK - 1);
-        table.record(B, 2, SECS_MASK + 2);
-        assert_eq!((table.queue_for(A), table.queue_for(B)), (Some(1), None));
-        table.record(B, 2, SECS_MASK + STEERING_FLOW_IDLE_SECS);
-        assert_eq!(table.queue_for(B), Some(2));
+        table.set(Flow::new(7, 1, 0, true));
+        assert!(!table.refresh(7, 1, 1));
+        assert!(table.get(7).unwrap().changing);
+        table.settle();
+        assert!(table.refresh(7, 1, 1));
+        assert_eq!(table.get(7), Some(Flow::new(7, 1, 1, false)));
     }
 }

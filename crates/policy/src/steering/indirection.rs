@@ -1,35 +1,65 @@
-//! The receive indirection table: hash to queue, evenly.
+//! The receive indirection table: hash to queue, evenly at first.
 
 use std::array;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use weir_limits::INDIRECTION_LEN;
 
-/// `INDIRECTION_LEN` entries, indexed by the low bits of the flow hash, each a queue number.
+/// A change is pending.
+const CHANGING: u8 = 1 << 7;
+
+/// `INDIRECTION_LEN` entries, indexed by the low bits of the flow hash, each a queue number; and how
+/// many frames each has steered.
 #[derive(Debug)]
 pub(super) struct IndirectionTable {
     entries: [AtomicU8; INDIRECTION_LEN],
+    frames: [AtomicU64; INDIRECTION_LEN],
+}
+
+/// The entry of a flow hash.
+pub(super) fn entry_of(hash: u32) -> usize {
+    hash as usize % INDIRECTION_LEN
 }
 
 impl IndirectionTable {
-    /// Entry `i` is queue `i % queues`, as `ethtool -X <dev> equal <queues>` sets it: no queue has
-    /// more than one entry above another. `queues` is at least 1.
+    /// As [`spread`](Self::spread) leaves it.
     pub(super) fn new(queues: u8) -> Self {
-        let table = Self { entries: array::from_fn(|_| AtomicU8::new(0)) };
+        let table = Self {
+            entries: array::from_fn(|_| AtomicU8::new(0)),
+            frames: array::from_fn(|_| AtomicU64::new(0)),
+        };
         table.spread(queues);
         table
     }
 
-    /// Spreads anew over `queues` (at least 1).
+    /// Entry `i` is queue `i % queues`, as `ethtool -X <dev> equal <queues>` sets it: no queue has
+    /// more than one entry above another. `queues` is at least 1. No change is pending.
     pub(super) fn spread(&self, queues: u8) {
         for (entry, queue) in self.entries.iter().zip((0..queues).cycle()) {
             entry.store(queue, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn queue_for(&self, hash: u32) -> u8 {
-        let index = hash as usize % INDIRECTION_LEN;
-        self.entries[index].load(Ordering::Relaxed)
+    /// The queue of an entry, and whether a change is pending. `entry` is any number: it wraps.
+    pub(super) fn get(&self, entry: usize) -> (u8, bool) {
+        let word = self.entries[entry % INDIRECTION_LEN].load(Ordering::Relaxed);
+        (word & !CHANGING, word & CHANGING != 0)
+    }
+
+    /// See [`get`](Self::get).
+    pub(super) fn set(&self, entry: usize, queue: u8, changing: bool) {
+        let word = queue | if changing { CHANGING } else { 0 };
+        self.entries[entry % INDIRECTION_LEN].store(word, Ordering::Relaxed);
+    }
+
+    /// An entry has steered `frames` more.
+    pub(super) fn count(&self, entry: usize, frames: u64) {
+        self.frames[entry % INDIRECTION_LEN].fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Frames that an entry has steered.
+    pub(super) fn frames(&self, entry: usize) -> u64 {
+        self.frames[entry % INDIRECTION_LEN].load(Ordering::Relaxed)
     }
 }
 
@@ -43,8 +73,8 @@ mod tests {
         for queues in 1..=QUEUE_PAIRS_MAX as u8 {
             let table = IndirectionTable::new(queues);
             let mut entries_per_queue = vec![0; queues.into()];
-            for hash in 0..INDIRECTION_LEN as u32 {
-                entries_per_queue[usize::from(table.queue_for(hash))] += 1;
+            for entry in 0..INDIRECTION_LEN {
+                entries_per_queue[usize::from(table.get(entry).0)] += 1;
             }
             let most = entries_per_queue.iter().max().unwrap();
             let least = entries_per_queue.iter().min().unwrap();

@@ -11,19 +11,78 @@
 //! port) must not change it, or else rule 1 would look up a reply under another hash than the one
 //! it was recorded with and never apply.
 //!
-//! All methods take `&self` and never wait: one worker records while others look up. Each table entry
-//! is one atomic word, so a reader sees an old entry or a new one, never half of each. Relaxed
-//! ordering is enough, since nothing but the entry itself depends on it.
+//! **A flow is never reordered**: a flow or an entry changes queues only when all its frames have been taken
+//! from the old one. Until then the change is pending (`changes`), and what changes is looked up the slow
+//! way. For that each burst says when it begins to look queues up and when its frames are placed: a
+//! [`Visit`].
+//!
+//! All methods take `&self`, and only what changes is behind a lock: one worker records while others
+//! look up. Each table entry is one atomic word, so a reader sees an old entry or a new one, never
+//! half of each. Relaxed ordering is enough for them: that all have seen a pending change is for
+//! `visits` to say.
 
+mod changes;
 mod flows;
 mod indirection;
+pub mod rebalance;
+#[cfg(test)]
+mod tests;
+mod visits;
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use weir_limits::QUEUE_PAIRS_MAX;
+use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 
-use flows::FlowTable;
-use indirection::IndirectionTable;
+use changes::{Changes, Touched, What};
+use flows::{Flow, FlowTable};
+use indirection::{IndirectionTable, entry_of};
+use rebalance::EntryLoad;
+use visits::Visits;
+
+/// What must be known of receive queues to tell when a flow may change them. The methods given are those of a
+/// receiver that has taken a frame as soon as it is placed.
+pub trait Receiver {
+    /// Where receive queue `queue` stands.
+    fn mark(&self, _queue: usize) -> Mark {
+        Mark::default()
+    }
+
+    /// Whether the first `placed` of all that was ever placed in `queue` have surely been taken out.
+    /// `before` is from before the last of them was placed.
+    fn has_taken(&self, _queue: usize, _placed: u64, _before: Mark) -> bool {
+        true
+    }
+}
+
+/// Where a receive queue stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// All that was ever placed in it.
+    pub placed: u64,
+    /// What the driver wrote when it last asked for a call: only whether it changes counts.
+    pub event: Option<u16>,
+}
+
+/// One burst's time between looking up its first frame's queue and having placed its last frame. To be
+/// given to [`Steering::leave`].
+#[derive(Debug, Default)]
+pub struct Visit {
+    /// Its generation, once it has looked something up.
+    generation: Option<u64>,
+    touched: Touched,
+    run: Option<Run>,
+}
+
+/// Frames of one flow in a row.
+#[derive(Debug)]
+struct Run {
+    hash: u32,
+    queue: u8,
+    /// The entry that steers them.
+    entry: Option<usize>,
+    frames: u64,
+}
 
 /// The receive queue selection of one interface.
 #[derive(Debug)]
@@ -31,7 +90,13 @@ pub struct Steering {
     queues: AtomicU8,
     indirection: IndirectionTable,
     flows: FlowTable,
+    visits: Visits,
+    changes: Mutex<Changes>,
+    moved_entries: AtomicU64,
 }
+
+/// What is looked up is changing.
+struct Changing;
 
 impl Steering {
     /// Spreads flows over `queues` receive queues.
@@ -44,12 +109,16 @@ impl Steering {
             queues: AtomicU8::new(checked),
             indirection: IndirectionTable::new(checked),
             flows: FlowTable::new(),
+            visits: Visits::default(),
+            changes: Mutex::default(),
+            moved_entries: AtomicU64::new(0),
         })
     }
 
     /// The guest changed the number of queue pairs in use (virtio 1.2 §5.1.6.5.6,
-    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`). Flows recorded on a queue that is gone fall back to the
-    /// indirection table.
+    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`), if it is another one. The indirection table is spread anew, at
+    /// once, pending changes are dropped, and flows recorded on a queue that is gone fall back to
+    /// the table: what the rings hold is the guest's to sort out.
     ///
     /// A lookup that runs at the same time may still give a queue of the old number; whoever
     /// delivers checks that the queue is enabled in any case.
@@ -58,8 +127,14 @@ impl Steering {
     /// As [`Self::new`]; nothing has changed then.
     pub fn set_queues(&self, queues: usize) -> Result<(), QueueCountError> {
         let checked = check_queues(queues)?;
+        if self.queues.load(Ordering::Relaxed) == checked {
+            return Ok(());
+        }
+        let mut changes = self.changes();
+        changes.clear();
         self.queues.store(checked, Ordering::Relaxed);
         self.indirection.spread(checked);
+        self.flows.settle();
         Ok(())
     }
 
@@ -70,19 +145,275 @@ impl Steering {
 
     /// The guest sent a frame with this symmetric flow hash on transmit queue `queue`. `now_secs` is
     /// from any monotonic clock of whole seconds. A `queue` not in use is ignored.
-    pub fn record(&self, hash: u32, queue: usize, now_secs: u32) {
+    pub fn record(&self, hash: u32, queue: usize, now_secs: u32, receiver: &dyn Receiver) {
         let queues = self.queues.load(Ordering::Relaxed);
         match u8::try_from(queue) {
-            Ok(queue) if queue < queues => self.flows.record(hash, queue, now_secs),
+            Ok(queue) if queue < queues && !self.flows.refresh(hash, queue, now_secs) => {
+                self.record_other(hash, queue, now_secs, receiver);
+            }
             _ => {}
         }
     }
 
-    /// The receive queue for a frame with this symmetric flow hash, below [`Self::queues`].
-    pub fn queue_for(&self, hash: u32) -> usize {
+    /// The receive queue for a frame with this symmetric flow hash, below [`Self::queues`]. The frame
+    /// is placed there before the visit ends.
+    pub fn queue_for(&self, hash: u32, visit: &mut Visit, receiver: &dyn Receiver) -> usize {
+        if let Some(run) = visit.run.as_mut().filter(|run| run.hash == hash) {
+            run.frames += 1;
+            return run.queue.into();
+        }
+        self.end_run(visit);
+        if visit.generation.is_none() {
+            visit.generation = Some(self.visits.enter());
+        }
+        let (queue, entry) = match self.look_up(hash) {
+            Ok(found) => found,
+            Err(Changing) => self.look_up_changing(hash, visit, receiver),
+        };
+        visit.run = Some(Run { hash, queue, entry, frames: 1 });
+        queue.into()
+    }
+
+    /// All frames whose queue `visit` has looked up are placed, or waiting elsewhere to be looked up again.
+    pub fn leave(&self, mut visit: Visit, receiver: &dyn Receiver) {
+        self.end_run(&mut visit);
+        if visit.touched.any() {
+            self.changes().leave(&visit.touched, receiver);
+        }
+        if let Some(generation) = visit.generation {
+            self.visits.leave(generation);
+        }
+    }
+
+    fn end_run(&self, visit: &mut Visit) {
+        if let Some(Run { entry: Some(entry), frames, .. }) = visit.run.take() {
+            self.indirection.count(entry, frames);
+        }
+    }
+
+    /// The queue, and the entry of the indirection table if that has said so.
+    fn look_up(&self, hash: u32) -> Result<(u8, Option<usize>), Changing> {
         let queues = self.queues.load(Ordering::Relaxed);
-        let followed = self.flows.queue_for(hash).filter(|&queue| queue < queues);
-        usize::from(followed.unwrap_or_else(|| self.indirection.queue_for(hash)))
+        let (queue, entry, changing) = match self.flows.get(hash) {
+            Some(flow) if flow.queue < queues => (flow.queue, None, flow.changing),
+            _ => {
+                let entry = entry_of(hash);
+                let (queue, changing) = self.indirection.get(entry);
+                (queue, Some(entry), changing)
+            }
+        };
+        if changing { Err(Changing) } else { Ok((queue, entry)) }
+    }
+
+    #[cold]
+    fn look_up_changing(
+        &self,
+        hash: u32,
+        visit: &mut Visit,
+        receiver: &dyn Receiver,
+    ) -> (u8, Option<usize>) {
+        let mut changes = self.changes();
+        // Twice at most: a flow that goes back to the indirection table may find its entry changing.
+        loop {
+            // Others may have made it meanwhile.
+            if let Ok(found) = self.look_up(hash) {
+                return found;
+            }
+            let queues = self.queues.load(Ordering::Relaxed);
+            let flow = self.flows.get(hash).filter(|flow| flow.queue < queues);
+            let (what, entry) = match flow {
+                Some(_) => (What::Flow(hash), None),
+                None => (What::Entry(entry_of(hash)), Some(entry_of(hash))),
+            };
+            if let Some(slot) = changes.find(what) {
+                if self.make_if_safe(&mut changes, slot, receiver) {
+                    continue;
+                }
+                changes.touch(slot, &mut visit.touched, receiver);
+            }
+            let queue = flow.map_or(self.indirection.get(entry_of(hash)).0, |flow| flow.queue);
+            return (queue, entry);
+        }
+    }
+
+    /// The guest sends a flow on another queue than before, or one that has no slot yet.
+    #[cold]
+    fn record_other(&self, hash: u32, queue: u8, now_secs: u32, receiver: &dyn Receiver) {
+        let mut changes = self.changes();
+        match self.flows.in_slot(hash) {
+            Some(flow) if flow.hash == hash => {
+                self.flows.set(Flow::new(hash, flow.queue, now_secs, flow.changing));
+                if let Some(slot) = changes.find(What::Flow(hash)) {
+                    if let Some(change) = changes.get_mut(slot) {
+                        (change.to, change.leaves) = (queue, false);
+                    }
+                } else if flow.queue != queue {
+                    self.begin(&mut changes, What::Flow(hash), (flow.queue, queue), receiver);
+                }
+            }
+            Some(idle) if idle.is_idle(now_secs) => {
+                self.send_home(&mut changes, idle, receiver);
+                if self.flows.in_slot(hash).is_none() {
+                    self.insert(&mut changes, hash, queue, now_secs, receiver);
+                }
+            }
+            Some(_) => {}
+            None => self.insert(&mut changes, hash, queue, now_secs, receiver),
+        }
+    }
+
+    /// A flow gets a slot, and changes from where the indirection table has sent it.
+    fn insert(
+        &self,
+        changes: &mut Changes,
+        hash: u32,
+        queue: u8,
+        now_secs: u32,
+        receiver: &dyn Receiver,
+    ) {
+        let (from, _) = self.indirection.get(entry_of(hash));
+        if from == queue || self.make_room(changes, receiver) {
+            self.flows.set(Flow::new(hash, from, now_secs, false));
+            if from != queue {
+                self.begin(changes, What::Flow(hash), (from, queue), receiver);
+            }
+        }
+    }
+
+    /// An idle flow follows the indirection table again, which frees its slot.
+    fn send_home(&self, changes: &mut Changes, flow: Flow, receiver: &dyn Receiver) {
+        let what = What::Flow(flow.hash);
+        let (home, home_changes) = self.indirection.get(entry_of(flow.hash));
+        if flow.queue == home && !flow.changing && !home_changes {
+            self.flows.remove(flow.hash);
+            return;
+        }
+        if changes.find(what).is_none() {
+            self.begin(changes, what, (flow.queue, home), receiver);
+        }
+        if let Some(slot) = changes.find(what) {
+            if let Some(change) = changes.get_mut(slot) {
+                (change.to, change.leaves) = (home, true);
+            }
+            self.make_if_safe(changes, slot, receiver);
+        }
+    }
+
+    /// Makes a change pending, if there is room; says whether.
+    fn begin(
+        &self,
+        changes: &mut Changes,
+        what: What,
+        (from, to): (u8, u8),
+        receiver: &dyn Receiver,
+    ) -> bool {
+        let room = self.make_room(changes, receiver);
+        if room {
+            self.set(what, from, true);
+            changes.begin(what, (from, to), &self.visits, receiver);
+        }
+        room
+    }
+
+    /// Whether another change can be pending, if need be in place of one that can be made now.
+    fn make_room(&self, changes: &mut Changes, receiver: &dyn Receiver) -> bool {
+        if changes.is_full() {
+            self.make_all_safe(changes, receiver);
+        }
+        !changes.is_full()
+    }
+
+    fn make_all_safe(&self, changes: &mut Changes, receiver: &dyn Receiver) {
+        for slot in 0..weir_limits::STEERING_CHANGES_MAX {
+            self.make_if_safe(changes, slot, receiver);
+        }
+    }
+
+    /// Makes a pending change if nothing of it can be in the old queue.
+    fn make_if_safe(&self, changes: &mut Changes, slot: usize, receiver: &dyn Receiver) -> bool {
+        if !changes.is_safe(slot, &self.visits, receiver) {
+            return false;
+        }
+        let Some(&mut change) = changes.get_mut(slot) else { return false };
+        if let (What::Flow(hash), true) = (change.what, change.leaves) {
+            // Frames that went by this change do not count in one that its entry is in, and the entry may
+            // have changed since.
+            if self.indirection.get(entry_of(hash)) != (change.to, false) {
+                return false;
+            }
+            self.flows.remove(hash);
+        } else {
+            self.set(change.what, change.to, false);
+        }
+        if let What::Entry(_) = change.what {
+            self.moved_entries.fetch_add(1, Ordering::Relaxed);
+        }
+        changes.end(slot);
+        true
+    }
+
+    fn set(&self, what: What, queue: u8, changing: bool) {
+        match what {
+            What::Entry(entry) => self.indirection.set(entry, queue, changing),
+            What::Flow(hash) => {
+                if let Some(flow) = self.flows.get(hash) {
+                    self.flows.set(Flow { queue, changing, ..flow });
+                }
+            }
+        }
+    }
+
+    /// Moves an entry of the indirection table to another queue as soon as that reorders nothing. Says
+    /// whether this is under way: not if the queue is the same or not in use, the entry is moving
+    /// already, or too much else is.
+    pub fn begin_move(&self, entry: usize, to: usize, receiver: &dyn Receiver) -> bool {
+        let Ok(to) = u8::try_from(to) else { return false };
+        let mut changes = self.changes();
+        let (from, changing) = self.indirection.get(entry);
+        let wanted =
+            entry < INDIRECTION_LEN && from != to && to < self.queues.load(Ordering::Relaxed);
+        wanted && !changing && self.begin(&mut changes, What::Entry(entry), (from, to), receiver)
+    }
+
+    /// Makes pending changes that can be made, and gives up those that could not for more than
+    /// `looks_max` calls. To be called at regular times.
+    pub fn look_after(&self, looks_max: u32, receiver: &dyn Receiver) {
+        let mut changes = self.changes();
+        self.make_all_safe(&mut changes, receiver);
+        changes.age();
+        while let Some(slot) = changes.older_than(looks_max) {
+            if let Some(change) = changes.end(slot) {
+                self.set(change.what, change.from, false);
+            }
+        }
+    }
+
+    /// The indirection table: each entry's queue, where it is about to move, and how many frames it
+    /// has steered.
+    pub fn entries(&self) -> [EntryLoad; INDIRECTION_LEN] {
+        let mut entries = std::array::from_fn(|entry| EntryLoad {
+            queue: self.indirection.get(entry).0,
+            moving_to: None,
+            frames: self.indirection.frames(entry),
+        });
+        for change in self.changes().iter() {
+            if let What::Entry(entry) = change.what
+                && let Some(load) = entries.get_mut(entry)
+            {
+                load.moving_to = Some(change.to);
+            }
+        }
+        entries
+    }
+
+    /// How many times an entry has moved.
+    pub fn moved_entries(&self) -> u64 {
+        self.moved_entries.load(Ordering::Relaxed)
+    }
+
+    /// What a panic leaves behind may be wrong about order, and about nothing else.
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -98,60 +429,5 @@ fn check_queues(queues: usize) -> Result<u8, QueueCountError> {
     match u8::try_from(queues) {
         Ok(checked) if (1..=QUEUE_PAIRS_MAX).contains(&queues) => Ok(checked),
         _ => Err(QueueCountError { queues }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A hash whose indirection entry is not the queue recorded for it in the tests below.
-    const HASH: u32 = 0x1234_5600;
-
-    #[test]
-    fn unrecorded_flow_uses_the_indirection_table() {
-        let steering = Steering::new(4).unwrap();
-        assert_eq!(
-            (0..8).map(|hash| steering.queue_for(hash)).collect::<Vec<_>>(),
-            [0, 1, 2, 3, 0, 1, 2, 3]
-        );
-    }
-
-    #[test]
-    fn recorded_flow_follows_its_transmit_queue() {
-        let steering = Steering::new(4).unwrap();
-        steering.record(HASH, 3, 0);
-        assert_eq!(steering.queue_for(HASH), 3);
-        steering.record(HASH, 1, 0);
-        assert_eq!(steering.queue_for(HASH), 1);
-    }
-
-    #[test]
-    fn flow_on_a_queue_taken_away_falls_back() {
-        let steering = Steering::new(4).unwrap();
-        steering.record(HASH, 3, 0);
-        steering.set_queues(2).unwrap();
-        assert_eq!(steering.queue_for(HASH), 0);
-        assert!((0..10_000).all(|hash| steering.queue_for(hash) < 2));
-    }
-
-    #[test]
-    fn recording_a_queue_not_in_use_changes_nothing() {
-        let steering = Steering::new(2).unwrap();
-        for queue in [2, 255, 256, 257, usize::MAX] {
-            steering.record(HASH, queue, 0);
-            assert_eq!(steering.queue_for(HASH), 0, "after recording queue {queue}");
-        }
-    }
-
-    #[test]
-    fn queue_count_outside_the_limit_is_refused_and_named() {
-        for queues in [0, QUEUE_PAIRS_MAX + 1, 257, usize::MAX] {
-            assert_eq!(Steering::new(queues).unwrap_err(), QueueCountError { queues });
-        }
-        let steering = Steering::new(QUEUE_PAIRS_MAX).unwrap();
-        let error = steering.set_queues(0).unwrap_err();
-        assert_eq!(error.to_string(), "0 queue pairs; valid: 1 to 8");
-        assert_eq!(steering.queues(), QUEUE_PAIRS_MAX);
     }
 }

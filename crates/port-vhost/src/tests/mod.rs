@@ -5,6 +5,7 @@ mod hostile;
 mod moderation;
 mod peer;
 mod session;
+mod steering;
 mod together;
 mod traffic;
 

@@ -57,6 +57,8 @@ pub struct PackedDevice {
     avail_end: u16,
     /// Slot of the next used descriptor.
     next_used: u16,
+    /// Slots of all lists ever published.
+    published_total: u64,
     /// `next_used` when [`needs_call`](Self::needs_call) last looked.
     looked_at: u16,
     kicks_enabled: bool,
@@ -96,6 +98,7 @@ impl PackedDevice {
             next_avail,
             avail_end: next_avail,
             next_used,
+            published_total: 0,
             // The guest may have missed a call before weir took over: the first look always says yes.
             looked_at: next_used.wrapping_sub(1),
             kicks_enabled: true,
@@ -389,6 +392,7 @@ impl PackedDevice {
         }
         // Release: all that was written before is there when the guest sees this (§2.8.22).
         self.ring.store_release(first + PACKED_FLAGS, first_flags);
+        self.published_total += u64::from(distance(self.next_used, at));
         self.next_used = at;
         self.completed.drain(..shown);
         lists
@@ -433,6 +437,38 @@ impl PackedDevice {
     #[inline]
     pub fn unannounced(&self) -> u16 {
         distance(self.looked_at, self.next_used)
+    }
+
+    /// Slots of all lists ever completed.
+    pub fn completed_total(&self) -> u64 {
+        let unpublished = self.completed.iter().map(|completed| u64::from(completed.slots));
+        self.published_total + unpublished.sum::<u64>()
+    }
+
+    /// Where the driver wants a call (§2.8.14), which is how far it had taken used descriptors when it last
+    /// asked for one. `None` if it has not asked for one at a certain place.
+    pub fn call_event(&self) -> Option<u16> {
+        let flags = self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK;
+        let asked = self.config.event_idx && flags == EVENT_DESC;
+        asked.then(|| self.driver_event.load(EVENT_OFF_WRAP))
+    }
+
+    /// Of the slots of all lists ever completed the driver has taken back so many, at least.
+    /// `event_is_fresh` says that [`call_event`](Self::call_event) was written since the last `size` slots were
+    /// completed.
+    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
+        let size = self.config.size;
+        // What the driver offers, or weir has, is not what it has yet to take.
+        let mut end = self.avail_end;
+        while distance(self.next_used, end) < size && self.is_available(end) {
+            end = end.wrapping_add(1);
+        }
+        let untaken = size.saturating_sub(distance(self.next_used, end));
+        let event = self.call_event().filter(|_| event_is_fresh);
+        let untaken = event.map_or(untaken, |event| {
+            untaken.min(lap_distance(from_off_wrap(event, size), self.next_used, size))
+        });
+        self.published_total.saturating_sub(untaken.into())
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.

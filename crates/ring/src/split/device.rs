@@ -35,6 +35,8 @@ pub struct SplitDevice {
     next_used: u16,
     /// `used.idx` as last published.
     published: u16,
+    /// Chains ever published.
+    published_total: u64,
     /// `published` when [`needs_call`](Self::needs_call) last looked.
     looked_at: u16,
     kicks_enabled: bool,
@@ -62,6 +64,7 @@ impl SplitDevice {
             avail_end: base,
             next_used,
             published: next_used,
+            published_total: 0,
             // The guest may have missed a call before weir took over: the first look always says yes.
             looked_at: next_used.wrapping_sub(1),
             kicks_enabled: true,
@@ -258,6 +261,7 @@ impl SplitDevice {
         let count = count.min(distance(self.published, self.next_used));
         if count > 0 {
             self.published = self.published.wrapping_add(count);
+            self.published_total += u64::from(count);
             // Release: the elements are written before the index that covers them (§2.7.13).
             self.used.store_release(IDX, self.published);
         }
@@ -292,6 +296,28 @@ impl SplitDevice {
     #[inline]
     pub fn unannounced(&self) -> u16 {
         distance(self.looked_at, self.published)
+    }
+
+    /// Chains ever completed.
+    pub fn completed_total(&self) -> u64 {
+        self.published_total + u64::from(distance(self.published, self.next_used))
+    }
+
+    /// `used_event` as it stands: how far the driver had taken used elements when it last asked for a call
+    /// (§2.7.10). `None` without `VIRTIO_F_EVENT_IDX`.
+    pub fn call_event(&self) -> Option<u16> {
+        self.config.event_idx.then(|| self.avail.load(used_event(self.config.size)))
+    }
+
+    /// So many of all chains ever completed has the driver taken back, at least. `event_is_fresh` says that
+    /// [`call_event`](Self::call_event) was written since the last `size` chains were completed.
+    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
+        // What the driver offers, or weir has, is not what it has yet to take.
+        let with_weir = distance(self.published, self.avail.load_acquire(IDX));
+        let untaken = self.config.size.saturating_sub(with_weir);
+        let event = self.call_event().filter(|_| event_is_fresh);
+        let untaken = event.map_or(untaken, |event| untaken.min(distance(event, self.published)));
+        self.published_total.saturating_sub(untaken.into())
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.

@@ -265,3 +265,63 @@ proptest! {
         }
     }
 }
+
+/// Says of a receive ring how many chains the driver has taken, and how many weir can tell it has.
+fn taken_and_seen(config: RingConfig, asks_for_calls: bool, steps: &[(u8, u8)]) -> Vec<(u64, u64)> {
+    let (memory, mut driver, mut device) = pair(config);
+    let (mut taken, mut before) = (0, (0, None));
+    let mut seen = Vec::new();
+    for (step, &(offers, takes)) in steps.iter().enumerate() {
+        for _ in 0..offers {
+            driver.offer(&[buffer(0, 1, true)]);
+        }
+        driver.publish();
+        let fresh = |device: &DeviceRing, before: (u64, Option<u16>)| {
+            device.call_event() != before.1
+                && device.completed_total() - before.0 < u64::from(config.size)
+        };
+        if step % 3 == 0 {
+            before = (device.completed_total(), device.call_event());
+        }
+        device.refill().unwrap();
+        while let Some(chain) = device.take_writable(&memory, &mut Vec::new()).unwrap() {
+            device.complete(chain.token, 1);
+            device.refill().unwrap();
+        }
+        device.publish();
+        for _ in 0..takes {
+            taken += u64::from(driver.take().is_some());
+        }
+        if asks_for_calls {
+            driver.enable_calls();
+        }
+        seen.push((taken, device.taken_total_min(fresh(&device, before))));
+    }
+    seen
+}
+
+proptest! {
+    #[test]
+    fn weir_never_takes_for_taken_what_the_driver_has_not(
+        steps in prop::collection::vec((0..12_u8, 0..12_u8), 1..200),
+        asks_for_calls: bool,
+    ) {
+        for config in with_and_without_event_idx(8) {
+            for (taken, seen) in taken_and_seen(config, asks_for_calls, &steps) {
+                prop_assert!(seen <= taken, "{seen} of {taken} with {config:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn weir_sees_what_is_taken_once_the_ring_is_full_again_or_a_call_is_asked_for() {
+    for config in with_and_without_event_idx(8) {
+        // Everything is offered, used and taken; then everything is offered again.
+        let seen = taken_and_seen(config, false, &[(8, 8), (8, 0)]);
+        assert_eq!(seen, [(8, 0), (8, 8)], "{config:?}");
+        if config.event_idx {
+            assert_eq!(taken_and_seen(config, true, &[(3, 3), (3, 2)]), [(3, 3), (5, 5)]);
+        }
+    }
+}

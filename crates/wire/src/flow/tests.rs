@@ -102,4 +102,27 @@ proptest! {
         let layers = Layers::parse(&spec.frame()).unwrap();
         prop_assert_eq!(flow_hash(&layers), Some(toeplitz(&DEFAULT_KEY, &input)));
     }
+
+    #[test]
+    fn symmetric_key_hashes_both_directions_alike(
+        v4 in any::<[u32; 2]>(),
+        v6 in any::<[u128; 2]>(),
+        ports in any::<Option<[u16; 2]>>(),
+    ) {
+        let symmetric = Toeplitz::new(&SYMMETRIC_KEY);
+        let there = ports.map(|[src, dst]| Ports { src, dst });
+        let back = ports.map(|[src, dst]| Ports { src: dst, dst: src });
+        let [a, b] = v4.map(Ipv4Addr::from_bits);
+        prop_assert_eq!(symmetric.hash_v4(a, b, there), symmetric.hash_v4(b, a, back));
+        let [a, b] = v6.map(Ipv6Addr::from_bits);
+        prop_assert_eq!(symmetric.hash_v6(a, b, there), symmetric.hash_v6(b, a, back));
+    }
+
+    #[test]
+    fn symmetric_key_sees_nothing_but_the_xor_of_words(words in any::<[u16; 18]>()) {
+        let symmetric = Toeplitz::new(&SYMMETRIC_KEY);
+        let input: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let folded = words.iter().fold(0, |folded, word| folded ^ word);
+        prop_assert_eq!(symmetric.hash(&input), symmetric.hash(&folded.to_be_bytes()));
+    }
 }

@@ -1,0 +1,201 @@
+//! Changes of queue that wait for a safe moment: when nothing of what they steer can be in the old queue.
+
+use weir_limits::STEERING_CHANGES_MAX;
+
+use super::visits::Visits;
+use super::{Mark, Receiver};
+
+/// What changes queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// An entry of the indirection table.
+    Entry(usize),
+    /// A followed flow, by its hash.
+    Flow(u32),
+}
+
+/// A pending change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) what: What,
+    pub(super) from: u8,
+    pub(super) to: u8,
+    /// The flow follows the indirection table from then on.
+    pub(super) leaves: bool,
+    /// Visits that may have looked `what` up before all saw that it changes have begun by then.
+    begun: u64,
+    /// They have ended.
+    ended: bool,
+    /// Visits that have looked it up since, and have not ended.
+    inside: u32,
+    /// Where the old queue stood before the last of these placed a frame.
+    before: Mark,
+    /// What had been placed in the old queue when the last of them ended.
+    placed: u64,
+    /// How often it has been [aged](Changes::age).
+    age: u32,
+    /// It does not happen; its place is kept for those inside.
+    dead: bool,
+}
+
+impl Change {
+    /// Whether all frames that went to the old queue have been taken from it.
+    fn is_safe(&mut self, visits: &Visits, receiver: &dyn Receiver) -> bool {
+        if self.inside > 0 || self.dead {
+            return false;
+        }
+        let from = usize::from(self.from);
+        if !self.ended {
+            if !visits.have_ended(self.begun) {
+                return false;
+            }
+            self.ended = true;
+            self.placed = self.placed.max(receiver.mark(from).placed);
+        }
+        receiver.has_taken(from, self.placed, self.before)
+    }
+}
+
+/// All pending changes of one interface.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    slots: [Option<Change>; STEERING_CHANGES_MAX],
+    /// Counts how often all of them were dropped: a visit's slots of an earlier era are not these.
+    era: u32,
+}
+
+/// Which pending changes a visit has looked up: a bit for each slot.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    era: u32,
+    slots: u64,
+}
+
+const _: () = assert!(STEERING_CHANGES_MAX <= u64::BITS as usize);
+
+impl Touched {
+    pub(super) fn any(&self) -> bool {
+        self.slots != 0
+    }
+}
+
+impl Changes {
+    /// The slot of what changes.
+    pub(super) fn find(&self, what: What) -> Option<usize> {
+        let is_it =
+            |slot: &Option<Change>| slot.is_some_and(|change| change.what == what && !change.dead);
+        self.slots.iter().position(is_it)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Change> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    /// All that may still happen.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.slots.iter().flatten().filter(|change| !change.dead)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.slots.iter().all(Option::is_some)
+    }
+
+    /// A change is pending from now on, if there is a place. The caller has marked `what` before.
+    pub(super) fn begin(
+        &mut self,
+        what: What,
+        (from, to): (u8, u8),
+        visits: &Visits,
+        receiver: &dyn Receiver,
+    ) {
+        let before = receiver.mark(from.into());
+        let change = Change {
+            what,
+            from,
+            to,
+            leaves: false,
+            begun: visits.begun(),
+            ended: false,
+            inside: 0,
+            before,
+            placed: before.placed,
+            age: 0,
+            dead: false,
+        };
+        if let Some(free) = self.slots.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(change);
+        }
+    }
+
+    /// Whether the change in `slot` may be made now.
+    pub(super) fn is_safe(
+        &mut self,
+        slot: usize,
+        visits: &Visits,
+        receiver: &dyn Receiver,
+    ) -> bool {
+        self.get_mut(slot).is_some_and(|change| change.is_safe(visits, receiver))
+    }
+
+    /// A visit has looked up what changes in `slot`, and goes to the old queue.
+    pub(super) fn touch(&mut self, slot: usize, touched: &mut Touched, receiver: &dyn Receiver) {
+        if touched.era != self.era {
+            *touched = Touched { era: self.era, slots: 0 };
+        }
+        let Some(change) = self.get_mut(slot) else { return };
+        change.before = receiver.mark(change.from.into());
+        if touched.slots & 1 << slot == 0 {
+            touched.slots |= 1 << slot;
+            change.inside += 1;
+        }
+    }
+
+    /// A visit has placed all its frames.
+    pub(super) fn leave(&mut self, touched: &Touched, receiver: &dyn Receiver) {
+        if touched.era != self.era {
+            return;
+        }
+        for (slot, place) in self.slots.iter_mut().enumerate() {
+            if touched.slots & 1 << slot == 0 {
+                continue;
+            }
+            if let Some(change) = place {
+                change.inside = change.inside.saturating_sub(1);
+                change.placed = change.placed.max(receiver.mark(change.from.into()).placed);
+                if change.dead && change.inside == 0 {
+                    *place = None;
+                }
+            }
+        }
+    }
+
+    /// Takes a change out: it is made, or will not be.
+    pub(super) fn end(&mut self, slot: usize) -> Option<Change> {
+        let place = self.slots.get_mut(slot)?;
+        let change = (*place)?;
+        match place {
+            Some(change) if change.inside > 0 => change.dead = true,
+            _ => *place = None,
+        }
+        Some(change)
+    }
+
+    /// Counts one look more for each.
+    pub(super) fn age(&mut self) {
+        for change in self.slots.iter_mut().flatten() {
+            change.age = change.age.saturating_add(1);
+        }
+    }
+
+    /// A change that has aged more than `age_max` times.
+    pub(super) fn older_than(&self, age_max: u32) -> Option<usize> {
+        let old = |change: &Change| !change.dead && change.age > age_max;
+        self.slots.iter().position(|slot| slot.as_ref().is_some_and(old))
+    }
+
+    /// Drops all of them.
+    pub(super) fn clear(&mut self) {
+        self.slots = [None; STEERING_CHANGES_MAX];
+        self.era = self.era.wrapping_add(1);
+    }
+}

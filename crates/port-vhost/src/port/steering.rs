@@ -1,0 +1,27 @@
+//! Which receive queue a flow goes to, and what must be known of the rings for that.
+
+use weir_engine::burst::Burst;
+use weir_engine::symmetric_hash;
+use weir_policy::steering::{Mark, Receiver};
+
+use super::{VhostPort, lock};
+
+impl Receiver for VhostPort {
+    fn mark(&self, queue: usize) -> Mark {
+        self.pairs.get(queue).map_or(Mark::default(), |pair| lock(&pair.rx).mark())
+    }
+
+    fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
+        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed, before))
+    }
+}
+
+impl VhostPort {
+    /// A flow's replies go to the queue on which the guest sent it.
+    pub(super) fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
+        for frame in burst.frames() {
+            let hash = symmetric_hash(frame.head.as_slice());
+            self.steering.record(hash, queue, now_secs, self);
+        }
+    }
+}
