@@ -205,8 +205,8 @@ Examples:
   weir vif set web0 moderation=backend rx_usecs=200
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
 
-These can change: latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan, trunk,
-native.";
+These can change: latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, rss_rebalance,
+vlan, trunk, native.";
 
 /// `weir filter`
 #[derive(Debug, Subcommand)]

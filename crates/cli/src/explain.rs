@@ -14,12 +14,14 @@ use crate::stats::{
 
 mod manager;
 mod placement;
+mod steering;
 
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, SplitExplanation, UplinkExplanation,
     UplinkLayer,
 };
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
+pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
 
 /// What a command explains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -85,6 +87,9 @@ pub struct VifExplanation {
     /// Its filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
+    /// How flows are spread over several receive queues; none where one is in use.
+    #[serde(default)]
+    pub steering: Option<SteeringExplanation>,
 }
 
 /// The policy of one receive queue.
@@ -164,6 +169,9 @@ impl fmt::Display for VifExplanation {
             ]);
         }
         write!(f, "\n\n{table}")?;
+        if let Some(steering) = &self.steering {
+            write!(f, "{steering}")?;
+        }
         if let Some(split) = &self.split {
             write!(f, "{split}")?;
         }
@@ -209,6 +217,7 @@ mod tests {
             split: None,
             agent: None,
             filter: Vec::new(),
+            steering: None,
         }
     }
 

@@ -104,6 +104,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
         vlan: VlanMode::Unset,
         mtu: None,
         filter: Vec::new(),
+        rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
     })?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;

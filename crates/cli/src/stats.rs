@@ -126,6 +126,9 @@ pub struct PortStats {
     /// Packets that the port received merged from several TCP segments (generic receive offload);
     /// `rx` counts the segments.
     pub gro: u64,
+    /// Entries of the port's indirection table that moved to another receive queue.
+    #[serde(default)]
+    pub rss_moved: u64,
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
@@ -244,6 +247,7 @@ impl PortStats {
             tx: QueueStats::default(),
             parked: 0,
             gro: 0,
+            rss_moved: 0,
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
             latency_budget_ns: 0,
@@ -350,6 +354,9 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     }
     if port.gro > 0 {
         writeln!(f, "{}: received merged (GRO): {} packets", port.name, decimal(port.gro))?;
+    }
+    if port.rss_moved > 0 {
+        writeln!(f, "{}: RSS entries moved: {}", port.name, decimal(port.rss_moved))?;
     }
     for (what, counts) in [("dropped", &port.drops), ("told too late", &port.budget_breaches)] {
         let counts = by_reason(counts);

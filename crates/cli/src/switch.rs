@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_engine::filter::PortRules;
-use weir_engine::{Engine, Execution, Options, PortCounters, Realization, stages};
+use weir_engine::{Engine, Execution, Options, Port, PortCounters, Realization, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_port_packet::{PacketOptions, PacketSocket};
@@ -181,6 +181,7 @@ impl Switch {
             kind: config.moderation.0,
             hold_ns_max: config.call_policy(self.budget(config)).hold_ns_max(),
             mac: config.mac_or_derived().into(),
+            rss_rebalance: config.rss_rebalance,
         }
     }
 
@@ -249,7 +250,8 @@ impl Switch {
         let interface = config.kind.interface();
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
-        self.manager.add_uplink(config, id, Arc::clone(&counters));
+        let steered: Arc<dyn Port> = Arc::clone(&port) as _;
+        self.manager.add_uplink(config, id, steered, Arc::clone(&counters));
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
         Ok(())
     }

@@ -26,7 +26,6 @@ const RULES: &[&str] = &[
 ];
 
 /// One slice without the filter, and right after it one with it.
-#[derive(Clone, Copy)]
 struct Pair {
     none: Slice,
     filtered: Slice,
@@ -54,6 +53,7 @@ fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, B
     let load = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
         rate: small::Rate::Window(WINDOW),
+        ..small::Options::default()
     });
     let progress = progress(2);
     let mut pairs = Vec::new();

@@ -99,6 +99,8 @@ pub struct UplinkConfig {
     pub mtu: Option<Mtu>,
     /// Which frames it may send and receive.
     pub filter: Vec<FilterRule>,
+    /// Whether entries of the indirection table move between the interface's queues by load.
+    pub rss_rebalance: bool,
 }
 
 /// What stands behind an uplink.
@@ -185,6 +187,8 @@ pub struct VifConfig {
     pub mac: Option<MacAddress>,
     /// Whether source addresses are checked.
     pub mac_check: bool,
+    /// Whether entries of the indirection table move between receive queues by load.
+    pub rss_rebalance: bool,
     /// VLANs of the port.
     pub vlan: VlanMode,
     /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
@@ -198,6 +202,8 @@ pub struct VifConfig {
 impl VifConfig {
     /// Source addresses are checked where nothing else is said.
     pub const MAC_CHECK_DEFAULT: bool = true;
+    /// Entries move by load where nothing else is said, at an uplink too.
+    pub const RSS_REBALANCE_DEFAULT: bool = true;
 
     /// An interface with every default.
     pub fn new(name: PortName, socket: SocketPath) -> Self {
@@ -214,6 +220,7 @@ impl VifConfig {
             agent: None,
             mac: None,
             mac_check: Self::MAC_CHECK_DEFAULT,
+            rss_rebalance: Self::RSS_REBALANCE_DEFAULT,
             vlan: VlanMode::Unset,
             mtu: None,
             filter: Vec::new(),

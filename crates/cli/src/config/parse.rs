@@ -171,6 +171,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     }
     let interface = section.take("name", problems);
     let queues = section.take_or("queues", QueuePairs::default(), problems);
+    let rss_rebalance = rebalance(&mut section, problems);
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let filter = filter::rules(&mut section, problems);
@@ -184,7 +185,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
         KindOfUplink::AfXdp => UplinkKind::AfXdp { interface, queues },
     };
     Some(Placed {
-        port: UplinkConfig { name: name?, kind, vlan, mtu, filter },
+        port: UplinkConfig { name: name?, kind, vlan, mtu, rss_rebalance, filter },
         header,
         resource: span,
         mac: None,
@@ -211,6 +212,7 @@ fn vif(
     let agent = section.take::<SocketPath>("agent", problems);
     let mac = section.take("mac", problems);
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
+    let rss_rebalance = rebalance(&mut section, problems);
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let filter = filter::rules(&mut section, problems);
@@ -232,6 +234,7 @@ fn vif(
         agent: agent.as_ref().map(|agent| agent.value.clone()),
         mac: mac.map(Located::into_value),
         mac_check,
+        rss_rebalance,
         vlan,
         mtu,
         filter,
@@ -249,6 +252,10 @@ fn vif(
         );
     }
     Some(Placed { port, header, resource, mac: mac_span, agent: agent.map(|agent| agent.span) })
+}
+
+fn rebalance(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> bool {
+    section.take_or("rss_rebalance", VifConfig::RSS_REBALANCE_DEFAULT, problems)
 }
 
 /// The configured socket, or `NAME.sock` beside the control socket.

@@ -137,6 +137,8 @@ pub struct VifChanges {
     pub mac: Change<MacAddress>,
     /// Whether source addresses are checked.
     pub mac_check: Option<bool>,
+    /// Whether entries of the indirection table move by load.
+    pub rss_rebalance: Option<bool>,
     /// VLANs of the port.
     pub vlan: Option<VlanMode>,
 }
@@ -174,6 +176,7 @@ impl VifChanges {
         let rx_frames = section.take_or("rx_frames", Change::Keep, problems);
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
+        let rss_rebalance = section.take("rss_rebalance", problems).map(Located::into_value);
         let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
             Some(VlanMode::Unset)
@@ -200,7 +203,16 @@ impl VifChanges {
             );
         }
         section.finish(problems);
-        Self { latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, vlan }
+        Self {
+            latency_budget,
+            moderation,
+            rx_usecs,
+            rx_frames,
+            mac,
+            mac_check,
+            rss_rebalance,
+            vlan,
+        }
     }
 
     /// Changes `vif`. What was set of a policy that is replaced by one which makes nothing of it goes
@@ -216,6 +228,7 @@ impl VifChanges {
         self.rx_usecs.apply(&mut vif.rx_usecs);
         self.rx_frames.apply(&mut vif.rx_frames);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
+        vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);
         if let Some(vlan) = self.vlan {
             vif.vlan = vlan;
         }

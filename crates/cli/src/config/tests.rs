@@ -77,6 +77,7 @@ fn every_key_is_read() {
         trunk = "all"
         native = 1
         mtu = 9000
+        rss_rebalance = false
 
         [[uplink.lan.filter]]
         direction = "rx"
@@ -95,6 +96,7 @@ fn every_key_is_read() {
         agent = "/run/vms/web.agent"
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
+        rss_rebalance = false
         vlan = 10
         mtu = 68
 
@@ -121,6 +123,7 @@ fn every_key_is_read() {
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         mtu: Some(9000.try_into().unwrap()),
         filter: vec!["rx drop stp".parse().unwrap()],
+        rss_rebalance: false,
     };
     assert_eq!(config.uplinks, [lan]);
     let web0 = VifConfig {
@@ -136,6 +139,7 @@ fn every_key_is_read() {
         agent: Some("/run/vms/web.agent".parse().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
         mac_check: false,
+        rss_rebalance: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
@@ -161,7 +165,7 @@ fn interface_without_keys_has_the_documented_defaults() {
     let config = parse("[switch]\ncontrol = \"/tmp/w/c.sock\"\n[vif.web0]\n").unwrap();
     let vif = &config.vifs[0];
     assert_eq!(*vif, VifConfig::new("web0".parse().unwrap(), "/tmp/w/web0.sock".parse().unwrap()));
-    assert!(vif.mac_check);
+    assert!(vif.mac_check && vif.rss_rebalance);
     assert_eq!((vif.mtu, vif.mtu().get()), (None, 1500));
     assert_eq!(config.latency_budget(vif), config.switch.latency_budget);
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::SteeringExplanation;
 use crate::config::{PortName, SocketPath};
 use crate::stats::{decimal, time};
 
@@ -94,6 +95,9 @@ pub struct UplinkExplanation {
     pub layer: UplinkLayer,
     /// C_p: what a wake-up by it costs.
     pub cost: CostExplanation,
+    /// How flows to it are spread over several queues; none where it has one.
+    #[serde(default)]
+    pub steering: Option<SteeringExplanation>,
 }
 
 /// How long frames gather at an uplink.
@@ -190,7 +194,8 @@ impl fmt::Display for UplinkExplanation {
             }
             UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
         }
-        writeln!(f, "costs: wake-up {}", self.cost)
+        writeln!(f, "costs: wake-up {}", self.cost)?;
+        self.steering.as_ref().map_or(Ok(()), |steering| steering.fmt(f))
     }
 }
 
@@ -229,7 +234,7 @@ mod tests {
         let unknown = cost(CostSource::Default, None);
         let uplink = |layer| {
             let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
-            UplinkExplanation { name, interface, layer, cost: unknown }.to_string()
+            UplinkExplanation { name, interface, layer, cost: unknown, steering: None }.to_string()
         };
         insta::assert_snapshot!(uplink(UplinkLayer::Gathers { uplink_ns: 300_000 }), @r"
         lan: interface eth0, gathers frames for 300 us (gro_flush_timeout)

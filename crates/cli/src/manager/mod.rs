@@ -1,7 +1,7 @@
 //! The manager: how the latency budget is spent, ten times a second (Dong 2011 §4.2, fig. 5).
 //!
 //! A thread of its own, outside the data path. While an interface's policy takes part in the split, or has
-//! an agent, and there is traffic, it looks at the counters, decides by Eq. 4 how long uplinks gather and
+//! an agent, or a port has several receive queues, and there is traffic, it looks at the counters, decides by Eq. 4 how long uplinks gather and
 //! calls are held, and sets both. Without traffic it sleeps without a timer, until a worker wakes up.
 //!
 //! | file | what |
@@ -11,6 +11,7 @@
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
 //! | `placement/` | where workers and virtual processors run |
 //! | `uplink.rs` | the interval of an uplink's interface |
+//! | `rebalance.rs` | the indirection table of a port with several receive queues |
 //! | `thread.rs` | the thread: when to look, and setting what was decided |
 
 use std::io;
@@ -19,19 +20,23 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
-use weir_engine::{Engine, PortCounters};
+use weir_engine::{Engine, Port, PortCounters};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_port_vhost::VhostPort;
 use weir_wire::Mac;
 
 use crate::config::{PlacementConfig, PortName, UplinkConfig};
-use crate::explain::{AgentExplanation, PlacementExplanation, SplitExplanation, UplinkExplanation};
+use crate::explain::{
+    AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
+    UplinkExplanation,
+};
 
 mod agents;
 mod core;
 mod guest_cpu;
 mod placement;
+mod rebalance;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -58,6 +63,8 @@ pub(crate) struct VifSettings {
     pub(crate) hold_ns_max: u64,
     /// The guest's address.
     pub(crate) mac: Mac,
+    /// Entries of its indirection table move by load.
+    pub(crate) rss_rebalance: bool,
 }
 
 /// What the manager has to say of an interface.
@@ -65,6 +72,7 @@ pub(crate) struct VifSettings {
 pub(crate) struct ManagedExplanation {
     pub(crate) split: Option<SplitExplanation>,
     pub(crate) agent: Option<AgentExplanation>,
+    pub(crate) steering: Option<SteeringExplanation>,
 }
 
 enum Command {
@@ -125,9 +133,10 @@ impl Manager {
         &self,
         config: &UplinkConfig,
         id: PortId,
+        port: Arc<dyn Port>,
         counters: Arc<PortCounters>,
     ) {
-        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, id, counters))));
+        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, id, port, counters))));
     }
 
     /// Places workers, and with permission guests' virtual processors, on `host` from now on.

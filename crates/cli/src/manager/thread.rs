@@ -13,6 +13,7 @@ use super::agents::{Agent, AgentSocket};
 use super::core::{Core, Decision, Known, Look, Sharing, Source, VifLook, takes_part};
 use super::guest_cpu::GuestThreads;
 use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
+use super::rebalance::{Table, steers};
 use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::config::{PlacementConfig, PortName, UplinkConfig};
@@ -23,6 +24,8 @@ const SPLIT_NS: u64 = 100_000_000;
 /// How often queues are moved between workers by their load (ns), where they are: so often that two steps
 /// are done within a tenth of a second.
 const DISPATCH_NS: u64 = 50_000_000;
+/// How often entries of indirection tables are moved by load (ns).
+const REBALANCE_NS: u64 = 100_000_000;
 /// After so long without traffic (ns) it sleeps until there is some.
 const QUIET_NS: u64 = 1_000_000_000;
 
@@ -35,12 +38,14 @@ pub(super) struct ManagedVif {
     guest: GuestThreads,
     /// T_v as it was set last (ns); `None` after the policy was made anew.
     set_ns: Option<u64>,
+    table: Table,
 }
 
 impl ManagedVif {
     pub(super) fn new(vif: NewVif) -> Self {
         let NewVif { name, port, agent, settings } = vif;
-        Self { name, port, agent, settings, guest: GuestThreads::default(), set_ns: None }
+        let (guest, table) = (GuestThreads::default(), Table::default());
+        Self { name, port, agent, settings, guest, set_ns: None, table }
     }
 
     fn look(&mut self, agent_cost_ns: Option<u64>) -> VifLook {
@@ -91,18 +96,29 @@ pub(super) struct ManagedUplink {
     queues: usize,
     interface_name: String,
     interface: UplinkInterface,
+    port: Arc<dyn Port>,
     counters: Arc<PortCounters>,
+    rss_rebalance: bool,
+    table: Table,
 }
 
 impl ManagedUplink {
-    pub(super) fn new(config: &UplinkConfig, id: PortId, counters: Arc<PortCounters>) -> Self {
+    pub(super) fn new(
+        config: &UplinkConfig,
+        id: PortId,
+        port: Arc<dyn Port>,
+        counters: Arc<PortCounters>,
+    ) -> Self {
         Self {
             name: config.name.clone(),
             id,
             queues: config.kind.queues().get().into(),
             interface_name: config.kind.interface().to_string(),
             interface: UplinkInterface::new(&config.kind),
+            port,
             counters,
+            rss_rebalance: config.rss_rebalance,
+            table: Table::default(),
         }
     }
 
@@ -123,12 +139,14 @@ enum Task {
     Dispatch,
     /// Splits latency budgets between uplinks and guests.
     Split,
+    /// Moves entries of indirection tables.
+    Rebalance,
     /// Places workers on processors.
     Place,
 }
 
 impl Task {
-    const ALL: [Self; 3] = [Self::Dispatch, Self::Split, Self::Place];
+    const ALL: [Self; 4] = [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place];
 }
 
 /// When it looks at the counters.
@@ -284,6 +302,12 @@ impl Run {
                         interface: uplink.interface_name.clone(),
                         layer: uplink.interface.layer().clone(),
                         cost: cost(self.core.uplink_cost()),
+                        steering: uplink.table.explain(
+                            now_ns,
+                            &*uplink.port,
+                            &uplink.counters,
+                            uplink.rss_rebalance,
+                        ),
                     });
                 }
                 return;
@@ -328,11 +352,19 @@ impl Run {
         self.vifs.values().any(needs)
     }
 
+    /// Whether a port may have several receive queues.
+    fn steers(&self) -> bool {
+        let mut uplinks = self.uplinks.iter();
+        self.vifs.values().any(|vif| steers(&*vif.port, vif.port.queue_pairs()))
+            || uplinks.any(|uplink| steers(&*uplink.port, uplink.port.rx_queues()))
+    }
+
     /// How often a task is due (ns); `None` where nothing depends on it, and it costs nothing.
     fn period_ns(&self, task: Task) -> Option<u64> {
         match task {
             Task::Dispatch => self.engine.dispatches().then_some(DISPATCH_NS),
             Task::Split => self.splits().then_some(SPLIT_NS),
+            Task::Rebalance => self.steers().then_some(REBALANCE_NS),
             Task::Place => self.placement.is_on().then_some(placement::LOOK_NS),
         }
     }
@@ -366,12 +398,24 @@ impl Run {
                 let decision = self.core.decide(&look);
                 self.apply(decision, now_ns);
             }
+            Task::Rebalance => self.rebalance(now_ns),
             Task::Place => {
                 let vifs = self.vifs.values().map(ManagedVif::placement_look);
                 let uplinks = self.uplinks.iter().map(ManagedUplink::placement_look);
                 let ports: Vec<_> = uplinks.chain(vifs).collect();
                 self.placement.look(now_ns, &self.engine, &ports);
             }
+        }
+    }
+
+    fn rebalance(&mut self, now_ns: u64) {
+        for vif in self.vifs.values_mut() {
+            let counters = vif.port.counters();
+            vif.table.look(now_ns, &*vif.port, counters, vif.settings.rss_rebalance);
+        }
+        for uplink in &mut self.uplinks {
+            let (port, counters) = (&*uplink.port, &uplink.counters);
+            uplink.table.look(now_ns, port, counters, uplink.rss_rebalance);
         }
     }
 
@@ -443,7 +487,9 @@ impl Run {
         };
         let agent = agent_of(&mut self.agents, vif.agent.as_ref());
         let agent = agent.and_then(|agent| agent.explain(id));
-        ManagedExplanation { split: self.explain_split(id, now_ns), agent }
+        let rebalances = vif.settings.rss_rebalance;
+        let steering = vif.table.explain(now_ns, &*vif.port, vif.port.counters(), rebalances);
+        ManagedExplanation { split: self.explain_split(id, now_ns), agent, steering }
     }
 
     fn explain_split(&self, id: PortId, now_ns: u64) -> Option<SplitExplanation> {
@@ -527,6 +573,7 @@ mod tests {
                 kind,
                 hold_ns_max: calls.hold_ns_max(),
                 mac: weir_wire::Mac([2, 0, 0, 0, 0, 1]),
+                rss_rebalance: true,
             },
         }));
         run

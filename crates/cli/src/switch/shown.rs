@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use weir_engine::PortCounters;
 use weir_engine::stats::QueueCounters;
+use weir_engine::{Port, PortCounters};
+use weir_policy::steering::Steering;
 use weir_port_vhost::{QueueDecision, State, VhostInfo};
 
 use super::{Switch, Uplink, Vif};
@@ -30,7 +31,7 @@ impl Switch {
                 None => no_such_port(name),
             };
         };
-        let ManagedExplanation { split, agent } = self.manager.explain_vif(vif.port.id());
+        let ManagedExplanation { split, agent, steering } = self.manager.explain_vif(vif.port.id());
         let queue = |(queue, now): (usize, QueueDecision)| QueueExplanation {
             queue,
             moderation: Moderation(now.kind),
@@ -52,6 +53,7 @@ impl Switch {
             split,
             agent,
             filter: RuleStats::of(&vif.config.filter, &vif.rules),
+            steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
     }
@@ -109,6 +111,7 @@ impl Switch {
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
         stats.budget_breaches = breaches(vif.port.counters());
+        stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
     }
@@ -127,6 +130,7 @@ fn uplink_stats(uplink: &Uplink) -> PortStats {
     };
     stats.vlan = uplink.config.vlan.clone();
     stats.filter = RuleStats::of(&uplink.config.filter, &uplink.rules);
+    stats.rss_moved = uplink.port.steering().map_or(0, Steering::moved_entries);
     count(&mut stats, &uplink.counters, uplink.port.queues());
     stats
 }
