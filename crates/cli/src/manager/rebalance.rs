@@ -109,3 +109,6 @@ impl Table {
 pub(super) fn steers(port: &dyn Port, queues_max: usize) -> bool {
     queues_max > 1 && port.steering().is_some()
 }
+
+#[cfg(test)]
+mod tests;
