@@ -336,8 +336,8 @@ impl VhostPort {
             self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
         };
         self.rx_ready.store(ready, Ordering::Relaxed);
-        // 0 queues is not a spread; the engine asks `rx_queues` first.
-        let _ = self.steering.set_queues(ready.max(1));
+        // 0 queues is an error and no spread: the engine asks `rx_queues` first.
+        let _ = self.steering.set_queues(ready);
     }
 }
 

@@ -129,13 +129,14 @@ impl RxQueue {
         }
     }
 
-    /// See [`weir_policy::steering::Receiver`]. What a ring held when it stopped is nobody's any more.
+    /// See [`weir_policy::steering::Receiver`]. A ring may go on where another stopped, and holds what that
+    /// held; with none there is nobody who could take a thing.
     pub(crate) fn has_taken(&self, placed: u64, before: Mark) -> bool {
         let Some(ring) = self.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
         let now = self.mark();
         let lap = u64::from(ring.config().size);
         let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
-        self.completed_before + ring.taken_total_min(event_is_fresh) >= placed
+        now.placed.saturating_sub(ring.untaken_max(event_is_fresh)) >= placed
     }
 
     /// The memory that its ring is in; `None` while the guest cannot receive.

@@ -284,11 +284,11 @@ impl DeviceRing {
         each!(&self.format, ring => ring.call_event())
     }
 
-    /// So many of [`completed_total`](Self::completed_total) has the driver surely taken back. More is
-    /// known if `event_is_fresh`: [`call_event`](Self::call_event) has changed since as much was completed as
-    /// the ring has room for.
-    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
-        each!(&self.format, ring => ring.taken_total_min(event_is_fresh))
+    /// Of [`completed_total`](Self::completed_total), and of what was completed in this ring's memory
+    /// before, the driver may not have taken back the last so many. Fewer are left if `event_is_fresh`:
+    /// [`call_event`](Self::call_event) has changed since as much was completed as the ring has room for.
+    pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
+        each!(&self.format, ring => ring.untaken_max(event_is_fresh))
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.

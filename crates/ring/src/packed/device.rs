@@ -441,22 +441,23 @@ impl PackedDevice {
 
     /// Slots of all lists ever completed.
     pub fn completed_total(&self) -> u64 {
-        let unpublished = self.completed.iter().map(|completed| u64::from(completed.slots));
-        self.published_total + unpublished.sum::<u64>()
+        self.published_total + self.unpublished()
     }
 
-    /// Where the driver wants a call (§2.8.14), which is how far it had taken used descriptors when it last
-    /// asked for one. `None` if it has not asked for one at a certain place.
+    fn unpublished(&self) -> u64 {
+        self.completed.iter().map(|completed| u64::from(completed.slots)).sum()
+    }
+
+    /// Where the driver wants a call (§2.8.14): it had taken used descriptors up to there when it asked.
     pub fn call_event(&self) -> Option<u16> {
         let flags = self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK;
-        let asked = self.config.event_idx && flags == EVENT_DESC;
-        asked.then(|| self.driver_event.load(EVENT_OFF_WRAP))
+        (self.config.event_idx && flags == EVENT_DESC)
+            .then(|| self.driver_event.load(EVENT_OFF_WRAP))
     }
 
-    /// Of the slots of all lists ever completed the driver has taken back so many, at least.
-    /// `event_is_fresh` says that [`call_event`](Self::call_event) was written since the last `size` slots were
-    /// completed.
-    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
+    /// At most so many slots of completed lists has the driver not taken back. `event_is_fresh` says that
+    /// [`call_event`](Self::call_event) was written since the last `size` slots were completed.
+    pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         let size = self.config.size;
         // What the driver offers, or weir has, is not what it has yet to take.
         let mut end = self.avail_end;
@@ -468,7 +469,7 @@ impl PackedDevice {
         let untaken = event.map_or(untaken, |event| {
             untaken.min(lap_distance(from_off_wrap(event, size), self.next_used, size))
         });
-        self.published_total.saturating_sub(untaken.into())
+        u64::from(untaken) + self.unpublished()
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.

@@ -309,15 +309,15 @@ impl SplitDevice {
         self.config.event_idx.then(|| self.avail.load(used_event(self.config.size)))
     }
 
-    /// So many of all chains ever completed has the driver taken back, at least. `event_is_fresh` says that
+    /// At most so many completed chains has the driver not taken back. `event_is_fresh` says that
     /// [`call_event`](Self::call_event) was written since the last `size` chains were completed.
-    pub fn taken_total_min(&self, event_is_fresh: bool) -> u64 {
+    pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         // What the driver offers, or weir has, is not what it has yet to take.
         let with_weir = distance(self.published, self.avail.load_acquire(IDX));
         let untaken = self.config.size.saturating_sub(with_weir);
         let event = self.call_event().filter(|_| event_is_fresh);
         let untaken = event.map_or(untaken, |event| untaken.min(distance(event, self.published)));
-        self.published_total.saturating_sub(untaken.into())
+        u64::from(untaken) + u64::from(distance(self.published, self.next_used))
     }
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.

@@ -295,7 +295,10 @@ fn taken_and_seen(config: RingConfig, asks_for_calls: bool, steps: &[(u8, u8)]) 
         if asks_for_calls {
             driver.enable_calls();
         }
-        seen.push((taken, device.taken_total_min(fresh(&device, before))));
+        seen.push((
+            taken,
+            device.completed_total().saturating_sub(device.untaken_max(fresh(&device, before))),
+        ));
     }
     seen
 }
