@@ -12,6 +12,7 @@ use weir_engine::{Delivered, Engine, Outgoing, Port, PortCounters, Side, Take, T
 use weir_fabric::{PortConfig, PortId};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, XDP_FRAMES, XDP_PARKED_MAX};
+use weir_policy::steering::Receiver;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FrameDevice, SLOT_LEN, UplinkPort};
 use weir_wire::checksum::pseudo_header_v4;
@@ -520,6 +521,9 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
         }
         assert_eq!(dealt_with, XDP_FRAMES as usize, "the engine counts the rest");
         assert_eq!((rig.port.failure(), rig.port.expired(0, Side::Rx, 1)), (None, None));
+        let before = rig.port.mark(0);
+        assert_eq!(before.placed, u64::from(XDP_FRAMES));
+        assert!(!rig.port.has_taken(0, 1, before), "the kernel has sent none");
         ip("link set dev weir0 up");
         carrier();
         // The next burst takes them along.
@@ -528,6 +532,11 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
             assert_eq!(rig.host.receive_soon(), frame(number, 60));
         }
         assert_eq!(rig.host.receive_soon(), frame(9999, 60));
+        let end = Instant::now() + Duration::from_secs(20);
+        while !rig.port.has_taken(0, before.placed + 1, before) {
+            assert!(Instant::now() < end, "the kernel gives no chunks back");
+        }
+        assert!(!rig.port.has_taken(0, before.placed + 2, before), "there are no more");
         rig.host.send(&frame(1, 60));
         assert_eq!(rig.take_soon(1).len(), 1);
     });
