@@ -74,8 +74,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Takes a new total after `elapsed_ns`; `None` if the old one is of no use. The rate is the mean of
-    /// the last two looks, weighted as an average that forgets by half.
+    /// Takes a new total after `elapsed_ns`; `None` if the old one is of no use. The rate is an average in
+    /// which each look counts half as much as the next.
     fn update(&mut self, total: u64, elapsed_ns: Option<u64>) {
         let grown = total.saturating_sub(std::mem::replace(&mut self.total, total));
         self.per_s = elapsed_ns.filter(|ns| *ns > 0).map_or(0, |ns| {
@@ -119,11 +119,6 @@ impl Rebalancer {
             rate.update(*total, elapsed_ns);
         }
         if elapsed_ns.is_none() { Vec::new() } else { self.decide(look) }
-    }
-
-    /// What each entry steers (frames/s).
-    pub fn entry_frames_per_s(&self) -> [u64; INDIRECTION_LEN] {
-        self.entries.map(|rate| rate.per_s)
     }
 
     /// The load of each queue in use (frames/s) as soon as pending moves are made.
@@ -311,6 +306,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn steady_load_comes_to_rest_and_never_gets_worse(
             queues in 2..=QUEUE_PAIRS_MAX,
