@@ -258,6 +258,24 @@ fn a_panic_while_a_port_is_served_stops_that_port_only() {
 }
 
 #[test]
+fn a_burst_that_ends_in_a_panic_keeps_no_flow_from_moving() {
+    let engine = Engine::start(1).unwrap();
+    let a = add(&engine, |_| {});
+    let broken = add(&engine, |port| {
+        port.panics_on_delivery = true;
+        port.rx_queues.store(2, Ordering::SeqCst);
+    });
+    send(&engine, &a, [frame(1, 0xff, 7)]);
+    eventually("the panic", || a.failed.load(Ordering::SeqCst));
+    let steering = broken.steering().unwrap();
+    assert!(steering.begin_move(0, 1, &*broken));
+    eventually("the entry moves", || {
+        steering.look_after(u32::MAX, &*broken);
+        steering.moved_entries() == 1
+    });
+}
+
+#[test]
 fn a_held_call_is_asked_about_at_its_deadline_and_not_before() {
     let engine = Engine::start(1).unwrap();
     let hold = Duration::from_millis(30);
