@@ -157,11 +157,16 @@ impl Steering {
 
     /// The receive queue for a frame with this symmetric flow hash, below [`Self::queues`]. The frame
     /// is placed there before the visit ends.
+    #[inline]
     pub fn queue_for(&self, hash: u32, visit: &mut Visit, receiver: &dyn Receiver) -> usize {
         if let Some(run) = visit.run.as_mut().filter(|run| run.hash == hash) {
             run.frames += 1;
             return run.queue.into();
         }
+        self.begin_run(hash, visit, receiver)
+    }
+
+    fn begin_run(&self, hash: u32, visit: &mut Visit, receiver: &dyn Receiver) -> usize {
         self.end_run(visit);
         if visit.generation.is_none() {
             visit.generation = Some(self.visits.enter());
