@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_engine::symmetric_hash;
+use weir_engine::{Options as EngineOptions, symmetric_hash};
 use weir_limits::INDIRECTION_LEN;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::Offload;
@@ -97,7 +97,8 @@ fn traffic(
 fn entries_of_a_busy_queue_move_unless_they_are_to_stay() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock").to_str().unwrap().parse().unwrap();
-    let switch = Switch::empty(2, LatencyBudget::DEFAULT, control).unwrap();
+    let options = EngineOptions { workers: 2, ..EngineOptions::default() };
+    let switch = Switch::empty(options, LatencyBudget::DEFAULT, control).unwrap();
     let (web0, mut receivers) = add(&switch, &dir, "web0", 2);
     let (db0, mut senders) = add(&switch, &dir, "db0", 1);
     assert!(steering(&switch).is_none_or(|steering| steering.moved_entries == 0));
