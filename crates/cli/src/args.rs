@@ -104,6 +104,12 @@ pub struct BenchArgs {
     /// Compare small packets with a packet filter of ten terms and without one instead
     #[arg(long, conflicts_with_all = ["policies", "filter"])]
     pub filter_cost: bool,
+    /// Measure how senders share a worker instead, and what a flood does to its neighbour
+    ///
+    /// Worker time by weight, and a victim's packets beside a flood of small ones. Senders and receivers are
+    /// played, so that the worker is what there is too little of.
+    #[arg(long, conflicts_with_all = ["policies", "filter_cost"])]
+    pub sharing: bool,
 }
 
 /// `weir run`
@@ -204,9 +210,10 @@ Examples:
   weir vif set web0 latency_budget=1ms
   weir vif set web0 moderation=backend rx_usecs=200
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
+  weir vif set web0 rate=1Gbit weight=4
 
 These can change: latency_budget, moderation, rx_usecs, rx_frames, mac, mac_check, rss_rebalance,
-vlan, trunk, native.";
+vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst.";
 
 /// `weir filter`
 #[derive(Debug, Subcommand)]

@@ -105,6 +105,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
         mtu: None,
         filter: Vec::new(),
         rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
+        weight: None,
     })?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;

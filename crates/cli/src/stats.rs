@@ -129,6 +129,15 @@ pub struct PortStats {
     /// Entries of the port's indirection table that moved to another receive queue.
     #[serde(default)]
     pub rss_moved: u64,
+    /// Worker time that what this port sent has taken, in nanoseconds.
+    #[serde(default)]
+    pub worker_ns: u64,
+    /// How often a queue with frames to send had to wait for the port's rate.
+    #[serde(default)]
+    pub rate_waits: u64,
+    /// Windows in which more of the port's turns were late than may be.
+    #[serde(default)]
+    pub window_violations: u64,
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
@@ -248,6 +257,9 @@ impl PortStats {
             parked: 0,
             gro: 0,
             rss_moved: 0,
+            worker_ns: 0,
+            rate_waits: 0,
+            window_violations: 0,
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
             latency_budget_ns: 0,
@@ -301,6 +313,7 @@ impl fmt::Display for SwitchStats {
             "TX FRAMES",
             "TX BYTES",
             "DROPS",
+            "WORKER",
             "CALLS/FRAME",
             "HOLD P50",
             "P99",
@@ -329,6 +342,7 @@ fn port_cells(port: &PortStats) -> Vec<String> {
         decimal(port.tx.frames),
         bytes(port.tx.bytes),
         decimal(port.dropped()),
+        time(port.worker_ns),
     ];
     cells.extend(match port.kind {
         PortKind::Vif => [
@@ -357,6 +371,11 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     }
     if port.rss_moved > 0 {
         writeln!(f, "{}: RSS entries moved: {}", port.name, decimal(port.rss_moved))?;
+    }
+    let waits =
+        [("waited for its rate", port.rate_waits), ("windows missed", port.window_violations)];
+    for (what, times) in waits.into_iter().filter(|(_, times)| *times > 0) {
+        writeln!(f, "{}: {what}: {} times", port.name, decimal(times))?;
     }
     for (what, counts) in [("dropped", &port.drops), ("told too late", &port.budget_breaches)] {
         let counts = by_reason(counts);
@@ -506,6 +525,7 @@ mod tests {
         web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);
         web0.hold_ns = HoldTimes { p50: 0, p99: 812, max: 240_300 };
         web0.latency_budget_ns = 250_000;
+        (web0.worker_ns, web0.rate_waits) = (1_500_000, 3);
         web0.drops = BTreeMap::from([("rx_full".into(), 7), ("source_mac".into(), 0)]);
         let mut bad = PortStats::new("bad".parse().unwrap(), PortKind::Vif);
         bad.state = PortState::Stopped;
@@ -536,10 +556,11 @@ mod tests {
         insta::assert_snapshot!(sample().to_string(), @r#"
         weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
 
-        PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
-        web0  running  10    2,000,000      3 GB      4,096    262 kB      7        0.013         0  812 ns  240 us  250 us
-        bad   stopped  -             0       0 B          0       0 B      0            -         0       0       0       0
-        lan   running  -            99       0 B          0       0 B      0            -         -       -       -       -
+        PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
+        web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us
+        bad   stopped  -             0       0 B          0       0 B      0       0            -         0       0       0       0
+        lan   running  -            99       0 B          0       0 B      0       0            -         -       -       -       -
+        web0: waited for its rate: 3 times
         web0: dropped: rx_full 7
         bad: stopped: TX queue 0: descriptor loop
         bad: told too late: asked_late 1,000

@@ -8,17 +8,19 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_engine::filter::PortRules;
-use weir_engine::{Engine, Execution, Options, Port, PortCounters, Realization, stages};
+use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
+use weir_policy::schedule::Share;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    self, CallsError, Config, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers, filter,
+    self, CallsError, Config, FilterRule, LatencyBudget, PortName, SharingError, SocketMode,
+    SocketPath, SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
+    filter,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -63,6 +65,7 @@ pub struct Switch {
     ports: Mutex<Ports>,
     engine: Arc<Engine>,
     latency_budget: LatencyBudget,
+    schedule: config::Schedule,
     control: SocketPath,
     started: Instant,
 }
@@ -117,7 +120,16 @@ impl Switch {
         let manager = manager::Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let started = Instant::now();
         let ports = Mutex::default();
-        Ok(Arc::new(Self { manager, sessions, ports, engine, latency_budget, control, started }))
+        Ok(Arc::new(Self {
+            manager,
+            sessions,
+            ports,
+            engine,
+            latency_budget,
+            schedule: config::Schedule(options.schedule),
+            control,
+            started,
+        }))
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -146,6 +158,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
+        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -243,6 +256,8 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
+        let weight = config.weight.map_or(1, |weight| weight.get());
+        self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
@@ -287,6 +302,9 @@ impl Switch {
         if let Err(error) = config.check_calls(self.budget(&config)) {
             return calls_refused(&error);
         }
+        if let Err(error) = config.sharing.check(Some(self.schedule)) {
+            return sharing_refused(error);
+        }
         match self.add_vif(config, Meeting::Configured) {
             Ok(()) => Response::Ok,
             Err(error) => failed(&error),
@@ -302,6 +320,9 @@ impl Switch {
         changes.apply(&mut config);
         if let Err(error) = config.check_calls(self.budget(&config)) {
             return calls_refused(&error);
+        }
+        if let Err(error) = config.sharing.check(Some(self.schedule)) {
+            return sharing_refused(error);
         }
         let conflict = ports
             .vifs
@@ -320,6 +341,9 @@ impl Switch {
         // A policy that goes on keeps what it has learned.
         if calls != vif.config.call_policy(self.budget(&vif.config)) {
             vif.port.set_moderation(&calls);
+        }
+        if config.sharing != vif.config.sharing {
+            self.engine.set_share(vif.port.id(), config.sharing.share(), config.sharing.limit());
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
@@ -410,7 +434,8 @@ fn engine_options(config: &SwitchConfig) -> Options {
         config::Realization::Shared => Realization::Shared,
         config::Realization::Dedicated => Realization::Dedicated,
     };
-    Options { execution, realization, workers: worker_count(config.workers) }
+    let (schedule, workers) = (config.schedule.0, worker_count(config.workers));
+    Options { execution, realization, schedule, workers }
 }
 
 /// `auto`: a core of every two, since guests run beside the switch; a worker that has nothing to do
@@ -432,6 +457,10 @@ fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, Switc
 }
 
 fn calls_refused(error: &CallsError) -> Response {
+    Response::Error { message: error.to_string(), help: Some(error.help()) }
+}
+
+fn sharing_refused(error: SharingError) -> Response {
     Response::Error { message: error.to_string(), help: Some(error.help()) }
 }
 

@@ -119,6 +119,8 @@ pub struct Burst<'m> {
     pub blocked: Vec<PortId>,
     /// Frames that the switch could not deliver yet, in the sender's order per receiver.
     pub parked: Vec<Parked>,
+    /// Most frames that the port is to put in; fewer than [`BURST_MAX`] where its rate is limited.
+    pub frames_max: usize,
     /// How many more frames the sending queue lets wait; 0 for a port that cannot.
     pub park_room: usize,
     /// The sender is a device, whose `DATA_VALID` counts; a driver must not set it (virtio 1.2
@@ -131,14 +133,30 @@ pub struct Burst<'m> {
 }
 
 /// The vectors of a burst between two bursts: the loop allocates once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scratch {
+    /// [`Burst::frames_max`] of the next burst.
+    pub(crate) frames_max: usize,
     slots: Vec<Frame>,
     chains: Vec<TakenChain>,
     pieces: Vec<Slice<'static>>,
     blocked: Vec<PortId>,
     parked: Vec<Parked>,
     fronts: Fronts,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            frames_max: BURST_MAX,
+            slots: Vec::new(),
+            chains: Vec::new(),
+            pieces: Vec::new(),
+            blocked: Vec::new(),
+            parked: Vec::new(),
+            fronts: Fronts::default(),
+        }
+    }
 }
 
 impl Scratch {
@@ -155,6 +173,7 @@ impl Scratch {
             pieces: recycle(std::mem::take(&mut self.pieces)),
             blocked: std::mem::take(&mut self.blocked),
             parked: std::mem::take(&mut self.parked),
+            frames_max: self.frames_max,
             park_room: 0,
             from_device: false,
             waited: false,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use weir_fabric::PortId;
 use weir_limits::{QUEUE_PAIRS_MAX, WORKERS_MAX};
 use weir_policy::dispatch::Aim;
+use weir_policy::schedule::Kind;
 
 use crate::poller::{QueueRef, Watch, Watched};
 use crate::port::Side;
@@ -50,6 +51,8 @@ pub struct Options {
     pub execution: Execution,
     /// How they wait.
     pub realization: Realization,
+    /// By which rule workers give turns.
+    pub schedule: Kind,
     /// How many workers there are; each pair of queues has its own where `execution` says so.
     pub workers: usize,
 }

@@ -12,12 +12,14 @@ use thread_priority::{
 };
 use weir_fabric::{Fabric, PortConfig, PortError, PortId};
 use weir_limits::WORKERS_MAX;
+use weir_policy::schedule::Share;
 
 use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved};
 use crate::filter::PortRules;
 use crate::poller::{QueueRef, Watch};
 use crate::port::Port;
+use crate::share::RateLimit;
 use crate::shared::{Shared, WorkerHandle};
 use crate::stats::PortCounters;
 use crate::switch::{Ports, Slot, slot};
@@ -137,6 +139,7 @@ impl Engine {
         if let Some(slot) = gone {
             self.shared.crew.release(id, &slot.pairs);
         }
+        self.shared.shares.set(id, Share::default(), RateLimit::NONE);
         // A port that is not there was removed before: the same end.
         let _ = self.shared.fabric.remove_port(id);
     }
@@ -151,6 +154,16 @@ impl Engine {
             }
             ports
         });
+    }
+
+    /// Sets what a port is entitled to of each worker, and how fast it may send, from now on until it is
+    /// removed. Without it, it has weight 1 and no limit.
+    pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {
+        self.shared.shares.set(id, share, limit);
+        // One that sleeps until a port may send again may not have to.
+        for worker in self.shared.crew.iter() {
+            worker.poller.wake();
+        }
     }
 
     /// Watches `kick` for a queue of a port, until the result is dropped.

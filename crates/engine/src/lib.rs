@@ -4,6 +4,9 @@
 //! | file | what |
 //! |---|---|
 //! | `worker.rs` | the loop: sleep, take, forward, arm |
+//! | `run_queue.rs` | whose turn it is, and who waits for its rate |
+//! | `share.rs` | what each port is entitled to, and how fast it may send |
+//! | `meter.rs` | what a burst took of its worker |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
 //! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
 //! | `port.rs` | what the engine asks of a port |
@@ -33,8 +36,11 @@ mod engine;
 pub mod filter;
 mod flow;
 pub mod gro;
+mod meter;
 mod poller;
 mod port;
+mod run_queue;
+mod share;
 mod shared;
 pub mod stages;
 pub mod stats;
@@ -47,6 +53,7 @@ pub use engine::{Engine, WorkerStats, thread_cpu_ns};
 pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
+pub use share::{Rate, RateLimit};
 pub use stats::{DropReason, PortCounters};
 pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};
 

@@ -70,7 +70,8 @@ pub struct Delivered {
 /// receive queue's at a time. In between comes what changes in [`steering`](Self::steering).
 pub trait Port: Receiver + Send + Sync {
     /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
-    /// every frame that `forward` did not park.
+    /// every frame that `forward` did not park. New frames are at most [`Burst::frames_max`]: with 0,
+    /// nothing is taken and kicks go off. What a port takes beyond, its rate makes up for.
     ///
     /// `now_ns` is the time or, for new frames, the earliest at which they may have come: a worker that
     /// naps does not see them at once, and their hold is counted from then.

@@ -9,6 +9,7 @@ use weir_fabric::Fabric;
 use crate::activity::Activity;
 use crate::crew::{Crew, Options};
 use crate::poller::Poller;
+use crate::share::Shares;
 use crate::stats::Counter;
 use crate::switch::Ports;
 
@@ -17,6 +18,7 @@ pub(crate) struct Shared {
     pub(crate) fabric: Fabric,
     pub(crate) ports: ArcSwap<Ports>,
     pub(crate) crew: Crew,
+    pub(crate) shares: Shares,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
 }
@@ -27,6 +29,7 @@ impl Shared {
             fabric: Fabric::new(),
             ports: ArcSwap::default(),
             crew: Crew::new(options),
+            shares: Shares::default(),
             activity: Activity::new()?,
             stopping: AtomicBool::new(false),
         })

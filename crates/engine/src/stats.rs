@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hdrhistogram::Histogram;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, QUEUE_PAIRS_MAX};
 
+use crate::run_queue::Cost;
+
 /// Why a frame was dropped: one named counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -176,6 +178,12 @@ pub struct PortCounters {
     /// Packets that were merged from TCP segments for this receiver; the segments are counted as
     /// frames.
     pub gro: Counter,
+    /// Worker time that was charged to this port as a sender (ns).
+    pub worker_ns: Counter,
+    /// Times that a queue with frames to send had to wait for its port's rate.
+    pub rate_waits: Counter,
+    /// Windows of turns (`weir_policy::schedule::Window`) in which more were late than may be.
+    pub window_violations: Counter,
     drops: [Counter; DropReason::COUNT],
     breaches: [Counter; BreachReason::ALL.len()],
 }
@@ -187,6 +195,9 @@ impl Default for PortCounters {
             rx: Default::default(),
             parked: Counter::default(),
             gro: Counter::default(),
+            worker_ns: Counter::default(),
+            rate_waits: Counter::default(),
+            window_violations: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
             breaches: Default::default(),
         }
@@ -200,6 +211,21 @@ impl PortCounters {
         if frames > 0 {
             self.drops[reason.into().index()].add(frames);
         }
+    }
+
+    /// Counts what a burst that this port sent has cost.
+    #[inline]
+    pub(crate) fn charge(&self, cost: Cost) {
+        self.worker_ns.add(cost.worker_ns);
+        if cost.violations > 0 {
+            self.window_violations.add(cost.violations);
+        }
+    }
+
+    /// Bytes that were sent from a queue.
+    #[inline]
+    pub(crate) fn sent_bytes(&self, queue: usize) -> u64 {
+        self.tx.get(queue).map_or(0, |queue| queue.bytes.get())
     }
 
     /// Counts packets that were merged for this receiver.

@@ -21,6 +21,8 @@ use crate::shared::{Shared, WorkerHandle};
 use crate::worker::Worker;
 use crate::*;
 
+mod sharing;
+
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A port whose other side is the test.

@@ -11,7 +11,7 @@
 //! sleeps without a timeout.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_MAX};
+use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::{Pace, Rest};
 
@@ -28,6 +28,7 @@ use crate::clock;
 use crate::crew::Realization;
 use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
+use crate::run_queue::{Ready, RunQueue, Turn};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
 use crate::switch::{Forwarder, Hold, Ingress, Slot, slot};
@@ -50,14 +51,6 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
 type TxQueue = QueueRef;
 
-/// A queue with work.
-#[derive(Clone, Copy)]
-struct Ready {
-    queue: TxQueue,
-    /// It had none before (ns): what is there has not waited longer than since then.
-    since_ns: u64,
-}
-
 /// A queue that had work lately and has none now. Its kicks are off: it must be looked at.
 #[derive(Clone, Copy)]
 struct Warm {
@@ -73,8 +66,8 @@ pub(crate) struct Worker {
     forwarder: Forwarder,
     events: Vec<epoll::Event>,
     kicked: Vec<QueueRef>,
-    /// Transmit queues to serve, in turn.
-    ready: VecDeque<Ready>,
+    /// Transmit queues with work.
+    ready: RunQueue,
     warm: Vec<Warm>,
     pace: Pace,
     /// Before the last look at the warm queues, when they had no work (ns).
@@ -99,6 +92,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, handle: Arc<WorkerHandle>) -> Self {
+        let ready = RunQueue::new(shared.crew.options.schedule);
         Self {
             shared,
             index,
@@ -107,7 +101,7 @@ impl Worker {
             forwarder: Forwarder::default(),
             events: Vec::with_capacity(EVENTS_MAX),
             kicked: Vec::with_capacity(EVENTS_MAX),
-            ready: VecDeque::new(),
+            ready,
             warm: Vec::new(),
             pace: Pace::default(),
             looked_ns: 0,
@@ -130,8 +124,9 @@ impl Worker {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.rest();
+            self.ready.refresh(&self.shared.shares, clock::now_ns);
             self.retry_stalled();
-            while !self.ready.is_empty() {
+            while !self.ready.is_empty() && !self.shared.stopping.load(Ordering::Relaxed) {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
                     self.expire_holds(self.taken_ns);
@@ -139,6 +134,7 @@ impl Worker {
                 let before_ns = self.taken_ns;
                 self.look_at_warm(if self.is_dedicated() { u64::MAX } else { WARM_NS });
                 self.looked_ns = before_ns;
+                self.ready.refresh(&self.shared.shares, clock::now_ns);
                 self.retry_stalled();
                 self.rounds += 1;
                 if self.rounds >= ROUNDS_PER_POLL {
@@ -219,6 +215,7 @@ impl Worker {
         loop {
             self.look_at_warm(u64::MAX);
             let now_ns = clock::now_ns();
+            self.ready.refresh(&self.shared.shares, || now_ns);
             if !self.ready.is_empty() {
                 return Some(now_ns.saturating_sub(start_ns));
             }
@@ -256,7 +253,7 @@ impl Worker {
                 slot.port.arm_tx(queue.queue)
             };
             if work {
-                self.ready.push_back(Ready { queue, since_ns: self.looked_ns.max(since_ns) });
+                self.ready.wake(Ready { queue, since_ns: self.looked_ns.max(since_ns) });
             }
             false
         });
@@ -267,10 +264,7 @@ impl Worker {
     fn next_deadline_ns(&self) -> Option<u64> {
         let hold = self.holds.peek().map(|Reverse(hold)| hold.until_ns);
         let stalled = self.stalled.iter().map(|(_, until)| *until).min();
-        match (hold, stalled) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [hold, stalled, self.ready.next_release_ns()].into_iter().flatten().min()
     }
 
     /// Sleeps until something happens, at the latest until shortly before the next deadline.
@@ -347,12 +341,10 @@ impl Worker {
             match queue.side {
                 // Its new worker was told to look at it after its kicks had been moved there.
                 Side::Tx if !is_of(self.index, slot, queue) => {}
-                Side::Tx if !is_ready(&self.ready, queue) => {
+                Side::Tx if !self.ready.contains(queue) => {
                     self.warm.retain(|warm| warm.queue != queue);
-                    self.ready.push_back(Ready {
-                        queue,
-                        since_ns: *now_ns.get_or_insert_with(clock::now_ns),
-                    });
+                    self.ready
+                        .wake(Ready { queue, since_ns: *now_ns.get_or_insert_with(clock::now_ns) });
                 }
                 Side::Tx => {}
                 // A receiver has buffers again.
@@ -362,17 +354,28 @@ impl Worker {
         woken
     }
 
-    /// One burst of the next queue in turn.
+    /// One burst of the queue whose turn it is.
     fn serve_next(&mut self) {
-        let Some(Ready { queue, since_ns }) = self.ready.pop_front() else {
+        let now_ns = clock::now_ns();
+        let Some(Ready { queue, since_ns }) = self.ready.next(now_ns) else {
             return;
         };
-        let Some(taken) = self.take(queue, Take::New, since_ns) else {
+        let turn = self.ready.turn(queue.port, now_ns);
+        let Some(taken) = self.take(queue, Take::New, turn, since_ns, now_ns) else {
             return;
         };
-        let since_ns = self.taken_ns;
-        if taken.more || taken.frames >= BURST_MAX {
-            self.ready.push_back(Ready { queue, since_ns });
+        let ready = Ready { queue, since_ns: now_ns };
+        if let Turn::WaitUntil(until_ns) = turn {
+            // Nothing was taken, and its kicks are off now.
+            self.ready.wait(ready, until_ns);
+            let ports = self.shared.ports.load();
+            if let Some(slot) = slot(&ports, queue.port) {
+                slot.counters.rate_waits.add(1);
+            }
+            return;
+        }
+        if taken.more || taken.frames >= turn.frames_max() {
+            self.ready.again(ready);
             return;
         }
         if taken.peek {
@@ -381,18 +384,26 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
-            self.ready.push_back(Ready { queue, since_ns });
+            self.ready.again(ready);
         }
     }
 
-    /// Takes one burst and forwards it; new frames have not waited longer than since `since_ns`. `None`
-    /// when the port is gone, or the queue has another worker.
-    fn take(&mut self, queue: TxQueue, what: Take, since_ns: u64) -> Option<Taken> {
+    /// Takes what `turn` allows, at `now_ns`, and forwards it; new frames have not waited longer than
+    /// since `since_ns`. What that costs is the sender's. `None` when the port is gone, or the
+    /// queue has another worker.
+    fn take(
+        &mut self,
+        queue: TxQueue,
+        what: Take,
+        turn: Turn,
+        since_ns: u64,
+        now_ns: u64,
+    ) -> Option<Taken> {
+        let begun = self.ready.begin(now_ns);
         stages::begin();
         let ports = self.shared.ports.load();
         let view = self.shared.fabric.view();
         let slot = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))?;
-        let now_ns = clock::now_ns();
         self.taken_ns = now_ns;
         let since_ns = since_ns.min(now_ns);
         let ingress = Ingress {
@@ -402,6 +413,8 @@ impl Worker {
             counters: &slot.counters,
             now_ns,
         };
+        let sent_before = slot.counters.sent_bytes(queue.queue);
+        self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
@@ -416,9 +429,6 @@ impl Worker {
             Taken::default()
         });
         stages::end(taken.frames);
-        if let Some(pair) = slot.pairs.get(queue.queue) {
-            pair.busy_ns.add(clock::now_ns().saturating_sub(now_ns));
-        }
         self.handle.bursts.add(u64::from(taken.frames > 0));
         self.pace.served(taken.frames);
         for hold in self.forwarder.holds.drain(..) {
@@ -432,6 +442,13 @@ impl Worker {
         self.age(now_ns);
         if std::mem::take(&mut self.forwarder.retry) {
             self.handle.retry.store(true, Ordering::SeqCst);
+        }
+        let sent = slot.counters.sent_bytes(queue.queue).saturating_sub(sent_before);
+        self.ready.settle(queue.port, turn, taken.frames, sent);
+        let cost = self.ready.charge(queue.port, begun);
+        slot.counters.charge(cost);
+        if let Some(pair) = slot.pairs.get(queue.queue) {
+            pair.busy_ns.add(cost.worker_ns);
         }
         Some(taken)
     }
@@ -473,15 +490,15 @@ impl Worker {
             if !asked && until > now_ns {
                 continue;
             }
-            let taken = self.take(queue, Take::Parked, now_ns);
+            let taken = self.take(queue, Take::Parked, Turn::Whole, now_ns, clock::now_ns());
             if taken.is_some_and(|taken| taken.parked_more) {
                 self.handle.retry.store(true, Ordering::SeqCst);
             }
             match taken {
                 None => self.note_stalled(queue, &Taken::default()),
                 // Room was made: what the sender has had to keep back may come now.
-                Some(taken) if taken.more && !is_ready(&self.ready, queue) => {
-                    self.ready.push_back(Ready { queue, since_ns: now_ns });
+                Some(taken) if taken.more && !self.ready.contains(queue) => {
+                    self.ready.wake(Ready { queue, since_ns: now_ns });
                 }
                 Some(_) => {}
             }
@@ -519,10 +536,6 @@ impl Worker {
 /// comes to it.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
     slot.pairs.get(queue.queue).is_some_and(|pair| pair.worker() == Some(worker))
-}
-
-fn is_ready(ready: &VecDeque<Ready>, queue: TxQueue) -> bool {
-    ready.iter().any(|ready| ready.queue == queue)
 }
 
 #[cfg(test)]

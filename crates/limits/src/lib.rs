@@ -118,6 +118,39 @@ pub const XDP_SEND_RETRY_NS: u64 = 1_000_000;
 /// in the background.
 pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 
+/// Worker time that a port of weight 1 is given in a round (ns): about what two bursts of full-size
+/// frames cost. Signed as the deficits that it is added to.
+pub const SCHEDULE_QUANTUM_NS: i64 = 20_000;
+/// Largest weight of a port: a round is as long as the weights of all who are ready, in quanta.
+pub const WEIGHT_MAX: u16 = 100;
+/// Most turns of a window constraint.
+pub const WINDOW_LEN_MAX: u16 = 1000;
+/// Shortest and longest period of a window constraint (ns).
+pub const WINDOW_PERIOD_NS_MIN: u64 = 10 * DWCS_SLOT_NS;
+/// See [`WINDOW_PERIOD_NS_MIN`].
+pub const WINDOW_PERIOD_NS_MAX: u64 = 1_000_000_000;
+/// Within this time deadlines of window constraints are equal (ns): about a burst's.
+pub const DWCS_SLOT_NS: u64 = 10_000;
+/// Slowest and fastest rate that a port may be limited to (bits/s).
+pub const RATE_BITS_MIN: u64 = 64_000;
+/// See [`RATE_BITS_MIN`].
+pub const RATE_BITS_MAX: u64 = 1_000_000_000_000;
+/// Most frames a second that a port may be limited to.
+pub const RATE_PACKETS_MAX: u32 = 1_000_000_000;
+/// Smallest and largest burst of a rate in bits/s (bytes). A frame that is longer passes a full bucket, and
+/// what it lacks is owed.
+pub const RATE_BURST_BYTES_MIN: u64 = 2048;
+/// See [`RATE_BURST_BYTES_MIN`].
+pub const RATE_BURST_BYTES_MAX: u64 = 1 << 32;
+/// Largest burst of a rate in packets/s.
+pub const RATE_BURST_PACKETS_MAX: u32 = 1 << 24;
+/// Where no burst is set, it is what comes in this time (ns): as late as a worker may be without loss of
+/// rate.
+pub const RATE_BURST_NS_DEFAULT: u64 = 1_000_000;
+/// A queue whose bucket is empty waits for what comes in this time (ns), or for one frame: more wake-ups
+/// would cost more than they smooth.
+pub const RATE_WAIT_NS: u64 = 100_000;
+
 /// Largest latency budget a user may set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
 /// Latency budget where the configuration says nothing.
@@ -270,6 +303,10 @@ const _: () = {
     assert!(STEERING_FLOWS_MAX.is_power_of_two());
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
     assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);
+    assert!(SCHEDULE_QUANTUM_NS > 0 && DWCS_SLOT_NS > 0);
+    assert!(WINDOW_PERIOD_NS_MIN < WINDOW_PERIOD_NS_MAX);
+    assert!(RATE_WAIT_NS < RATE_BURST_NS_DEFAULT && RATE_BURST_PACKETS_MAX > BURST_MAX as u32);
+    assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_OUTBOUND_BYTES_MAX);
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);

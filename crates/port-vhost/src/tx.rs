@@ -320,10 +320,11 @@ fn fill_new<'m>(
     let Ring { device, features, .. } = ring;
     device.suppress_kicks();
     device.refill()?;
-    device.fetch_ahead(BURST_MAX as u16);
+    let frames_max = burst.frames_max.min(BURST_MAX) as u16;
+    device.fetch_ahead(frames_max);
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    device.take_readable_burst(BURST_MAX as u16, memory, pieces, |chain, pieces| {
+    device.take_readable_burst(frames_max, memory, pieces, |chain, pieces| {
         bytes += u64::from(chain.len);
         chains.push(note(chain, pieces));
     })?;

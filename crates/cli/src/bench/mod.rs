@@ -12,6 +12,7 @@
 //! | `report.rs` | medians, the table, and JSON |
 //! | `policies/` | `--policies`: moderation policies side by side |
 //! | `filter.rs` | `--filter-cost`: packets with a filter and without |
+//! | `sharing.rs` | `--sharing`: how senders share a worker |
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -33,6 +34,7 @@ mod memcpy;
 mod plan;
 mod policies;
 mod report;
+mod sharing;
 mod slice;
 
 use plan::Measurement;
@@ -51,6 +53,9 @@ pub enum BenchError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Rig(#[from] RigError),
+    /// A port cannot be had.
+    #[error("a played port cannot be added")]
+    Port(#[from] weir_fabric::PortError),
     /// `--filter` leaves nothing.
     #[error("no measurement and no figure has {filter:?} in its name")]
     NoSuchFigure {
@@ -107,6 +112,9 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     }
     if args.filter_cost {
         return filter::run(args, out);
+    }
+    if args.sharing {
+        return sharing::run(args, out);
     }
     let plan = select(plan::all(), args.filter.as_deref())?;
     let stop = rig::catch_signals()?;

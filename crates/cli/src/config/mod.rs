@@ -22,6 +22,7 @@
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
 //! * [`filter`]: which frames a port may send and receive.
+//! * `sharing`: what an interface is entitled to of the workers, and how fast it may send.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
@@ -40,6 +41,7 @@ mod placement;
 mod port;
 mod section;
 pub mod settings;
+mod sharing;
 mod suggest;
 pub mod values;
 
@@ -51,10 +53,13 @@ pub use filter::FilterRule;
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;
 pub use settings::{Change, Setting, VifChanges};
+pub use sharing::{
+    BitRate, BurstSize, LateTurns, Period, Schedule, Sharing, SharingChanges, SharingError,
+};
 pub use values::{
-    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode, SocketPath,
-    SocketRole, TrunkVids, ValueError, Vid, VlanMode, WorkerCount, Workers,
+    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu, PacketBurst,
+    PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode,
+    SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight, WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -80,6 +85,8 @@ pub struct SwitchConfig {
     pub workers: Workers,
     /// The budget of every interface that has none of its own.
     pub latency_budget: LatencyBudget,
+    /// By which rule workers give turns to those who send.
+    pub schedule: Schedule,
     /// The control socket.
     pub control: SocketPath,
     /// Where workers run.
@@ -101,6 +108,8 @@ pub struct UplinkConfig {
     pub filter: Vec<FilterRule>,
     /// Whether entries of the indirection table move between the interface's queues by load.
     pub rss_rebalance: bool,
+    /// Its part of a worker's time, in proportion to others'; 1 where nothing is said.
+    pub weight: Option<Weight>,
 }
 
 /// What stands behind an uplink.
@@ -197,6 +206,9 @@ pub struct VifConfig {
     /// Which frames it may send and receive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<FilterRule>,
+    /// What the interface is entitled to of the workers, and how fast it may send.
+    #[serde(default)]
+    pub sharing: Sharing,
 }
 
 impl VifConfig {
@@ -224,6 +236,7 @@ impl VifConfig {
             vlan: VlanMode::Unset,
             mtu: None,
             filter: Vec::new(),
+            sharing: Sharing::default(),
         }
     }
 

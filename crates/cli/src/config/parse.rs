@@ -13,6 +13,7 @@ use weir_limits as limits;
 use super::error::{Problem, count};
 use super::filter;
 use super::section::{KindOfUplink, Located, Section};
+use super::sharing::{self, Schedule, Sharing};
 use super::values::{
     Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs,
     SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
@@ -42,14 +43,12 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
-        .filter_map(|section| uplink(section, &mut problems))
+        .filter_map(|section| uplink(section, switch.schedule, &mut problems))
         .collect();
     let vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| {
-            vif(section, &switch.control, Some(switch.latency_budget), &mut problems)
-        })
+        .filter_map(|section| vif(section, &switch.control, Some(&switch), &mut problems))
         .collect();
     root.finish(&mut problems);
 
@@ -110,6 +109,7 @@ fn switch(
         realization: Realization::default(),
         workers: Workers::Auto,
         latency_budget: LatencyBudget::DEFAULT,
+        schedule: Schedule::default(),
         control: defaults.control.clone(),
         placement: PlacementConfig::default(),
     };
@@ -132,6 +132,7 @@ fn switch(
             }
         }
         switch.latency_budget = section.take_or("latency_budget", switch.latency_budget, problems);
+        switch.schedule = section.take_or("schedule", switch.schedule, problems);
         let control = section.take_or("control", switch.control.clone(), problems);
         if !defaults.control_named {
             switch.control = control;
@@ -160,7 +161,11 @@ fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Placemen
     PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(Located::into_value) }
 }
 
-fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {
+fn uplink(
+    mut section: Section<'_>,
+    schedule: Schedule,
+    problems: &mut Vec<Problem>,
+) -> Option<Placed<UplinkConfig>> {
     let name = port_name(&section, "uplink.", problems);
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
@@ -175,6 +180,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let filter = filter::rules(&mut section, problems);
+    let weight = sharing::weight(&mut section, schedule, problems);
     let header = section.span.clone();
     section.finish(problems);
 
@@ -185,7 +191,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
         KindOfUplink::AfXdp => UplinkKind::AfXdp { interface, queues },
     };
     Some(Placed {
-        port: UplinkConfig { name: name?, kind, vlan, mtu, rss_rebalance, filter },
+        port: UplinkConfig { name: name?, kind, vlan, mtu, rss_rebalance, filter, weight },
         header,
         resource: span,
         mac: None,
@@ -196,7 +202,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
 fn vif(
     mut section: Section<'_>,
     control: &SocketPath,
-    default_budget: Option<LatencyBudget>,
+    switch: Option<&SwitchConfig>,
     problems: &mut Vec<Problem>,
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
@@ -216,6 +222,8 @@ fn vif(
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let filter = filter::rules(&mut section, problems);
+    let schedule = switch.map(|switch| switch.schedule);
+    let sharing = Sharing::from_section(&mut section, schedule, problems);
     let header = section.span.clone();
     section.finish(problems);
 
@@ -238,9 +246,11 @@ fn vif(
         vlan,
         mtu,
         filter,
+        sharing,
     };
     // Of one that is added to a running switch, the switch knows its own budget better.
-    let budget = port.latency_budget.or(default_budget).unwrap_or(LatencyBudget::MAX);
+    let default_budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
+    let budget = port.latency_budget.unwrap_or(default_budget);
     if !bad_moderation && let Err(error) = port.check_calls(budget) {
         let spans = [rx_usecs.map(|usecs| usecs.span), rx_frames.map(|frames| frames.span)];
         let [usecs, frames] = spans.map(|span| span.unwrap_or(header.clone()));

@@ -9,11 +9,12 @@ use toml::de::{DeTable, DeValue};
 use super::error::Problem;
 use super::filter::Expression;
 use super::moderation::Moderation;
+use super::sharing::{BitRate, BurstSize, LateTurns, Period, Schedule};
 use super::suggest;
 use super::values::{
-    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode, SocketPath,
-    SocketRole, TrunkVids, ValueError, Vid, WorkerCount, Workers,
+    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu, PacketBurst,
+    PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode,
+    SocketPath, SocketRole, TrunkVids, ValueError, Vid, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -254,6 +255,11 @@ from_toml_string! {
     FilterAction = "\"accept\" or \"drop\"";
     Expression = "an expression in quotes, such as \"tcp port 80\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
+    Schedule = "the name of a schedule in quotes, such as \"drr\"";
+    BitRate = "a rate in quotes, such as \"1Gbit\"";
+    BurstSize = "a number of bytes in quotes, such as \"256KiB\"";
+    Period = "a duration in quotes, such as \"1ms\"";
+    LateTurns = "a fraction in quotes, such as \"1/4\"";
 }
 
 /// Types written as an integer.
@@ -280,6 +286,9 @@ from_toml_integer! {
     RxUsecs = "a number of microseconds, such as 200";
     RxFrames = "a number of frames, such as 32";
     WorkerCount = "\"auto\" or a number of workers, such as 2";
+    Weight = "a weight, such as 2";
+    PacketRate = "a number of packets, such as 100000";
+    PacketBurst = "a number of packets, such as 256";
 }
 
 impl FromToml for bool {

@@ -15,6 +15,7 @@ use super::error::{ConfigError, Problem};
 use super::moderation::Moderation;
 use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
+use super::sharing::SharingChanges;
 use super::values::{LatencyBudget, MacAddress, PortName, RxFrames, RxUsecs, SocketPath, VlanMode};
 
 /// What diagnostics call text that came from the command line.
@@ -103,7 +104,7 @@ pub enum Change<T> {
 }
 
 impl<T> Change<T> {
-    fn apply(self, to: &mut Option<T>) {
+    pub(super) fn apply(self, to: &mut Option<T>) {
         match self {
             Self::Keep => {}
             Self::Clear => *to = None,
@@ -141,6 +142,8 @@ pub struct VifChanges {
     pub rss_rebalance: Option<bool>,
     /// VLANs of the port.
     pub vlan: Option<VlanMode>,
+    /// What the interface is entitled to, and how fast it may send.
+    pub sharing: SharingChanges,
 }
 
 impl VifChanges {
@@ -177,6 +180,7 @@ impl VifChanges {
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
         let rss_rebalance = section.take("rss_rebalance", problems).map(Located::into_value);
+        let sharing = SharingChanges::from_section(&mut section, problems);
         let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
             Some(VlanMode::Unset)
@@ -212,6 +216,7 @@ impl VifChanges {
             mac_check,
             rss_rebalance,
             vlan,
+            sharing,
         }
     }
 
@@ -227,6 +232,7 @@ impl VifChanges {
         }
         self.rx_usecs.apply(&mut vif.rx_usecs);
         self.rx_frames.apply(&mut vif.rx_frames);
+        self.sharing.apply(&mut vif.sharing);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
         vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);
         if let Some(vlan) = self.vlan {

@@ -77,6 +77,7 @@ fn every_key_is_read() {
         trunk = "all"
         native = 1
         mtu = 9000
+        weight = 4
         rss_rebalance = false
 
         [[uplink.lan.filter]]
@@ -124,6 +125,7 @@ fn every_key_is_read() {
         mtu: Some(9000.try_into().unwrap()),
         filter: vec!["rx drop stp".parse().unwrap()],
         rss_rebalance: false,
+        weight: Some(4.try_into().unwrap()),
     };
     assert_eq!(config.uplinks, [lan]);
     let web0 = VifConfig {
@@ -143,6 +145,7 @@ fn every_key_is_read() {
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
+        sharing: Sharing::default(),
     };
     assert_eq!(config.vifs, [web0]);
 }
@@ -286,8 +289,8 @@ fn diagnostic_unknown_key_without_suggestion() {
        · ───┬──
        ·    ╰── unknown key
        ╰────
-      help: `switch` can have: execution, realization, workers, latency_budget, control, placement,
-            pin_vcpus
+      help: `switch` can have: execution, realization, workers, latency_budget, schedule, control,
+            placement, pin_vcpus
     "#);
 }
 

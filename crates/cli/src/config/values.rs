@@ -111,6 +111,24 @@ pub enum ValueError {
         /// The text.
         value: String,
     },
+    /// Not a quantity of the kind that is meant.
+    #[error("`{value}` is not {expected}")]
+    Quantity {
+        /// The text.
+        value: String,
+        /// What the key takes, with an example.
+        expected: &'static str,
+    },
+    /// A quantity outside its bounds.
+    #[error("`{value}` is not within {min} to {max}")]
+    NotWithin {
+        /// The text.
+        value: String,
+        /// Smallest quantity.
+        min: String,
+        /// Largest quantity.
+        max: String,
+    },
     /// A trunk without VLANs.
     #[error("a trunk needs at least one VLAN")]
     TrunkEmpty,
@@ -159,6 +177,8 @@ impl ValueError {
             Self::Mac(_)
             | Self::WrongType { .. }
             | Self::OutOfRange { .. }
+            | Self::Quantity { .. }
+            | Self::NotWithin { .. }
             | Self::SocketPathText => return None,
         })
     }
@@ -314,6 +334,21 @@ bounded_integer! {
 bounded_integer! {
     /// With how many frames a call is held no longer (`rx-frames`).
     RxFrames(u16) = 1, limits::RX_FRAMES_MAX
+}
+
+bounded_integer! {
+    /// An interface's part of a worker's time, in proportion to others'.
+    Weight(u16) = 1, limits::WEIGHT_MAX
+}
+
+bounded_integer! {
+    /// Frames in a second.
+    PacketRate(u32) = 1, limits::RATE_PACKETS_MAX
+}
+
+bounded_integer! {
+    /// Frames at once.
+    PacketBurst(u32) = 1, limits::RATE_BURST_PACKETS_MAX
 }
 
 /// One queue pair.

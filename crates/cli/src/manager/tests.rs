@@ -315,6 +315,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
         mtu: None,
         filter: Vec::new(),
         rss_rebalance: true,
+        weight: None,
     };
     switch.add_uplink(&uplink).unwrap();
     let layer = || match switch.handle(Request::VifExplain { name: lan.clone() }) {

@@ -24,7 +24,7 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
+    Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization, Schedule,
     SocketPath, SwitchConfig, ValueError, VifConfig, Workers,
 };
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
@@ -247,6 +247,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             realization: Realization::default(),
             workers: setup.workers,
             latency_budget: setup.latency_budget,
+            schedule: Schedule::default(),
             control: socket(dir, "control")?,
             placement: PlacementConfig::default(),
         },

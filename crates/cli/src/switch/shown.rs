@@ -149,6 +149,9 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     );
     stats.parked = counters.parked.get();
     stats.gro = counters.gro.get();
+    stats.worker_ns = counters.worker_ns.get();
+    stats.rate_waits = counters.rate_waits.get();
+    stats.window_violations = counters.window_violations.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }
 

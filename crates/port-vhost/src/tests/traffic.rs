@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::session::drops;
 use super::*;
+use weir_engine::{Rate, RateLimit};
 use weir_limits::{BURST_BYTES_MAX, PARKED_MAX};
+use weir_policy::schedule::Share;
 use weir_wire::vnet;
 
 #[test]
@@ -122,6 +124,43 @@ struct StopsAtEnd<'a>(&'a AtomicBool);
 impl Drop for StopsAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn frames_beyond_a_guests_rate_stay_in_its_ring_and_none_is_lost() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let set_limit = |a: &Guest, packets| {
+            let limit = RateLimit { bits: None, packets };
+            switch.engine.set_share(a.port.id(), Share::default(), limit);
+        };
+        // The eleventh could go in a day.
+        set_limit(&a, Some(Rate { per_s: 1, burst: 10 }));
+        let waits = |a: &Guest| a.port.counters().rate_waits.get();
+        let frames: Vec<_> = (0..32).map(|number| frame(&a, Some(&b), 60, number)).collect();
+        for (sent, slot) in frames.iter().zip(0..20) {
+            a.offer(slot, &VnetHdr::default(), sent);
+        }
+        a.send_now();
+        for number in 0..10 {
+            assert_eq!(b.wait_received().1[14], number);
+        }
+        eventually("it has to wait", || waits(&a) > 0);
+        assert_eq!(b.received(), None);
+        assert_eq!(a.port.counters().tx[0].frames.get() - 1, 10);
+        for (sent, slot) in frames.iter().zip(0..).skip(20) {
+            a.offer(slot, &VnetHdr::default(), sent);
+        }
+        assert!(!a.tx.publish(), "kicks are off meanwhile");
+        set_limit(&a, None);
+        for number in 10..32 {
+            assert_eq!(b.wait_received().1[14], number);
+        }
+        a.reap();
+        assert!([&a, &b].iter().all(|guest| guest.port.counters().drops().next().is_none()));
     }
 }
 

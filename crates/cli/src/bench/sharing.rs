@@ -1,0 +1,321 @@
+//! `weir bench --sharing`: how senders share a worker, and what a flood does to its neighbour.
+//!
+//! The ports are played in this process, so that the worker is what there is too little of: guests on
+//! the same cores would be slower than it is, and wait for each other instead. Everything between them
+//! is weir's own, the copies included. Worker time is what weir charges; the victim's times and frames
+//! are counted by the played ports.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use weir_engine::stats::TimesSummary;
+use weir_engine::{Engine, Options, RateLimit};
+use weir_policy::schedule::{Kind, Share};
+use weir_wire::Mac;
+
+use super::plan::{LARGE_FRAME_BYTES, SMALL_FRAME_BYTES};
+use super::report::{median_and_spread, significant};
+use super::{BenchError, SLICES, progress};
+use crate::args::BenchArgs;
+use crate::rig;
+use crate::stats::Table;
+
+mod port;
+
+use port::{PlayedPort, Sends};
+
+/// Frames of eight senders, from the smallest to the largest that weir moves (bytes).
+const UNEQUAL_BYTES: [usize; 8] = [64, 128, 256, 512, 1024, 1514, 9014, 65_000];
+/// Senders of other frames each, and their weights.
+const WEIGHTED: [(usize, u16); 3] = [(1514, 1), (64, 2), (9014, 4)];
+/// More frames than anybody gets through.
+const ENDLESS: u64 = u64::MAX / 2;
+/// Before counting begins.
+const WARM_UP: Duration = Duration::from_millis(50);
+/// Between two packets of the victim whose times are taken.
+const VICTIM_PAUSE: Duration = Duration::from_micros(100);
+/// How long anything may take: on a machine that is busy a thread may wait for seconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A figure: its name, what it says, and its median, smallest and largest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct FigureRow {
+    name: &'static str,
+    says: &'static str,
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// What the measurement says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Report {
+    figures: Vec<FigureRow>,
+}
+
+/// A figure of one slice, by name.
+struct Figure {
+    name: &'static str,
+    says: &'static str,
+    of: fn(Duration) -> Result<f64, BenchError>,
+}
+
+const FIGURES: [Figure; 6] = [
+    Figure {
+        name: "jain_index",
+        says: "8 senders of 64 B to 64 KiB, equal weights, by worker time",
+        of: |time| jain_index_under(Kind::Drr, time),
+    },
+    Figure {
+        name: "jain_index_round_robin",
+        says: "the same with one burst each in turn",
+        of: |time| jain_index_under(Kind::RoundRobin, time),
+    },
+    Figure {
+        name: "weight_error",
+        says: "weights 1:2:4, the largest error of a share",
+        of: weight_error,
+    },
+    Figure {
+        name: "victim_p50_vs_alone",
+        says: "a packet each 100 us, beside a flood of 64 B packets, against alone",
+        of: |time| victim_time_vs_alone(|times| times.p50, time),
+    },
+    Figure {
+        name: "victim_p99_vs_alone",
+        says: "the same, where the kernel's other threads count as well",
+        of: |time| victim_time_vs_alone(|times| times.p99, time),
+    },
+    Figure {
+        name: "victim_throughput_vs_fair_share",
+        says: "1500 B as fast as they go beside that flood, against half of alone",
+        of: victim_throughput_vs_fair_share,
+    },
+];
+
+/// Measures, and prints the result.
+pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+    let filter = args.filter.as_deref().unwrap_or_default();
+    let figures: Vec<_> = FIGURES.iter().filter(|figure| figure.name.contains(filter)).collect();
+    if figures.is_empty() {
+        let help = format!("there are {}", FIGURES.map(|figure| figure.name).join(", "));
+        return Err(BenchError::NoSuchFigure { filter: filter.into(), help });
+    }
+    let stop = rig::catch_signals()?;
+    let time = Duration::from_secs(args.seconds.into()) / SLICES;
+    let report = Report { figures: measure(&figures, time, &stop)? };
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// All slices, of each figure in turn.
+fn measure(
+    figures: &[&Figure],
+    time: Duration,
+    stop: &AtomicBool,
+) -> Result<Vec<FigureRow>, BenchError> {
+    let progress = progress(figures.len());
+    let mut values = vec![Vec::new(); figures.len()];
+    for _ in 0..SLICES {
+        for (figure, values) in figures.iter().zip(&mut values) {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            progress.set_message(figure.name);
+            values.push((figure.of)(time)?);
+            progress.inc(1);
+        }
+    }
+    let row = |(figure, values): (&&Figure, Vec<f64>)| {
+        let (median, min, max) = median_and_spread(values)?;
+        Some(FigureRow { name: figure.name, says: figure.says, median, min, max })
+    };
+    let rows: Vec<_> = figures.iter().zip(values).filter_map(row).collect();
+    if rows.is_empty() { Err(BenchError::Interrupted) } else { Ok(rows) }
+}
+
+/// A switch of one worker with a sink, and senders to it.
+struct Bench {
+    engine: Arc<Engine>,
+    sink: Arc<PlayedPort>,
+    senders: Vec<Arc<PlayedPort>>,
+}
+
+impl Bench {
+    fn start(schedule: Kind) -> Result<Self, BenchError> {
+        let engine = Engine::start_with(Options { schedule, workers: 1, ..Options::default() })?;
+        let announces = Sends { from: mac(0), to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };
+        let sink = PlayedPort::add(&engine, announces)?;
+        Ok(Self { engine, sink, senders: Vec::new() })
+    }
+
+    /// A sender of frames of `len` bytes to the sink, and its weight.
+    fn sender(&mut self, len: usize, weight: u16) -> Result<Arc<PlayedPort>, BenchError> {
+        let sends = Sends { from: mac(self.senders.len() + 1), to: mac(0), len };
+        let port = PlayedPort::add(&self.engine, sends)?;
+        self.engine.set_share(port.id(), Share { weight, window: None }, RateLimit::NONE);
+        self.senders.push(Arc::clone(&port));
+        // Until the sink has said where it is, frames to it are flooded.
+        self.sink.send(&self.engine, 1);
+        wait_for("the sink's place", || port.received() > 0)?;
+        Ok(port)
+    }
+
+    /// Lets senders send without end for a while; worker time of each meanwhile (ns).
+    fn shares(&self, time: Duration) -> Result<Vec<f64>, BenchError> {
+        let read = || self.senders.iter().map(|port| port.worker_ns()).collect::<Vec<_>>();
+        let idle = read();
+        self.senders.iter().for_each(|port| port.send(&self.engine, ENDLESS));
+        thread::sleep(WARM_UP);
+        let all_sent = |before: &[u64]| read().iter().zip(before).all(|(now, then)| now > then);
+        wait_for("every sender's first frame", || all_sent(&idle))?;
+        let before = read();
+        thread::sleep(time);
+        wait_for("every sender's next frame", || all_sent(&before))?;
+        let used = read().into_iter().zip(before).map(|(now, before)| (now - before) as f64);
+        Ok(used.collect())
+    }
+
+    /// The times of single packets of `victim`, while nobody else sends to the sink.
+    fn times(&self, victim: &PlayedPort, time: Duration) -> Result<TimesSummary, BenchError> {
+        thread::sleep(WARM_UP);
+        self.sink.take_times();
+        let start = Instant::now();
+        let mut received = self.sink.received();
+        while start.elapsed() < time {
+            self.sink.time_next();
+            victim.send(&self.engine, 1);
+            wait_for("the victim's packet", || self.sink.received() > received)?;
+            received = self.sink.received();
+            thread::sleep(VICTIM_PAUSE);
+        }
+        Ok(self.sink.take_times().summary())
+    }
+}
+
+fn mac(number: usize) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, number as u8])
+}
+
+fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), BenchError> {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > TIMEOUT {
+            return Err(BenchError::NothingArrived { measurement: what, time: TIMEOUT });
+        }
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// (sum x)^2 / (n sum x^2), 1 where all are equal (Jain, Chiu & Hawe 1984).
+fn jain_index(used: &[f64]) -> f64 {
+    let (sum, squares) = used.iter().fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
+    sum * sum / (used.len() as f64 * squares)
+}
+
+fn jain_index_under(schedule: Kind, time: Duration) -> Result<f64, BenchError> {
+    let mut bench = Bench::start(schedule)?;
+    for len in UNEQUAL_BYTES {
+        bench.sender(len, 1)?;
+    }
+    Ok(jain_index(&bench.shares(time)?))
+}
+
+fn weight_error(time: Duration) -> Result<f64, BenchError> {
+    let mut bench = Bench::start(Kind::Drr)?;
+    for (len, weight) in WEIGHTED {
+        bench.sender(len, weight)?;
+    }
+    let weights: f64 = WEIGHTED.iter().map(|(_, weight)| f64::from(*weight)).sum();
+    let used = bench.shares(time)?;
+    let all: f64 = used.iter().sum();
+    let errors = used.iter().zip(WEIGHTED).map(|(used, (_, weight))| {
+        let wanted = f64::from(weight) / weights;
+        (used / all / wanted - 1.0).abs()
+    });
+    Ok(errors.fold(0.0, f64::max))
+}
+
+/// A flood of the smallest frames, to a receiver of its own.
+fn flood(bench: &Bench) -> Result<(), BenchError> {
+    let [target, source] = [100, 101].map(mac);
+    let announces = Sends { from: target, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };
+    let receiver = PlayedPort::add(&bench.engine, announces)?;
+    let sends = Sends { from: source, to: target, len: SMALL_FRAME_BYTES };
+    let sender = PlayedPort::add(&bench.engine, sends)?;
+    receiver.send(&bench.engine, 1);
+    wait_for("the flood's receiver", || sender.received() > 0)?;
+    sender.send(&bench.engine, ENDLESS);
+    Ok(())
+}
+
+fn victim_time_vs_alone(of: fn(TimesSummary) -> u64, time: Duration) -> Result<f64, BenchError> {
+    let mut bench = Bench::start(Kind::Drr)?;
+    let victim = bench.sender(SMALL_FRAME_BYTES, 1)?;
+    let alone = bench.times(&victim, time / 2)?;
+    flood(&bench)?;
+    let beside = bench.times(&victim, time / 2)?;
+    Ok(of(beside) as f64 / of(alone).max(1) as f64)
+}
+
+fn victim_throughput_vs_fair_share(time: Duration) -> Result<f64, BenchError> {
+    let mut bench = Bench::start(Kind::Drr)?;
+    let victim = bench.sender(LARGE_FRAME_BYTES, 1)?;
+    victim.send(&bench.engine, ENDLESS);
+    let per_s = |time| {
+        thread::sleep(WARM_UP);
+        let (start, before) = (Instant::now(), bench.sink.received());
+        thread::sleep(time);
+        wait_for("the victim's next frame", || bench.sink.received() > before)?;
+        let received = (bench.sink.received() - before) as f64;
+        Ok::<_, BenchError>(received / start.elapsed().as_secs_f64())
+    };
+    let alone = per_s(time / 2)?;
+    flood(&bench)?;
+    let beside = per_s(time / 2)?;
+    Ok(beside / (alone / 2.0))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["<FIGURE", "MEDIAN", "MIN", "MAX", "<"]);
+        for row in &self.figures {
+            let numbers = [row.median, row.min, row.max].map(significant);
+            let [median, min, max] = numbers;
+            table.row(vec![row.name.into(), median, min, max, row.says.into()]);
+        }
+        write!(f, "how senders share one worker\n\n{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_1_for_equals_and_1_of_n_for_one_who_has_all() {
+        assert_eq!(jain_index(&[3.0; 8]), 1.0);
+        assert_eq!(jain_index(&[8.0, 0.0, 0.0, 0.0]), 0.25);
+    }
+
+    #[test]
+    fn every_figure_has_a_value() {
+        let figures: Vec<_> = FIGURES.iter().collect();
+        let stop = AtomicBool::new(false);
+        let rows = measure(&figures, Duration::from_millis(20), &stop).unwrap();
+        assert_eq!(rows.len(), FIGURES.len());
+        assert!(rows.iter().all(|row| row.median.is_finite() && row.median >= 0.0), "{rows:?}");
+    }
+}

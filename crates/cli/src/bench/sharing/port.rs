@@ -1,0 +1,194 @@
+//! A port that is played: a sender that always has a burst ready, or one that sends when it is told, and a
+//! receiver that takes everything. It costs a worker little beside what frames cost weir.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_engine::burst::{Burst, Scratch, TakenChain};
+use weir_engine::egress::{Packet, Put};
+use weir_engine::gro::EgressList;
+use weir_engine::stats::Times;
+use weir_engine::{
+    Delivered, Engine, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken, clock,
+};
+use weir_fabric::{MacCheck, PortConfig, PortError, PortId};
+use weir_guestmem::HostBuffer;
+use weir_limits::FRAME_LEN_MAX;
+use weir_policy::steering::Receiver;
+use weir_wire::{Mac, OffloadCaps};
+
+/// Frames of a full burst of it.
+const BURST: usize = 32;
+/// A virtio-net header that says nothing, before each frame.
+const VNET_LEN: usize = 12;
+/// Local experimental ethertype (IEEE 802).
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// A played port.
+pub(super) struct PlayedPort {
+    id: PortId,
+    counters: Arc<PortCounters>,
+    /// The frame that it sends.
+    frame: HostBuffer,
+    /// Frames that it has to send.
+    left: AtomicU64,
+    /// Where received frames are copied to.
+    inbox: HostBuffer,
+    /// When the frame was sent that is received next (ns), if somebody wants to know.
+    asked_ns: AtomicU64,
+    /// How long such frames took.
+    times: Mutex<Times>,
+}
+
+/// Where a frame goes and how long it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sends {
+    pub(super) from: Mac,
+    pub(super) to: Mac,
+    /// Bytes.
+    pub(super) len: usize,
+}
+
+impl PlayedPort {
+    /// Adds a port to `engine`, which sends nothing yet.
+    pub(super) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
+        let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+        let make = |id, counters| {
+            let frame = HostBuffer::new(VNET_LEN + sends.len);
+            if let Some(slice) = frame.slice(VNET_LEN, sends.len) {
+                slice.write(&[&sends.to.0[..], &sends.from.0, &ETHERTYPE].concat());
+            }
+            Arc::new(Self {
+                id,
+                counters,
+                frame,
+                left: AtomicU64::new(0),
+                inbox: HostBuffer::new(FRAME_LEN_MAX as usize),
+                asked_ns: AtomicU64::new(0),
+                times: Mutex::default(),
+            })
+        };
+        let (id, port) = engine.add_port(config, make)?;
+        engine.fabric().set_active(id, true)?;
+        Ok(port)
+    }
+
+    pub(super) fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Makes it send so many frames, from now on.
+    pub(super) fn send(&self, engine: &Engine, frames: u64) {
+        self.left.store(frames, Ordering::SeqCst);
+        engine.nudge(QueueRef { port: self.id, queue: 0, side: Side::Tx });
+    }
+
+    /// Worker time that was charged to it (ns).
+    pub(super) fn worker_ns(&self) -> u64 {
+        self.counters.worker_ns.get()
+    }
+
+    /// Frames that it received.
+    pub(super) fn received(&self) -> u64 {
+        self.counters.rx[0].frames.get()
+    }
+
+    /// The next frame that it receives is sent now.
+    pub(super) fn time_next(&self) {
+        self.asked_ns.store(clock::now_ns(), Ordering::SeqCst);
+    }
+
+    /// Takes out what was timed.
+    pub(super) fn take_times(&self) -> Times {
+        std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn receive(&self, packet: &Packet<'_, '_>) {
+        let mut at = packet.head.len();
+        for slice in packet.body() {
+            if let Some(place) = self.inbox.slice(at, slice.len()) {
+                slice.copy_to(&place);
+            }
+            at += slice.len();
+        }
+    }
+}
+
+impl Receiver for PlayedPort {}
+
+impl Port for PlayedPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        let (Take::New, Some(slice)) = (what, self.frame.slice(0, self.frame.len())) else {
+            return Taken::default();
+        };
+        let mut burst = scratch.lend();
+        let frames = BURST.min(burst.frames_max) as u64;
+        let frames = frames.min(self.left.load(Ordering::SeqCst));
+        self.left.fetch_sub(frames, Ordering::SeqCst);
+        for token in 0..frames {
+            let first = burst.pieces.len() as u32;
+            burst.pieces.push(slice);
+            let chain = TakenChain { token, len: slice.len() as u32, pieces: (first, first + 1) };
+            // It is a frame, and there is room for a burst.
+            let _ = burst.add(chain, VNET_LEN, now_ns);
+        }
+        if frames > 0 {
+            forward(&mut burst);
+        }
+        scratch.give_back(burst);
+        let tx = &self.counters.tx[queue];
+        tx.frames.add(frames);
+        tx.bytes.add(frames * (slice.len() - VNET_LEN) as u64);
+        let more = self.left.load(Ordering::SeqCst) > 0;
+        Taken { frames: frames as usize, more, peek: true, ..Taken::default() }
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        _now_ns: u64,
+    ) -> Delivered {
+        let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
+        let put = |packet: Packet<'_, '_>| {
+            self.receive(&packet);
+            Put::Done
+        };
+        while list.emit_next(put).is_some() {}
+        self.counters.rx[queue].frames.add(frames.len() as u64);
+        match self.asked_ns.swap(0, Ordering::SeqCst) {
+            0 => {}
+            asked_ns => {
+                let took_ns = clock::now_ns().saturating_sub(asked_ns);
+                self.times.lock().unwrap_or_else(PoisonError::into_inner).record(took_ns);
+            }
+        }
+        list.delivered()
+    }
+
+    fn expired(&self, _queue: usize, _side: Side, _now_ns: u64) -> Option<u64> {
+        None
+    }
+
+    fn arm_tx(&self, _queue: usize) -> bool {
+        self.left.load(Ordering::SeqCst) > 0
+    }
+
+    fn kicked(&self, _queue: usize, _side: Side) {}
+
+    fn rx_queues(&self) -> usize {
+        1
+    }
+
+    fn fail(&self, reason: &str) {
+        tracing::error!(port = %self.id, reason, "a played port failed");
+    }
+}

@@ -1,0 +1,142 @@
+//! What a burst took of its worker.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use weir_guestmem::ticks;
+
+use crate::clock;
+
+/// A burst that takes longer (ns) may have had the core taken away meanwhile.
+const LONG_NS: u64 = 200_000;
+/// How old a reading of the thread's CPU clock may be (ns).
+const CPU_CHECK_NS: u64 = 1_000_000;
+/// For how long the processor's counter is compared with the clock.
+const CALIBRATION: Duration = Duration::from_millis(2);
+
+/// Measures bursts by the processor's counter.
+///
+/// Where one is long, the thread's CPU clock says at most how much of it was work: the kernel may have
+/// given the core to somebody else, which is nobody's cost.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Nanoseconds of a tick, times 2^32.
+    scale: u64,
+    /// The thread's CPU clock (ns), and when it was read.
+    cpu_ns: u64,
+    read_ns: u64,
+}
+
+/// A burst under way: the counter at its beginning.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Begun(u64);
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        static SCALE: OnceLock<u64> = OnceLock::new();
+        Self { scale: *SCALE.get_or_init(calibrate), cpu_ns: 0, read_ns: 0 }
+    }
+
+    /// A burst begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, now_ns: u64) -> Begun {
+        if now_ns.saturating_sub(self.read_ns) >= CPU_CHECK_NS {
+            (self.cpu_ns, self.read_ns) = (thread_cpu_ns(), now_ns);
+        }
+        Begun(ticks::now())
+    }
+
+    /// It ends. Says what it took (ns).
+    #[inline]
+    pub(crate) fn end(&mut self, begun: Begun) -> u64 {
+        let took_ns = self.to_ns(ticks::now().saturating_sub(begun.0));
+        if took_ns < LONG_NS { took_ns } else { took_ns.min(self.worked_ns()) }
+    }
+
+    fn to_ns(&self, ticks: u64) -> u64 {
+        let ns = (u128::from(ticks) * u128::from(self.scale)) >> 32;
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// The thread's CPU time since it was last read (ns).
+    #[cold]
+    fn worked_ns(&mut self) -> u64 {
+        let cpu_ns = thread_cpu_ns();
+        cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    // Both fields are never negative for this clock.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Nanoseconds of a tick, times 2^32.
+fn calibrate() -> u64 {
+    let (ticks_before, ns_before) = both_clocks();
+    let start = Instant::now();
+    while start.elapsed() < CALIBRATION {
+        std::hint::spin_loop();
+    }
+    let (ticks_after, ns_after) = both_clocks();
+    let ticks = ticks_after.saturating_sub(ticks_before).max(1);
+    let ns = ns_after.saturating_sub(ns_before);
+    u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).unwrap_or(u64::MAX)
+}
+
+/// The counter and the clock (ns), as close together as a few attempts get them.
+fn both_clocks() -> (u64, u64) {
+    let read = |_| {
+        let before = ticks::now();
+        let now_ns = clock::now_ns();
+        let apart = ticks::now().saturating_sub(before);
+        (apart, before + apart / 2, now_ns)
+    };
+    let closest = (0..10).map(read).min();
+    closest.map_or((0, 0), |(_, ticks, ns)| (ticks, ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spin_for(ns: u64) {
+        let start = thread_cpu_ns();
+        while thread_cpu_ns() - start < ns {}
+    }
+
+    #[test]
+    fn a_bursts_cost_is_its_time_on_the_core() {
+        let mut meter = Meter::new();
+        let mut measured_ns = 0;
+        let start_ns = thread_cpu_ns();
+        for _ in 0..200 {
+            let begun = meter.begin(clock::now_ns());
+            spin_for(50_000);
+            measured_ns += meter.end(begun);
+        }
+        let cpu_ns = thread_cpu_ns() - start_ns;
+        // What was short enough to be believed may hold some of what the kernel took.
+        assert!(measured_ns >= cpu_ns * 9 / 10, "{measured_ns} of {cpu_ns}");
+        assert!(measured_ns <= cpu_ns * 4, "{measured_ns} of {cpu_ns}");
+    }
+
+    #[test]
+    fn time_without_the_core_is_nobodys_cost() {
+        let mut meter = Meter::new();
+        let begun = meter.begin(clock::now_ns());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(meter.end(begun) < 150_000_000);
+    }
+
+    #[test]
+    fn no_count_of_ticks_overflows() {
+        let meter = Meter { scale: u64::MAX, cpu_ns: 0, read_ns: 0 };
+        assert_eq!(meter.to_ns(u64::MAX), u64::MAX);
+        let meter = Meter { scale: 1 << 31, cpu_ns: 0, read_ns: 0 };
+        assert_eq!(meter.to_ns(u64::MAX), u64::MAX / 2);
+    }
+}

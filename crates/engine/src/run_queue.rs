@@ -1,0 +1,180 @@
+//! A worker's queues with work: whose turn it is, what each turn took, and who waits for tokens.
+
+use weir_fabric::PortId;
+use weir_limits::BURST_MAX;
+use weir_policy::schedule::{Kind, Scheduler};
+
+use crate::meter::{Begun, Meter};
+use crate::poller::QueueRef;
+use crate::share::{Entitled, Grant, Limiter, Shares};
+
+/// A queue with work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) queue: QueueRef,
+    /// It had none before (ns): what is there has not waited longer than since then.
+    pub(crate) since_ns: u64,
+}
+
+/// A queue with work whose port has no tokens. Its kicks are off.
+#[derive(Debug)]
+struct Limited {
+    ready: Ready,
+    until_ns: u64,
+}
+
+/// What may be taken from a queue at its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// A whole burst.
+    Whole,
+    /// So much of the port's tokens.
+    Granted(Grant),
+    /// Nothing before this time (ns).
+    WaitUntil(u64),
+}
+
+impl Turn {
+    /// Most frames to take.
+    pub(crate) fn frames_max(self) -> usize {
+        match self {
+            Self::Whole => BURST_MAX,
+            Self::Granted(grant) => grant.frames,
+            Self::WaitUntil(_) => 0,
+        }
+    }
+}
+
+/// What a burst took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) worker_ns: u64,
+    /// Windows of its port that were violated since its last burst.
+    pub(crate) violations: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct RunQueue {
+    scheduler: Scheduler<Ready>,
+    limited: Vec<Limited>,
+    /// By port number, a copy as of `version`.
+    entitled: Vec<Entitled>,
+    version: u64,
+    meter: Meter,
+}
+
+impl RunQueue {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            scheduler: Scheduler::new(kind),
+            limited: Vec::new(),
+            entitled: Vec::new(),
+            version: 0,
+            meter: Meter::new(),
+        }
+    }
+
+    /// Queues to be served now.
+    pub(crate) fn len(&self) -> usize {
+        self.scheduler.len()
+    }
+
+    /// Whether there is none to be served now.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scheduler.is_empty()
+    }
+
+    /// Whether `queue` is among those with work.
+    pub(crate) fn contains(&self, queue: QueueRef) -> bool {
+        let limited = self.limited.iter().map(|limited| &limited.ready);
+        self.scheduler.iter().chain(limited).any(|ready| ready.queue == queue)
+    }
+
+    /// A queue that had no work has some.
+    pub(crate) fn wake(&mut self, ready: Ready) {
+        self.scheduler.wake(ready.queue.port.index(), ready, ready.since_ns);
+    }
+
+    /// The next queue.
+    pub(crate) fn next(&mut self, now_ns: u64) -> Option<Ready> {
+        self.scheduler.next(now_ns)
+    }
+
+    /// A queue that was served has more.
+    pub(crate) fn again(&mut self, ready: Ready) {
+        self.scheduler.again(ready.queue.port.index(), ready);
+    }
+
+    fn limiter(&self, port: PortId) -> Option<&Limiter> {
+        self.entitled.get(port.index())?.limiter.as_deref()
+    }
+
+    /// What may be taken from a queue of `port` now.
+    #[inline]
+    pub(crate) fn turn(&self, port: PortId, now_ns: u64) -> Turn {
+        match self.limiter(port).map(|limiter| limiter.grant(now_ns)) {
+            None => Turn::Whole,
+            Some(Ok(grant)) => Turn::Granted(grant),
+            Some(Err(until_ns)) => Turn::WaitUntil(until_ns),
+        }
+    }
+
+    /// `turn` brought so many frames of so many bytes.
+    pub(crate) fn settle(&self, port: PortId, turn: Turn, frames: usize, bytes: u64) {
+        if let (Turn::Granted(grant), Some(limiter)) = (turn, self.limiter(port)) {
+            limiter.settle(grant, frames as u64, bytes);
+        }
+    }
+
+    /// Puts a queue aside until a time (ns).
+    pub(crate) fn wait(&mut self, ready: Ready, until_ns: u64) {
+        self.limited.push(Limited { ready, until_ns });
+    }
+
+    /// When the first of those that were put aside is due (ns).
+    pub(crate) fn next_release_ns(&self) -> Option<u64> {
+        self.limited.iter().map(|limited| limited.until_ns).min()
+    }
+
+    /// Takes up changes of what ports are entitled to, and brings back the queues that are due. Their frames
+    /// have waited for their own port's rate: what the switch is late by begins now.
+    pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
+        let changed = shares.version() != self.version;
+        if changed {
+            self.take_up(shares);
+        }
+        if self.limited.is_empty() {
+            return;
+        }
+        let now_ns = now_ns();
+        let scheduler = &mut self.scheduler;
+        self.limited.retain(|&Limited { ready: Ready { queue, .. }, until_ns }| {
+            let due = changed || until_ns <= now_ns;
+            if due {
+                scheduler.wake(queue.port.index(), Ready { queue, since_ns: now_ns }, now_ns);
+            }
+            !due
+        });
+    }
+
+    #[cold]
+    fn take_up(&mut self, shares: &Shares) {
+        self.version = shares.copy_to(&mut self.entitled);
+        for (port, entitled) in self.entitled.iter().enumerate() {
+            self.scheduler.set_share(port, entitled.share);
+        }
+    }
+
+    /// A burst begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, now_ns: u64) -> Begun {
+        self.meter.begin(now_ns)
+    }
+
+    /// A burst of `port` ends: what it took is charged to the port.
+    #[inline]
+    pub(crate) fn charge(&mut self, port: PortId, begun: Begun) -> Cost {
+        let worker_ns = self.meter.end(begun);
+        Cost { worker_ns, violations: self.scheduler.charge(port.index(), worker_ns) }
+    }
+}

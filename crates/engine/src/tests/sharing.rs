@@ -1,0 +1,240 @@
+//! How ports share a worker: senders that cost the worker time, on an engine that runs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_limits::BURST_MAX;
+use weir_policy::schedule::{Kind, Share};
+
+use super::*;
+
+/// A sender that always has more, and costs the worker some time for each burst.
+struct BusyPort {
+    id: PortId,
+    counters: Arc<PortCounters>,
+    cost: Duration,
+    frame_bytes: u64,
+    /// Bursts that brought frames.
+    bursts: AtomicU64,
+    /// Times it was asked for no frames.
+    empty_takes: AtomicU64,
+    /// Frames that it has, at most.
+    left: AtomicU64,
+}
+
+impl Receiver for BusyPort {}
+
+impl Port for BusyPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        _now_ns: u64,
+        scratch: &mut Scratch,
+        _forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        assert_eq!(what, Take::New, "nothing waits");
+        let burst = scratch.lend();
+        let frames = (burst.frames_max as u64).min(self.left.load(Ordering::Relaxed));
+        scratch.give_back(burst);
+        self.left.fetch_sub(frames, Ordering::Relaxed);
+        let kind = if frames > 0 { &self.bursts } else { &self.empty_takes };
+        kind.fetch_add(1, Ordering::Relaxed);
+        self.counters.tx[queue].frames.add(frames);
+        self.counters.tx[queue].bytes.add(frames * self.frame_bytes);
+        let start = Instant::now();
+        while frames > 0 && start.elapsed() < self.cost {}
+        let more = self.left.load(Ordering::Relaxed) > 0;
+        Taken { frames: frames as usize, more, ..Taken::default() }
+    }
+
+    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing], _: u64) -> Delivered {
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    fn expired(&self, _: usize, _: Side, _: u64) -> Option<u64> {
+        None
+    }
+
+    fn arm_tx(&self, _: usize) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    fn kicked(&self, _: usize, _: Side) {}
+
+    fn rx_queues(&self) -> usize {
+        0
+    }
+
+    fn fail(&self, reason: &str) {
+        panic!("{reason}");
+    }
+}
+
+fn add_busy(engine: &Engine, cost: Duration, frame_bytes: u64) -> Arc<BusyPort> {
+    let make = |id, counters| {
+        let (bursts, empty_takes) = Default::default();
+        let left = AtomicU64::new(u64::MAX);
+        Arc::new(BusyPort { id, counters, cost, frame_bytes, bursts, empty_takes, left })
+    };
+    engine.add_port(PortConfig::vif(), make).unwrap().1
+}
+
+fn kick(engine: &Engine, port: &BusyPort) {
+    engine.nudge(QueueRef { port: port.id, queue: 0, side: Side::Tx });
+}
+
+/// Lets `ports` send until they have used `worker_ns` together; what each used.
+fn run(engine: &Engine, ports: &[Arc<BusyPort>], worker_ns: u64) -> Vec<f64> {
+    let used = || ports.iter().map(|port| port.counters.worker_ns.get());
+    ports.iter().for_each(|port| kick(engine, port));
+    eventually("all have begun", || used().all(|ns| ns > 0));
+    let before: Vec<_> = used().collect();
+    eventually("they use it", || used().sum::<u64>() >= before.iter().sum::<u64>() + worker_ns);
+    used().zip(before).map(|(now, before)| (now - before) as f64).collect()
+}
+
+fn jain_index(used: &[f64]) -> f64 {
+    let (sum, squares) = used.iter().fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
+    sum * sum / (used.len() as f64 * squares)
+}
+
+const COSTS_US: [u64; 8] = [2, 3, 5, 10, 20, 50, 100, 150];
+
+#[test]
+fn equal_weights_get_equal_worker_time_whatever_bursts_cost() {
+    let engine = Engine::start(1).unwrap();
+    let ports = COSTS_US.map(|us| add_busy(&engine, Duration::from_micros(us), 64));
+    let used = run(&engine, &ports, 400_000_000);
+    assert!(jain_index(&used) >= 0.99, "{}: {used:?}", jain_index(&used));
+}
+
+#[test]
+fn round_robin_gives_one_burst_each() {
+    let engine = Engine::start_with(Options {
+        schedule: Kind::RoundRobin,
+        workers: 1,
+        ..Options::default()
+    })
+    .unwrap();
+    let ports = COSTS_US.map(|us| add_busy(&engine, Duration::from_micros(us), 64));
+    run(&engine, &ports, 1_000_000);
+    let bursts = || ports.each_ref().map(|port| port.bursts.load(Ordering::Relaxed));
+    let before = bursts();
+    let used = run(&engine, &ports, 200_000_000);
+    assert!(jain_index(&used) < 0.7, "{used:?}");
+    let bursts = bursts().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>();
+    let most = bursts.iter().max().unwrap();
+    // Some rounds may pass between two of these looks.
+    assert!(bursts.iter().all(|n| n * 10 >= most * 8), "{bursts:?}");
+}
+
+#[test]
+fn weights_that_change_while_traffic_flows_count() {
+    let engine = Engine::start(1).unwrap();
+    let ports = [7, 20, 3].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
+    run(&engine, &ports, 10_000_000);
+    for (port, weight) in ports.iter().zip([1, 2, 4]) {
+        engine.set_share(port.id, Share { weight, window: None }, RateLimit::NONE);
+    }
+    run(&engine, &ports, 10_000_000);
+    let used = run(&engine, &ports, 400_000_000);
+    let all: f64 = used.iter().sum();
+    for (used, weight) in used.iter().zip([1.0, 2.0, 4.0]) {
+        let error = used / all / (weight / 7.0) - 1.0;
+        assert!(error.abs() <= 0.03, "{error} of weight {weight}");
+    }
+}
+
+#[test]
+fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
+    const PACKETS: Rate = Rate { per_s: 20_000, burst: 100 };
+    let engine = Engine::start(2).unwrap();
+    let port = add_busy(&engine, Duration::ZERO, 1500);
+    let limit = RateLimit { bits: None, packets: Some(PACKETS) };
+    let start = Instant::now();
+    engine.set_share(port.id, Share::default(), limit);
+    kick(&engine, &port);
+    // Another queue of it, on another worker, has the same bucket.
+    engine.nudge(QueueRef { port: port.id, queue: 1, side: Side::Tx });
+    let sent = || port.counters.tx.iter().map(|queue| queue.frames.get()).sum::<u64>();
+    for reached in [500, 1_000, 2_000, 4_000] {
+        eventually("it goes on", || sent() >= reached);
+        let frames = sent() as f64;
+        let may = PACKETS.per_s as f64 * start.elapsed().as_secs_f64() + PACKETS.burst as f64;
+        assert!(frames <= may, "{frames} of {may}");
+    }
+    // Each wait is one look that takes nothing, then a burst: of what two share the other may be first.
+    let waits = port.counters.rate_waits.get();
+    assert!(waits > 0);
+    assert!(waits <= 4_000, "{waits}: it looks on instead of sleeping");
+    assert_eq!(sum_of_drops(&port.counters), 0);
+}
+
+fn sum_of_drops(counters: &PortCounters) -> u64 {
+    counters.drops().map(|(_, n)| n).sum()
+}
+
+#[test]
+fn bytes_are_limited_as_they_turn_out_to_be() {
+    const FRAME_BYTES: u64 = 1500;
+    let engine = Engine::start(1).unwrap();
+    let port = add_busy(&engine, Duration::ZERO, FRAME_BYTES);
+    let bits = Rate { per_s: 800_000_000, burst: 8 * 200_000 };
+    let start = Instant::now();
+    engine.set_share(port.id, Share::default(), RateLimit { bits: Some(bits), packets: None });
+    kick(&engine, &port);
+    eventually("ten bursts' bytes", || port.counters.tx[0].bytes.get() >= 2_000_000);
+    let sent = port.counters.tx[0].bytes.get() as f64;
+    let may = 100e6 * start.elapsed().as_secs_f64() + 200e3 + BURST_MAX as f64 * FRAME_BYTES as f64;
+    assert!(sent <= may, "{sent} of {may}");
+}
+
+#[test]
+fn a_limit_that_is_lifted_holds_nobody_up() {
+    let engine = Engine::start(1).unwrap();
+    let port = add_busy(&engine, Duration::ZERO, 1500);
+    port.left.store(1_000, Ordering::Relaxed);
+    // The next frame could go in an hour.
+    let packets = Some(Rate { per_s: 1, burst: 3_600 });
+    engine.set_share(port.id, Share::default(), RateLimit { bits: None, packets });
+    kick(&engine, &port);
+    eventually("all go", || port.counters.tx[0].frames.get() == 1_000);
+    port.left.store(10_000, Ordering::Relaxed);
+    kick(&engine, &port);
+    eventually("it has to wait", || port.counters.rate_waits.get() > 0);
+    assert!(port.left.load(Ordering::Relaxed) > 0);
+    engine.set_share(port.id, Share::default(), RateLimit::NONE);
+    eventually("the rest goes", || port.left.load(Ordering::Relaxed) == 0);
+}
+
+#[test]
+fn a_limited_port_takes_nothing_from_others() {
+    let engine = Engine::start(1).unwrap();
+    let limited = add_busy(&engine, Duration::ZERO, 1500);
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    let packets = Some(Rate { per_s: 1, burst: 1 });
+    engine.set_share(limited.id, Share::default(), RateLimit { bits: None, packets });
+    kick(&engine, &limited);
+    eventually("it has to wait", || limited.counters.rate_waits.get() > 0);
+    for number in 1..50 {
+        send(&engine, &a, [frame(1, 0xff, number)]);
+        eventually("b has it", || numbers(&b).len() == usize::from(number));
+    }
+    assert!(limited.counters.tx[0].frames.get() < 40);
+}
+
+#[test]
+fn who_is_late_more_often_than_it_may_be_is_counted() {
+    use weir_policy::schedule::Window;
+    let engine =
+        Engine::start_with(Options { schedule: Kind::Dwcs, workers: 1, ..Options::default() })
+            .unwrap();
+    let ports = [200, 200].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
+    // Neither can have a turn in each period while the other's lasts twice that.
+    let window = Some(Window::new(0, 1, 100_000).unwrap());
+    for port in &ports {
+        engine.set_share(port.id, Share { weight: 1, window }, RateLimit::NONE);
+    }
+    run(&engine, &ports, 20_000_000);
+    assert!(ports.iter().all(|port| port.counters.window_violations.get() > 0));
+}

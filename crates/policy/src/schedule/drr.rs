@@ -1,0 +1,154 @@
+//! Worker time by weight: deficit round robin (Shreedhar & Varghese, SIGCOMM 1995) where a burst's cost
+//! is known after it was served, as in surplus round robin (Adiseshu, Parulkar & Varghese 1996).
+//!
+//! A flow is served while it has deficit left, and pays what the burst took. When no flow that is ready
+//! has any, a round ends, and each flow gets a quantum times its weight, idle ones too; but nobody has
+//! more than that at any time. So idleness neither saves up time nor gets rid of a debt, and of two flows
+//! that are always ready neither is further from its share than a quantum and the cost of one burst.
+//!
+//! Within a round bursts interleave. A queue that had no work comes before those that had (as in
+//! DRR++, MacGregor & Shi 2000): it waits for one burst, not for a round, and as its flow's deficit is
+//! the round's it gets no more by that.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use weir_limits::SCHEDULE_QUANTUM_NS;
+
+use super::Entry;
+
+/// A flow's.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    /// Worker time that it may still use (ns), as of `round`; negative is a debt.
+    deficit_ns: i64,
+    /// The last round that it was given time in.
+    round: u64,
+    weight: u16,
+}
+
+impl Account {
+    /// What it is given in a round (ns).
+    fn grant_ns(&self) -> i64 {
+        i64::from(self.weight) * SCHEDULE_QUANTUM_NS
+    }
+
+    /// Gives it what it has coming by `round`, and says what it has then.
+    #[inline]
+    fn deficit_ns(&mut self, round: u64) -> i64 {
+        if self.round != round {
+            let rounds = i64::try_from(round - self.round).unwrap_or(i64::MAX);
+            let given = self.grant_ns().saturating_mul(rounds);
+            self.deficit_ns = self.deficit_ns.saturating_add(given).min(self.grant_ns());
+            self.round = round;
+        }
+        self.deficit_ns
+    }
+
+    /// Rounds from `round` on until it has deficit, at least one.
+    fn rounds_needed(&mut self, round: u64) -> u64 {
+        let debt_ns = self.deficit_ns(round).min(0).unsigned_abs();
+        debt_ns / self.grant_ns().unsigned_abs() + 1
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Drr<Q> {
+    /// By flow; grown when a flow is first heard of.
+    accounts: Vec<Account>,
+    round: u64,
+    /// Had no work before.
+    fresh: VecDeque<Entry<Q>>,
+    /// Had deficit when they were put here.
+    current: VecDeque<Entry<Q>>,
+    /// Had none: they wait for the next round.
+    spent: VecDeque<Entry<Q>>,
+}
+
+impl<Q: Copy> Drr<Q> {
+    pub(super) fn new() -> Self {
+        let (fresh, current, spent) = Default::default();
+        Self { accounts: Vec::new(), round: 0, fresh, current, spent }
+    }
+
+    #[inline]
+    fn account(&mut self, flow: usize) -> &mut Account {
+        if flow >= self.accounts.len() {
+            self.open_accounts(flow + 1);
+        }
+        &mut self.accounts[flow]
+    }
+
+    #[cold]
+    fn open_accounts(&mut self, flows: usize) {
+        let new = Account { deficit_ns: SCHEDULE_QUANTUM_NS, round: self.round, weight: 1 };
+        self.accounts.resize(flows, new);
+    }
+
+    #[inline]
+    fn deficit_ns(&mut self, flow: usize) -> i64 {
+        let round = self.round;
+        self.account(flow).deficit_ns(round)
+    }
+
+    pub(super) fn set_weight(&mut self, flow: usize, weight: u16) {
+        let round = self.round;
+        let account = self.account(flow);
+        account.deficit_ns(round);
+        account.weight = weight.max(1);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.fresh.len() + self.current.len() + self.spent.len()
+    }
+
+    /// Those that are ready.
+    pub(super) fn lists(&self) -> [Option<&VecDeque<Entry<Q>>>; 3] {
+        [&self.fresh, &self.current, &self.spent].map(Some)
+    }
+
+    pub(super) fn wake(&mut self, entry: Entry<Q>) {
+        let has_deficit = self.deficit_ns(entry.flow) > 0;
+        if has_deficit { &mut self.fresh } else { &mut self.spent }.push_back(entry);
+    }
+
+    #[inline]
+    pub(super) fn again(&mut self, entry: Entry<Q>) {
+        let has_deficit = self.deficit_ns(entry.flow) > 0;
+        if has_deficit { &mut self.current } else { &mut self.spent }.push_back(entry);
+    }
+
+    #[inline]
+    pub(super) fn charge(&mut self, flow: usize, cost_ns: u64) {
+        let round = self.round;
+        let account = self.account(flow);
+        let deficit_ns = account.deficit_ns(round);
+        account.deficit_ns = deficit_ns.saturating_sub_unsigned(cost_ns);
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Entry<Q>> {
+        loop {
+            let list = if self.fresh.is_empty() { &mut self.current } else { &mut self.fresh };
+            let Some(entry) = list.pop_front() else {
+                self.end_round()?;
+                continue;
+            };
+            if self.deficit_ns(entry.flow) > 0 {
+                return Some(entry);
+            }
+            // Another queue of its flow has used it.
+            self.spent.push_back(entry);
+        }
+    }
+
+    /// Goes on to the next round in which somebody has deficit; `None` if nobody is there.
+    fn end_round(&mut self) -> Option<()> {
+        let Self { accounts, round, spent, .. } = self;
+        let needed = |entry: &Entry<Q>| Some(accounts.get_mut(entry.flow)?.rounds_needed(*round));
+        let rounds = spent.iter().filter_map(needed).min()?;
+        self.round += rounds;
+        mem::swap(&mut self.current, &mut self.spent);
+        Some(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Whose transmit queue a worker serves next, and how fast a sender may be.
+//!
+//! A [`Scheduler`] holds the queues of one worker that are ready, each with the *flow* it belongs to:
+//! the sending port, by number. A queue is served one burst at a time, and what that took of the worker
+//! is charged to its flow:
+//!
+//! ```text
+//! has work ──▶ wake() ──▶ next() ──▶ a burst is served ──▶ charge() ──▶ more? again()
+//! ```
+//!
+//! Accounts are of flows, not of queues: who has more queues has no larger share, and a queue that
+//! is moved elsewhere takes nothing along.
+//!
+//! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with costs
+//!   that are known afterwards).
+//! - [`Kind::RoundRobin`]: one burst each in turn, whatever it costs.
+//! - [`Kind::Dwcs`]: window constraints (West & Schwan).
+//!
+//! [`TokenBucket`] limits a rate.
+
+mod bucket;
+mod drr;
+mod dwcs;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+
+pub use bucket::TokenBucket;
+use drr::Drr;
+use dwcs::Dwcs;
+use weir_limits::{WINDOW_LEN_MAX, WINDOW_PERIOD_NS_MAX, WINDOW_PERIOD_NS_MIN};
+
+/// By which rule turns are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Worker time by weight.
+    #[default]
+    Drr,
+    /// One burst each in turn.
+    RoundRobin,
+    /// Window constraints.
+    Dwcs,
+}
+
+/// Text that names no [`Kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such schedule")]
+pub struct UnknownKind;
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Drr, Self::RoundRobin, Self::Dwcs];
+    /// Their names, in the same order.
+    pub const NAMES: [&str; 3] = ["drr", "round-robin", "dwcs"];
+
+    /// The name that users write.
+    pub const fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or(UnknownKind)
+    }
+}
+
+/// A window constraint: of any `y` turns in a row, one each period, at most `x` may be late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    x: u16,
+    y: u16,
+    period_ns: u64,
+}
+
+/// What is no [`Window`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// More may be late than there are, or there are none, or too many.
+    #[error(
+        "{x} of {y} is no window; there are 1 to {WINDOW_LEN_MAX} turns, of which so many or fewer are late"
+    )]
+    Turns {
+        /// Turns that may be late.
+        x: u16,
+        /// Turns.
+        y: u16,
+    },
+    /// A period out of bounds.
+    #[error("a period of {0} ns is not within {WINDOW_PERIOD_NS_MIN} to {WINDOW_PERIOD_NS_MAX} ns")]
+    Period(u64),
+}
+
+impl Window {
+    /// At most `x` of `y` turns late, one turn each `period_ns`.
+    ///
+    /// # Errors
+    /// [`WindowError`]
+    pub fn new(x: u16, y: u16, period_ns: u64) -> Result<Self, WindowError> {
+        if x > y || !(1..=WINDOW_LEN_MAX).contains(&y) {
+            return Err(WindowError::Turns { x, y });
+        }
+        if !(WINDOW_PERIOD_NS_MIN..=WINDOW_PERIOD_NS_MAX).contains(&period_ns) {
+            return Err(WindowError::Period(period_ns));
+        }
+        Ok(Self { x, y, period_ns })
+    }
+}
+
+/// What a flow is entitled to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its part of the worker's time, in proportion to others' weights ([`Kind::Drr`]); 0 counts as 1.
+    pub weight: u16,
+    /// Its window constraint ([`Kind::Dwcs`]); without one it gets what windows leave.
+    pub window: Option<Window>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: 1, window: None }
+    }
+}
+
+/// A queue and the flow that it belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Entry<Q> {
+    flow: usize,
+    queue: Q,
+}
+
+/// The queues of a worker that are ready. A queue is in it once at most; that is the caller's to see to.
+#[derive(Debug)]
+pub struct Scheduler<Q> {
+    turns: Turns<Q>,
+}
+
+#[derive(Debug)]
+enum Turns<Q> {
+    Drr(Drr<Q>),
+    RoundRobin(VecDeque<Entry<Q>>),
+    Dwcs(Dwcs<Q>),
+}
+
+impl<Q: Copy> Scheduler<Q> {
+    /// With no queue, and the default [`Share`] for every flow.
+    pub fn new(kind: Kind) -> Self {
+        let turns = match kind {
+            Kind::Drr => Turns::Drr(Drr::new()),
+            Kind::RoundRobin => Turns::RoundRobin(VecDeque::new()),
+            Kind::Dwcs => Turns::Dwcs(Dwcs::new()),
+        };
+        Self { turns }
+    }
+
+    /// Sets what `flow` is entitled to from now on.
+    pub fn set_share(&mut self, flow: usize, share: Share) {
+        match &mut self.turns {
+            Turns::Drr(drr) => drr.set_weight(flow, share.weight),
+            Turns::RoundRobin(_) => {}
+            Turns::Dwcs(dwcs) => dwcs.set_window(flow, share.window),
+        }
+    }
+
+    /// Queues that are ready.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.turns {
+            Turns::Drr(drr) => drr.len(),
+            Turns::RoundRobin(ready) => ready.len(),
+            Turns::Dwcs(dwcs) => dwcs.ready.len(),
+        }
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Q> {
+        let entries = match &self.turns {
+            Turns::Drr(drr) => drr.lists(),
+            Turns::RoundRobin(ready) | Turns::Dwcs(Dwcs { ready, .. }) => [Some(ready), None, None],
+        };
+        entries.into_iter().flatten().flatten().map(|entry| &entry.queue)
+    }
+
+    /// A queue of `flow` that had no work has some.
+    pub fn wake(&mut self, flow: usize, queue: Q, now_ns: u64) {
+        let entry = Entry { flow, queue };
+        match &mut self.turns {
+            Turns::Drr(drr) => drr.wake(entry),
+            Turns::RoundRobin(ready) => ready.push_back(entry),
+            Turns::Dwcs(dwcs) => dwcs.wake(entry, now_ns),
+        }
+    }
+
+    /// The queue to serve now, which is not among those that are ready any more.
+    #[inline]
+    pub fn next(&mut self, now_ns: u64) -> Option<Q> {
+        let entry = match &mut self.turns {
+            Turns::Drr(drr) => drr.next(),
+            Turns::RoundRobin(ready) => ready.pop_front(),
+            Turns::Dwcs(dwcs) => dwcs.next(now_ns),
+        };
+        entry.map(|entry| entry.queue)
+    }
+
+    /// A queue of `flow` was served, which took the worker `cost_ns`. Says how often the flow's window was
+    /// violated since it was last charged.
+    #[inline]
+    pub fn charge(&mut self, flow: usize, cost_ns: u64) -> u64 {
+        match &mut self.turns {
+            Turns::Drr(drr) => drr.charge(flow, cost_ns),
+            Turns::RoundRobin(_) => {}
+            Turns::Dwcs(dwcs) => return dwcs.violations(flow),
+        }
+        0
+    }
+
+    /// A queue that was served, and charged for, has more work.
+    #[inline]
+    pub fn again(&mut self, flow: usize, queue: Q) {
+        let entry = Entry { flow, queue };
+        match &mut self.turns {
+            Turns::Drr(drr) => drr.again(entry),
+            Turns::RoundRobin(ready) => ready.push_back(entry),
+            Turns::Dwcs(dwcs) => dwcs.ready.push_back(entry),
+        }
+    }
+}
