@@ -12,10 +12,12 @@ use crate::stats::{
     time,
 };
 
+mod dispatch;
 mod manager;
 mod placement;
 mod steering;
 
+pub use dispatch::{DispatchExplanation, MovedPair};
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, SplitExplanation, UplinkExplanation,
     UplinkLayer,
@@ -87,6 +89,9 @@ pub struct VifExplanation {
     /// Its filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
+    /// Which workers serve its queues.
+    #[serde(default)]
+    pub dispatch: DispatchExplanation,
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
@@ -168,7 +173,7 @@ impl fmt::Display for VifExplanation {
                 queue.reason.clone(),
             ]);
         }
-        write!(f, "\n\n{table}")?;
+        write!(f, "\n\n{table}{}", self.dispatch)?;
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -217,6 +222,17 @@ mod tests {
             split: None,
             agent: None,
             filter: Vec::new(),
+            dispatch: DispatchExplanation {
+                workers: vec![Some(1), None],
+                moves: vec![MovedPair {
+                    ago_ns: 3_000_000_000,
+                    queue: 0,
+                    from: 0,
+                    to: 1,
+                    load: 0.42,
+                    reason: "its worker was busier".into(),
+                }],
+            },
             steering: None,
         }
     }
@@ -230,6 +246,8 @@ mod tests {
         QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
             0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
             1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+        workers, by queue: 1, none yet
+        3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
         agent: none is configured
         told too late: asked_late 2
         ");

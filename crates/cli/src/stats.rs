@@ -33,6 +33,9 @@ pub struct SwitchStats {
     pub uptime_s: f64,
     /// One entry for each worker thread.
     pub workers: Vec<WorkerStats>,
+    /// How often a queue pair was given to another worker.
+    #[serde(default)]
+    pub queues_moved: u64,
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
@@ -538,6 +541,7 @@ mod tests {
         SwitchStats {
             version: "0.1.0".into(),
             uptime_s: 3_725.0,
+            queues_moved: 3,
             workers: vec![WorkerStats {
                 id: 0,
                 wakeups: 1_234,

@@ -208,7 +208,7 @@ impl Engine {
         dispatcher.step(&self.shared, now_ns);
     }
 
-    /// The last queues that moved, oldest first, and how many have in all.
+    /// The last queues that moved, the latest first, and how many have in all.
     pub fn moved(&self) -> (Vec<Moved>, u64) {
         let dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
         dispatcher.moved()

@@ -18,6 +18,7 @@
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
+//! | `cpu_loss.rs` | how long a worker was kept from its processor |
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
@@ -29,6 +30,7 @@
 mod activity;
 pub mod burst;
 pub mod clock;
+pub mod cpu_loss;
 mod crew;
 mod dispatcher;
 pub mod egress;

@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use weir_guestmem::ticks;
 
 use crate::clock;
+use crate::cpu_loss::{self, thread_cpu_ns};
 
 /// A burst that takes longer (ns) may have had the core taken away meanwhile.
 const LONG_NS: u64 = 200_000;
@@ -44,6 +44,7 @@ impl Meter {
     pub(crate) fn begin(&mut self, now_ns: u64) -> Begun {
         if now_ns.saturating_sub(self.read_ns) >= CPU_CHECK_NS {
             (self.cpu_ns, self.read_ns) = (thread_cpu_ns(), now_ns);
+            cpu_loss::note(now_ns, self.cpu_ns);
         }
         Begun(ticks::now())
     }
@@ -66,12 +67,6 @@ impl Meter {
         let cpu_ns = thread_cpu_ns();
         cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
     }
-}
-
-fn thread_cpu_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    // Both fields are never negative for this clock.
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Nanoseconds of a tick, times 2^32.

@@ -110,11 +110,13 @@ impl From<weir_fabric::DropReason> for DropReason {
 /// Why a receiver was told of a frame later than its latency budget allows: one named counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreachReason {
+    /// The worker was kept from its processor for as long as the call was late, or longer: the kernel had
+    /// given that to another thread, or the host to another machine.
+    NoCpu,
     /// The frame was longer on its way through the switch than the budget is, and its call was not held:
-    /// the worker had no CPU, or too much to do.
+    /// the worker had too much to do.
     ForwardedLate,
-    /// Its call was held, and the worker came back too late: see
-    /// [`late_timers`](crate::WorkerStats::late_timers).
+    /// Its call was held, and the worker came back too late: it had too much to do.
     AskedLate,
     /// The policy's deadline was past the budget: a mistake of weir's.
     Policy,
@@ -122,11 +124,12 @@ pub enum BreachReason {
 
 impl BreachReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 3] = [Self::ForwardedLate, Self::AskedLate, Self::Policy];
+    pub const ALL: [Self; 4] = [Self::NoCpu, Self::ForwardedLate, Self::AskedLate, Self::Policy];
 
     /// The counter's name.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::NoCpu => "no_cpu",
             Self::ForwardedLate => "forwarded_late",
             Self::AskedLate => "asked_late",
             Self::Policy => "policy",

@@ -25,6 +25,7 @@ use weir_policy::pace::{Pace, Rest};
 
 use crate::burst::Scratch;
 use crate::clock;
+use crate::cpu_loss;
 use crate::crew::Realization;
 use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
@@ -260,9 +261,11 @@ impl Worker {
         self.warm = warm;
     }
 
-    /// The next deadline (ns); `None` when there is none.
-    fn next_deadline_ns(&self) -> Option<u64> {
-        let hold = self.holds.peek().map(|Reverse(hold)| hold.until_ns);
+    /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
+    fn wake_ns(&self) -> Option<u64> {
+        // A hold must not end too late. What else has a time must not begin too early.
+        let lead_ns = self.lateness.lead_ns();
+        let hold = self.holds.peek().map(|Reverse(hold)| hold.until_ns.saturating_sub(lead_ns));
         let stalled = self.stalled.iter().map(|(_, until)| *until).min();
         [hold, stalled, self.ready.next_release_ns()].into_iter().flatten().min()
     }
@@ -273,9 +276,9 @@ impl Worker {
             self.poll(Wait::Look);
             return;
         }
-        if let Some(deadline_ns) = self.next_deadline_ns() {
+        let wake_ns = self.wake_ns();
+        if let Some(wake_ns) = wake_ns {
             let now_ns = clock::now_ns();
-            let wake_ns = deadline_ns.saturating_sub(self.lateness.lead_ns());
             // One that fires too early costs a wake-up, and to set it again costs about as much.
             let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
             if !set {
@@ -287,44 +290,42 @@ impl Worker {
                 self.timer_ns = Some(wake_ns);
             }
         }
-        if self.poll(Wait::ForEvents) == Woken::Timer {
-            self.note_timer();
+        let woken = self.poll(Wait::ForEvents);
+        // One that is left from before is for nobody any more.
+        if let Some(at_ns) = self.timer_ns.filter(|_| wake_ns.is_some()) {
+            self.note_lateness(at_ns, woken);
         }
     }
 
     /// Sleeps for `nap_ns`, at the latest until shortly before the next deadline.
     fn nap(&mut self, nap_ns: u64) {
         let now_ns = clock::now_ns();
-        let until_ns = self
-            .next_deadline_ns()
-            .map_or(u64::MAX, |deadline_ns| deadline_ns.saturating_sub(self.lateness.lead_ns()));
+        let until_ns = self.wake_ns().unwrap_or(u64::MAX);
         let until_ns = until_ns.clamp(now_ns, now_ns.saturating_add(nap_ns));
-        match self.poll(Wait::For(Duration::from_nanos(until_ns - now_ns))) {
-            Woken::TimeOver => self.note_lateness(clock::now_ns().saturating_sub(until_ns)),
-            Woken::Timer => self.note_timer(),
-            Woken::Event | Woken::Interrupted => {}
-        }
+        let woken = self.poll(Wait::For(Duration::from_nanos(until_ns - now_ns)));
+        self.note_lateness(until_ns, woken);
     }
 
-    /// The timer has ended a sleep.
-    fn note_timer(&mut self) {
-        if let Some(at_ns) = self.timer_ns.take() {
-            self.note_lateness(clock::now_ns().saturating_sub(at_ns));
+    /// A sleep has ended that was to end at `until_ns`. Something else may have ended it, and the worker
+    /// still come back after that.
+    fn note_lateness(&mut self, until_ns: u64, woken: Woken) {
+        let Some(late_ns) = clock::now_ns().checked_sub(until_ns) else { return };
+        let lead_ns = self.lateness.lead_ns();
+        cpu_loss::note_overslept(late_ns.saturating_sub(lead_ns));
+        if matches!(woken, Woken::Timer | Woken::TimeOver) {
+            self.lateness.fired(late_ns);
         }
-    }
-
-    fn note_lateness(&mut self, late_ns: u64) {
-        let unforeseen = self.lateness.fired(late_ns);
-        let handle = &self.handle;
-        handle.late_timers.add(u64::from(unforeseen));
-        handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
+        self.handle.late_timers.add(u64::from(late_ns > lead_ns));
+        self.handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
     }
 
     fn poll(&mut self, how_long: Wait) -> Woken {
         self.rounds = 0;
         let handle = &self.handle;
+        let start_ns = if how_long == Wait::Look { 0 } else { clock::now_ns() };
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         if how_long != Wait::Look {
+            cpu_loss::note_slept(clock::now_ns().saturating_sub(start_ns));
             handle.wakeups.add(1);
             self.shared.activity.worker_woke();
         }
@@ -566,7 +567,7 @@ mod tests {
     #[test]
     fn before_a_sleep_holds_end_that_would_end_during_it() {
         let mut worker = worker();
-        worker.note_lateness(50_000);
+        worker.lateness.fired(50_000);
         let now_ns = clock::now_ns();
         for until_ns in [now_ns + 50_000, now_ns + 3_600_000_000_000] {
             let port = PortId::new(0).unwrap();
@@ -579,14 +580,32 @@ mod tests {
     }
 
     #[test]
-    fn timers_later_than_foreseen_are_counted() {
-        let worker_late_by = |late_ns: [u64; 3]| {
-            let mut worker = worker();
-            late_ns.into_iter().for_each(|late_ns| worker.note_lateness(late_ns));
-            let handle = &worker.handle;
-            (handle.late_timers.get(), handle.timer_lead_ns.load(Ordering::Relaxed))
-        };
-        assert_eq!(worker_late_by([40_000, 45_000, 30_000]), (1, 56_246));
-        assert_eq!(worker_late_by([40_000, 60_000, 80_000]).0, 3);
+    fn only_a_holds_end_is_woken_up_for_early() {
+        let mut worker = worker();
+        worker.lateness.fired(40_000);
+        let port = PortId::new(0).unwrap();
+        let queue = QueueRef { port, queue: 0, side: Side::Tx };
+        let now_ns = clock::now_ns();
+        worker.ready.wait(Ready { queue, since_ns: now_ns }, now_ns + 900_000);
+        assert_eq!(worker.wake_ns(), Some(now_ns + 900_000), "or it would spin until then");
+        let until_ns = now_ns + 800_000;
+        worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+        assert_eq!(worker.wake_ns(), Some(now_ns + 800_000 - 50_000));
+    }
+
+    #[test]
+    fn coming_back_later_than_foreseen_is_counted_whatever_ended_the_sleep() {
+        const LATE_NS: u64 = 50_000_000;
+        let mut worker = worker();
+        let until_ns = clock::now_ns() - LATE_NS;
+        worker.note_lateness(until_ns, Woken::Event);
+        assert_eq!(worker.handle.late_timers.get(), 1);
+        assert_eq!(worker.lateness.lead_ns(), 0, "it was no timer that was late");
+        worker.note_lateness(until_ns, Woken::Timer);
+        assert_eq!(worker.handle.late_timers.get(), 2);
+        let lead_ns = worker.handle.timer_lead_ns.load(Ordering::Relaxed);
+        assert_eq!(lead_ns, weir_limits::TIMER_LEAD_NS_MAX);
+        worker.note_lateness(clock::now_ns() + LATE_NS, Woken::Event);
+        assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
     }
 }

@@ -1,8 +1,8 @@
 //! What a queue owes its guest: frames that the guest has not been told of, since when, until when at
 //! the latest, and whether it came to be too late.
 
-use weir_engine::PortCounters;
 use weir_engine::stats::{BreachReason, Times};
+use weir_engine::{PortCounters, cpu_loss};
 use weir_policy::moderation::{Batch, Delivery};
 
 use crate::calls::CallPolicy;
@@ -152,7 +152,10 @@ impl Hold {
         let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
         // A frame that waited for buffers was not held: its sender's `parked` counts it.
         if told_ns > latest_ns && !pending.parked {
-            counters.breached(reason(&pending, until_ns, latest_ns));
+            let lost = cpu_loss::lost_ns(now_ns) >= told_ns - latest_ns;
+            let reason =
+                if lost { BreachReason::NoCpu } else { reason(&pending, until_ns, latest_ns) };
+            counters.breached(reason);
         }
     }
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use weir_engine::stats::QueueCounters;
-use weir_engine::{Port, PortCounters};
+use weir_engine::{Port, PortCounters, clock};
 use weir_policy::steering::Steering;
 use weir_port_vhost::{QueueDecision, State, VhostInfo};
 
 use super::{Switch, Uplink, Vif};
 use crate::config::{Moderation, PortName};
 use crate::control::Response;
-use crate::explain::{QueueExplanation, VifExplanation};
+use crate::explain::{DispatchExplanation, MovedPair, QueueExplanation, VifExplanation};
 use crate::manager::ManagedExplanation;
 use crate::stats::{
     CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, RuleStats,
@@ -43,6 +43,13 @@ impl Switch {
             calls_suppressed: now.calls_suppressed,
             held_ns: now.hold.into(),
         };
+        let (id, now_ns) = (vif.port.id(), clock::now_ns());
+        let (moved, _) = self.engine.moved();
+        let moved = moved.iter().filter(|moved| moved.port == id);
+        let dispatch = DispatchExplanation {
+            workers: (0..vif.port.queue_pairs()).map(|q| self.engine.worker_of(id, q)).collect(),
+            moves: moved.map(|moved| MovedPair::new(moved, now_ns)).collect(),
+        };
         let explanation = VifExplanation {
             name: name.clone(),
             state: port_state(vif.port.info().state),
@@ -53,6 +60,7 @@ impl Switch {
             split,
             agent,
             filter: RuleStats::of(&vif.config.filter, &vif.rules),
+            dispatch,
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
@@ -76,6 +84,7 @@ impl Switch {
         SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.started.elapsed().as_secs_f64(),
+            queues_moved: self.engine.moved().1,
             workers: workers
                 .map(|(worker, id)| WorkerStats {
                     id,

@@ -32,7 +32,8 @@ const MOVES_MAX: usize = 16;
 pub enum Aim {
     /// All workers equally busy.
     Spread,
-    /// As few workers as keep each below four fifths of a core.
+    /// As few workers as keep each below four fifths of a core. Where one is above it, all share its work
+    /// alike at first: it may have more to do than it shows.
     Pack,
 }
 

@@ -135,6 +135,16 @@ fn contests_are_found_by_a_part_of_their_or_their_figures_names() {
 }
 
 #[test]
+fn what_a_missing_processor_explains_is_shown_and_not_counted() {
+    let breaches = measured("budget_breaches_1ms_64B-max", 1, |_| Slice {
+        breaches: BTreeMap::from([("no_cpu".to_owned(), 7), ("asked_late".to_owned(), 2)]),
+        ..slice(1_000_000, 1.0)
+    });
+    let report = Report::new(&[breaches]).to_string();
+    assert!(report.contains("2.000  asked_late 2, no_cpu 7"), "{report}");
+}
+
+#[test]
 fn tables_for_people() {
     let contest = measured("rr_latency_request-response", 1, |_| Slice {
         latency: Some(super::super::slice::Latency {
@@ -158,7 +168,7 @@ fn tables_for_people() {
 
     FIGURE                                  MEDIAN    MIN    MAX  UNIT                 WHAT IT SAYS
     rr_latency_vs_immediate                  1.000  1.000  1.000  x                    median round trip, 64 B, one request at a time: auto / immediate
-    budget_breaches_per_million              2.000  2.000  2.000  per million packets  guests told later than the budget allows; the worst of 2 cells: 64B-max under backend with 1ms
+    budget_breaches_per_million              2.000  2.000  2.000  per million packets  guests told later than the budget allows though the worker had its CPU; the worst of 2 cells: 64B-max under backend with 1ms
     budget_breaches_per_million_all          2.000  2.000  2.000  per million packets  the same over all cells, 2,000,000 packets
     budget_breaches_per_million_asked_late   2.000  2.000  2.000  per million packets  those of the reason asked_late, over all cells
     ");

@@ -1,0 +1,67 @@
+//! Which workers serve an interface, and why they do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use weir_engine::Moved;
+use weir_policy::dispatch::CORE;
+
+use crate::stats::time;
+
+/// The workers of an interface's queue pairs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DispatchExplanation {
+    /// By pair: the number of the worker that serves it; none where it is made with the first guest.
+    pub workers: Vec<Option<usize>>,
+    /// The last moves of its pairs to other workers, the latest first.
+    pub moves: Vec<MovedPair>,
+}
+
+/// A queue pair that was given to another worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MovedPair {
+    /// How long ago, in nanoseconds.
+    pub ago_ns: u64,
+    /// The pair's number.
+    pub queue: usize,
+    /// The worker it had.
+    pub from: usize,
+    /// The worker it got.
+    pub to: usize,
+    /// How busy it kept the one it had, of a core.
+    pub load: f64,
+    /// Why it moved.
+    pub reason: String,
+}
+
+impl MovedPair {
+    /// As of `now_ns`.
+    pub(crate) fn new(moved: &Moved, now_ns: u64) -> Self {
+        Self {
+            ago_ns: now_ns.saturating_sub(moved.at_ns),
+            queue: moved.queue,
+            from: moved.from,
+            to: moved.to,
+            load: f64::from(moved.load) / f64::from(CORE),
+            reason: moved.reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for DispatchExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |worker: &Option<usize>| worker.map_or("none yet".into(), |n| n.to_string());
+        let workers: Vec<_> = self.workers.iter().map(name).collect();
+        writeln!(f, "workers, by queue: {}", workers.join(", "))?;
+        for moved in &self.moves {
+            let MovedPair { ago_ns, queue, from, to, load, reason } = moved;
+            writeln!(
+                f,
+                "{} ago: queue {queue}, {:.0}% of a core, from worker {from} to {to}: {reason}",
+                time(*ago_ns),
+                100.0 * load,
+            )?;
+        }
+        Ok(())
+    }
+}
