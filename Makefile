@@ -25,7 +25,7 @@ build: libpcap ## Build weir as it ships
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
 
-bench: ## Measure weir against its peers (needs root, about 15 minutes)
+bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench
 
 fmt: ## Format the code
