@@ -68,7 +68,7 @@ pub struct GuestReport {
     pub kicks: u64,
     /// How long received frames waited for their call.
     pub holds: Times,
-    /// Calls that came later than the latency budget and its tolerance, since a worker was late.
+    /// Calls that came later than the latency budget, since a worker was late.
     pub late: u64,
 }
 

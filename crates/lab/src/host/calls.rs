@@ -1,7 +1,7 @@
 //! What a queue owes its guest, and when it asks the policy about it: the bookkeeping of
 //! `port-vhost/hold.rs`, around the policies themselves.
 
-use weir_limits::HOLD_TOLERANCE_NS;
+use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Batch, Completions, Delivery, Kind, Moderation, Settings, Verdict};
 
 use crate::report::Violation;
@@ -10,7 +10,7 @@ use crate::stats::Times;
 
 /// Longest time that a call may be held (ns), as `port-vhost/calls.rs` takes it from the budget.
 fn hold_ns_max(calls: &Calls) -> u64 {
-    calls.latency_budget_ns.saturating_sub(HOLD_TOLERANCE_NS)
+    calls.latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
 }
 
 /// When a worker is to ask about a call, with at most one timer set for it.
@@ -162,8 +162,7 @@ impl RxCalls {
             }
             // A guest that looks by itself has seen frames as soon as they were visible.
             let told_ns = if called || hidden { now_ns } else { pending.since_ns };
-            let latest_ns =
-                pending.arrived_ns.saturating_add(self.budget_ns).saturating_add(HOLD_TOLERANCE_NS);
+            let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
             self.late += u64::from(told_ns > latest_ns && !pending.parked);
         }
         self.moderation.delivered(now_ns, how);
@@ -293,7 +292,7 @@ mod tests {
         for (parked, late) in [(false, 1), (true, 1)] {
             assert_eq!(rx.published(0, batch, (1, parked), 128), Ok(Answer::Later(Some(80_000))));
             rx.deadline = Deadline::default();
-            rx.told(100_000 + HOLD_TOLERANCE_NS + 1, true, false);
+            rx.told(100_000 + 1, true, false);
             assert_eq!(rx.late, late);
         }
     }
