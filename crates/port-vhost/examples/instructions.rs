@@ -11,8 +11,8 @@
 //! the receiver's used index and the decision whether to call. Drivers, sleep, wake-ups and kicks
 //! are not. The number of frames that were counted is printed at the end.
 //!
-//! No worker and no driver runs beside it: the ports are not in the engine's table, so that its
-//! worker passes over their kicks, and rings are served from here.
+//! No worker and no driver runs beside it: in the engine's table stand ports that do nothing in the places of
+//! these, so that its worker passes over their kicks, and rings are served from here.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -22,14 +22,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_engine::burst::Burst;
 use weir_engine::burst::Scratch;
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::{
-    Engine, Forwarder, Ingress, Port, PortCounters, Ports, Side, Slot, Take, Taken, clock,
+    Delivered, Engine, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot, Take,
+    Taken, clock,
 };
 use weir_fabric::{PortConfig, PortId};
 use weir_filter::Program;
 use weir_policy::moderation::Kind;
+use weir_policy::steering::Receiver;
 use weir_port_vhost::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
@@ -125,6 +128,44 @@ struct Rig {
     features: Features,
 }
 
+/// What the engine's own worker serves in place of a port: nothing.
+struct Stand;
+
+impl Receiver for Stand {}
+
+impl Port for Stand {
+    fn take(
+        &self,
+        _queue: usize,
+        _what: Take,
+        _now_ns: u64,
+        _scratch: &mut Scratch,
+        _forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        Taken::default()
+    }
+
+    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing], _now_ns: u64) -> Delivered {
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    fn expired(&self, _queue: usize, _side: Side, _by_ns: u64) -> Option<u64> {
+        None
+    }
+
+    fn arm_tx(&self, _queue: usize) -> bool {
+        false
+    }
+
+    fn kicked(&self, _queue: usize, _side: Side) {}
+
+    fn rx_queues(&self) -> usize {
+        0
+    }
+
+    fn fail(&self, _reason: &str) {}
+}
+
 /// A driver.
 struct Guest {
     pair: QueuePair,
@@ -143,7 +184,7 @@ impl Rig {
         };
         let mut vhost = Vec::new();
         for _ in MACS {
-            let id = engine.fabric().add_port(PortConfig::vif())?;
+            let (id, _) = engine.add_port(PortConfig::vif(), |_, _| Arc::new(Stand))?;
             let counters = Arc::new(PortCounters::default());
             vhost.push(Arc::new(VhostPort::new(id, counters, &options)));
         }
