@@ -3,6 +3,7 @@
 
 use weir_engine::stats::{BreachReason, Times};
 use weir_engine::{PortCounters, cpu_loss};
+use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Batch, Delivery};
 
 use crate::calls::CallPolicy;
@@ -152,9 +153,12 @@ impl Hold {
         let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
         // A frame that waited for buffers was not held: its sender's `parked` counts it.
         if told_ns > latest_ns && !pending.parked {
-            let lost = cpu_loss::lost_ns(now_ns) >= told_ns - latest_ns;
-            let reason =
-                if lost { BreachReason::NoCpu } else { reason(&pending, until_ns, latest_ns) };
+            let late_ns = told_ns - latest_ns;
+            let reason = if is_explained(late_ns, cpu_loss::lost_ns(now_ns)) {
+                BreachReason::NoCpu
+            } else {
+                reason(&pending, until_ns, latest_ns)
+            };
             counters.breached(reason);
         }
     }
@@ -165,6 +169,12 @@ impl Hold {
         self.withheld = 0;
         self.deadline.clear();
     }
+}
+
+/// Whether a call is so late because the worker was kept from its processor for so long: for most of it, and
+/// what is left is no more than its own work may take.
+fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
+    lost_ns >= late_ns / 2 && lost_ns.saturating_add(HOLD_MARGIN_NS) >= late_ns
 }
 
 #[cold]
@@ -231,6 +241,14 @@ mod tests {
         let mut deadline = Deadline::default();
         assert_eq!(deadline.set(100, 0), Some(100));
         assert_eq!(deadline.set(300, 200), Some(300));
+    }
+
+    #[test]
+    fn a_missing_processor_explains_what_it_took_and_no_more() {
+        assert!(is_explained(500_000, 600_000));
+        assert!(is_explained(500_000, 500_000 - HOLD_MARGIN_NS));
+        assert!(!is_explained(500_000, 499_999 - HOLD_MARGIN_NS));
+        assert!(!is_explained(HOLD_MARGIN_NS, HOLD_MARGIN_NS / 2 - 1), "too little of it");
     }
 
     /// What is counted where frames that came at 0 were ready at `ready_ns`, held until `until_ns` and
