@@ -174,7 +174,7 @@ impl Hold {
 /// Whether a call is so late because the worker was kept from its processor for so long: for most of it, and
 /// what is left is no more than its own work may take.
 fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
-    lost_ns >= late_ns / 2 && lost_ns.saturating_add(HOLD_MARGIN_NS) >= late_ns
+    lost_ns > late_ns / 2 && lost_ns.saturating_add(HOLD_MARGIN_NS) >= late_ns
 }
 
 #[cold]
