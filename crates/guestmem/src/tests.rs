@@ -169,6 +169,10 @@ fn a_window_keeps_its_memory_mapped() {
     window.store_release(2, 0xbeef);
     assert_eq!(window.load_acquire(2), 0xbeef);
     assert_eq!(window.read::<2>(2), [0xef, 0xbe], "virtio 1.2 §1.4: fields are little-endian");
+    window.store32_release(8, 0x1234_5678);
+    window.store32(12, 9);
+    assert_eq!((window.load32_acquire(8), window.load32(12)), (0x1234_5678, 9));
+    assert_eq!(window.read::<8>(8), [0x78, 0x56, 0x34, 0x12, 9, 0, 0, 0]);
 }
 
 #[test]

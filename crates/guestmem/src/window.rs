@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 pub use std::sync::atomic::fence;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::regions::GuestMemory;
 use crate::slice::{prefetch_line, prefetch_line_to_write, read_once};
@@ -63,6 +63,40 @@ impl Window {
     #[inline]
     pub fn load_acquire(&self, at: usize) -> u16 {
         u16::from_le(self.atomic(at).load(Ordering::Acquire))
+    }
+
+    /// As [`atomic`](Self::atomic), of a 32-bit field at a multiple of 4. No field is accessed in both
+    /// widths: atomics of different sizes may not meet.
+    #[inline(always)]
+    fn atomic32(&self, at: usize) -> &AtomicU32 {
+        let address = self.start.as_ptr() as usize + at;
+        assert!(self.holds(at, 4) && address.is_multiple_of(4), "ring offset {at} of {}", self.len);
+        // SAFETY: as in `atomic`.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// Reads a little-endian 32-bit field; later reads are not moved before it.
+    #[inline]
+    pub fn load32_acquire(&self, at: usize) -> u32 {
+        u32::from_le(self.atomic32(at).load(Ordering::Acquire))
+    }
+
+    /// Reads a little-endian 32-bit field.
+    #[inline]
+    pub fn load32(&self, at: usize) -> u32 {
+        u32::from_le(self.atomic32(at).load(Ordering::Relaxed))
+    }
+
+    /// Writes a little-endian 32-bit field; earlier writes are not moved after it.
+    #[inline]
+    pub fn store32_release(&self, at: usize, value: u32) {
+        self.atomic32(at).store(value.to_le(), Ordering::Release);
+    }
+
+    /// Writes a little-endian 32-bit field.
+    #[inline]
+    pub fn store32(&self, at: usize, value: u32) {
+        self.atomic32(at).store(value.to_le(), Ordering::Relaxed);
     }
 
     /// Reads a little-endian 64-bit word at a multiple of 8, all of it at once, if its last 16-bit

@@ -94,6 +94,26 @@ impl Window {
         self.atomic(at).load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
     }
 
+    /// Reads a 32-bit field, of which a model uses the lower half only, so that it is one word.
+    pub fn load32_acquire(&self, at: usize) -> u32 {
+        self.load_acquire(at).into()
+    }
+
+    /// Reads a 32-bit field, of which a model uses the lower half only.
+    pub fn load32(&self, at: usize) -> u32 {
+        self.load(at).into()
+    }
+
+    /// Writes a 32-bit field, of which a model uses the lower half only.
+    pub fn store32_release(&self, at: usize, value: u32) {
+        self.store_release(at, u16::try_from(value).expect("a model is short"));
+    }
+
+    /// Writes a 32-bit field, of which a model uses the lower half only.
+    pub fn store32(&self, at: usize, value: u32) {
+        self.store(at, u16::try_from(value).expect("a model is short"));
+    }
+
     /// Reads four fields, the last first: if that is `ready`, the others are as new. (In `window.rs`
     /// they are one word, read at once.)
     pub fn load_word_acquire(&self, at: usize, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
