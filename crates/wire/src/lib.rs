@@ -41,6 +41,8 @@ pub use gso::{GsoError, Segment, Segmenter};
 pub use head::{Head, TagError};
 pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};
 pub use mac::{Mac, MacParseError};
-pub use offload::{CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError};
+pub use offload::{
+    CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,
+};
 pub use vlan::Tci;
 pub use vnet::VnetHdr;

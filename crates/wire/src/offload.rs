@@ -227,7 +227,7 @@ impl Gso {
 }
 
 /// Where TCP or UDP has its checksum in a frame with these headers.
-pub(crate) fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
+pub fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
     match layers.transport {
         Transport::Tcp { offset, .. } => {
             Some(CsumPartial { start: offset, offset: TCP_CSUM_OFFSET })
