@@ -89,8 +89,18 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
 }
 
 /// The rings under a model checker, in a directory of their own: nothing else is built anew.
-const MODEL_CHECKS: &[&str] =
-    &["-p", "weir-ring", "--test", "model", "--profile", "model", "--target-dir", "target/loom"];
+const MODEL_CHECKS: &[&str] = &[
+    "-p",
+    "weir-ring",
+    "-p",
+    "weir-netif",
+    "--test",
+    "model",
+    "--profile",
+    "model",
+    "--target-dir",
+    "target/loom",
+];
 
 /// `cargo test`: each of the tests counts.
 fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {

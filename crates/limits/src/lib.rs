@@ -32,6 +32,20 @@ pub const BURST_BYTES_MAX: u64 = 256 << 10;
 /// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
 pub const RX_MERGE_MAX: usize = 68;
 
+/// Bytes of a page as Xen's ring protocols and grants count them (`XEN_PAGE_SHIFT`), whatever the
+/// processor's pages are.
+pub const XEN_PAGE_LEN: usize = 4096;
+/// Most pages of one Xen ring (`max-ring-page-order` of Linux's back ends that have it: 4).
+pub const XEN_RING_PAGES_MAX: usize = 16;
+/// Most slots of a Xen guest's packet after its first one: the `XEN_NETIF_NR_SLOTS_MIN` of
+/// `public/io/netif.h`, which Linux's netback takes beside the first. A longer packet is dropped.
+pub const NETIF_TX_FRAGS_MAX: usize = 18;
+/// From so many slots after the first one on, a packet is an attack (Linux netback:
+/// `FATAL_SKB_SLOTS_DEFAULT`).
+pub const NETIF_TX_FRAGS_FATAL: usize = 20;
+/// Most extra infos of one packet: one of each type (`XEN_NETIF_EXTRA_TYPE_*`).
+pub const NETIF_EXTRAS_MAX: usize = 5;
+
 /// Most IPv6 extension headers that are walked to find the transport header.
 pub const IPV6_EXT_HEADERS_MAX: usize = 8;
 /// Most segments one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's
@@ -281,6 +295,8 @@ const _: () = {
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
     assert!(CHAIN_LEN_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
+    assert!(NETIF_TX_FRAGS_MAX < NETIF_TX_FRAGS_FATAL && XEN_PAGE_LEN.is_power_of_two());
+    assert!(NETIF_TX_FRAGS_MAX * XEN_PAGE_LEN > FRAME_LEN_MAX as usize);
     assert!(HEAD_LEN >= 14 + 4 + 40 + 60);
     assert!(RX_MERGE_MAX * 1024 > FRAME_LEN_MAX as usize + 12);
     assert!(GRO_LEN_MAX + 4 < FRAME_LEN_MAX && BURST_MAX <= GSO_SEGMENTS_MAX as usize);

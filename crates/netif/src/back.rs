@@ -1,0 +1,220 @@
+//! The back end's half of a shared ring (`public/io/ring.h`, "Macros for manipulating rings", BACK_RING).
+//!
+//! ```text
+//! refill()           how much was requested           one acquire load of req_prod
+//! request()          the next request                 its bytes, copied once
+//! respond()          one response, not yet seen
+//! push()             one release store of rsp_prod
+//! needs_notify()     is the front end waiting?        after a full fence
+//! final_check()      before sleep: did more come?     after a full fence
+//! ```
+
+use std::sync::atomic::Ordering;
+
+use weir_guestmem::{Window, fence};
+use weir_limits::{XEN_PAGE_LEN, XEN_RING_PAGES_MAX};
+
+use crate::error::{RingError, SetupError};
+use crate::index::{distance, entry, plausible, reached, ring_size};
+
+/// Where the indices lie in `struct ..._sring`.
+pub(crate) const REQ_PROD: usize = 0;
+/// See [`REQ_PROD`].
+pub(crate) const REQ_EVENT: usize = 4;
+/// See [`REQ_PROD`].
+pub(crate) const RSP_PROD: usize = 8;
+/// See [`REQ_PROD`].
+pub(crate) const RSP_EVENT: usize = 12;
+
+/// Checks the memory of a ring with entries of `slot_bytes`; its size in entries.
+pub(crate) fn checked_size(sring: &Window, slot_bytes: usize) -> Result<u32, SetupError> {
+    let bytes = sring.len();
+    if bytes > XEN_RING_PAGES_MAX * XEN_PAGE_LEN {
+        return Err(SetupError::Length(bytes));
+    }
+    if !sring.is_aligned(4) {
+        return Err(SetupError::Misaligned);
+    }
+    ring_size(bytes, slot_bytes).ok_or(SetupError::Length(bytes))
+}
+
+/// A ring that weir serves, with entries (the union of request and response) of `SLOT` bytes.
+///
+/// A request is answered by exactly one response; the order is the caller's. What the front end can
+/// write at any time is read once for each use: an entry by [`request`](Self::request), the producer
+/// by [`refill`](Self::refill).
+#[derive(Debug)]
+pub struct BackRing<const SLOT: usize> {
+    sring: Window,
+    size: u32,
+    /// Next request to take.
+    req_cons: u32,
+    /// `req_prod` as last read, checked: at most `size` ahead of `pushed`.
+    req_prod: u32,
+    /// Next response to write (`rsp_prod_pvt`): never beyond `req_cons`.
+    rsp_prod: u32,
+    /// `rsp_prod` as last published.
+    pushed: u32,
+    /// `pushed` when [`needs_notify`](Self::needs_notify) last looked.
+    looked_at: u32,
+}
+
+impl<const SLOT: usize> BackRing<SLOT> {
+    /// Takes over the ring in `sring`, one page or several that are mapped side by side
+    /// (`BACK_RING_ATTACH`), as Linux's netback does: it goes on at the response producer that the memory
+    /// holds, which is 0 in the fresh ring that a front end makes whenever it connects.
+    ///
+    /// # Errors
+    /// [`SetupError`] says what is wrong with the memory or the indices in it.
+    pub fn attach(sring: Window) -> Result<Self, SetupError> {
+        let size = checked_size(&sring, SLOT)?;
+        let rsp_prod = sring.load32(RSP_PROD);
+        let req_prod = sring.load32(REQ_PROD);
+        if !plausible(rsp_prod, rsp_prod, req_prod, size) {
+            return Err(SetupError::Indices { req_prod, rsp_prod, size });
+        }
+        Ok(Self {
+            sring,
+            size,
+            req_cons: rsp_prod,
+            req_prod: rsp_prod,
+            rsp_prod,
+            pushed: rsp_prod,
+            looked_at: rsp_prod,
+        })
+    }
+
+    /// Entries.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Requests that may be taken now, the producer read anew.
+    ///
+    /// # Errors
+    /// [`RingError::RequestProducer`] when it is where no front end can be: it may have one request for
+    /// each entry whose response was pushed, and takes none back.
+    #[inline]
+    pub fn refill(&mut self) -> Result<u32, RingError> {
+        // Acquire, the front end's xen_wmb() before its store being the release: the requests that
+        // req_prod covers are read after it.
+        let to = self.sring.load32_acquire(REQ_PROD);
+        if !plausible(self.pushed, self.req_prod, to, self.size) {
+            return Err(RingError::RequestProducer { from: self.req_prod, to, size: self.size });
+        }
+        self.req_prod = to;
+        Ok(self.available())
+    }
+
+    /// Requests that may be taken without reading the producer anew.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        distance(self.req_cons, self.req_prod)
+    }
+
+    /// Whether there is a request to take, the producer read anew. A wrong producer is `true`, too:
+    /// [`refill`](Self::refill) says what is wrong with it.
+    #[inline]
+    pub fn peek(&self) -> bool {
+        self.sring.load32(REQ_PROD) != self.req_cons
+    }
+
+    /// Requests that were taken and not answered.
+    #[inline]
+    pub fn unanswered(&self) -> u32 {
+        distance(self.rsp_prod, self.req_cons)
+    }
+
+    /// The free-running index of the next request.
+    #[inline]
+    pub fn next_index(&self) -> u32 {
+        self.req_cons
+    }
+
+    /// Copies the next request, if [`available`](Self::available) says there is one. Nothing of it has
+    /// been checked.
+    #[inline]
+    pub fn request(&mut self) -> Option<[u8; SLOT]> {
+        if self.available() == 0 {
+            return None;
+        }
+        let bytes = self.sring.read::<SLOT>(entry(self.req_cons, self.size, SLOT));
+        self.req_cons = self.req_cons.wrapping_add(1);
+        Some(bytes)
+    }
+
+    /// Writes the next response, in the first `N` bytes of its entry; where that is, as an index. The
+    /// front end sees it after [`push`](Self::push).
+    ///
+    /// # Panics
+    /// With more responses than requests, which is the caller's programming error.
+    #[inline]
+    pub fn respond<const N: usize>(&mut self, bytes: [u8; N]) -> u32 {
+        const { assert!(N <= SLOT) };
+        assert!(self.unanswered() > 0, "a response without a request");
+        let index = self.rsp_prod;
+        self.sring.write(entry(index, self.size, SLOT), bytes);
+        self.rsp_prod = index.wrapping_add(1);
+        index
+    }
+
+    /// Writes `N` bytes at `at` of a response again that was not pushed yet.
+    ///
+    /// # Panics
+    /// For a response that was pushed, which is the caller's programming error.
+    pub(crate) fn amend<const N: usize>(&mut self, index: u32, at: usize, bytes: [u8; N]) {
+        let unpushed = distance(self.pushed, index) < distance(self.pushed, self.rsp_prod);
+        assert!(unpushed && at + N <= SLOT, "response {index} is no longer weir's");
+        self.sring.write(entry(index, self.size, SLOT) + at, bytes);
+    }
+
+    /// Shows the front end what was answered (`RING_PUSH_RESPONSES`): one index write. Says how many
+    /// responses that was.
+    #[inline]
+    pub fn push(&mut self) -> u32 {
+        let count = distance(self.pushed, self.rsp_prod);
+        if count > 0 {
+            self.pushed = self.rsp_prod;
+            // Release: the front end sees the responses before the index that covers them.
+            self.sring.store32_release(RSP_PROD, self.pushed);
+        }
+        count
+    }
+
+    /// Does the front end want an event for what was pushed since the last look
+    /// (`RING_PUSH_RESPONSES_AND_CHECK_NOTIFY`)? Several pushes may share one look.
+    #[inline]
+    pub fn needs_notify(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.looked_at, self.pushed);
+        if old == self.pushed {
+            return false;
+        }
+        // The front end writes rsp_event and then reads rsp_prod; weir wrote rsp_prod and now reads
+        // rsp_event. Without a full fence on both sides each could miss the other.
+        fence(Ordering::SeqCst);
+        reached(self.sring.load32(RSP_EVENT), old, self.pushed)
+    }
+
+    /// Responses pushed that no [`needs_notify`](Self::needs_notify) has looked at.
+    #[inline]
+    pub fn unannounced(&self) -> u32 {
+        distance(self.looked_at, self.pushed)
+    }
+
+    /// Asks for an event at the next request beyond those that [`available`](Self::available) counts,
+    /// and says how many are available now (`RING_FINAL_CHECK_FOR_REQUESTS`): only when that is no more
+    /// than before may the caller sleep. While nobody calls this the producer has passed `req_event`,
+    /// and the front end sends no events.
+    ///
+    /// # Errors
+    /// As [`refill`](Self::refill).
+    #[inline]
+    pub fn final_check(&mut self) -> Result<u32, RingError> {
+        // Not `req_cons + 1`: where some requests are left (a receive ring with too few buffers for a
+        // frame) the producer has passed that, and would never reach it again.
+        self.sring.store32(REQ_EVENT, self.req_prod.wrapping_add(1));
+        // The mirror image of the fence in `needs_notify`.
+        fence(Ordering::SeqCst);
+        self.refill()
+    }
+}

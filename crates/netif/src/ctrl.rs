@@ -1,0 +1,247 @@
+//! The control ring (`public/io/netif.h`, "Control ring", "Control messages"): a guest sets up the hash
+//! by which it wants frames spread over its queues.
+//!
+//! A key or a table comes in a page that the guest granted. [`HashState::apply`] names the bytes, the
+//! caller copies them, and [`HashState::copied`] goes on.
+
+use weir_guestmem::Window;
+use weir_limits::INDIRECTION_LEN;
+use weir_wire::flow::KEY_LEN;
+
+use crate::back::BackRing;
+use crate::error::{RingError, SetupError};
+use crate::hash::{Algorithm, HASH_TYPES, HashState};
+use crate::plan::Segment;
+
+/// Bytes of an entry of a control ring.
+pub const CTRL_SLOT_BYTES: usize = 16;
+
+/// `XEN_NETIF_CTRL_TYPE_*`; the three for static grants are not supported, nor offered.
+pub mod ctrl_type {
+    /// Which hash types are there?
+    pub const GET_HASH_FLAGS: u16 = 1;
+    /// Which are to be calculated.
+    pub const SET_HASH_FLAGS: u16 = 2;
+    /// The key, by grant and length.
+    pub const SET_HASH_KEY: u16 = 3;
+    /// How large may the table be?
+    pub const GET_HASH_MAPPING_SIZE: u16 = 4;
+    /// How large it is.
+    pub const SET_HASH_MAPPING_SIZE: u16 = 5;
+    /// Entries of the table, by grant, number and offset.
+    pub const SET_HASH_MAPPING: u16 = 6;
+    /// The algorithm.
+    pub const SET_HASH_ALGORITHM: u16 = 7;
+}
+
+/// `struct xen_netif_ctrl_request`; nothing in it has been checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CtrlRequest {
+    /// The front end's name for the request.
+    pub id: u16,
+    /// [`ctrl_type`].
+    pub kind: u16,
+    /// By the type.
+    pub data: [u32; 3],
+}
+
+impl CtrlRequest {
+    /// Reads an entry.
+    pub const fn from_bytes(bytes: &[u8; CTRL_SLOT_BYTES]) -> Self {
+        let [i0, i1, k0, k1, a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3] = *bytes;
+        Self {
+            id: u16::from_le_bytes([i0, i1]),
+            kind: u16::from_le_bytes([k0, k1]),
+            data: [
+                u32::from_le_bytes([a0, a1, a2, a3]),
+                u32::from_le_bytes([b0, b1, b2, b3]),
+                u32::from_le_bytes([c0, c1, c2, c3]),
+            ],
+        }
+    }
+
+    /// The entry.
+    pub const fn to_bytes(&self) -> [u8; CTRL_SLOT_BYTES] {
+        let [i0, i1] = self.id.to_le_bytes();
+        let [k0, k1] = self.kind.to_le_bytes();
+        let [a, b, c] = self.data;
+        let [a0, a1, a2, a3] = a.to_le_bytes();
+        let [b0, b1, b2, b3] = b.to_le_bytes();
+        let [c0, c1, c2, c3] = c.to_le_bytes();
+        [i0, i1, k0, k1, a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3]
+    }
+
+    fn answer(&self, (status, data): (CtrlStatus, u32)) -> CtrlResponse {
+        CtrlResponse { id: self.id, kind: self.kind, status, data }
+    }
+}
+
+/// `XEN_NETIF_CTRL_STATUS_*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CtrlStatus {
+    /// Done.
+    Success = 0,
+    /// No such operation, or not now.
+    NotSupported = 1,
+    /// A value that cannot be.
+    InvalidParameter = 2,
+    /// More than the back end has room for.
+    BufferOverflow = 3,
+}
+
+/// `struct xen_netif_ctrl_response`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CtrlResponse {
+    /// The request's.
+    pub id: u16,
+    /// The request's.
+    pub kind: u16,
+    /// How it went.
+    pub status: CtrlStatus,
+    /// What was asked for.
+    pub data: u32,
+}
+
+impl CtrlResponse {
+    const fn to_bytes(self) -> [u8; 12] {
+        let [i0, i1] = self.id.to_le_bytes();
+        let [k0, k1] = self.kind.to_le_bytes();
+        let [s0, s1, s2, s3] = (self.status as u32).to_le_bytes();
+        let [d0, d1, d2, d3] = self.data.to_le_bytes();
+        [i0, i1, k0, k1, s0, s1, s2, s3, d0, d1, d2, d3]
+    }
+}
+
+/// The back end of a control ring.
+#[derive(Debug)]
+pub struct CtrlBack {
+    ring: BackRing<CTRL_SLOT_BYTES>,
+}
+
+impl CtrlBack {
+    /// As [`BackRing::attach`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach(sring: Window) -> Result<Self, SetupError> {
+        Ok(Self { ring: BackRing::attach(sring)? })
+    }
+
+    /// The next request, the producer read anew where there was none.
+    ///
+    /// # Errors
+    /// As [`BackRing::refill`].
+    pub fn take(&mut self) -> Result<Option<CtrlRequest>, RingError> {
+        if self.ring.available() == 0 {
+            self.ring.refill()?;
+        }
+        Ok(self.ring.request().map(|bytes| CtrlRequest::from_bytes(&bytes)))
+    }
+
+    /// Answers a request that was taken, and says whether the front end wants an event.
+    pub fn answer(&mut self, response: CtrlResponse) -> bool {
+        self.ring.respond(response.to_bytes());
+        self.ring.push();
+        self.ring.needs_notify()
+    }
+
+    /// Asks for an event at the next request: only where this is `false` may the caller sleep.
+    ///
+    /// # Errors
+    /// As [`BackRing::refill`].
+    pub fn final_check(&mut self) -> Result<bool, RingError> {
+        Ok(self.ring.final_check()? > 0)
+    }
+}
+
+/// What a request comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Its answer.
+    Answer(CtrlResponse),
+    /// First these bytes of the guest's are needed.
+    Copy(Pending),
+}
+
+/// A request that waits for bytes of the guest's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// Where they are: at the beginning of one page, at most all of it.
+    pub segment: Segment,
+    request: CtrlRequest,
+}
+
+/// Bytes of one entry of a table in the guest's page.
+const MAPPING_ENTRY_LEN: usize = 4;
+/// The longest that is ever copied fits into a page.
+const _: () = assert!(
+    INDIRECTION_LEN * MAPPING_ENTRY_LEN <= weir_limits::XEN_PAGE_LEN
+        && KEY_LEN <= weir_limits::XEN_PAGE_LEN
+);
+
+impl HashState {
+    /// Does what a request says, as far as it can be done without the guest's pages.
+    pub fn apply(&mut self, request: CtrlRequest) -> Step {
+        use CtrlStatus::*;
+        let [first, second, third] = request.data;
+        let copy = |len: usize| {
+            let segment = Segment { gref: first, offset: 0, len: len as u16 }; // at most a page
+            Step::Copy(Pending { segment, request })
+        };
+        let done = |good: bool| (if good { Success } else { InvalidParameter }, 0);
+        let has_algorithm = self.algorithm != Algorithm::None;
+        let answer = match request.kind {
+            ctrl_type::SET_HASH_ALGORITHM => {
+                let algorithm = match first {
+                    0 => Some(Algorithm::None),
+                    1 => Some(Algorithm::Toeplitz),
+                    _ => None,
+                };
+                self.algorithm = algorithm.unwrap_or(self.algorithm);
+                done(algorithm.is_some())
+            }
+            ctrl_type::GET_HASH_FLAGS if has_algorithm => (Success, HASH_TYPES),
+            ctrl_type::GET_HASH_FLAGS => (NotSupported, 0),
+            ctrl_type::SET_HASH_FLAGS if has_algorithm && first & !HASH_TYPES == 0 => {
+                self.flags = first;
+                done(true)
+            }
+            ctrl_type::SET_HASH_FLAGS => done(false),
+            ctrl_type::SET_HASH_KEY => match second as usize {
+                0 => {
+                    self.set_key(&[]);
+                    done(true)
+                }
+                len @ 1..=KEY_LEN => return copy(len),
+                _ => (BufferOverflow, 0),
+            },
+            ctrl_type::GET_HASH_MAPPING_SIZE => (Success, INDIRECTION_LEN as u32),
+            ctrl_type::SET_HASH_MAPPING_SIZE => done(self.set_mapping_size(first)),
+            ctrl_type::SET_HASH_MAPPING => match second as usize {
+                len if len > INDIRECTION_LEN => (BufferOverflow, 0),
+                _ if !self.has_entries(third, second) => done(false),
+                0 => done(true),
+                len => return copy(len * MAPPING_ENTRY_LEN),
+            },
+            _ => (NotSupported, 0),
+        };
+        Step::Answer(request.answer(answer))
+    }
+
+    /// Goes on with the bytes that were needed: all of the segment's, or `None` where they could not be
+    /// copied. What is wrong changes nothing.
+    pub fn copied(&mut self, pending: Pending, bytes: Option<&[u8]>) -> CtrlResponse {
+        let Pending { segment, request } = pending;
+        let good = match bytes.filter(|bytes| bytes.len() == usize::from(segment.len)) {
+            Some(key) if request.kind == ctrl_type::SET_HASH_KEY => {
+                self.set_key(key);
+                true
+            }
+            Some(words) => self.set_mapping(request.data[2], words),
+            None => false,
+        };
+        let status = if good { CtrlStatus::Success } else { CtrlStatus::InvalidParameter };
+        request.answer((status, 0))
+    }
+}

@@ -1,0 +1,50 @@
+//! Xen's network protocol, netif (`xen/include/public/io/netif.h`), over its shared rings
+//! (`public/io/ring.h`): the back end's side, which weir is, and the front end's, which tests are.
+//!
+//! | file | what |
+//! |---|---|
+//! | `index.rs` | arithmetic of free-running 32-bit indices, in one place |
+//! | `back.rs` | [`BackRing`]: requests out, responses in, events or not; any kind of entry |
+//! | `front.rs` | [`FrontRing`]: the other half |
+//! | `message.rs` | what an entry says: requests, responses, extra infos |
+//! | `tx.rs` | [`TxBack`]: requests of a guest become checked packets |
+//! | `rx.rs` | [`RxBack`]: frames for a guest get its pages |
+//! | `netfront.rs` | [`TxFront`], [`RxFront`]: a guest's side of both |
+//! | `offload.rs` | checksums and GSO between netif's words and virtio-net's |
+//! | `plan.rs` | [`Segment`] and [`copies`]: what one system call is to move |
+//! | `ctrl.rs`, `hash.rs` | the control ring, and the hash that a guest sets up with it |
+//!
+//! Nothing a guest writes into a ring can do more than yield a [`RingError`], after which its interface
+//! stops, or a [`PacketError`], which costs it one packet. Grants, event channels and xenstore are not
+//! known here: a [`Segment`] names bytes of the guest's, and somebody else copies them.
+#![forbid(unsafe_code)]
+
+mod back;
+mod ctrl;
+mod error;
+mod front;
+mod hash;
+mod index;
+pub mod message;
+mod netfront;
+mod offload;
+mod plan;
+mod rx;
+mod tx;
+
+pub use back::BackRing;
+pub use ctrl::{
+    CTRL_SLOT_BYTES, CtrlBack, CtrlRequest, CtrlResponse, CtrlStatus, Pending, Step, ctrl_type,
+};
+pub use error::{PacketError, RingError, SetupError};
+pub use front::FrontRing;
+pub use hash::{FlowHash, HASH_TYPES, HashState};
+pub use message::Status;
+pub use netfront::{RxFront, RxPacket, TxFront, TxResponse};
+pub use offload::{FrontFeatures, RxMeta, TxOffloadError};
+pub use plan::{Copy, Segment, copies};
+pub use rx::{RxBack, RxSegment};
+pub use tx::{Multicast, Taken, TxBack, TxGso, TxPacket, TxSlot};
+
+#[cfg(test)]
+mod tests;

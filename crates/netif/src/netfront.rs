@@ -1,0 +1,201 @@
+//! A guest's side of transmit and receive rings, as Linux's netfront has it.
+
+use weir_guestmem::Window;
+use weir_limits::{NETIF_EXTRAS_MAX, XEN_PAGE_LEN};
+
+use crate::error::SetupError;
+use crate::front::FrontRing;
+use crate::message::*;
+use crate::plan::Segment;
+
+/// An answer to a transmit request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxResponse {
+    /// The request's.
+    pub id: u16,
+    /// As `NETIF_RSP_*`, unchecked: see [`Status`].
+    pub status: i16,
+}
+
+/// The front end of a transmit ring.
+#[derive(Debug)]
+pub struct TxFront {
+    ring: FrontRing<TX_SLOT_BYTES>,
+}
+
+impl TxFront {
+    /// As [`FrontRing::init`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn init(sring: Window) -> Result<Self, SetupError> {
+        Ok(Self { ring: FrontRing::init(sring)? })
+    }
+
+    /// The ring, for what has nothing to do with packets: pushing, refilling, events.
+    pub fn ring(&mut self) -> &mut FrontRing<TX_SLOT_BYTES> {
+        &mut self.ring
+    }
+
+    /// Writes the requests of a packet in `slots`, each with its id; `flags` are [`tx_flags`] of the first
+    /// but for those that say what follows. `false`, and nothing is written, where the ring has no room,
+    /// there is no slot, or the packet is 64 KiB or longer.
+    pub fn send(&mut self, slots: &[(Segment, u16)], flags: u16, extras: &[Extra]) -> bool {
+        let total: u32 = slots.iter().map(|(segment, _)| u32::from(segment.len)).sum();
+        let (Some(((first, id), frags)), Ok(total)) = (slots.split_first(), u16::try_from(total))
+        else {
+            return false;
+        };
+        if slots.len() + extras.len() > self.ring.free() as usize {
+            return false;
+        }
+        let more = |more: bool| if more { tx_flags::MORE_DATA } else { 0 };
+        let info = if extras.is_empty() { 0 } else { tx_flags::EXTRA_INFO };
+        let request = |segment: &Segment, id, flags, size| {
+            let Segment { gref, offset, .. } = *segment;
+            TxRequest { gref, offset, flags, id, size }.to_bytes()
+        };
+        let flags = flags | info | more(!frags.is_empty());
+        self.ring.request(request(first, *id, flags, total));
+        for (nth, extra) in extras.iter().enumerate() {
+            let [a, b, c, d, e, f, g, h] = extra.to_bytes(nth + 1 < extras.len());
+            self.ring.request([a, b, c, d, e, f, g, h, 0, 0, 0, 0]);
+        }
+        for (nth, (segment, id)) in frags.iter().enumerate() {
+            let flags = more(nth + 1 < frags.len());
+            self.ring.request(request(segment, *id, flags, segment.len));
+        }
+        true
+    }
+
+    /// The next answer of those that the last [`FrontRing::refill`] counted, past those to extra infos.
+    pub fn response(&mut self) -> Option<TxResponse> {
+        while let Some((_, bytes)) = self.ring.response() {
+            let [i0, i1, s0, s1, ..] = bytes;
+            let status = i16::from_le_bytes([s0, s1]);
+            if status != Status::Null as i16 {
+                return Some(TxResponse { id: u16::from_le_bytes([i0, i1]), status });
+            }
+        }
+        None
+    }
+}
+
+/// A packet that came in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RxPacket {
+    /// Where its bytes are: for each page the id of its request, the offset and the length.
+    pub parts: Vec<(u16, u16, u16)>,
+    /// Ids of requests whose pages hold nothing: they became extra infos, or failed.
+    pub unused: Vec<u16>,
+    /// [`rx_flags`] of the first response.
+    pub flags: u16,
+    /// Extra infos.
+    pub extras: Vec<Extra>,
+    /// A part is missing, or the back end wrote what cannot be: the packet is to be dropped.
+    pub damaged: bool,
+}
+
+/// The front end of a receive ring.
+#[derive(Debug)]
+pub struct RxFront {
+    ring: FrontRing<RX_SLOT_BYTES>,
+    /// The id of the request in each entry: what an extra info overwrote cannot say it.
+    ids: Vec<u16>,
+}
+
+impl RxFront {
+    /// As [`FrontRing::init`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn init(sring: Window) -> Result<Self, SetupError> {
+        let ring = FrontRing::init(sring)?;
+        let ids = vec![0; ring.size() as usize];
+        Ok(Self { ring, ids })
+    }
+
+    /// The ring, for what has nothing to do with packets: pushing, refilling, events.
+    pub fn ring(&mut self) -> &mut FrontRing<RX_SLOT_BYTES> {
+        &mut self.ring
+    }
+
+    /// Offers a page; `false` when the ring is full.
+    pub fn offer(&mut self, request: RxRequest) -> bool {
+        let Some(index) = self.ring.request(request.to_bytes()) else { return false };
+        let size = self.ids.len();
+        self.ids[index as usize % size] = request.id;
+        true
+    }
+
+    /// The next packet of the responses that the last [`FrontRing::refill`] counted. A back end pushes
+    /// whole packets: one that has no end is damaged.
+    pub fn packet(&mut self) -> Option<RxPacket> {
+        let mut packet = RxPacket::default();
+        let (id, bytes) = self.response()?;
+        let first = RxResponse::from_bytes(&bytes);
+        packet.flags = first.flags;
+        packet.part(id, &first);
+        if first.flags & rx_flags::EXTRA_INFO != 0 {
+            self.extras(&mut packet);
+        }
+        let mut more = first.flags & rx_flags::MORE_DATA != 0;
+        while more {
+            let Some((id, bytes)) = self.response() else {
+                packet.damaged = true;
+                break;
+            };
+            let response = RxResponse::from_bytes(&bytes);
+            packet.part(id, &response);
+            more = response.flags & rx_flags::MORE_DATA != 0;
+        }
+        Some(packet)
+    }
+
+    fn extras(&mut self, packet: &mut RxPacket) {
+        while let Some((id, bytes)) = self.response() {
+            packet.unused.push(id);
+            let Ok((extra, flags)) = Extra::from_bytes(bytes) else { break };
+            if packet.extras.len() == NETIF_EXTRAS_MAX {
+                break;
+            }
+            packet.extras.push(extra);
+            if flags & EXTRA_MORE == 0 {
+                return;
+            }
+        }
+        packet.damaged = true;
+    }
+
+    fn response(&mut self) -> Option<(u16, [u8; RX_SLOT_BYTES])> {
+        let (index, bytes) = self.ring.response()?;
+        Some((self.ids[index as usize % self.ids.len()], bytes))
+    }
+}
+
+impl RxPacket {
+    /// Bytes of all parts.
+    pub fn len(&self) -> u32 {
+        self.parts.iter().map(|(_, _, len)| u32::from(*len)).sum()
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn part(&mut self, id: u16, response: &RxResponse) {
+        match u16::try_from(response.status) {
+            Ok(len)
+                if id == response.id
+                    && usize::from(response.offset) + usize::from(len) <= XEN_PAGE_LEN =>
+            {
+                self.parts.push((id, response.offset, len));
+            }
+            _ => {
+                self.unused.push(id);
+                self.damaged = true;
+            }
+        }
+    }
+}
