@@ -42,7 +42,7 @@ pub use hash::{FlowHash, HASH_TYPES, HashState};
 pub use message::Status;
 pub use netfront::{RxFront, RxPacket, TxFront, TxResponse};
 pub use offload::{FrontFeatures, RxMeta, TxOffloadError};
-pub use plan::{Copy, Segment, copies};
+pub use plan::{GrantCopy, Segment, copies};
 pub use rx::{RxBack, RxSegment};
 pub use tx::{Multicast, Taken, TxBack, TxGso, TxPacket, TxSlot};
 

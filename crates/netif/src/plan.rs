@@ -29,7 +29,7 @@ impl Segment {
 
 /// One copy into a granted page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copy {
+pub struct GrantCopy {
     /// Which of the pieces that the bytes come from.
     pub piece: usize,
     /// Where in that piece they begin.
@@ -44,7 +44,7 @@ pub struct Copy {
 pub fn copies(
     lens: impl IntoIterator<Item = u32>,
     to: impl IntoIterator<Item = Segment>,
-) -> impl Iterator<Item = Copy> {
+) -> impl Iterator<Item = GrantCopy> {
     let mut pieces = lens.into_iter().enumerate().filter(|(_, len)| *len > 0);
     let mut segments = to.into_iter().filter(|segment| segment.len > 0);
     let mut piece = pieces.next();
@@ -53,7 +53,7 @@ pub fn copies(
     std::iter::from_fn(move || {
         let ((nth, len), room) = (piece?, segment?);
         let step = room.first(u16::try_from(len - at).unwrap_or(u16::MAX));
-        let copy = Copy { piece: nth, at, to: step };
+        let copy = GrantCopy { piece: nth, at, to: step };
         at += u32::from(step.len);
         if at == len {
             piece = pieces.next();

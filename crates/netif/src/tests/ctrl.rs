@@ -102,7 +102,13 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, u32::MAX, 1], &[]), OVERFLOW);
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, 0], &[]), INVALID);
     assert_eq!([0, 1, 2, 3].map(|value| queue(&state, value)), before, "nothing changed");
+    for data in [[9, 2, 3], [9, 0, 5], [9, 1, u32::MAX]] {
+        let step = state.apply(request(SET_HASH_MAPPING, data));
+        assert!(matches!(step, Step::Answer(_)), "no copy for what is in no table: {data:?}");
+    }
 
+    assert_eq!(ask(&mut state, SET_HASH_MAPPING_SIZE, [4, 0, 0], &[]), OK);
+    assert_eq!([0, 1, 2, 3].map(|value| queue(&state, value)), [0; 4], "the old one is gone");
     assert_eq!(ask(&mut state, SET_HASH_MAPPING_SIZE, [0; 3], &[]), OK);
     assert_eq!([5, 6].map(|value| queue(&state, value)), [1, 2], "modular arithmetic");
 }
@@ -110,11 +116,16 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
 #[test]
 fn a_table_that_shrinks_while_a_page_is_copied_stays_as_it_is() {
     let mut state = with_toeplitz();
-    ask(&mut state, SET_HASH_MAPPING_SIZE, [8, 0, 0], &[]);
-    let Step::Copy(pending) = state.apply(request(SET_HASH_MAPPING, [1, 2, 6])) else { panic!() };
-    ask(&mut state, SET_HASH_MAPPING_SIZE, [4, 0, 0], &[]);
-    let answer = state.copied(pending, Some(&words(&[1, 1])));
-    assert_eq!(answer.status, CtrlStatus::InvalidParameter);
+    // Beyond the end, and half of it.
+    for offset in [6, 3] {
+        ask(&mut state, SET_HASH_MAPPING_SIZE, [8, 0, 0], &[]);
+        let step = state.apply(request(SET_HASH_MAPPING, [1, 2, offset]));
+        let Step::Copy(pending) = step else { panic!("{step:?}") };
+        ask(&mut state, SET_HASH_MAPPING_SIZE, [4, 0, 0], &[]);
+        let answer = state.copied(pending, Some(&words(&[1, 1])));
+        assert_eq!(answer.status, CtrlStatus::InvalidParameter);
+        assert_eq!(state.queue(FlowHash { kind: 0, value: 3 }), 0);
+    }
 }
 
 #[test]

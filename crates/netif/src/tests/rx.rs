@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weir_wire::Offload;
 
 use super::*;
-use crate::message::{Extra, RxRequest, rx_flags};
+use crate::message::{Extra, RX_SLOT_BYTES, RxRequest, RxResponse, rx_flags};
 
 fn pair(pages: u16) -> (RxFront, RxBack) {
     let page = Page::new();
@@ -76,6 +76,28 @@ fn a_page_that_cannot_be_written_costs_the_guest_that_frame_only() {
     assert_eq!(packet.unused, [1]);
     let next = front.packet().unwrap();
     assert_eq!((next.parts, next.damaged), (vec![(2, 0, 60)], false));
+}
+
+#[test]
+fn a_response_out_of_its_requests_order_is_noticed() {
+    let page = Page::new();
+    let mut front = RxFront::init(page.window()).unwrap();
+    let mut back = BackRing::<RX_SLOT_BYTES>::attach(page.window()).unwrap();
+    for id in 0..2 {
+        front.offer(RxRequest { id, gref: 1 });
+    }
+    front.ring().push();
+    back.refill().unwrap();
+    for (id, offset, status) in [(1, 0, 60), (1, 4090, 7)] {
+        back.request();
+        back.respond(RxResponse { id, offset, flags: 0, status }.to_bytes());
+    }
+    back.push();
+    front.ring().refill().unwrap();
+    for unused in 0..2 {
+        let packet = front.packet().unwrap();
+        assert_eq!((packet.damaged, packet.unused), (true, vec![unused]));
+    }
 }
 
 proptest! {
