@@ -44,6 +44,7 @@
 
 pub mod calendar;
 pub mod cpus;
+pub mod estimate;
 mod frame;
 pub mod host;
 pub mod link;
@@ -52,6 +53,7 @@ pub mod random;
 pub mod report;
 mod ring;
 pub mod scenario;
+pub mod scenarios;
 pub mod stats;
 mod tcp;
 pub mod topology;

@@ -109,6 +109,51 @@ impl Profile {
         }
     }
 
+    /// A profile whose numbers `value` gives, asked for by the names of [`Profile::fields`].
+    ///
+    /// # Errors
+    /// The first error of `value`.
+    pub fn from_fields<E>(
+        mut value: impl FnMut(&'static str) -> Result<u64, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            scheduling: Scheduling {
+                slice_ns: value("slice_ns")?,
+                granularity_ns: value("granularity_ns")?,
+                switch_ns: value("switch_ns")?,
+                llc_refill_ns: value("llc_refill_ns")?,
+                socket_refill_ns: value("socket_refill_ns")?,
+                smt_permille: u32::try_from(value("smt_permille")?).unwrap_or(u32::MAX),
+            },
+            wakeup_latency_ns: value("wakeup_latency_ns")?,
+            timer_late_ns: value("timer_late_ns")?,
+            sleep_ns: value("sleep_ns")?,
+            poll_ns: value("poll_ns")?,
+            look_ns: value("look_ns")?,
+            deadline_ns: value("deadline_ns")?,
+            burst_ns: value("burst_ns")?,
+            take_ns: value("take_ns")?,
+            classify_ns: value("classify_ns")?,
+            place_ns: value("place_ns")?,
+            copy_ps_per_byte: value("copy_ps_per_byte")?,
+            publish_ns: value("publish_ns")?,
+            call_ns: value("call_ns")?,
+            uplink_interrupt_ns: value("uplink_interrupt_ns")?,
+            uplink_take_ns: value("uplink_take_ns")?,
+            uplink_place_ns: value("uplink_place_ns")?,
+            interrupt_ns: value("interrupt_ns")?,
+            guest_timer_ns: value("guest_timer_ns")?,
+            poll_end_ns: value("poll_end_ns")?,
+            receive_ns: value("receive_ns")?,
+            receive_ps_per_byte: value("receive_ps_per_byte")?,
+            send_ns: value("send_ns")?,
+            send_ps_per_byte: value("send_ps_per_byte")?,
+            kick_ns: value("kick_ns")?,
+            far_cache_ns: value("far_cache_ns")?,
+            far_socket_ns: value("far_socket_ns")?,
+        })
+    }
+
     /// Every number in it, by name.
     pub fn fields(&self) -> Vec<(&'static str, u64)> {
         let it = &self.scheduling;
@@ -152,4 +197,18 @@ impl Profile {
 /// `bytes` at so many ps each (ns).
 pub(crate) fn bytes_ns(bytes: u32, ps_per_byte: u64) -> u64 {
     u64::from(bytes).saturating_mul(ps_per_byte) / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_what_its_fields_say() {
+        let whole = Profile::example();
+        let fields = whole.fields();
+        let value =
+            |name| fields.iter().find(|field| field.0 == name).map(|field| field.1).ok_or(());
+        assert_eq!(Profile::from_fields(value), Ok(whole));
+    }
 }

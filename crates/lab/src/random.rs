@@ -81,6 +81,20 @@ pub enum Distribution {
 }
 
 impl Distribution {
+    /// The mean; the smallest value where there is none (Pareto with a `shape` of at most 1).
+    pub fn mean(&self) -> f64 {
+        match self {
+            Self::Constant(value) => *value as f64,
+            Self::Uniform { min, max } => (*min as f64 + *max as f64) / 2.0,
+            Self::Exponential { mean } => *mean as f64,
+            Self::Pareto { min, shape } if *shape > 1.0 => *min as f64 * shape / (shape - 1.0),
+            Self::Pareto { min, .. } => *min as f64,
+            Self::Trace(values) => {
+                values.iter().map(|value| *value as f64).sum::<f64>() / values.len().max(1) as f64
+            }
+        }
+    }
+
     /// Why no values can be drawn from it, or none but 0; `None` if there is no such reason.
     pub fn fault(&self) -> Option<&'static str> {
         match self {
@@ -176,6 +190,7 @@ mod tests {
     #[test]
     fn distributions_have_the_means_that_they_should() {
         let near = |distribution: Distribution, expected: f64| {
+            assert_eq!(distribution.mean(), expected);
             let got = mean(distribution.clone());
             assert!((got / expected - 1.0).abs() < 0.01, "{distribution:?}: {got}");
         };

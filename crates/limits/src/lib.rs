@@ -282,6 +282,12 @@ pub const LAB_COST_MAX: u64 = 1_000_000_000;
 pub const LAB_BITS_PER_S_MAX: u64 = 1_000_000_000_000;
 /// Largest weight of a thread in the lab, where 1024 is usual.
 pub const LAB_WEIGHT_MAX: u32 = 1 << 20;
+/// Most runs of one experiment in the lab: points of its sweeps, times its seeds.
+pub const LAB_RUNS_MAX: usize = 1_000;
+/// Most events of one experiment in the lab, all its runs together.
+pub const LAB_EVENTS_MAX: u64 = 1_000_000_000;
+/// Most flows of one experiment in the lab, those of all guests together.
+pub const LAB_FLOWS_MAX: usize = 4_096;
 /// Most clients of one load in the lab.
 pub const LAB_CLIENTS_MAX: u32 = 1 << 16;
 /// Widest TCP window (segments) and longest queue before a link (frames) in the lab.

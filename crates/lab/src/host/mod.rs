@@ -89,6 +89,12 @@ pub enum Error {
     /// An invariant was broken.
     #[error(transparent)]
     Violation(#[from] Violation),
+    /// It has had as many events as it may.
+    #[error("it has not ended after {events} events")]
+    TooLong {
+        /// How many.
+        events: u64,
+    },
 }
 
 /// A host under way.
@@ -116,13 +122,21 @@ struct Host<'s> {
 /// # Errors
 /// The scenario makes no sense, or the model or a policy broke an invariant.
 pub fn run(scenario: &Scenario) -> Result<Report, Error> {
+    run_within(scenario, u64::MAX)
+}
+
+/// Runs a scenario, with at most so many events.
+///
+/// # Errors
+/// Those of [`run`], and [`Error::TooLong`].
+pub fn run_within(scenario: &Scenario, events_max: u64) -> Result<Report, Error> {
     scenario.check()?;
     let mut host = Host::new(scenario);
     host.start();
-    host.run_until(scenario.warm_up_ns)?;
+    host.run_until(scenario.warm_up_ns, events_max)?;
     host.forget();
     let from = host.calendar.now_ns();
-    host.run_until(from + scenario.run_ns)?;
+    host.run_until(from + scenario.run_ns, events_max)?;
     host.conserved()?;
     Ok(host.report(scenario.run_ns))
 }
@@ -187,11 +201,14 @@ impl<'s> Host<'s> {
         }
     }
 
-    fn run_until(&mut self, until_ns: u64) -> Result<(), Violation> {
+    fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
         while let Some(event) = self.calendar.next(until_ns) {
+            if self.calendar.passed() > events_max {
+                return Err(Error::TooLong { events: events_max });
+            }
             self.happen(event);
             if let Some(violation) = self.violation.take() {
-                return Err(violation);
+                return Err(violation.into());
             }
             if self.scenario.check_each_event {
                 self.conserved()?;

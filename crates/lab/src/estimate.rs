@@ -1,0 +1,57 @@
+//! How long a run is going to be, before it starts.
+
+use crate::profile::bytes_ns;
+use crate::scenario::{Endpoint, LoadKind, Scenario};
+
+/// Events of one frame on its way, acknowledgement included, with none shared with other frames.
+const EVENTS_PER_FRAME: f64 = 24.0;
+/// Events of a timer: a worker's, a guest's or an uplink's.
+const EVENTS_PER_TIMER: f64 = 6.0;
+/// The shortest time between two timers of one kind that is reckoned with (ns), as workers look on.
+const TIMER_NS_MIN: u64 = 20_000;
+
+/// Events that a run has at most, by its loads, links and timers. A run that has more than that is not
+/// wrong; `host::run_within` ends one that has far more.
+pub fn events(scenario: &Scenario) -> u64 {
+    let ns = (scenario.warm_up_ns.saturating_add(scenario.run_ns)) as f64;
+    let mut frames = 0.0;
+    // Streams fill the link that they share, and no more than that.
+    let mut links = vec![0.0f64; scenario.uplinks.len()];
+    for load in &scenario.loads {
+        match &load.kind {
+            LoadKind::Datagrams { gap, .. } => frames += ns / gap.mean().max(1.0),
+            LoadKind::Requests { outstanding, think, serve_ns, .. } => {
+                let costs = scenario.profile;
+                let least_ns = costs.send_ns + costs.receive_ns + serve_ns;
+                let alone = think.mean() + least_ns as f64;
+                let rate = (f64::from(*outstanding) / alone).min(1.0 / least_ns.max(1) as f64);
+                frames += 2.0 * ns * rate;
+            }
+            LoadKind::Stream { segment_bytes, .. } => {
+                let costs = scenario.profile;
+                let receive_ns =
+                    costs.receive_ns + bytes_ns(*segment_bytes, costs.receive_ps_per_byte);
+                let alone = ns / receive_ns.max(1) as f64;
+                match (load.from, load.to) {
+                    (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => {
+                        let bits = 8.0 * f64::from(*segment_bytes);
+                        let rate = scenario.uplinks.get(uplink).map_or(0, |it| it.bits_per_s);
+                        let filled = rate as f64 / bits * ns / 1e9;
+                        if let Some(link) = links.get_mut(uplink) {
+                            *link = link.max(filled);
+                        }
+                    }
+                    _ => frames += alone,
+                }
+            }
+        }
+    }
+    frames += links.iter().sum::<f64>();
+    let polls = scenario.guests.iter().filter_map(|guest| guest.poll);
+    let polls = polls.map(|poll| ns / poll.interval_ns.max(1) as f64).sum::<f64>();
+    let holds = scenario.workers.len() as f64 * ns / TIMER_NS_MIN as f64;
+    let slices = ns / scenario.profile.scheduling.slice_ns.max(1) as f64;
+    let rivals = scenario.rivals.len() as f64 * slices;
+    // `as` saturates.
+    (frames * EVENTS_PER_FRAME + (polls + holds + rivals) * EVENTS_PER_TIMER) as u64
+}

@@ -1,0 +1,15 @@
+//! The experiments of the papers and their testbeds, as TOML; `weir lab` reads them.
+
+/// Experiments by name.
+pub const EXPERIMENTS: &[(&str, &str)] = &[
+    ("dong-fig6-9", include_str!("../scenarios/dong-fig6-9.toml")),
+    ("dong-fig11", include_str!("../scenarios/dong-fig11.toml")),
+    ("dong-fig12-15", include_str!("../scenarios/dong-fig12-15.toml")),
+    ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
+];
+
+/// Profiles by name.
+pub const PROFILES: &[(&str, &str)] = &[
+    ("dong-2011", include_str!("../scenarios/profiles/dong-2011.toml")),
+    ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
+];
