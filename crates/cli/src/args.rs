@@ -39,7 +39,7 @@ Exit codes:
 
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("See it work", &["demo", "bench"]),
+    ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
     ("Look inside", &["stats", "explain"]),
@@ -52,6 +52,9 @@ pub enum Command {
     Demo(DemoArgs),
     /// Measure weir on this machine with built-in guests; needs no VM and no root
     Bench(BenchArgs),
+    /// Run the papers' experiments in virtual time and compare the figures
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Run the switch until it is told to stop (SIGTERM, SIGINT)
     Run(RunArgs),
     /// Check a configuration file and show every problem with its line
@@ -110,6 +113,44 @@ pub struct BenchArgs {
     /// played, so that the worker is what there is too little of.
     #[arg(long, conflicts_with_all = ["policies", "filter_cost"])]
     pub sharing: bool,
+}
+
+/// `weir lab`
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// List the experiments
+    List,
+    /// Run experiments; for one seed the output is the same on every machine
+    Run(LabRunArgs),
+    /// Check an experiment of your own and say what it would run
+    Check {
+        /// The experiment
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The profile of the machine, where the experiment names another
+        #[arg(long, value_name = "FILE")]
+        profile: Option<PathBuf>,
+    },
+}
+
+/// `weir lab run`
+#[derive(Debug, Args)]
+pub struct LabRunArgs {
+    /// An experiment that `weir lab list` lists, or a file
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    pub name: Option<String>,
+    /// All experiments that `weir lab list` lists
+    #[arg(long, conflicts_with = "name")]
+    pub all: bool,
+    /// The seed, in place of those of the experiment
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The profile of the machine, in place of the experiment's
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
 }
 
 /// `weir run`
@@ -357,6 +398,7 @@ mod tests {
         See it work:
           demo       Switch traffic between built-in guests and show live figures
           bench      Measure weir on this machine with built-in guests; needs no VM and no root
+          lab        Run the papers' experiments in virtual time and compare the figures
 
         Serve:
           run        Run the switch until it is told to stop (SIGTERM, SIGINT)

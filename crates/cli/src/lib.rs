@@ -5,6 +5,7 @@
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
 //! * [`demo`]: `weir demo`; [`bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
+//! * [`lab`]: the papers' experiments in virtual time, and verdicts on them.
 //! * `manager`: how the latency budget is spent, ten times a second.
 //! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.
 //! * [`vm_args`]: what plugs a VM into an interface.
@@ -20,6 +21,7 @@ pub mod config;
 pub mod control;
 pub mod demo;
 pub mod explain;
+pub mod lab;
 mod manager;
 pub mod rig;
 pub mod run;

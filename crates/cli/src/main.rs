@@ -27,6 +27,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Bench(args) => {
             weir::bench::run(&args, &mut out).map_err(BenchError::into_report)?;
         }
+        Command::Lab(command) => weir::lab::run(&command, &mut out)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,

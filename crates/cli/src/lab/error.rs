@@ -1,0 +1,107 @@
+//! Problems with experiments and profiles, as diagnostics that show the line.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use miette::{Diagnostic, LabeledSpan, NamedSource};
+use thiserror::Error;
+use weir_lab::host;
+use weir_limits as limits;
+
+/// Why the lab has no result.
+#[derive(Debug, Error, Diagnostic)]
+pub enum LabError {
+    /// A file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file is larger than any experiment.
+    #[error("{} is larger than {} bytes", path.display(), limits::CONFIG_BYTES_MAX)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no such experiment.
+    #[error("there is no experiment called `{name}`")]
+    #[diagnostic(help("`weir lab list` lists them; a file of your own is named with its `.toml`"))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The text has a problem.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Invalid(#[from] Box<Invalid>),
+    /// It cannot finish within bounds; nothing has been run.
+    #[error("{experiment} would take about {what}; at most {max} may be run")]
+    #[diagnostic(help(
+        "shorten `run` and `warm_up`, lower the rates, or take seeds or values of a sweep away"
+    ))]
+    TooLong {
+        /// Which experiment.
+        experiment: String,
+        /// How much of what.
+        what: String,
+        /// The bound.
+        max: u64,
+    },
+    /// A run has failed.
+    #[error("{experiment}, {point}, seed {seed}")]
+    Run {
+        /// Which experiment.
+        experiment: String,
+        /// Where in its sweeps.
+        point: String,
+        /// With which seed.
+        seed: u64,
+        /// What happened.
+        source: Box<host::Error>,
+    },
+    /// The output cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// One thing that is wrong with a text, and where.
+#[derive(Debug, Error, Diagnostic)]
+#[error("{source_name}: {message}")]
+pub struct Invalid {
+    source_name: String,
+    message: String,
+    #[source_code]
+    text: NamedSource<String>,
+    #[label(collection)]
+    labels: Vec<LabeledSpan>,
+}
+
+/// A text and where it is from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'t> {
+    /// A file or an experiment's name.
+    pub name: &'t str,
+    /// Its TOML.
+    pub text: &'t str,
+}
+
+impl Source<'_> {
+    /// `message` about a place in it, in bytes, or about all of it.
+    pub fn invalid(self, message: &str, span: Option<Range<usize>>) -> LabError {
+        let label = |span| LabeledSpan::new_with_span(Some("here".into()), span);
+        LabError::Invalid(Box::new(Invalid {
+            source_name: self.name.to_owned(),
+            message: message.trim_end().replace('\n', "; "),
+            text: NamedSource::new(self.name, self.text.to_owned()).with_language("toml"),
+            labels: span.map(label).into_iter().collect(),
+        }))
+    }
+
+    /// What the TOML parser says.
+    pub fn toml(self, error: &toml::de::Error) -> LabError {
+        self.invalid(error.message(), error.span())
+    }
+}

@@ -1,0 +1,403 @@
+//! From an experiment's TOML to the scenarios that are run: one for each point of its sweeps.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+use weir_lab::cpus::{Class, WEIGHT_USUAL};
+use weir_lab::estimate;
+use weir_lab::random::Distribution;
+use weir_lab::scenario::{
+    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, Scenario, ScenarioError, Uplink, Worker,
+};
+use weir_lab::topology::Topology;
+use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
+
+use super::error::{LabError, Source};
+use super::file::{
+    Arrivals, At, End, ExperimentFile, GuestsFile, LoadFile, Statement, TrafficFile,
+};
+use super::profile::Machine;
+
+/// An experiment that can be run.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Its name, or its file's.
+    pub name: String,
+    /// What it says of itself.
+    pub file: ExperimentFile,
+    /// The machine.
+    pub machine: Machine,
+    /// Where in the sweeps, and what is run there (with the first seed).
+    pub points: Vec<(At, Scenario)>,
+}
+
+impl Experiment {
+    /// Reads an experiment; `machine` gives the profile that it names.
+    ///
+    /// # Errors
+    /// The first problem, with its place; that it cannot finish within bounds.
+    pub fn parse(
+        source: Source<'_>,
+        seed: Option<u64>,
+        machine: impl FnOnce(&str) -> Result<Option<Machine>, LabError>,
+    ) -> Result<Self, LabError> {
+        let mut file: ExperimentFile =
+            toml::from_str(source.text).map_err(|error| source.toml(&error))?;
+        let root: Table = source.text.parse().map_err(|error| source.toml(&error))?;
+        let place = |path: &str| span(source.text, path);
+        if let Some(seed) = seed {
+            file.seeds = vec![seed];
+        }
+        if file.seeds.is_empty() {
+            return Err(source.invalid("there is no seed", place("seeds")));
+        }
+        let machine = machine(&file.profile)?.ok_or_else(|| {
+            let known: Vec<_> = weir_lab::scenarios::PROFILES.iter().map(|it| it.0).collect();
+            let message =
+                format!("unknown profile `{}`, expected one of {}", file.profile, known.join(", "));
+            source.invalid(&message, place("profile"))
+        })?;
+        // As it is written first, so that a problem is shown where it is, not at a sweep.
+        scenario(&file, &machine)
+            .and_then(|scenario| scenario.check().map_err(Problem::from))
+            .map_err(|problem| source.invalid(&problem.message, place(&problem.path)))?;
+        let mut settings = vec![(At::new(), root)];
+        for (at, sweep) in file.sweeps.iter().enumerate() {
+            let here = || place(&format!("sweep.{at}"));
+            if sweep.points.is_empty() {
+                return Err(source.invalid("a sweep has at least one of `points`", here()));
+            }
+            let mut next = Vec::new();
+            for (number, point) in sweep.points.iter().enumerate() {
+                for (at, table) in &settings {
+                    let (mut at, mut table) = (at.clone(), table.clone());
+                    for (key, values) in &sweep.sweep {
+                        let Some(value) =
+                            values.get(number).filter(|_| values.len() == sweep.points.len())
+                        else {
+                            let message = format!(
+                                "`{key}` has {} values, expected one for each of the {} `points`",
+                                values.len(),
+                                sweep.points.len()
+                            );
+                            return Err(source.invalid(&message, here()));
+                        };
+                        set(&mut table, key, value)
+                            .map_err(|message| source.invalid(&message, here()))?;
+                    }
+                    at.insert(sweep.name.clone(), point.clone());
+                    next.push((at, table));
+                }
+                if next.len() > LAB_RUNS_MAX {
+                    return Err(too_many_runs(source, next.len()));
+                }
+            }
+            settings = next;
+        }
+        let runs = settings.len().saturating_mul(file.seeds.len());
+        if runs > LAB_RUNS_MAX {
+            return Err(too_many_runs(source, runs));
+        }
+        let mut points = Vec::new();
+        for (at, table) in settings {
+            let problem = |message: &str| {
+                let first = file.sweeps.first().and_then(|_| place("sweep"));
+                source.invalid(&format!("{}: {message}", name_of(&at)), first)
+            };
+            let swept =
+                ExperimentFile::deserialize(table).map_err(|error| problem(error.message()))?;
+            let scenario = scenario(&swept, &machine)
+                .and_then(|it| it.check().map_err(Problem::from).map(|()| it))
+                .map_err(|error| problem(&error.message))?;
+            if points.iter().any(|(other, _)| *other == at) {
+                return Err(problem("two points, or two sweeps, have one name"));
+            }
+            points.push((at, scenario));
+        }
+        let experiment = Self { name: source.name.to_owned(), file, machine, points };
+        experiment.check_names(source)?;
+        let events = experiment.events_expected();
+        if events > LAB_EVENTS_MAX {
+            return Err(LabError::TooLong {
+                experiment: experiment.name,
+                what: format!("{events} events"),
+                max: LAB_EVENTS_MAX,
+            });
+        }
+        Ok(experiment)
+    }
+
+    /// Events of all runs, at most.
+    pub fn events_expected(&self) -> u64 {
+        let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
+        of_one_seed.fold(0, u64::saturating_add).saturating_mul(self.file.seeds.len() as u64)
+    }
+
+    /// Plots and claims speak of sweeps and points that there are.
+    fn check_names(&self, source: Source<'_>) -> Result<(), LabError> {
+        let sweeps = &self.file.sweeps;
+        let x = sweeps.iter().find(|sweep| sweep.name == self.file.plot.x);
+        let names =
+            || sweeps.iter().map(|sweep| sweep.name.as_str()).collect::<Vec<_>>().join(", ");
+        for name in std::iter::once(&self.file.plot.x).chain(&self.file.plot.series) {
+            if sweeps.iter().all(|sweep| sweep.name != *name) {
+                let message = format!("there is no sweep `{name}`, expected one of: {}", names());
+                return Err(source.invalid(&message, span(source.text, "plot")));
+            }
+        }
+        for (number, claim) in self.file.claims.iter().enumerate() {
+            let problem = |message: String| {
+                source.invalid(&message, span(source.text, &format!("claim.{number}.is")))
+            };
+            let whole: Vec<At> = match &claim.is {
+                Statement::Value { at, .. } => vec![at.clone()],
+                Statement::Ratio { from, to, .. } => vec![from.clone(), to.clone()],
+                Statement::Change { from, to, by, percent, sign, .. } => {
+                    if [by.is_some(), percent.is_some(), sign.is_some()]
+                        .iter()
+                        .filter(|it| **it)
+                        .count()
+                        != 1
+                    {
+                        return Err(problem("expected one of `by`, `percent` and `sign`".into()));
+                    }
+                    vec![from.clone(), to.clone()]
+                }
+                Statement::Least { at, points } => {
+                    let at_each = points.iter().map(|point| {
+                        let mut at = at.clone();
+                        at.insert(self.file.plot.x.clone(), point.clone());
+                        at
+                    });
+                    if points.is_empty() || x.is_none_or(|x| points.len() >= x.points.len()) {
+                        return Err(problem("expected some of the points of `x`, not all".into()));
+                    }
+                    at_each.collect()
+                }
+            };
+            for at in whole {
+                if self.points.iter().all(|point| point.0 != at) {
+                    return Err(problem(format!(
+                        "there is no point `{}`, expected a point of each of: {}",
+                        name_of(&at),
+                        names()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_many_runs(source: Source<'_>, runs: usize) -> LabError {
+    LabError::TooLong {
+        experiment: source.name.to_owned(),
+        what: format!("{runs} runs or more"),
+        max: LAB_RUNS_MAX as u64,
+    }
+}
+
+/// A point in words.
+pub fn name_of(at: &At) -> String {
+    let each: Vec<_> = at.iter().map(|(sweep, point)| format!("{sweep} {point}")).collect();
+    if each.is_empty() { "the only point".into() } else { each.join(", ") }
+}
+
+/// Puts `value` where `path` leads to: keys and numbers of elements, with dots between them.
+fn set(table: &mut Table, path: &str, value: &Value) -> Result<(), String> {
+    let nowhere = || format!("there is no `{path}`, expected a key such as \"guests.count\"");
+    let (way, last) = path.rsplit_once('.').unwrap_or(("", path));
+    let mut parent = table;
+    let mut keys = way.split('.').filter(|key| !key.is_empty());
+    while let Some(key) = keys.next() {
+        parent = match parent.get_mut(key).ok_or_else(nowhere)? {
+            Value::Table(table) => table,
+            Value::Array(array) => {
+                let number = keys.next().and_then(|key| key.parse::<usize>().ok());
+                let element = number.and_then(|number| array.get_mut(number));
+                element.and_then(Value::as_table_mut).ok_or_else(nowhere)?
+            }
+            _ => return Err(nowhere()),
+        };
+    }
+    parent.insert(last.to_owned(), value.clone());
+    Ok(())
+}
+
+/// Where in the text a path leads to (bytes).
+fn span(text: &str, path: &str) -> Option<Range<usize>> {
+    let document = DeTable::parse(text).ok()?;
+    let mut table = document.get_ref();
+    let mut found: Option<&Spanned<DeValue<'_>>> = None;
+    for key in path.split('.') {
+        let element = match (found.map(Spanned::get_ref), key.parse::<usize>()) {
+            (Some(DeValue::Array(array)), Ok(number)) => array.get(number)?,
+            _ => table.get(key)?,
+        };
+        if let DeValue::Table(inner) = element.get_ref() {
+            table = inner;
+        }
+        found = Some(element);
+    }
+    found.map(Spanned::span)
+}
+
+/// A value that makes no sense, and the path to it.
+struct Problem {
+    path: String,
+    message: String,
+}
+
+impl Problem {
+    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+impl From<ScenarioError> for Problem {
+    fn from(error: ScenarioError) -> Self {
+        let path = match &error {
+            ScenarioError::Cpus => "topology",
+            ScenarioError::NoWorker => "worker",
+            ScenarioError::Ports => "guests.count",
+            ScenarioError::NoSuchCpu { thread, .. } if thread == "a worker" => "worker",
+            ScenarioError::NoSuchCpu { .. } => "guests.cpus",
+            ScenarioError::Value { what: "`run_ns`", .. } => "run",
+            ScenarioError::Value { what: "`warm_up_ns`", .. } => "warm_up",
+            ScenarioError::Value { of, .. } if of == "the profile" => "profile",
+            ScenarioError::Value { of, .. } if of == UPLINK => UPLINK,
+            ScenarioError::Value { of, .. } if of.starts_with(GUEST) => "guests",
+            ScenarioError::Value { .. }
+            | ScenarioError::NoSuchEndpoint { .. }
+            | ScenarioError::SameEndpoint { .. }
+            | ScenarioError::Distribution { .. } => "load",
+        };
+        Self::new(path, error.to_string())
+    }
+}
+
+/// The uplink's name in reports, and its key.
+const UPLINK: &str = "uplink";
+/// What guests' names begin with.
+const GUEST: &str = "guest";
+
+/// The host that a file speaks of.
+fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Problem> {
+    let fair = Class::Fair { weight: WEIGHT_USUAL };
+    let topology = &file.topology;
+    let guests = guests(&file.guests)?;
+    let mut loads = Vec::new();
+    for (number, load) in file.loads.iter().enumerate() {
+        if load.flows.saturating_mul(guests.len()) > LAB_FLOWS_MAX - loads.len() {
+            let message = format!("there are more than {LAB_FLOWS_MAX} flows of all guests");
+            return Err(Problem::new(format!("load.{number}"), message));
+        }
+        for guest in 0..guests.len() {
+            let end = |end, other| match end {
+                End::Uplink => Endpoint::Peer(0),
+                End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
+            };
+            let (from, to) = (end(load.from, false), end(load.to, load.from == End::Guests));
+            let kind = traffic(load)
+                .map_err(|message| Problem::new(format!("load.{number}.traffic"), message))?;
+            loads.extend((0..load.flows).map(|flow| Load {
+                name: format!("{} {}.{}", load.name, guest + 1, flow + 1),
+                from,
+                to,
+                kind: kind.clone(),
+            }));
+        }
+    }
+    Ok(Scenario {
+        seed: file.seeds.first().copied().unwrap_or(1),
+        topology: Topology {
+            sockets: topology.sockets,
+            llcs_per_socket: topology.llcs_per_socket,
+            cores_per_llc: topology.cores_per_llc,
+            threads_per_core: topology.threads_per_core,
+        },
+        profile: machine.profile,
+        workers: file
+            .workers
+            .iter()
+            .map(|worker| Worker {
+                cpus: worker.cpus.clone(),
+                class: worker.priority.map_or(fair, |priority| Class::Realtime { priority }),
+            })
+            .collect(),
+        guests,
+        uplinks: file
+            .uplink
+            .iter()
+            .map(|uplink| Uplink {
+                name: UPLINK.into(),
+                bits_per_s: uplink.rate.0,
+                delay_ns: uplink.delay.0,
+                queue_max: uplink.queue,
+                ring: uplink.ring,
+                hold_ns: uplink.hold.0,
+            })
+            .collect(),
+        rivals: Vec::new(),
+        loads,
+        warm_up_ns: file.warm_up.0,
+        run_ns: file.run.0,
+        check_each_event: false,
+    })
+}
+
+fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
+    if !(1..=PORTS_MAX).contains(&file.count) {
+        let message = format!("`guests.count` is {}, expected 1 to {PORTS_MAX}", file.count);
+        return Err(Problem::new("guests.count", message));
+    }
+    let calls = Calls {
+        kind: file.moderation,
+        latency_budget_ns: file.latency_budget.0,
+        rx_ns: file.rx_usecs.map(|time| time.0),
+        rx_frames: file.rx_frames,
+    };
+    let poll = file.poll.filter(|time| time.0 > 0);
+    let poll = poll.map(|time| GuestPoll { interval_ns: time.0, empty_polls: file.empty_polls });
+    let guest = |number: usize| {
+        let cpus = file.cpus.get(number % file.cpus.len().max(1));
+        let usual = Guest::new(
+            &format!("{GUEST}{}", number + 1),
+            cpus.map_or(&[], std::slice::from_ref),
+            calls,
+        );
+        Guest { rx_ring: file.rx_ring.unwrap_or(usual.rx_ring), poll, ..usual }
+    };
+    Ok((0..file.count).map(guest).collect())
+}
+
+fn traffic(load: &LoadFile) -> Result<LoadKind, &'static str> {
+    const NS_PER_S: u64 = 1_000_000_000;
+    Ok(match &load.traffic {
+        TrafficFile::Datagrams { bytes, arrivals } => {
+            let (Arrivals::Regular(rate) | Arrivals::Poisson(rate)) = *arrivals;
+            let gap = NS_PER_S.checked_div(rate.0).filter(|gap| *gap > 0);
+            let mean = gap.ok_or("a rate of packets is 1pps to 1000Mpps")?;
+            LoadKind::Datagrams {
+                bytes: Distribution::Constant((*bytes).into()),
+                gap: match arrivals {
+                    Arrivals::Regular(_) => Distribution::Constant(mean),
+                    Arrivals::Poisson(_) => Distribution::Exponential { mean },
+                },
+                on_off: None,
+            }
+        }
+        TrafficFile::Requests { clients, request, answer, think, serve } => LoadKind::Requests {
+            outstanding: *clients,
+            request_bytes: *request,
+            answer_bytes: *answer,
+            think: Distribution::Constant(think.0),
+            serve_ns: serve.0,
+        },
+        TrafficFile::Stream { segment, window } => {
+            LoadKind::Stream { segment_bytes: *segment, window: *window }
+        }
+    })
+}

@@ -1,0 +1,68 @@
+//! What is read off runs: each figure's mean over the seeds, and its spread.
+
+use serde::Serialize;
+use weir_lab::report::Report;
+
+use super::file::Figure;
+
+/// A figure over the seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// Mean.
+    pub mean: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Measured {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Self {
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        Self { mean, min, max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max) }
+    }
+}
+
+impl Figure {
+    /// The name in files and output, with the unit at its end.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CpuPercent => "cpu_percent",
+            Self::WorkerCpuPercent => "worker_cpu_percent",
+            Self::GuestCpuPercent => "guest_cpu_percent",
+            Self::MbitPerS => "mbit_per_s",
+            Self::PacketsPerS => "packets_per_s",
+            Self::CallsPerS => "calls_per_s",
+            Self::InterruptsPerS => "interrupts_per_s",
+            Self::LatencyMeanUs => "latency_mean_us",
+            Self::LatencyP99Us => "latency_p99_us",
+            Self::JitterUs => "jitter_us",
+        }
+    }
+
+    /// What a run says: CPU in percent of one CPU; throughput and frames of all loads together; latency of
+    /// the first load.
+    pub fn of(self, report: &Report) -> f64 {
+        let workers = || report.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
+        let guests = || report.guests.iter().map(|guest| guest.cpu_ns).sum::<u64>();
+        let loads = || report.loads.iter();
+        let latency = report.loads.first().map(|load| &load.latency);
+        let quantile = |share| latency.map_or(0, |times| times.quantile_ns(share)) as f64 / 1e3;
+        match self {
+            Self::CpuPercent => 100.0 * report.cpus(workers() + guests()),
+            Self::WorkerCpuPercent => 100.0 * report.cpus(workers()),
+            Self::GuestCpuPercent => 100.0 * report.cpus(guests()),
+            Self::MbitPerS => 8e-6 * report.per_s(loads().map(|load| load.bytes).sum()),
+            Self::PacketsPerS => report.per_s(loads().map(|load| load.received).sum()),
+            Self::InterruptsPerS => {
+                report.per_s(report.guests.iter().map(|guest| guest.interrupts).sum())
+            }
+            Self::CallsPerS => report.per_s(report.guests.iter().map(|guest| guest.rx_calls).sum()),
+            Self::LatencyMeanUs => latency.map_or(0.0, |times| times.mean_ns() / 1e3),
+            Self::LatencyP99Us => quantile(0.99),
+            Self::JitterUs => quantile(0.75) - quantile(0.25),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! An experiment's TOML, as it is written.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_policy::moderation::Kind;
+
+use super::units::{BitRate, PacketRate, Time};
+
+/// All of it. `docs/guide/lab.md` explains the keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExperimentFile {
+    pub title: String,
+    pub paper: Option<String>,
+    pub profile: String,
+    #[serde(default = "one_seed")]
+    pub seeds: Vec<u64>,
+    pub warm_up: Time,
+    pub run: Time,
+    pub topology: TopologyFile,
+    #[serde(rename = "worker")]
+    pub workers: Vec<WorkerFile>,
+    pub guests: GuestsFile,
+    pub uplink: Option<UplinkFile>,
+    #[serde(rename = "load")]
+    pub loads: Vec<LoadFile>,
+    #[serde(default, rename = "sweep")]
+    pub sweeps: Vec<SweepFile>,
+    pub plot: PlotFile,
+    #[serde(default, rename = "claim")]
+    pub claims: Vec<ClaimFile>,
+}
+
+fn one_seed() -> Vec<u64> {
+    vec![1]
+}
+
+fn one() -> usize {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopologyFile {
+    pub sockets: usize,
+    pub llcs_per_socket: usize,
+    pub cores_per_llc: usize,
+    pub threads_per_core: usize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerFile {
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// Of the real-time class; of the fair class without one.
+    pub priority: Option<u8>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestsFile {
+    pub count: usize,
+    /// Each guest on one of these, in turn; anywhere, if empty.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    #[serde(deserialize_with = "kind")]
+    pub moderation: Kind,
+    pub latency_budget: Time,
+    pub rx_usecs: Option<Time>,
+    pub rx_frames: Option<u32>,
+    pub rx_ring: Option<u16>,
+    /// Between two polls by the guest's own timer; "0ns" for none.
+    pub poll: Option<Time>,
+    #[serde(default)]
+    pub empty_polls: u32,
+}
+
+fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkFile {
+    pub rate: BitRate,
+    pub delay: Time,
+    #[serde(default = "queue")]
+    pub queue: usize,
+    #[serde(default = "ring")]
+    pub ring: usize,
+    /// How long frames gather before an interrupt.
+    pub hold: Time,
+}
+
+fn queue() -> usize {
+    1_000
+}
+
+fn ring() -> usize {
+    512
+}
+
+/// One flow for each guest, or several.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadFile {
+    pub name: String,
+    pub from: End,
+    pub to: End,
+    #[serde(default = "one")]
+    pub flows: usize,
+    pub traffic: TrafficFile,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    Uplink,
+    Guests,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TrafficFile {
+    Datagrams { bytes: u32, arrivals: Arrivals },
+    Requests { clients: u32, request: u32, answer: u32, think: Time, serve: Time },
+    Stream { segment: u32, window: u32 },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    Regular(PacketRate),
+    Poisson(PacketRate),
+}
+
+/// Keys that take one value after another, together.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SweepFile {
+    pub name: String,
+    /// What the values are called.
+    pub points: Vec<String>,
+    pub sweep: BTreeMap<String, Vec<toml::Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlotFile {
+    pub x: String,
+    pub series: Option<String>,
+    pub y: Vec<Figure>,
+}
+
+/// What is read off a run.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    CpuPercent,
+    WorkerCpuPercent,
+    GuestCpuPercent,
+    MbitPerS,
+    PacketsPerS,
+    CallsPerS,
+    InterruptsPerS,
+    LatencyMeanUs,
+    LatencyP99Us,
+    JitterUs,
+}
+
+/// A point of the sweeps: what each is at.
+pub type At = BTreeMap<String, String>;
+
+/// What a paper says, to be held against what comes out here.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimFile {
+    /// Which figure or table.
+    pub figure: String,
+    /// Where in the paper the number or statement stands.
+    pub source: String,
+    pub says: String,
+    pub used: Use,
+    pub y: Figure,
+    pub is: Statement,
+    /// Why it comes out otherwise here, where it does.
+    pub reason: Option<String>,
+}
+
+/// Whether a profile was fitted to a claim.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    Fit,
+    Predict,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Statement {
+    /// The value at a point.
+    Value { at: At, value: f64 },
+    /// The change from a point to another: in the unit of `y`, in percent, or only its sign.
+    Change {
+        from: At,
+        to: At,
+        by: Option<f64>,
+        percent: Option<f64>,
+        sign: Option<Sign>,
+        /// What a sign alone may come to in percent, where the paper says "slightly".
+        percent_max: Option<f64>,
+    },
+    /// The second over the first.
+    Ratio { from: At, to: At, value: f64 },
+    /// Points of the plot's x, from the least y on; those not named come after.
+    Least { at: At, points: Vec<String> },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sign {
+    Up,
+    Down,
+}

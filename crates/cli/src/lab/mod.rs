@@ -1,0 +1,182 @@
+//! `weir lab`: the papers' experiments in virtual time, beside what the papers say.
+//!
+//! | file | what |
+//! |---|---|
+//! | `file.rs` | an experiment's TOML as it is written; `units.rs`: its quantities |
+//! | `experiment.rs` | the scenarios that it stands for, checked, within bounds |
+//! | `profile.rs` | a machine's costs, each with where it is from |
+//! | `figures.rs` | what is read off a run |
+//! | `verdict.rs` | the paper's numbers beside ours |
+//! | `output.rs` | the table, and JSON |
+//!
+//! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use weir_lab::host::run_within;
+use weir_lab::scenario::Scenario;
+use weir_lab::scenarios::{EXPERIMENTS, PROFILES};
+use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
+
+use crate::args::{LabCommand, LabRunArgs};
+use crate::config::error::count;
+use crate::stats::Table;
+
+mod error;
+mod experiment;
+mod figures;
+mod file;
+mod output;
+mod profile;
+mod units;
+mod verdict;
+
+pub use error::LabError;
+use error::Source;
+use experiment::{Experiment, name_of};
+use figures::Measured;
+use output::{Outcome, Point};
+use profile::Machine;
+
+/// `weir lab`
+///
+/// # Errors
+/// [`LabError`]
+pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
+    match command {
+        LabCommand::List => list(out),
+        LabCommand::Run(args) => run_experiments(args, out),
+        LabCommand::Check { file, profile } => {
+            let text = read(file)?;
+            let name = file.display().to_string();
+            let experiment = parse(Source { name: &name, text: &text }, None, profile.as_deref())?;
+            writeln!(
+                out,
+                "{name}: good: {}, {}, about {} events at most",
+                count(experiment.points.len(), "point"),
+                count(experiment.file.seeds.len(), "seed"),
+                experiment.events_expected(),
+            )?;
+            Ok(())
+        }
+    }
+}
+
+fn list(out: &mut dyn Write) -> Result<(), LabError> {
+    let mut table = Table::new(&["<NAME", "POINTS", "CLAIMS", "<PAPER", "<TITLE"]);
+    for (name, text) in EXPERIMENTS {
+        let Experiment { file, points, .. } = parse(Source { name, text }, None, None)?;
+        table.row(vec![
+            (*name).to_owned(),
+            points.len().to_string(),
+            file.claims.len().to_string(),
+            file.paper.unwrap_or_default(),
+            file.title,
+        ]);
+    }
+    write!(out, "{table}")?;
+    Ok(())
+}
+
+fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let profile = args.profile.as_deref();
+    let mut experiments = Vec::new();
+    match &args.name {
+        None => {
+            for (name, text) in EXPERIMENTS {
+                experiments.push(parse(Source { name, text }, args.seed, profile)?);
+            }
+        }
+        Some(name) => {
+            let built_in = EXPERIMENTS.iter().find(|experiment| experiment.0 == name);
+            let text = match built_in {
+                Some((_, text)) => (*text).to_owned(),
+                None if name.ends_with(".toml") => read(Path::new(name))?,
+                None => return Err(LabError::Unknown { name: name.clone() }),
+            };
+            experiments.push(parse(Source { name, text: &text }, args.seed, profile)?);
+        }
+    }
+    let runs = experiments.iter().map(|it| it.points.len() * it.file.seeds.len()).sum::<usize>();
+    // On standard error, and only where that is a terminal.
+    let bar = ProgressBar::new(runs as u64).with_finish(ProgressFinish::AndClear);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    let bar = bar.with_style(style.expect("a constant template that is valid"));
+    let mut outcomes = Vec::new();
+    for experiment in &experiments {
+        bar.set_message(experiment.name.clone());
+        outcomes.push(run_one(experiment, &bar)?);
+    }
+    bar.finish_and_clear();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &outcomes).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for (number, outcome) in outcomes.iter().enumerate() {
+            let gap = if number > 0 { "\n" } else { "" };
+            write!(out, "{gap}{outcome}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs each point with each seed.
+fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
+    let mut events_left = LAB_EVENTS_MAX;
+    let mut points = Vec::new();
+    let wanted = output::figures(&experiment.file);
+    for (at, scenario) in &experiment.points {
+        let mut values = vec![Vec::new(); wanted.len()];
+        for seed in &experiment.file.seeds {
+            let scenario = Scenario { seed: *seed, ..scenario.clone() };
+            let report = run_within(&scenario, events_left).map_err(|source| LabError::Run {
+                experiment: experiment.name.clone(),
+                point: name_of(at),
+                seed: *seed,
+                source: Box::new(source),
+            })?;
+            events_left = events_left.saturating_sub(report.events);
+            for (values, figure) in values.iter_mut().zip(&wanted) {
+                values.push(figure.of(&report));
+            }
+            bar.inc(1);
+        }
+        let values = values.iter().map(|values| Measured::of(values));
+        let figures = wanted.iter().map(|figure| figure.as_str()).zip(values).collect();
+        points.push(Point { at: at.clone(), figures });
+    }
+    Ok(Outcome::new(experiment, points, LAB_EVENTS_MAX - events_left))
+}
+
+/// An experiment with the profile of `profile`, or else the one that it names.
+fn parse(
+    source: Source<'_>,
+    seed: Option<u64>,
+    profile: Option<&Path>,
+) -> Result<Experiment, LabError> {
+    Experiment::parse(source, seed, |named| {
+        if let Some(path) = profile {
+            let name = path.display().to_string();
+            return Machine::parse(Source { name: &name, text: &read(path)? }).map(Some);
+        }
+        let found = PROFILES.iter().find(|(name, _)| *name == named);
+        found.map(|(name, text)| Machine::parse(Source { name, text })).transpose()
+    })
+}
+
+fn read(path: &Path) -> Result<String, LabError> {
+    let failed = |source| LabError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(LabError::TooLarge { path: path.to_owned() });
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! What came of an experiment, for people and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::experiment::{Experiment, name_of};
+use super::figures::Measured;
+use super::file::{At, ExperimentFile, Figure, Use};
+use super::verdict::{Judged, Verdict, judge};
+use crate::stats::Table;
+
+/// What came of an experiment. The same for the same experiment and seeds, to the byte.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    name: String,
+    title: String,
+    paper: Option<String>,
+    machine: String,
+    /// Costs of the machine that were fitted, with what to.
+    fitted: BTreeMap<String, String>,
+    seeds: Vec<u64>,
+    pub(super) events: u64,
+    points: Vec<Point>,
+    pub(super) claims: Vec<Judged>,
+}
+
+/// A point of the sweeps.
+#[derive(Debug, Serialize)]
+pub struct Point {
+    /// Where.
+    pub at: At,
+    /// By [`Figure::as_str`].
+    pub figures: BTreeMap<&'static str, Measured>,
+}
+
+/// What the plot and the claims need.
+pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
+    let mut all: Vec<_> =
+        file.plot.y.iter().copied().chain(file.claims.iter().map(|claim| claim.y)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+impl Outcome {
+    /// Judges the claims by what came out at each point.
+    pub fn new(experiment: &Experiment, points: Vec<Point>, events: u64) -> Self {
+        let file = &experiment.file;
+        let swept = file.sweeps.iter().find(|sweep| sweep.name == file.plot.x);
+        let x = swept.map_or(&[][..], |sweep| &sweep.points);
+        let value = |figure: Figure, at: &At| {
+            let point = points.iter().find(|point| point.at == *at);
+            let measured = point.and_then(|point| point.figures.get(figure.as_str()));
+            measured.map_or(f64::NAN, |it| it.mean)
+        };
+        let claims = file.claims.iter();
+        let claims =
+            claims.map(|claim| judge(claim, (&file.plot.x, x), |at| value(claim.y, at))).collect();
+        Self {
+            name: experiment.name.clone(),
+            title: file.title.clone(),
+            paper: file.paper.clone(),
+            machine: experiment.machine.title.clone(),
+            fitted: experiment.machine.fitted.iter().cloned().collect(),
+            seeds: file.seeds.clone(),
+            events,
+            points,
+            claims,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, title, machine, seeds, events, .. } = self;
+        writeln!(f, "{name}: {title}")?;
+        if let Some(paper) = &self.paper {
+            writeln!(f, "{paper}")?;
+        }
+        let seeds: Vec<_> = seeds.iter().map(ToString::to_string).collect();
+        writeln!(f, "machine: {machine}; seeds {}; {events} events\n", seeds.join(", "))?;
+        let mut table = Table::new(&["<POINT", "<FIGURE", "MEAN", "MIN", "MAX"]);
+        for point in &self.points {
+            for (number, (figure, it)) in point.figures.iter().enumerate() {
+                table.row(vec![
+                    if number == 0 { name_of(&point.at) } else { String::new() },
+                    (*figure).to_owned(),
+                    format!("{:.1}", it.mean),
+                    format!("{:.1}", it.min),
+                    format!("{:.1}", it.max),
+                ]);
+            }
+        }
+        writeln!(f, "{table}")?;
+        let mut table = Table::new(&["<PAPER", "<SAYS", "<USED TO", "<THERE", "<HERE", "<VERDICT"]);
+        for claim in &self.claims {
+            table.row(vec![
+                claim.figure.clone(),
+                claim.says.clone(),
+                if claim.used == Use::Fit { "fit" } else { "predict" }.to_owned(),
+                claim.paper.clone(),
+                claim.ours.clone(),
+                claim.verdict.as_str().to_owned(),
+            ]);
+        }
+        if !self.claims.is_empty() {
+            write!(f, "{table}")?;
+        }
+        for claim in &self.claims {
+            if let Some(reason) = &claim.reason {
+                let verdict = match claim.verdict {
+                    Verdict::DirectionOnly => "only the direction",
+                    _ => "not",
+                };
+                writeln!(f, "{}, {}: {verdict}, since {reason}", claim.figure, claim.says)?;
+            }
+        }
+        for (cost, to) in &self.fitted {
+            writeln!(f, "fitted: {cost}, to {to}")?;
+        }
+        Ok(())
+    }
+}

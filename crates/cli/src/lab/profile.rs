@@ -1,0 +1,98 @@
+//! A machine's costs as TOML: each number with its unit and with where it is from.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use toml::Spanned;
+use weir_lab::profile::Profile;
+
+use super::error::{LabError, Source};
+use super::units::{ByteCost, Permille, Time};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    costs: Spanned<BTreeMap<Spanned<String>, Spanned<Cost>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cost {
+    value: Spanned<String>,
+    source: Option<String>,
+    fitted: Option<String>,
+    assumed: Option<String>,
+}
+
+/// A machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// What it is.
+    pub title: String,
+    /// What things cost on it.
+    pub profile: Profile,
+    /// The numbers that were fitted, with what to.
+    pub fitted: Vec<(String, String)>,
+}
+
+/// Reads a number with its unit.
+type Read = fn(&str) -> Result<u64, String>;
+
+/// The key of a field of [`Profile::fields`], which has its unit at the end, and how its number is read.
+fn key(field: &'static str) -> (&'static str, Read) {
+    fn read<T: FromStr<Err: ToString>>(text: &str, value: fn(T) -> u64) -> Result<u64, String> {
+        text.parse().map(value).map_err(|error: T::Err| error.to_string())
+    }
+    let bytes: Read = |text| read(text, |it: ByteCost| it.0);
+    match field {
+        "copy_ps_per_byte" => ("copy_per_byte", bytes),
+        "receive_ps_per_byte" => ("receive_per_byte", bytes),
+        "send_ps_per_byte" => ("send_per_byte", bytes),
+        "smt_permille" => ("smt", |text| read(text, |it: Permille| it.0)),
+        _ => (field.strip_suffix("_ns").unwrap_or(field), |text| read(text, |it: Time| it.0)),
+    }
+}
+
+impl Machine {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// The first problem, with its place.
+    pub fn parse(source: Source<'_>) -> Result<Self, LabError> {
+        let file: File = toml::from_str(source.text).map_err(|error| source.toml(&error))?;
+        let costs = file.costs.get_ref();
+        let known: Vec<_> =
+            Profile::example().fields().iter().map(|field| key(field.0).0).collect();
+        for name in costs.keys() {
+            if !known.contains(&name.get_ref().as_str()) {
+                let message = format!(
+                    "unknown cost `{}`, expected one of {}",
+                    name.get_ref(),
+                    known.join(", ")
+                );
+                return Err(source.invalid(&message, Some(name.span())));
+            }
+        }
+        let mut fitted = Vec::new();
+        let profile = Profile::from_fields(|field| {
+            let (name, read) = key(field);
+            let found = costs.iter().find(|(key, _)| key.get_ref() == name);
+            let (_, cost) = found.ok_or_else(|| {
+                source.invalid(&format!("`{name}` is missing"), Some(file.costs.span()))
+            })?;
+            let Cost { value, source: from, fitted: to, assumed } = cost.get_ref();
+            if [from, to, assumed].into_iter().flatten().count() != 1 {
+                let message =
+                    "expected one of `source`, `fitted` and `assumed`: where the number is from";
+                return Err(source.invalid(message, Some(cost.span())));
+            }
+            if let Some(to) = to {
+                fitted.push((name.to_owned(), to.clone()));
+            }
+            read(value.get_ref()).map_err(|error| source.invalid(&error, Some(value.span())))
+        })?;
+        Ok(Self { title: file.title, profile, fitted })
+    }
+}

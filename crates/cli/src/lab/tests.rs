@@ -1,0 +1,193 @@
+use miette::{GraphicalReportHandler, GraphicalTheme};
+
+use super::*;
+
+const SMALL: &str = r#"title = "A stream to guests"
+profile = "dong-2011"
+seeds = [7]
+warm_up = "1ms"
+run = "5ms"
+
+[topology]
+sockets = 1
+llcs_per_socket = 1
+cores_per_llc = 4
+threads_per_core = 1
+
+[[worker]]
+cpus = [0]
+
+[guests]
+count = 1
+cpus = [1, 2, 3]
+moderation = "auto"
+latency_budget = "250us"
+
+[uplink]
+rate = "1Gbit"
+delay = "20us"
+hold = "0ns"
+
+[[load]]
+name = "packets"
+from = "uplink"
+to = "guests"
+traffic = { datagrams = { bytes = 500, arrivals = { poisson = "20kpps" } } }
+
+[[sweep]]
+name = "guests"
+points = ["1", "3"]
+sweep = { "guests.count" = [1, 3] }
+
+[plot]
+x = "guests"
+y = ["cpu_percent"]
+"#;
+
+fn experiment(text: &str) -> Result<Experiment, LabError> {
+    parse(Source { name: "mine.toml", text }, None, None)
+}
+
+fn shown(error: LabError) -> String {
+    let mut text = String::new();
+    let handler = GraphicalReportHandler::new_themed(GraphicalTheme::none()).with_width(100);
+    handler.render_report(&mut text, &error).unwrap();
+    text
+}
+
+/// What is said of [`SMALL`] with `from` replaced.
+fn problem(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    shown(experiment(&SMALL.replace(from, to)).unwrap_err())
+}
+
+#[test]
+fn a_sweep_makes_a_point_of_each_value() {
+    let experiment = experiment(SMALL).unwrap();
+    let guests: Vec<_> = experiment.points.iter().map(|(_, it)| it.guests.len()).collect();
+    assert_eq!(guests, [1, 3]);
+    assert_eq!(experiment.points[1].1.loads.len(), 3);
+    assert_eq!(experiment.points[1].1.seed, 7);
+    assert_eq!(experiment.points[1].1.guests[2].cpus, [3]);
+}
+
+#[test]
+fn problems_show_the_line_and_what_was_expected() {
+    let problems = [
+        problem("count = 1", "number = 1"),
+        problem("\"250us\"", "\"250\""),
+        problem("hold = \"0ns\"\n", ""),
+        problem("\"auto\"", "\"automatic\""),
+        problem("\"20kpps\"", "\"0pps\""),
+        problem("profile = \"dong-2011\"", "profile = \"dong\""),
+        problem("\"guests.count\"", "\"guest.count\""),
+        problem("\"guests.count\"", "\"guests.number\""),
+        problem("= [1, 3] }", "= [1] }"),
+        problem("= [1, 3] }", "= [1, 0] }"),
+        problem("x = \"guests\"", "x = \"host\""),
+        problem("cpus = [0]", "cpus = [9]"),
+        problem("to = \"guests\"", "to = \"guests\"\nflows = 5000"),
+        problem("points = [\"1\", \"3\"]", "points = [\"1\", \"1\"]"),
+    ];
+    insta::assert_snapshot!(problems.join("\n"));
+}
+
+#[test]
+fn claims_are_about_points_that_there_are() {
+    let claim = |is: &str| {
+        let claim = format!(
+            "{SMALL}\n[[claim]]\nfigure = \"Fig. 1\"\nsource = \"page 1\"\nsays = \"so\"\n\
+             used = \"predict\"\ny = \"cpu_percent\"\nis = {is}\n"
+        );
+        shown(experiment(&claim).unwrap_err())
+    };
+    let problems = [
+        claim("{ value = { at = { guests = \"2\" }, value = 1.0 } }"),
+        claim("{ change = { from = { guests = \"1\" }, to = { guests = \"3\" } } }"),
+        claim("{ least = { at = {}, points = [\"1\", \"3\"] } }"),
+    ];
+    insta::assert_snapshot!(problems.join("\n"));
+}
+
+#[test]
+fn what_cannot_finish_within_bounds_is_refused_before_it_starts() {
+    let problems = [
+        problem("\"5ms\"", "\"3600s\""),
+        problem("seeds = [7]", &format!("seeds = {:?}", (0..501).collect::<Vec<_>>())),
+        problem("\"5ms\"", "\"3601s\""),
+    ];
+    insta::assert_snapshot!(problems.join("\n"));
+}
+
+#[test]
+fn a_cost_says_where_it_is_from() {
+    let (name, text) = PROFILES[0];
+    let slice = text.lines().find(|line| line.starts_with("slice")).unwrap();
+    let problem = |line: &str| {
+        let text = text.replace(slice, line);
+        shown(Machine::parse(Source { name, text: &text }).unwrap_err())
+    };
+    let problems = [
+        problem("slice = { value = \"30ms\" }"),
+        problem("slice = { value = \"30ms\", source = \"a\", fitted = \"b\" }"),
+        problem("slice = { value = \"30\", source = \"a\" }"),
+        problem("slices = { value = \"30ms\", source = \"a\" }"),
+        problem(""),
+    ];
+    insta::assert_snapshot!(problems.join("\n"));
+}
+
+fn output(name: &str, seed: u64) -> String {
+    let name = Some(name.to_owned());
+    let args = LabRunArgs { name, all: false, seed: Some(seed), json: true, profile: None };
+    let mut out = Vec::new();
+    run(&LabCommand::Run(args), &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_seed_gives_the_same_bytes_again_and_another_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, SMALL).unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(output(path, 1), output(path, 1));
+    let events = |seed| {
+        let value: serde_json::Value = serde_json::from_str(&output(path, seed)).unwrap();
+        value[0]["events"].as_u64().unwrap()
+    };
+    assert_ne!(events(1), events(2));
+}
+
+/// Every experiment with its verdicts; whoever changes a policy or a profile sees here what it changes.
+#[test]
+fn every_experiment_ends_within_its_estimate_and_every_claim_has_a_verdict() {
+    let mut verdicts = String::new();
+    for (name, text) in EXPERIMENTS {
+        let experiment = parse(Source { name, text }, Some(1), None).unwrap();
+        let outcome = run_one(&experiment, &ProgressBar::hidden()).unwrap();
+        let expected = experiment.events_expected();
+        assert!(outcome.events <= expected, "{name}: {} events, not {expected}", outcome.events);
+        assert!(expected < 100_000_000, "{name}: {expected} events");
+        for claim in &outcome.claims {
+            let reproduced = claim.verdict == verdict::Verdict::Reproduced;
+            assert_ne!(claim.reason.as_deref(), Some("not known"), "{name}: {}", claim.says);
+            assert_eq!(claim.reason.is_none(), reproduced, "{name}: {}", claim.says);
+            verdicts += &format!("{}: {}: {}\n", claim.figure, claim.says, claim.verdict.as_str());
+        }
+    }
+    insta::assert_snapshot!(verdicts);
+}
+
+#[test]
+fn an_unknown_experiment_is_named() {
+    let args = LabRunArgs {
+        name: Some("fig99".into()),
+        all: false,
+        seed: None,
+        json: false,
+        profile: None,
+    };
+    let error = run(&LabCommand::Run(args), &mut Vec::new()).unwrap_err();
+    assert_eq!(error.to_string(), "there is no experiment called `fig99`");
+}

@@ -1,0 +1,86 @@
+//! Quantities with units, as scenarios and profiles write them.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Text that is no quantity of the kind that is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is not {expected}")]
+pub struct NotAQuantity {
+    text: String,
+    expected: &'static str,
+}
+
+/// A whole number before one of the units, in the smallest of them.
+fn quantity(
+    text: &str,
+    units: &[(&str, u64)],
+    expected: &'static str,
+) -> Result<u64, NotAQuantity> {
+    let error = || NotAQuantity { text: text.to_owned(), expected };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) =
+        units.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(error)?;
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor)).ok_or_else(error)
+}
+
+macro_rules! quantities {
+    ($($(#[$doc:meta])* $name:ident, $expected:literal, $units:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $name(pub u64);
+
+        impl FromStr for $name {
+            type Err = NotAQuantity;
+            fn from_str(text: &str) -> Result<Self, NotAQuantity> {
+                quantity(text, $units, $expected).map(Self)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NotAQuantity;
+            fn try_from(text: String) -> Result<Self, NotAQuantity> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+quantities! {
+    /// A time (ns).
+    Time, "a time such as \"250us\" (ns, us, ms, s)",
+        &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    /// A link's rate (bits a second).
+    BitRate, "a rate such as \"10Gbit\" (bit, Kbit, Mbit, Gbit a second)",
+        &[("bit", 1), ("Kbit", 1_000), ("Mbit", 1_000_000), ("Gbit", 1_000_000_000)];
+    /// A rate of packets (packets a second).
+    PacketRate, "a rate such as \"80kpps\" (pps, kpps, Mpps)",
+        &[("pps", 1), ("kpps", 1_000), ("Mpps", 1_000_000)];
+    /// A cost of bytes (ps a byte).
+    ByteCost, "a cost such as \"50ps/B\" (ps/B, ns/B)", &[("ps/B", 1), ("ns/B", 1_000)];
+    /// A share, of 1000.
+    Permille, "a share such as \"600permille\"", &[("permille", 1)];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_have_units() {
+        assert_eq!("250us".parse(), Ok(Time(250_000)));
+        assert_eq!("1 Gbit".parse(), Ok(BitRate(1_000_000_000)));
+        assert_eq!("80kpps".parse(), Ok(PacketRate(80_000)));
+        assert_eq!("3ns/B".parse(), Ok(ByteCost(3_000)));
+        for text in
+            ["250", "us", "", "-1us", "1.5us", "99999999999999999999ns", "9999999999s9", "1m"]
+        {
+            assert!(text.parse::<Time>().is_err(), "{text}");
+        }
+        assert!(format!("{}s", u64::MAX).parse::<Time>().is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! Whether what came out is what a paper says.
+
+use serde::Serialize;
+
+use super::file::{At, ClaimFile, Sign, Statement, Use};
+
+/// A size is reproduced within this share of the paper's.
+const TOLERANCE: f64 = 0.15;
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Direction, order of the alternatives, and size within 15 %, as far as the paper gives them.
+    Reproduced,
+    /// The direction, or the best alternative, and no more.
+    DirectionOnly,
+    /// Neither.
+    Not,
+}
+
+impl Verdict {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::DirectionOnly => "direction only",
+            Self::Not => "not",
+        }
+    }
+}
+
+/// A claim with what came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Judged {
+    /// Which figure or table.
+    pub figure: String,
+    /// Where in the paper.
+    pub source: String,
+    /// What it says.
+    pub says: String,
+    /// Whether the profile was fitted to it.
+    pub used: Use,
+    /// The paper's number or order.
+    pub paper: String,
+    /// Ours.
+    pub ours: String,
+    /// Which of them agree.
+    pub verdict: Verdict,
+    /// Why it is not reproduced, if it is not.
+    pub reason: Option<String>,
+}
+
+/// Judges a claim. `y` gives its figure at a point, and `x` the name and points of the plot's x.
+pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) -> Judged {
+    let (paper, ours, verdict) = match &claim.is {
+        Statement::Value { at, value } => {
+            (format!("{value:.1}"), format!("{:.1}", y(at)), size(*value, y(at)))
+        }
+        Statement::Ratio { from, to, value } => {
+            let ratio = y(to) / y(from);
+            (format!("x {value:.2}"), format!("x {ratio:.2}"), size(*value, ratio))
+        }
+        Statement::Change { from, to, by, percent, sign, percent_max } => {
+            let (from, to) = (y(from), y(to));
+            let change = to - from;
+            let relative = 100.0 * change / from;
+            if let Some(by) = by {
+                (format!("{by:+.1}"), format!("{change:+.1}"), size(*by, change))
+            } else if let Some(percent) = percent {
+                (format!("{percent:+.1} %"), format!("{relative:+.1} %"), size(*percent, relative))
+            } else {
+                let up = *sign == Some(Sign::Up);
+                let paper = if up { "up" } else { "down" };
+                (paper.into(), format!("{relative:+.1} %"), direction(up, relative, *percent_max))
+            }
+        }
+        Statement::Least { at, points } => {
+            let mut order: Vec<(&String, f64)> =
+                x.1.iter()
+                    .map(|point| {
+                        let mut at = at.clone();
+                        at.insert(x.0.to_owned(), point.clone());
+                        (point, y(&at))
+                    })
+                    .collect();
+            order.sort_by(|a, b| a.1.total_cmp(&b.1));
+            let ours: Vec<String> =
+                order.iter().take(points.len()).map(|(point, _)| (*point).clone()).collect();
+            let verdict = if ours == *points {
+                Verdict::Reproduced
+            } else if ours.first() == points.first() {
+                Verdict::DirectionOnly
+            } else {
+                Verdict::Not
+            };
+            (points.join(" < "), ours.join(" < "), verdict)
+        }
+    };
+    let reason = (verdict != Verdict::Reproduced)
+        .then(|| claim.reason.clone().unwrap_or_else(|| "not known".into()));
+    Judged {
+        figure: claim.figure.clone(),
+        source: claim.source.clone(),
+        says: claim.says.clone(),
+        used: claim.used,
+        paper,
+        ours,
+        verdict,
+        reason,
+    }
+}
+
+/// Of a change of which the paper gives no number, though it may say that it is small.
+fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
+    if percent.is_nan() || percent == 0.0 || (percent > 0.0) != up {
+        Verdict::Not
+    } else if percent_max.is_some_and(|max| percent.abs() > max) {
+        Verdict::DirectionOnly
+    } else {
+        Verdict::Reproduced
+    }
+}
+
+/// Of numbers that the paper gives.
+fn size(paper: f64, ours: f64) -> Verdict {
+    if (ours - paper).abs() <= TOLERANCE * paper.abs() {
+        Verdict::Reproduced
+    } else if ours * paper > 0.0 {
+        Verdict::DirectionOnly
+    } else {
+        Verdict::Not
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_reproduced_within_15_percent_and_its_sign_is_a_direction() {
+        assert_eq!(size(-71.0, -80.0), Verdict::Reproduced);
+        assert_eq!(size(-71.0, -60.0), Verdict::DirectionOnly);
+        assert_eq!(size(-71.0, 1.0), Verdict::Not);
+        assert_eq!(size(3.0, 0.0), Verdict::Not);
+    }
+
+    #[test]
+    fn a_change_without_a_number_has_a_direction_and_may_have_to_be_small() {
+        assert_eq!(direction(false, -40.0, None), Verdict::Reproduced);
+        assert_eq!(direction(false, -40.0, Some(15.0)), Verdict::DirectionOnly);
+        assert_eq!(direction(true, -40.0, None), Verdict::Not);
+        assert_eq!(direction(false, 0.0, None), Verdict::Not);
+        assert_eq!(direction(false, f64::NAN, None), Verdict::Not);
+    }
+}
