@@ -122,6 +122,8 @@ pub enum LabCommand {
     List,
     /// Run experiments; for one seed the output is the same on every machine
     Run(LabRunArgs),
+    /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
+    Calibrate,
     /// Check an experiment of your own and say what it would run
     Check {
         /// The experiment

@@ -14,6 +14,7 @@ use crate::config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
 use crate::control::{ClientError, ControlClient, Request, VifStatus};
+use crate::lab::LabError;
 use crate::run::RunError;
 use crate::stats::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
@@ -76,7 +77,14 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
         Some(RunError::Config(error)) => Some(error),
         _ => report.downcast_ref::<CommandError>(),
     };
+    let lab = report.downcast_ref::<LabError>();
+    if let Some(LabError::Output(error)) = lab
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        return ExitCode::SUCCESS;
+    }
     let code = match command {
+        _ if matches!(lab, Some(LabError::Invalid(_))) => EXIT_CONFIG,
         // Whoever read the output wants no more of it, as in `weir stats | head`.
         Some(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;

@@ -9,6 +9,8 @@ use thiserror::Error;
 use weir_lab::host;
 use weir_limits as limits;
 
+use crate::rig::RigError;
+
 /// Why the lab has no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum LabError {
@@ -62,9 +64,22 @@ pub enum LabError {
         /// What happened.
         source: Box<host::Error>,
     },
+    /// This machine cannot be measured.
+    #[error("cannot measure this machine")]
+    Calibrate(#[source] io::Error),
+    /// A switch to be measured cannot be had.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Rig(Box<RigError>),
     /// The output cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
+}
+
+impl From<RigError> for LabError {
+    fn from(error: RigError) -> Self {
+        Self::Rig(Box::new(error))
+    }
 }
 
 /// One thing that is wrong with a text, and where.

@@ -8,11 +8,12 @@
 //! | `figures.rs` | what is read off a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `output.rs` | the table, and JSON |
+//! | `calibrate/` | this machine's costs, as a profile |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -25,6 +26,7 @@ use crate::args::{LabCommand, LabRunArgs};
 use crate::config::error::count;
 use crate::stats::Table;
 
+mod calibrate;
 mod error;
 mod experiment;
 mod figures;
@@ -48,6 +50,7 @@ use profile::Machine;
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::List => list(out),
+        LabCommand::Calibrate => calibrate::run(out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Check { file, profile } => {
             let text = read(file)?;
@@ -112,7 +115,7 @@ fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabErro
     }
     bar.finish_and_clear();
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &outcomes).map_err(std::io::Error::from)?;
+        serde_json::to_writer_pretty(&mut *out, &outcomes).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         for (number, outcome) in outcomes.iter().enumerate() {

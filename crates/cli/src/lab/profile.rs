@@ -38,10 +38,10 @@ pub struct Machine {
 }
 
 /// Reads a number with its unit.
-type Read = fn(&str) -> Result<u64, String>;
+pub type Read = fn(&str) -> Result<u64, String>;
 
 /// The key of a field of [`Profile::fields`], which has its unit at the end, and how its number is read.
-fn key(field: &'static str) -> (&'static str, Read) {
+pub fn key(field: &'static str) -> (&'static str, Read) {
     fn read<T: FromStr<Err: ToString>>(text: &str, value: fn(T) -> u64) -> Result<u64, String> {
         text.parse().map(value).map_err(|error: T::Err| error.to_string())
     }
@@ -53,6 +53,16 @@ fn key(field: &'static str) -> (&'static str, Read) {
         "smt_permille" => ("smt", |text| read(text, |it: Permille| it.0)),
         _ => (field.strip_suffix("_ns").unwrap_or(field), |text| read(text, |it: Time| it.0)),
     }
+}
+
+/// A number of a field of [`Profile::fields`] with its unit, as [`key`] reads it.
+pub fn written(field: &str, value: u64) -> String {
+    let unit = match field {
+        _ if field.ends_with("_ps_per_byte") => "ps/B",
+        _ if field.ends_with("_permille") => "permille",
+        _ => "ns",
+    };
+    format!("{value}{unit}")
 }
 
 impl Machine {

@@ -1,7 +1,8 @@
 //! What must hold of every run.
 
 use weir_lab::cpus::Class;
-use weir_lab::host::{Error, run};
+use weir_lab::estimate;
+use weir_lab::host::{Error, run, run_within};
 use weir_lab::random::{Distribution, Random};
 use weir_lab::scenario::{
     GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, ScenarioError, Worker,
@@ -134,4 +135,14 @@ fn what_makes_no_sense_is_refused_with_its_place() {
     let never: Vec<Load> = vec![load(A, B, LoadKind::Stream { segment_bytes: 5, window: 1 })];
     let error = refused(&|it| it.loads.clone_from(&never)).to_string();
     assert!(error.contains("`segment_bytes` is 5"), "{error}");
+}
+
+#[test]
+fn a_run_ends_where_it_has_had_its_events() {
+    let scenario = host(Kind::Auto, vec![datagrams(A, B, every(10_000))]);
+    let events = report(&scenario).events;
+    let within = |events_max| run_within(&scenario, events_max).map(|report| report.events);
+    assert_eq!(within(events), Ok(events));
+    assert_eq!(within(events - 1), Err(Error::TooLong { events: events - 1 }));
+    assert!(events < estimate::events(&scenario));
 }

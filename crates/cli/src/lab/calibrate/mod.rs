@@ -1,0 +1,117 @@
+//! `weir lab calibrate`: what things cost on this machine, as a profile.
+//!
+//! | file | what |
+//! |---|---|
+//! | `machine.rs` | what needs no switch: calls, wake-ups, timers, copies, caches |
+//! | `stages.rs` | a packet's way through weir, by the marks of `weir_engine::stages` |
+//!
+//! Each cost is measured in rounds. Its number is the median of the rounds, and what stands beside it says
+//! how far they lie apart. What cannot be measured without a real guest stays as it is in
+//! [`Profile::example`], and says so.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::thread;
+
+use weir_lab::profile::Profile;
+
+use super::LabError;
+use super::profile::{key, written};
+
+mod machine;
+mod stages;
+
+/// Rounds of each measurement.
+const ROUNDS: usize = 9;
+
+/// A cost that was measured.
+#[derive(Clone, Debug, PartialEq)]
+struct Cost {
+    /// The field of [`Profile::fields`].
+    field: &'static str,
+    /// How it was measured.
+    how: String,
+    /// One for each round, in the field's unit; at least one.
+    rounds: Vec<f64>,
+}
+
+impl Cost {
+    fn new(field: &'static str, how: impl Into<String>, rounds: Vec<f64>) -> Self {
+        Self { field, how: how.into(), rounds }
+    }
+}
+
+/// Measures, and prints the profile.
+///
+/// # Errors
+/// A switch or a thread cannot be had; the output cannot be written.
+pub(super) fn run(out: &mut dyn Write) -> Result<(), LabError> {
+    let mut costs = machine::measure(ROUNDS).map_err(LabError::Calibrate)?;
+    costs.extend(stages::measure(ROUNDS)?);
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
+    write!(out, "{}", profile(&format!("this machine, {cpus} CPUs{build}"), &costs))?;
+    Ok(())
+}
+
+/// A profile's TOML.
+fn profile(title: &str, costs: &[Cost]) -> String {
+    let mut text = format!("title = \"{title}\"\n\n[costs]\n");
+    for (field, example) in Profile::example().fields() {
+        let (value, from) = match costs.iter().find(|cost| cost.field == field) {
+            Some(Cost { how, rounds, .. }) => {
+                let mut rounds = rounds.clone();
+                rounds.sort_by(f64::total_cmp);
+                let [least, median, most] = [0, rounds.len() / 2, rounds.len().saturating_sub(1)]
+                    .map(|at| rounds.get(at).copied().unwrap_or(0.0));
+                let count = rounds.len();
+                let spread = format!("{count} rounds, {least:.1} to {most:.1}");
+                // What takes less than the unit still takes time.
+                ((median.round() as u64).max(1), format!("source = \"measured: {how}; {spread}\""))
+            }
+            None => (example, "assumed = \"not measured; as in weir's example\"".to_owned()),
+        };
+        let value = written(field, value);
+        let _ = writeln!(text, "{} = {{ value = \"{value}\", {from} }}", key(field).0);
+    }
+    text
+}
+
+/// `rounds` of a measurement.
+fn in_rounds(rounds: usize, mut measure: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
+    (0..rounds).map(|_| measure()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::Source;
+    use super::super::profile::Machine;
+    use super::*;
+
+    fn machine(text: &str) -> Profile {
+        Machine::parse(Source { name: "calibrated", text }).unwrap().profile
+    }
+
+    #[test]
+    fn a_cost_is_the_median_of_its_rounds_and_the_rest_is_said_to_be_assumed() {
+        let costs = [
+            Cost::new("call_ns", "a write", vec![900.0, 1_500.4, 1_200.0]),
+            Cost::new("copy_ps_per_byte", "a copy", vec![0.2]),
+        ];
+        let text = profile("this one", &costs);
+        let call = text.lines().find(|line| line.starts_with("call ")).unwrap();
+        let source = "measured: a write; 3 rounds, 900.0 to 1500.4";
+        assert_eq!(call, format!("call = {{ value = \"1200ns\", source = \"{source}\" }}"));
+        let expected = Profile { call_ns: 1_200, copy_ps_per_byte: 1, ..Profile::example() };
+        assert_eq!(machine(&text), expected);
+    }
+
+    #[test]
+    fn a_machine_can_be_measured_and_the_lab_reads_what_comes_of_it() {
+        let costs = machine::measure(1).unwrap();
+        assert!(costs.iter().all(|cost| cost.rounds.iter().all(|it| *it >= 0.0)), "{costs:?}");
+        let text = profile("this one", &costs);
+        assert_eq!(text.matches("measured: ").count(), costs.len());
+        machine(&text);
+    }
+}
