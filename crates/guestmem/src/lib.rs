@@ -15,6 +15,7 @@
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
 //! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
+//! | `shared.rs` | [`SharedPages`]: pages that a device file maps, such as a Xen guest's rings |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
 
 mod fault;
@@ -23,6 +24,7 @@ mod io;
 mod mapping;
 mod pages;
 mod regions;
+mod shared;
 mod slice;
 pub mod ticks;
 #[cfg_attr(loom, path = "window_loom.rs")]
@@ -34,6 +36,7 @@ pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
 pub use pages::HostPages;
 pub use regions::{GuestMemory, MemoryError};
+pub use shared::SharedPages;
 pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};

@@ -129,7 +129,13 @@ impl<'m> Slice<'m> {
         len
     }
 
-    /// For system calls that take addresses: where the bytes begin.
+    /// For system calls that take an address: where the bytes begin.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
+    /// The same as a pointer.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

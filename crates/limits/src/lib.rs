@@ -293,12 +293,26 @@ pub const LAB_CLIENTS_MAX: u32 = 1 << 16;
 /// Widest TCP window (segments) and longest queue before a link (frames) in the lab.
 pub const LAB_QUEUE_MAX: u32 = 1 << 20;
 
+/// Longest xenstore payload (bytes; Xen `XENSTORE_PAYLOAD_MAX`).
+pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
+/// Longest message that may be written to `/dev/xen/xenbus`, with its header (bytes): what the kernel
+/// collects it in.
+pub const XENSTORE_REQUEST_MAX: usize = 4096;
+/// How often a xenstore transaction is tried that others' writes got in the way of.
+pub const XENSTORE_TRANSACTION_TRIES_MAX: u32 = 64;
+/// A page of a Xen guest, which grants are of (bytes).
+pub const XEN_PAGE_LEN: usize = 4096;
+/// Most segments that one system call copies between grants and weir's memory.
+pub const GRANT_COPY_MAX: usize = 256;
+
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
+    assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);
+    assert!(GRANT_COPY_MAX >= BURST_MAX && XEN_PAGE_LEN <= u16::MAX as usize);
     assert!(CHAIN_LEN_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
     assert!(NETIF_TX_FRAGS_MAX < NETIF_TX_FRAGS_FATAL && XEN_PAGE_LEN.is_power_of_two());

@@ -1,0 +1,115 @@
+//! Pages that somebody else shares through a device file or a memfd.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::slice::Slice;
+
+/// Whole pages that another domain or process may write at any time: a ring of a Xen guest. Unmapped
+/// when dropped.
+///
+/// They must stay backed for as long as they are mapped. Xen sees to that for grants (a page that is
+/// mapped is not given to anybody else, even if its domain dies); a file must not be truncated.
+pub struct SharedPages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the bytes are only accessed through `Slice` and atomics, which tolerate concurrent writers.
+unsafe impl Send for SharedPages {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPages {}
+
+impl SharedPages {
+    /// Maps `len` bytes of `fd` from `offset` on, for reading and writing. Both are multiples of a page.
+    ///
+    /// # Errors
+    /// That of `mmap`; for a grant, Xen's refusal.
+    pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `at`, if they are in these pages.
+    #[inline]
+    pub fn slice(&self, at: usize, len: usize) -> Option<Slice<'_>> {
+        if at.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: `at + len` bytes are mapped for reading and writing (just checked) for as long as
+        // the borrow of self.
+        Some(unsafe { Slice::new(self.start.add(at), len) })
+    }
+
+    /// `at` is a multiple of 4 inside, or the caller's programming error.
+    #[inline]
+    fn atomic(&self, at: usize) -> &AtomicU32 {
+        let inside = at.checked_add(4).is_some_and(|end| end <= self.len);
+        assert!(inside && at.is_multiple_of(4), "ring offset {at} of {}", self.len);
+        // SAFETY: in bounds and aligned (just checked; pages begin at a multiple of their size),
+        // mapped while self lives. An atomic is the one reference that may exist to memory which
+        // others write.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// Reads a 32-bit field in the byte order of the machine, which Xen's rings have; later reads are
+    /// not moved before it.
+    #[inline]
+    pub fn load_acquire(&self, at: usize) -> u32 {
+        self.atomic(at).load(Ordering::Acquire)
+    }
+
+    /// Writes such a field; earlier writes are not moved after it.
+    #[inline]
+    pub fn store_release(&self, at: usize, value: u32) {
+        self.atomic(at).store(value, Ordering::Release);
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is the one made in `map`; every slice of it has borrowed self and is
+        // gone. It fails only for arguments that name no mapping.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn two_mappings_of_one_file_see_each_other_and_end_where_they_end() {
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        let whole = SharedPages::map(file.as_fd(), 0, 8192).unwrap();
+        let second = SharedPages::map(file.as_fd(), 4096, 4096).unwrap();
+        whole.store_release(4096 + 8, 0x0102_0304);
+        assert_eq!(second.load_acquire(8), 0x0102_0304);
+        second.slice(4094, 2).unwrap().write(&[5, 6]);
+        assert_eq!(whole.slice(8190, 2).unwrap().read_array(), Some([5, 6]));
+        assert!(second.slice(4095, 2).is_none() && second.slice(usize::MAX, 2).is_none());
+    }
+}

@@ -1,0 +1,103 @@
+//! Xen itself, by its devices.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use weir_guestmem::SharedPages;
+use weir_limits::{GRANT_COPY_MAX, XEN_PAGE_LEN};
+
+use crate::hypervisor::{
+    CopySegment, DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor, Unmap,
+};
+use crate::sys;
+
+/// The hypervisor below this domain.
+pub struct Xen {
+    grants: Arc<GrantDevice>,
+}
+
+impl Xen {
+    /// Opens `/dev/xen/gntdev`. Channels open a `/dev/xen/evtchn` each.
+    ///
+    /// # Errors
+    /// There is no such device, which means no Xen or no `xen-gntdev` module, or weir may not open it.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { grants: Arc::new(GrantDevice { file: open("/dev/xen/gntdev")? }) })
+    }
+}
+
+fn open(path: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+struct GrantDevice {
+    file: File,
+}
+
+impl Unmap for GrantDevice {
+    fn unmap(&self, index: u64) {
+        // It fails only for what is not in the table. What would be left is unmapped with the file.
+        let _ = sys::unmap_grant_ref(self.file.as_fd(), index);
+    }
+}
+
+impl Hypervisor for Xen {
+    fn map(&self, domain: DomainId, reference: GrantRef) -> io::Result<GrantMap> {
+        let device = self.grants.file.as_fd();
+        let index = sys::map_grant_ref(device, domain, reference)?;
+        // Only now does Xen look at the grant.
+        match SharedPages::map(device, index, XEN_PAGE_LEN) {
+            Ok(pages) => Ok(GrantMap::new(pages, Arc::clone(&self.grants) as _, index)),
+            Err(refused) => {
+                self.grants.unmap(index);
+                Err(refused)
+            }
+        }
+    }
+
+    fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()> {
+        segments
+            .chunks_mut(GRANT_COPY_MAX)
+            .try_for_each(|chunk| sys::grant_copy(self.grants.file.as_fd(), chunk))
+    }
+
+    fn bind(&self, domain: DomainId, remote: EventPort) -> io::Result<Box<dyn EventChannel>> {
+        let file = open("/dev/xen/evtchn")?;
+        let port = sys::bind_interdomain(file.as_fd(), domain, remote)?;
+        Ok(Box::new(XenChannel { file, port }))
+    }
+}
+
+/// A device file of its own, so that what an epoll set says is readable is this channel. Closing it
+/// unbinds the port.
+struct XenChannel {
+    file: File,
+    port: EventPort,
+}
+
+impl EventChannel for XenChannel {
+    fn notify(&self) -> io::Result<()> {
+        sys::notify(self.file.as_fd(), self.port)
+    }
+
+    fn acknowledge(&self) -> io::Result<bool> {
+        // Reading gives the ports that fired, of which there is one; writing them back unmasks them.
+        let mut fired = [0; 4];
+        match (&self.file).read(&mut fired) {
+            Ok(read) => {
+                let came = fired.get(..read).unwrap_or_default();
+                (&self.file).write_all(came)?;
+                Ok(!came.is_empty())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

@@ -1,0 +1,183 @@
+//! Grant tables over memfds.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use weir_guestmem::SharedPages;
+use weir_limits::XEN_PAGE_LEN;
+
+use crate::hypervisor::{CopyPlace, CopySegment, DomainId, Grant, GrantMap, GrantRef, Unmap};
+
+/// `GNTST_bad_domain`, `GNTST_bad_gntref` and `GNTST_permission_denied` (`xen/include/public/grant_table.h`).
+const BAD_DOMAIN: i16 = -2;
+const BAD_GRANT_REF: i16 = -3;
+const PERMISSION_DENIED: i16 = -8;
+
+/// The first references are Xen's own (`GNTTAB_NR_RESERVED_ENTRIES`).
+const RESERVED: u32 = 8;
+
+/// A domain's memory.
+pub(super) struct Pages {
+    file: OwnedFd,
+    all: SharedPages,
+}
+
+impl Pages {
+    pub(super) fn all(&self) -> &SharedPages {
+        &self.all
+    }
+}
+
+struct Entry {
+    page: u64,
+    to: DomainId,
+    read_only: bool,
+    mapped: usize,
+}
+
+struct Domain {
+    memory: Arc<Pages>,
+    table: BTreeMap<GrantRef, Entry>,
+    next: u32,
+}
+
+#[derive(Default)]
+struct Tables {
+    domains: BTreeMap<DomainId, Domain>,
+    /// By the index that the device gave: they outlive their domain.
+    mappings: BTreeMap<u64, (DomainId, GrantRef)>,
+    next: u64,
+}
+
+impl Tables {
+    fn entry(&mut self, domain: DomainId, reference: GrantRef) -> Option<&mut Entry> {
+        self.domains.get_mut(&domain)?.table.get_mut(&reference)
+    }
+
+    /// What Xen says to `by`, who wants to read, or to write.
+    fn check(&self, grant: Grant, by: DomainId, write: bool) -> Result<(&Arc<Pages>, usize), i16> {
+        let domain = self.domains.get(&grant.domain).ok_or(BAD_DOMAIN)?;
+        let entry = domain.table.get(&grant.reference).ok_or(BAD_GRANT_REF)?;
+        if entry.to != by || (write && entry.read_only) {
+            return Err(PERMISSION_DENIED);
+        }
+        let start = usize::try_from(entry.page).unwrap_or(usize::MAX).saturating_mul(XEN_PAGE_LEN);
+        Ok((&domain.memory, start.saturating_add(grant.offset.into())))
+    }
+}
+
+/// The grant tables of all domains.
+#[derive(Default)]
+pub(super) struct Grants {
+    tables: Mutex<Tables>,
+}
+
+impl Grants {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, domain: DomainId, pages: u64) -> io::Result<Arc<Pages>> {
+        let len = pages * XEN_PAGE_LEN as u64;
+        let file = memfd_create("xen-guest", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len)?;
+        let all = SharedPages::map(file.as_fd(), 0, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let memory = Arc::new(Pages { file, all });
+        let new = Domain { memory: Arc::clone(&memory), table: BTreeMap::new(), next: RESERVED };
+        self.lock().domains.insert(domain, new);
+        Ok(memory)
+    }
+
+    pub(super) fn remove(&self, domain: DomainId) {
+        self.lock().domains.remove(&domain);
+    }
+
+    pub(super) fn grant(
+        &self,
+        domain: DomainId,
+        page: u64,
+        to: DomainId,
+        read_only: bool,
+    ) -> GrantRef {
+        let mut tables = self.lock();
+        let domain = tables.domains.get_mut(&domain).expect("a guest that lives");
+        let reference = GrantRef(domain.next);
+        domain.next += 1;
+        domain.table.insert(reference, Entry { page, to, read_only, mapped: 0 });
+        reference
+    }
+
+    pub(super) fn revoke(&self, domain: DomainId, reference: GrantRef) -> bool {
+        let mut tables = self.lock();
+        let unused = tables.entry(domain, reference).is_some_and(|entry| entry.mapped == 0);
+        if let Some(domain) = tables.domains.get_mut(&domain).filter(|_| unused) {
+            domain.table.remove(&reference);
+        }
+        unused
+    }
+
+    pub(super) fn mapped(&self) -> usize {
+        self.lock().mappings.len()
+    }
+
+    pub(super) fn map(
+        self: &Arc<Self>,
+        domain: DomainId,
+        reference: GrantRef,
+        by: DomainId,
+    ) -> io::Result<GrantMap> {
+        let mut tables = self.lock();
+        // gntdev reports all of Xen's refusals so, from `mmap`.
+        let refused = |_| io::Error::from_raw_os_error(libc::EINVAL);
+        let (memory, start) =
+            tables.check(Grant { domain, reference, offset: 0 }, by, true).map_err(refused)?;
+        let pages = SharedPages::map(memory.file.as_fd(), start as u64, XEN_PAGE_LEN)?;
+        let index = tables.next;
+        tables.next += XEN_PAGE_LEN as u64;
+        tables.mappings.insert(index, (domain, reference));
+        if let Some(entry) = tables.entry(domain, reference) {
+            entry.mapped += 1;
+        }
+        Ok(GrantMap::new(pages, Arc::clone(self) as _, index))
+    }
+
+    pub(super) fn copy(&self, segments: &mut [CopySegment<'_>], by: DomainId) {
+        let tables = self.lock();
+        for segment in segments {
+            let len = usize::from(segment.len());
+            let foreign = |grant, write| {
+                let (memory, at) = tables.check(grant, by, write)?;
+                memory.all.slice(at, len).ok_or(BAD_GRANT_REF)
+            };
+            let from = match segment.from() {
+                CopyPlace::Local(slice) => Ok(slice),
+                CopyPlace::Grant(grant) => foreign(grant, false),
+            };
+            let to = match segment.to() {
+                CopyPlace::Local(slice) => Ok(slice),
+                CopyPlace::Grant(grant) => foreign(grant, true),
+            };
+            let status = match (from, to) {
+                (Ok(from), Ok(to)) => {
+                    from.first(len).copy_to(&to.first(len));
+                    0
+                }
+                (Err(status), _) | (_, Err(status)) => status,
+            };
+            segment.finish(status);
+        }
+    }
+}
+
+impl Unmap for Grants {
+    fn unmap(&self, index: u64) {
+        let mut tables = self.lock();
+        let (domain, reference) = tables.mappings.remove(&index).expect("unmapped once");
+        if let Some(entry) = tables.entry(domain, reference) {
+            entry.mapped -= 1;
+        }
+    }
+}

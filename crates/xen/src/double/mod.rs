@@ -1,0 +1,215 @@
+//! A played Xen for tests: xenstore, grant tables and event channels in this process, with the rules
+//! that Xen and xenstored enforce.
+//!
+//! [`Host`] is the machine. [`Host::guest`] is what a guest's driver sees of it, the other end of all that
+//! a back end does.
+
+mod channels;
+mod grants;
+mod store;
+
+use std::io;
+use std::sync::Arc;
+
+use weir_guestmem::SharedPages;
+
+use crate::hypervisor::{
+    CopySegment, DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor,
+};
+use crate::store::Client;
+
+use channels::Channels;
+use grants::{Grants, Pages};
+pub use store::Connection;
+use store::Server;
+
+/// The domain that the back end runs in.
+const DOM0: DomainId = DomainId(0);
+
+/// The whole machine. Clones are the same one.
+#[derive(Clone)]
+pub struct Host {
+    store: Arc<Server>,
+    grants: Arc<Grants>,
+    channels: Arc<Channels>,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Host {
+    /// A host without guests.
+    pub fn new() -> Self {
+        Self {
+            store: Server::new(),
+            grants: Arc::new(Grants::default()),
+            channels: Arc::new(Channels::default()),
+        }
+    }
+
+    /// Another connection of dom0 to xenstore.
+    pub fn client(&self) -> Client<Connection> {
+        self.store.connect(DOM0)
+    }
+
+    /// A domain with `pages` pages of memory.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn guest(&self, domain: DomainId, pages: u64) -> io::Result<Guest> {
+        Ok(Guest { domain, host: self.clone(), memory: self.grants.add(domain, pages)? })
+    }
+
+    /// Mappings of grants, of all guests.
+    pub fn mapped(&self) -> usize {
+        self.grants.mapped()
+    }
+
+    /// Event channels that are bound.
+    pub fn bound(&self) -> usize {
+        self.channels.bound()
+    }
+
+    /// What toolstacks do to attach a vif (`libxl__device_nic_add`): the directories of both ends.
+    ///
+    /// # Panics
+    /// xenstore refuses it.
+    pub fn attach(&self, domain: DomainId, handle: u32, mac: &str, bridge: &str) {
+        let DomainId(id) = domain;
+        let front = format!("/local/domain/{id}/device/vif/{handle}");
+        let back = format!("/local/domain/0/backend/vif/{id}/{handle}");
+        let own = |owner, reader| {
+            [
+                crate::store::Permission { domain: owner, read: false, write: false },
+                crate::store::Permission { domain: reader, read: true, write: false },
+            ]
+        };
+        let mut client = self.client();
+        let nodes = [
+            (&back, "frontend", front.clone()),
+            (&back, "frontend-id", id.to_string()),
+            (&back, "online", "1".into()),
+            (&back, "state", "1".into()),
+            (&back, "script", "none".into()),
+            (&back, "mac", mac.into()),
+            (&back, "bridge", bridge.into()),
+            (&back, "handle", handle.to_string()),
+            (&front, "backend", back.clone()),
+            (&front, "backend-id", "0".into()),
+            (&front, "state", "1".into()),
+            (&front, "handle", handle.to_string()),
+            (&front, "mac", mac.into()),
+        ];
+        let attached = client.transaction(|transaction| {
+            nodes.iter().try_for_each(|(directory, key, value)| {
+                transaction.write(&format!("{directory}/{key}"), value.as_bytes())
+            })
+        });
+        attached.expect("dom0 may write anywhere");
+        for (directory, keys) in [(&back, own(0, id)), (&front, own(id, 0))] {
+            for child in client.directory(directory).expect("it was just made") {
+                client.set_permissions(&format!("{directory}/{child}"), &keys).expect("as above");
+            }
+            client.set_permissions(directory, &keys).expect("as above");
+        }
+    }
+
+    /// What they do to detach one: ask, and remove both ends once the back end has closed, or if it never does.
+    ///
+    /// # Panics
+    /// xenstore refuses it.
+    pub fn ask_to_detach(&self, domain: DomainId, handle: u32) {
+        let back = format!("/local/domain/0/backend/vif/{}/{handle}", domain.0);
+        let asked = self.client().transaction(|transaction| {
+            transaction.write(&format!("{back}/online"), b"0")?;
+            transaction.write(&format!("{back}/state"), b"5")
+        });
+        asked.expect("dom0 may write anywhere");
+    }
+
+    /// See [`ask_to_detach`](Self::ask_to_detach).
+    ///
+    /// # Panics
+    /// xenstore refuses it.
+    pub fn remove(&self, domain: DomainId, handle: u32) {
+        let DomainId(id) = domain;
+        let mut client = self.client();
+        client.rm(&format!("/local/domain/{id}/device/vif/{handle}")).expect("dom0 may");
+        client.rm(&format!("/local/domain/0/backend/vif/{id}/{handle}")).expect("dom0 may");
+    }
+}
+
+impl Hypervisor for Host {
+    fn map(&self, domain: DomainId, reference: GrantRef) -> io::Result<GrantMap> {
+        self.grants.map(domain, reference, DOM0)
+    }
+
+    fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()> {
+        self.grants.copy(segments, DOM0);
+        Ok(())
+    }
+
+    fn bind(&self, domain: DomainId, remote: EventPort) -> io::Result<Box<dyn EventChannel>> {
+        Channels::bind(&self.channels, domain, remote, DOM0)
+    }
+}
+
+/// A guest: its memory, its grants, its channels and its connection to xenstore.
+pub struct Guest {
+    domain: DomainId,
+    host: Host,
+    memory: Arc<Pages>,
+}
+
+impl Guest {
+    /// Its number.
+    pub fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// Another connection to xenstore, with the guest's rights.
+    pub fn client(&self) -> Client<Connection> {
+        self.host.store.connect(self.domain)
+    }
+
+    /// All of its memory, as it sees it.
+    pub fn memory(&self) -> &SharedPages {
+        self.memory.all()
+    }
+
+    /// Shares page number `page` with `to`.
+    pub fn grant(&self, page: u64, to: DomainId, read_only: bool) -> GrantRef {
+        self.host.grants.grant(self.domain, page, to, read_only)
+    }
+
+    /// Takes a grant back; `false` while it is mapped.
+    pub fn revoke(&self, reference: GrantRef) -> bool {
+        self.host.grants.revoke(self.domain, reference)
+    }
+
+    /// Makes a port that `remote` may bind, and its own end of the channel.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn allocate(&self, remote: DomainId) -> io::Result<(EventPort, Box<dyn EventChannel>)> {
+        Channels::allocate(&self.host.channels, self.domain, remote)
+    }
+
+    /// The guest dies: its nodes, its grants and its ports are gone. Pages that are mapped stay what they
+    /// are until they are unmapped.
+    ///
+    /// # Panics
+    /// xenstore refuses it.
+    pub fn destroy(self) {
+        self.host.grants.remove(self.domain);
+        self.host.channels.remove(self.domain);
+        let home = format!("/local/domain/{}", self.domain.0);
+        self.host.client().rm(&home).expect("dom0 may remove all");
+    }
+}
+
+#[cfg(test)]
+mod tests;

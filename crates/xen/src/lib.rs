@@ -1,0 +1,30 @@
+//! What a network back end needs of Xen, from user space: xenstore, grants, event channels, and the
+//! back end's side of the hand-shake with a guest's `xen-netfront`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `store/` | xenstore: its wire protocol, and a client on anything that can be read and written |
+//! | `hypervisor.rs` | [`Hypervisor`]: the seam behind which Xen or the double stands; grants, copies, event channels |
+//! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn` |
+//! | `sys.rs` | their ioctls, the only file with `unsafe` |
+//! | `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
+//! | `double/` | a played Xen: xenstore, grant tables and event channels in this process |
+//!
+//! Nothing here knows what a ring or a frame is. Names are Xen's: a *front end* is the guest's driver,
+//! `xen/include/public` is the specification.
+#![deny(unsafe_code)]
+
+mod device;
+#[cfg(any(test, feature = "double"))]
+pub mod double;
+mod hypervisor;
+pub mod store;
+#[allow(unsafe_code)]
+mod sys;
+pub mod vif;
+
+pub use device::Xen;
+pub use hypervisor::{
+    CopyPlace, CopySegment, CopyStatus, DomainId, EventChannel, EventPort, Grant, GrantMap,
+    GrantRef, Hypervisor, Unmap,
+};

@@ -1,0 +1,428 @@
+//! Scripts of what toolstack and front end do, played against the double: Linux's netfront, and guests
+//! that lie.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::double::{Connection, Guest, Host};
+use crate::hypervisor::{DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor};
+use crate::store::Client;
+
+mod hostile;
+mod machine;
+
+const GUEST: DomainId = DomainId(7);
+const MAC: &str = "00:16:3e:00:00:01";
+const BACK: &str = "/local/domain/0/backend/vif/7/0";
+const VIF: VifId = VifId { domain: GUEST, handle: 0 };
+
+const OFFER: Offer = Offer {
+    queues_max: 4,
+    sg: true,
+    gso_tcpv4: true,
+    gso_tcpv6: true,
+    ipv6_csum_offload: true,
+    split_event_channels: true,
+    multicast_control: true,
+    ctrl_ring: true,
+};
+
+/// What is kept of a connected vif.
+type Held = (Vec<GrantMap>, Vec<Box<dyn EventChannel>>);
+
+/// A switch that maps and binds what it is told to, and nothing else.
+struct Switch {
+    host: Host,
+    bridge: &'static str,
+    served: BTreeMap<VifId, Held>,
+    fronts: Vec<FrontKeys>,
+    connects: usize,
+}
+
+impl Serve for Switch {
+    fn offer(&mut self, _: VifId, keys: &VifKeys) -> Option<Offer> {
+        (keys.bridge.as_deref() == Some(self.bridge)).then_some(OFFER)
+    }
+
+    fn connect(&mut self, vif: VifId, keys: &VifKeys, front: &FrontKeys) -> Result<(), String> {
+        let rings = front.queues.iter().flat_map(|queue| [queue.tx, queue.rx]).chain(front.ctrl);
+        let mut maps = Vec::new();
+        let mut channels = Vec::new();
+        let mut ports: Vec<EventPort> = Vec::new();
+        for ring in rings {
+            let text = |error: std::io::Error| error.to_string();
+            maps.push(self.host.map(keys.domain, ring.reference).map_err(text)?);
+            if !ports.contains(&ring.port) {
+                ports.push(ring.port);
+                channels.push(self.host.bind(keys.domain, ring.port).map_err(text)?);
+            }
+        }
+        assert!(self.served.insert(vif, (maps, channels)).is_none(), "connected twice");
+        self.fronts.push(front.clone());
+        self.connects += 1;
+        Ok(())
+    }
+
+    fn disconnect(&mut self, vif: VifId) {
+        assert!(self.served.remove(&vif).is_some(), "disconnected twice");
+    }
+}
+
+struct Bench {
+    host: Host,
+    switch: Switch,
+    vifs: Vifs<Connection>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::on(Host::new())
+    }
+
+    /// weir starts on a host.
+    fn on(host: Host) -> Self {
+        let switch = Switch {
+            host: host.clone(),
+            bridge: "br0",
+            served: BTreeMap::new(),
+            fronts: Vec::new(),
+            connects: 0,
+        };
+        Self { vifs: Vifs::new(host.client()).unwrap(), switch, host }
+    }
+
+    fn with_guest() -> (Self, Front) {
+        let bench = Self::new();
+        bench.host.attach(GUEST, 0, MAC, "br0");
+        let front = Front::new(bench.host.guest(GUEST, 20).unwrap());
+        (bench, front)
+    }
+
+    /// Until nothing is left to do.
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            // A request brings along what has happened.
+            self.vifs
+                .fail(VifId { domain: DomainId(999), handle: 0 }, "", &mut self.switch)
+                .unwrap();
+            while self.host_has_events() {
+                self.vifs.receive().unwrap();
+            }
+            if !self.vifs.poll(&mut self.switch).unwrap() && !self.host_has_events() {
+                return;
+            }
+        }
+        panic!("the back end never comes to rest");
+    }
+
+    fn host_has_events(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        use std::os::fd::AsFd;
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = self.vifs.client().as_fd();
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    fn back(&self, key: &str) -> Option<String> {
+        let value = self.host.client().read(&format!("{BACK}/{key}")).unwrap();
+        value.map(|value| String::from_utf8(value).unwrap())
+    }
+
+    fn state(&self) -> String {
+        self.back("state").unwrap_or_else(|| "none".into())
+    }
+
+    fn error(&self) -> String {
+        let value = self.host.client().read("/local/domain/0/error/backend/vif/7/0/error").unwrap();
+        String::from_utf8(value.expect("an error node")).unwrap()
+    }
+
+    /// The guest has lost its vif, and nothing of it is kept.
+    fn assert_lost(&self, reason: &str) {
+        assert!(self.error().contains(reason), "{:?} says nothing of {reason:?}", self.error());
+        assert_eq!((self.state().as_str(), self.host.mapped(), self.host.bound()), ("5", 0, 0));
+    }
+}
+
+/// Linux's netfront, as far as xenstore sees it (`talk_to_netback`).
+struct Front {
+    guest: Guest,
+    client: Client<Connection>,
+    refs: Vec<GrantRef>,
+    ends: Vec<Box<dyn EventChannel>>,
+}
+
+impl Front {
+    fn new(guest: Guest) -> Self {
+        let client = guest.client();
+        Self { guest, client, refs: Vec::new(), ends: Vec::new() }
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        self.client.write(&format!("device/vif/0/{key}"), value.as_bytes()).unwrap();
+    }
+
+    fn state(&mut self, state: XenbusState) {
+        self.set("state", std::str::from_utf8(&state.to_value()).unwrap());
+    }
+
+    fn ring(&mut self, page: u64) -> (String, String) {
+        let reference = self.guest.grant(page, DomainId(0), false);
+        let (port, end) = self.guest.allocate(DomainId(0)).unwrap();
+        self.refs.push(reference);
+        self.ends.push(end);
+        (reference.0.to_string(), port.0.to_string())
+    }
+
+    fn queue(&mut self, prefix: &str, page: u64, split: bool) {
+        let (tx, tx_port) = self.ring(page);
+        let (rx, rx_port) = self.ring(page + 1);
+        self.set(&format!("{prefix}tx-ring-ref"), &tx);
+        self.set(&format!("{prefix}rx-ring-ref"), &rx);
+        if split {
+            self.set(&format!("{prefix}event-channel-tx"), &tx_port);
+            self.set(&format!("{prefix}event-channel-rx"), &rx_port);
+        } else {
+            self.set(&format!("{prefix}event-channel"), &tx_port);
+        }
+    }
+
+    fn keys(&mut self, queues: u64) {
+        self.set("multi-queue-num-queues", &queues.to_string());
+        if queues == 1 {
+            self.queue("", 0, true);
+        }
+        for n in (0..queues).filter(|_| queues > 1) {
+            self.queue(&format!("queue-{n}/"), 2 * n, true);
+        }
+        for (key, value) in [
+            ("request-rx-copy", "1"),
+            ("feature-rx-notify", "1"),
+            ("feature-sg", "1"),
+            ("feature-gso-tcpv4", "1"),
+            ("feature-gso-tcpv6", "1"),
+            ("feature-ipv6-csum-offload", "1"),
+        ] {
+            self.set(key, value);
+        }
+    }
+
+    fn connect(&mut self, queues: u64) {
+        self.keys(queues);
+        self.state(XenbusState::Connected);
+    }
+
+    /// Its rings are its own again.
+    fn release(&mut self) {
+        let guest = &self.guest;
+        assert!(self.refs.drain(..).all(|reference| guest.revoke(reference)), "still mapped");
+        self.ends.clear();
+    }
+}
+
+fn connected(queues: u64) -> (Bench, Front) {
+    let (mut bench, mut front) = Bench::with_guest();
+    bench.settle();
+    front.connect(queues);
+    bench.settle();
+    assert_eq!(bench.state(), "4");
+    (bench, front)
+}
+
+#[test]
+fn a_new_vif_is_told_what_weir_can_do_before_it_may_write_its_keys() {
+    let (mut bench, mut front) = Bench::with_guest();
+    bench.settle();
+    assert_eq!(bench.state(), "2");
+    for (key, value) in [
+        ("feature-rx-copy", "1"),
+        ("feature-rx-flip", "0"),
+        ("feature-sg", "1"),
+        ("feature-split-event-channels", "1"),
+        ("feature-ctrl-ring", "1"),
+        ("multi-queue-max-queues", "4"),
+    ] {
+        assert_eq!(bench.back(key).as_deref(), Some(value), "{key}");
+        let seen = front.client.read(&format!("{BACK}/{key}")).unwrap();
+        assert!(seen.is_some(), "the guest may read {key}");
+    }
+    assert_eq!((bench.host.mapped(), bench.switch.connects), (0, 0));
+}
+
+#[test]
+fn netfront_with_split_channels_is_connected_and_detached() {
+    let (mut bench, mut front) = connected(1);
+    assert_eq!((bench.host.mapped(), bench.host.bound()), (2, 2));
+    let keys = &bench.switch.fronts[0];
+    assert!(keys.sg && keys.gso_tcpv4 && keys.gso_tcpv6 && keys.rx_notify);
+    assert!(keys.ip_csum_offload && keys.ipv6_csum_offload && !keys.multicast_control);
+    assert!(keys.ctrl.is_none() && keys.queues[0].tx.port != keys.queues[0].rx.port);
+
+    bench.host.ask_to_detach(GUEST, 0);
+    bench.settle();
+    assert_eq!(bench.host.mapped(), 2, "the guest still uses them");
+    front.state(XenbusState::Closing);
+    bench.settle();
+    assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
+    front.state(XenbusState::Closed);
+    bench.settle();
+    assert_eq!(bench.state(), "6", "the toolstack waits for this");
+    bench.host.remove(GUEST, 0);
+    bench.settle();
+    assert_eq!(bench.state(), "none", "nothing is written into what is gone");
+    front.release();
+}
+
+#[test]
+fn several_queues_one_channel_each_and_a_control_ring() {
+    let (mut bench, mut front) = Bench::with_guest();
+    bench.settle();
+    front.keys(3);
+    front.queue("queue-1/", 8, false);
+    front.client.rm("device/vif/0/queue-1/event-channel-tx").unwrap();
+    let (ctrl, port) = front.ring(10);
+    front.set("ctrl-ring-ref", &ctrl);
+    front.set("event-channel-ctrl", &port);
+    front.set("request-multicast-control", "1");
+    front.set("feature-no-csum-offload", "1");
+    front.state(XenbusState::Connected);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped(), bench.host.bound()), ("4", 7, 6));
+    let keys = &bench.switch.fronts[0];
+    assert_eq!(keys.queues.len(), 3);
+    assert_eq!(keys.queues[1].tx.port, keys.queues[1].rx.port);
+    assert!(keys.ctrl.is_some() && keys.multicast_control && !keys.ip_csum_offload);
+}
+
+#[test]
+fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
+    let (mut bench, mut front) = connected(1);
+    // kexec: no farewell.
+    front.state(XenbusState::Initialising);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped()), ("2", 0));
+    front.release();
+    front.connect(2);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped(), bench.switch.connects), ("4", 4, 2));
+    // And with one: the driver is unloaded and loaded.
+    front.state(XenbusState::Closing);
+    bench.settle();
+    assert_eq!(bench.state(), "5");
+    front.state(XenbusState::Closed);
+    bench.settle();
+    assert_eq!(bench.state(), "6");
+    front.state(XenbusState::Initialising);
+    bench.settle();
+    assert_eq!(bench.state(), "2");
+}
+
+#[test]
+fn a_restart_of_the_front_end_that_nobody_saw_is_served_too() {
+    let (mut bench, mut front) = Bench::with_guest();
+    // Attached, detached and attached while weir looked elsewhere.
+    bench.settle();
+    front.connect(1);
+    bench.host.remove(GUEST, 0);
+    bench.host.attach(GUEST, 0, "00:16:3e:00:00:09", "br0");
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.switch.connects), ("2", 0));
+    front.connect(1);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped()), ("4", 2));
+    // In use, and another vif in its place.
+    bench.host.remove(GUEST, 0);
+    bench.host.attach(GUEST, 0, MAC, "br0");
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped()), ("2", 0));
+    front.release();
+}
+
+#[test]
+fn a_guest_that_dies_leaves_nothing_mapped() {
+    let (mut bench, front) = connected(2);
+    drop(front.ends);
+    front.guest.destroy();
+    bench.settle();
+    assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
+    assert_eq!(bench.state(), "6");
+    bench.host.remove(GUEST, 0);
+    bench.settle();
+    // The number is given to another domain.
+    bench.host.attach(GUEST, 0, MAC, "br0");
+    let mut front = Front::new(bench.host.guest(GUEST, 4).unwrap());
+    bench.settle();
+    front.connect(1);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped()), ("4", 2));
+}
+
+#[test]
+fn a_directory_that_is_removed_by_force_leaves_nothing_mapped() {
+    let (mut bench, mut front) = connected(1);
+    bench.host.remove(GUEST, 0);
+    bench.settle();
+    assert_eq!((bench.host.mapped(), bench.state().as_str()), (0, "none"));
+    front.release();
+}
+
+#[test]
+fn a_vif_that_was_never_used_closes_when_it_is_detached() {
+    let (mut bench, _front) = Bench::with_guest();
+    bench.settle();
+    bench.host.ask_to_detach(GUEST, 0);
+    bench.settle();
+    assert_eq!(bench.state(), "6");
+    // Asked again, it says so again.
+    bench.host.ask_to_detach(GUEST, 0);
+    bench.settle();
+    assert_eq!(bench.state(), "6");
+}
+
+#[test]
+fn weir_that_starts_again_serves_a_guest_that_noticed_nothing() {
+    let (mut bench, mut front) = connected(1);
+    let host = bench.host.clone();
+    // Killed: the kernel unmaps and unbinds.
+    bench.switch.served.clear();
+    drop(bench);
+    assert_eq!((host.mapped(), host.bound()), (0, 0));
+    let mut bench = Bench::on(host);
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.host.mapped(), bench.host.bound()), ("4", 2, 2));
+    front.state(XenbusState::Closing);
+    bench.settle();
+    assert_eq!(bench.host.mapped(), 0);
+}
+
+#[test]
+fn vifs_of_other_bridges_are_left_alone() {
+    let mut bench = Bench::new();
+    bench.host.attach(GUEST, 0, MAC, "xenbr1");
+    bench.settle();
+    assert_eq!((bench.state().as_str(), bench.back("feature-sg")), ("1", None));
+}
+
+#[test]
+fn a_thousand_attachments_leave_nothing_mapped() {
+    let mut bench = Bench::new();
+    let mut front = Front::new(bench.host.guest(GUEST, 4).unwrap());
+    for n in 0..1000 {
+        bench.host.attach(GUEST, 0, MAC, "br0");
+        bench.settle();
+        front.connect(1);
+        bench.settle();
+        assert_eq!(bench.host.mapped(), 2);
+        if n % 2 == 0 {
+            bench.host.ask_to_detach(GUEST, 0);
+            front.state(XenbusState::Closed);
+            bench.settle();
+        }
+        bench.host.remove(GUEST, 0);
+        bench.settle();
+        assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
+        front.release();
+    }
+}

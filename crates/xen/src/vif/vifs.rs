@@ -1,0 +1,312 @@
+//! All vifs of this domain: found in xenstore, served, and let go of.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+use super::backend::{Action, Backend, Seen, XenbusState};
+use super::keys::{FrontKeys, KeyError, Offer, VifKeys};
+use crate::hypervisor::DomainId;
+use crate::store::{Client, StoreError};
+
+/// The back ends' directory, below weir's own domain's.
+const ROOT: &str = "backend/vif";
+
+/// Which vif: `xl` calls it `vifDOMAIN.HANDLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VifId {
+    /// The guest.
+    pub domain: DomainId,
+    /// Its number in the guest.
+    pub handle: u32,
+}
+
+impl VifId {
+    fn path(self) -> String {
+        format!("{ROOT}/{}/{}", self.domain.0, self.handle)
+    }
+
+    /// Token of this vif's watches, of its directory and of the front end's state.
+    fn token(self) -> String {
+        format!("{}/{}", self.domain.0, self.handle)
+    }
+
+    fn from_token(token: &str) -> Option<Self> {
+        let (domain, handle) = token.split_once('/')?;
+        Some(Self { domain: DomainId(domain.parse().ok()?), handle: handle.parse().ok()? })
+    }
+}
+
+impl std::fmt::Display for VifId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "vif{}.{}", self.domain.0, self.handle)
+    }
+}
+
+/// What the switch does with vifs.
+pub trait Serve {
+    /// What is offered to a new vif; `None` leaves it to another back end.
+    fn offer(&mut self, vif: VifId, keys: &VifKeys) -> Option<Offer>;
+
+    /// The front end is ready: map its rings and serve it.
+    ///
+    /// # Errors
+    /// Why not, for xenstore's `error` node. Nothing of the vif may stay mapped then.
+    fn connect(&mut self, vif: VifId, keys: &VifKeys, front: &FrontKeys) -> Result<(), String>;
+
+    /// Let go of its rings: nothing may stay mapped.
+    fn disconnect(&mut self, vif: VifId);
+}
+
+/// A vif that weir serves.
+struct Served {
+    keys: VifKeys,
+    offer: Offer,
+    backend: Backend,
+}
+
+/// Vifs by xenstore, over any client of it: the one thread that calls [`Vifs::poll`] does it all.
+pub struct Vifs<S> {
+    client: Client<S>,
+    served: BTreeMap<VifId, Served>,
+}
+
+/// An error of one vif, or of all.
+#[derive(Debug, thiserror::Error)]
+enum VifError {
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl VifError {
+    /// What concerns this vif only: its keys, and what the server refuses of them. The rest goes on.
+    fn of_vif(self) -> Result<String, StoreError> {
+        match self {
+            Self::Key(error) => Ok(error.to_string()),
+            Self::Store(error) if error.name().is_some() => Ok(error.to_string()),
+            Self::Store(error) => Err(error),
+        }
+    }
+}
+
+impl<S: Read + Write> Vifs<S> {
+    /// Watches for vifs. Those that are there already are found by the first [`poll`](Self::poll): a watch
+    /// fires at once.
+    ///
+    /// # Errors
+    /// xenstore can't be reached.
+    pub fn new(mut client: Client<S>) -> Result<Self, StoreError> {
+        client.watch(ROOT, ROOT)?;
+        Ok(Self { client, served: BTreeMap::new() })
+    }
+
+    /// The connection, to wait on.
+    pub fn client(&self) -> &Client<S> {
+        &self.client
+    }
+
+    /// The connection is readable.
+    ///
+    /// # Errors
+    /// It is broken.
+    pub fn receive(&mut self) -> Result<(), StoreError> {
+        self.client.receive()
+    }
+
+    /// Does what xenstore's events ask for, so far as they have been read: each vif that something happened
+    /// to is looked at once, however often its guest wrote. `true` if more events came meanwhile.
+    ///
+    /// # Errors
+    /// The connection is broken. What is wrong with one vif closes that vif.
+    pub fn poll(&mut self, serve: &mut impl Serve) -> Result<bool, StoreError> {
+        // No longer than this: a guest that writes all the time may not keep the caller here.
+        for _ in 0..self.client.fired() {
+            let Some(token) = self.client.next_fired() else { break };
+            match VifId::from_token(&token) {
+                Some(vif) => self.look(vif, serve)?,
+                None => self.rescan(serve)?,
+            }
+        }
+        Ok(self.client.fired() > 0)
+    }
+
+    /// The guest of `vif` broke a rule while it was served: it loses the vif.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn fail(
+        &mut self,
+        vif: VifId,
+        reason: &str,
+        serve: &mut impl Serve,
+    ) -> Result<(), StoreError> {
+        let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
+        let actions = served.backend.failed();
+        // As the kernel's `xenbus_dev_error` does: `xl` users look there.
+        self.set(&format!("error/{}/error", vif.path()), reason.as_bytes())?;
+        self.carry_out(vif, actions, serve)
+    }
+
+    /// Vifs that came. Those that go have watches of their own.
+    fn rescan(&mut self, serve: &mut impl Serve) -> Result<(), StoreError> {
+        for domain in self.client.directory(ROOT)? {
+            let Ok(number) = domain.parse() else { continue };
+            for handle in self.client.directory(&format!("{ROOT}/{domain}"))? {
+                let Ok(handle) = handle.parse() else { continue };
+                let vif = VifId { domain: DomainId(number), handle };
+                if !self.served.contains_key(&vif) {
+                    self.find(vif, serve)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The toolstack's keys of a vif; `None` if they are not complete.
+    fn keys(&mut self, vif: VifId) -> Result<Option<VifKeys>, StoreError> {
+        let path = vif.path();
+        let client = &mut self.client;
+        let read = |key: &str| Ok::<_, VifError>(client.read(&format!("{path}/{key}"))?);
+        match VifKeys::read(read).map_err(VifError::of_vif) {
+            Ok(keys) => Ok(Some(keys).filter(|keys| keys.domain == vif.domain)),
+            Err(Ok(_)) => Ok(None),
+            Err(Err(error)) => Err(error),
+        }
+    }
+
+    /// A vif that is not served. Its directory may be empty yet, or gone already: then the next change
+    /// tells.
+    fn find(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
+        let Some(keys) = self.keys(vif)? else { return Ok(()) };
+        let Some(offer) = serve.offer(vif, &keys) else { return Ok(()) };
+        self.client.watch(&vif.path(), &vif.token())?;
+        self.client.watch(&format!("{}/state", keys.frontend), &vif.token())?;
+        self.served.insert(vif, Served { keys, offer, backend: Backend::new() });
+        Ok(())
+    }
+
+    fn state(&mut self, path: &str) -> Result<Option<XenbusState>, StoreError> {
+        Ok(self.get(path)?.and_then(|value| XenbusState::parse(&value)))
+    }
+
+    /// A value; `None` too if the server refuses it.
+    fn get(&mut self, path: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.client.read(path) {
+            Err(error) if error.name().is_some() => Ok(None),
+            value => value,
+        }
+    }
+
+    /// Sets a value. That the server refuses it (no room, a directory that is gone) is shown by the next
+    /// look, if it matters.
+    fn set(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
+        match self.client.write(path, value) {
+            Err(error) if error.name().is_some() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Compares what is with what should be. Both watches of a vif fire at once: the first look is soon.
+    fn look(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
+        let keys = self.keys(vif)?;
+        let Some(served) = self.served.get(&vif) else { return Ok(()) };
+        // Another vif in the place of one that went unseen: the old one is let go of first.
+        let replaced = keys.as_ref().is_some_and(|keys| *keys != served.keys);
+        let path = vif.path();
+        let front = format!("{}/state", served.keys.frontend);
+        let seen = Seen {
+            present: keys.is_some() && !replaced,
+            own: self.state(&format!("{path}/state"))?,
+            online: self.get(&format!("{path}/online"))?.is_some_and(|online| online == b"1"),
+            front: self.state(&front)?,
+        };
+        let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
+        let actions = served.backend.step(seen);
+        self.carry_out(vif, actions, serve)?;
+        if replaced { self.find(vif, serve) } else { Ok(()) }
+    }
+
+    fn carry_out(
+        &mut self,
+        vif: VifId,
+        actions: Vec<Action>,
+        serve: &mut impl Serve,
+    ) -> Result<(), StoreError> {
+        for action in actions {
+            match action {
+                Action::Advertise => self.advertise(vif)?,
+                Action::Connect => self.connect(vif, serve)?,
+                Action::Disconnect => serve.disconnect(vif),
+                Action::Publish(state) => self.publish(vif, state)?,
+                Action::Forget => self.forget(vif)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `changes` to keys of the vif's directory, all or none; none if the directory is gone, which
+    /// writing would make anew.
+    fn write_own(&mut self, vif: VifId, changes: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        let path = vif.path();
+        let done = self.client.transaction(|transaction| {
+            if transaction.read(&format!("{path}/frontend"))?.is_none() {
+                return Ok(());
+            }
+            for (key, value) in changes {
+                transaction.write(&format!("{path}/{key}"), value)?;
+            }
+            Ok(())
+        });
+        match done {
+            Err(error) if error.name().is_some() => Ok(()),
+            done => done,
+        }
+    }
+
+    fn publish(&mut self, vif: VifId, state: XenbusState) -> Result<(), StoreError> {
+        self.write_own(vif, &[("state", state.to_value().to_vec())])
+    }
+
+    fn advertise(&mut self, vif: VifId) -> Result<(), StoreError> {
+        let Some(served) = self.served.get(&vif) else { return Ok(()) };
+        let mut changes: Vec<_> = served
+            .offer
+            .keys()
+            .into_iter()
+            .map(|(key, value)| (key, value.to_string().into_bytes()))
+            .collect();
+        changes.push(("state", XenbusState::InitWait.to_value().to_vec()));
+        self.write_own(vif, &changes)
+    }
+
+    fn connect(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
+        let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
+        let client = &mut self.client;
+        let directory = &served.keys.frontend;
+        let read = |key: &str| Ok::<_, VifError>(client.read(&format!("{directory}/{key}"))?);
+        let outcome = match FrontKeys::read(&served.offer, read).map_err(VifError::of_vif) {
+            Ok(front) => serve.connect(vif, &served.keys, &front),
+            Err(Ok(reason)) => Err(reason),
+            Err(Err(error)) => return Err(error),
+        };
+        match outcome {
+            Ok(()) => {
+                let action = served.backend.connected();
+                self.carry_out(vif, vec![action], serve)
+            }
+            Err(reason) => self.fail(vif, &reason, serve),
+        }
+    }
+
+    fn forget(&mut self, vif: VifId) -> Result<(), StoreError> {
+        let Some(served) = self.served.remove(&vif) else { return Ok(()) };
+        for path in [vif.path(), format!("{}/state", served.keys.frontend)] {
+            match self.client.unwatch(&path, &vif.token()) {
+                Err(error) if error.name().is_none() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
