@@ -64,7 +64,7 @@ pub trait EventChannel: Send + Sync {
 }
 
 /// Takes a mapped grant back: what a [`GrantMap`] needs of who made it.
-pub trait Unmap: Send + Sync {
+pub(crate) trait Unmap: Send + Sync {
     /// The page that was mapped as `index` is not mapped any more.
     fn unmap(&self, index: u64);
 }

@@ -3,12 +3,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `store/` | xenstore: its wire protocol, and a client on anything that can be read and written |
+//! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on anything that can be read and written |
 //! | `hypervisor.rs` | [`Hypervisor`]: the seam behind which Xen or the double stands; grants, copies, event channels |
 //! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
-//! | `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
-//! | `double/` | a played Xen: xenstore, grant tables and event channels in this process |
+//! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
+//! | `double.rs`, `double/` | a played Xen: xenstore, grant tables and event channels in this process |
 //!
 //! Nothing here knows what a ring or a frame is. Names are Xen's: a *front end* is the guest's driver,
 //! `xen/include/public` is the specification.
@@ -26,5 +26,5 @@ pub mod vif;
 pub use device::Xen;
 pub use hypervisor::{
     CopyPlace, CopySegment, CopyStatus, DomainId, EventChannel, EventPort, Grant, GrantMap,
-    GrantRef, Hypervisor, Unmap,
+    GrantRef, Hypervisor,
 };

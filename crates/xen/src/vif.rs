@@ -1,4 +1,10 @@
 //! A vif's back end: what xenstore says about it, and what is done about that.
+//!
+//! | file | what |
+//! |---|---|
+//! | `vifs.rs` | [`Vifs`]: finds vifs in xenstore and does what their back ends decide |
+//! | `backend.rs` | [`Backend`]: one vif's state machine, pure |
+//! | `keys.rs` | what both ends write into xenstore, parsed and bounded |
 
 mod backend;
 mod keys;
