@@ -300,8 +300,6 @@ pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
 pub const XENSTORE_REQUEST_MAX: usize = 4096;
 /// How often a xenstore transaction is tried that others' writes got in the way of.
 pub const XENSTORE_TRANSACTION_TRIES_MAX: u32 = 64;
-/// A page of a Xen guest, which grants are of (bytes).
-pub const XEN_PAGE_LEN: usize = 4096;
 /// Most segments that one system call copies between grants and weir's memory.
 pub const GRANT_COPY_MAX: usize = 256;
 
