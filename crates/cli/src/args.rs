@@ -87,6 +87,7 @@ pub struct DemoArgs {
 
 /// `weir bench`
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("cores").conflicts_with_all(["policies", "filter_cost", "sharing"]))]
 pub struct BenchArgs {
     /// How long to measure each kind of traffic, in slices that alternate
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
@@ -113,6 +114,34 @@ pub struct BenchArgs {
     /// played, so that the worker is what there is too little of.
     #[arg(long, conflicts_with_all = ["policies", "filter_cost"])]
     pub sharing: bool,
+    /// Measure what two workers do against one instead
+    ///
+    /// Four pairs of guests, packets for each second of the workers' CPU time; and the same with senders and
+    /// receivers that are played, by the clock.
+    #[arg(long, group = "cores")]
+    pub two_workers: bool,
+    /// Send packets of many flows while queues and flows move all the time instead, and count those out
+    /// of order
+    #[arg(long, group = "cores")]
+    pub reorder: bool,
+    /// How many packets `--reorder` sends
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, requires = "reorder")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
+    pub packets: u64,
+    /// Measure round trips and throughput of 1 to 32 interfaces instead, with workers that sleep and
+    /// workers that poll
+    #[arg(long, group = "cores")]
+    pub vifs: bool,
+    /// Measure how fast two cores answer each other instead, polling and woken
+    #[arg(long, group = "cores")]
+    pub ping_pong: bool,
+    /// Create and destroy interfaces under traffic instead, and count what is left behind
+    #[arg(long, group = "cores")]
+    pub attach_detach: bool,
+    /// How many interfaces `--attach-detach` creates and destroys, in each execution model
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "attach_detach")]
+    #[arg(value_parser = clap::value_parser!(u32).range(50..=10_000_000))]
+    pub cycles: u32,
 }
 
 /// `weir lab`

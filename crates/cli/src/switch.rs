@@ -132,6 +132,18 @@ impl Switch {
         }))
     }
 
+    /// What moves the packets.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The port of an interface, if there is one of that name.
+    pub(crate) fn vif(&self, name: &PortName) -> Option<Arc<VhostPort>> {
+        let ports = self.ports();
+        let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
+        Some(Arc::clone(&vif.port))
+    }
+
     fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(|e| e.into_inner())
     }

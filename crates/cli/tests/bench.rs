@@ -1,5 +1,6 @@
 //! `weir bench` as a user starts it.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -58,4 +59,58 @@ fn a_filter_that_means_nothing_says_what_there_is() {
     let output = bench(&["--filter", "nonsense"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("pps64_split"), "{}", stderr(&output));
+}
+
+/// All figures of a report that has nothing else, by name.
+fn figures(args: &[&str]) -> BTreeMap<String, f64> {
+    let output = bench(args);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = report["figures"].as_array().unwrap().iter();
+    let named = |figure: &Value| {
+        let rounds = figure["rounds"].as_array().unwrap();
+        assert!(!rounds.is_empty() && figure["unit"].is_string(), "{figure}");
+        (figure["name"].as_str().unwrap().to_owned(), figure["median"].as_f64().unwrap())
+    };
+    figures.map(named).collect()
+}
+
+#[test]
+fn interfaces_that_come_and_go_leave_nothing_behind() {
+    let found = figures(&["--attach-detach", "--cycles", "300", "--json"]);
+    for name in ["attach_detach", "attach_detach_threads"] {
+        assert_eq!(found[name], 0.0, "{name} of {found:?}");
+        assert!(found[&format!("{name}_traffic")] > 0.0, "{found:?}");
+    }
+}
+
+#[test]
+fn packets_stay_in_order_while_everything_moves() {
+    let found = figures(&["--reorder", "--packets", "100000", "--json"]);
+    assert_eq!(found["reordered_packets_of"], 100_000.0, "{found:?}");
+    assert_eq!((found["reordered_packets"], found["reordered_packets_lost"]), (0.0, 0.0));
+    assert!(found["reordered_packets_entry_moves"] > 0.0, "{found:?}");
+}
+
+#[test]
+fn figures_of_the_table_of_cores_are_all_there() {
+    let found = figures(&["--sharing", "--seconds", "1", "--json"]);
+    for name in ["jain_index", "weight_error", "victim_p99_vs_alone"] {
+        assert!(found.contains_key(name), "{name} of {found:?}");
+    }
+    let found = figures(&["--filter-cost", "--seconds", "1", "--json"]);
+    assert!(found["filter_cost"] > 0.0, "{found:?}");
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    for args in [
+        &["--reorder", "--vifs"][..],
+        &["--two-workers", "--sharing"],
+        &["--packets", "7"],
+        &["--attach-detach", "--cycles", "3"],
+    ] {
+        let output = bench(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+    }
 }

@@ -4,6 +4,7 @@
 //! that whatever else the machine does at the time meets all of them; ratios are taken within a
 //! round.
 
+mod cores;
 mod idle;
 mod load_cost;
 mod memcpy;
@@ -13,6 +14,7 @@ mod policies;
 mod uplink_rate;
 mod vm_coalescing;
 mod vm_traffic;
+mod weir_bench;
 
 use std::cell::RefCell;
 
@@ -33,7 +35,10 @@ QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DP
 Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
   whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
   its threads to CPU 0.
-Policies: nothing is pinned; switch and guests are threads of one process.";
+Policies, several workers, sharing, filters, interfaces that come and go: nothing is pinned; switch
+  and guests are threads of one process.
+1 to 32 interfaces, and two cores that answer each other: the worker, or the thread that answers, on
+  the last CPU, and the guests, or the thread that asks, on the first.";
 
 /// The CPU a switch is held on where packet rates are measured.
 const SWITCH_CPU: usize = crate::peers::ovs_dpdk::POLLING_CPU;
@@ -112,6 +117,13 @@ const ROWS: &[Row] = &[
     Row { name: "budget_breaches_per_million", measure: policies::breaches },
     Row { name: "aggregate_pps_vs_single", measure: policies::aggregate },
     Row { name: "adaptive_delay_vs_fixed", measure: policies::adaptive },
+    Row { name: "two_workers_vs_one", measure: cores::two_workers },
+    Row { name: "reordered_packets", measure: cores::reorder },
+    Row { name: "dedicated_rtt_vs_shared", measure: cores::vifs },
+    Row { name: "ping_pong", measure: cores::ping_pong },
+    Row { name: "sharing", measure: cores::sharing },
+    Row { name: "filter_cost", measure: cores::filter_cost },
+    Row { name: "attach_detach", measure: cores::attach_detach },
 ];
 
 /// What weir executes for a packet, whatever the machine does beside.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use weir_vif::load::small;
 
+use super::figures::FigureRow;
 use super::plan::{Measurement, SMALL_FRAME_BYTES, WINDOW};
 use super::report::{median_and_spread, significant};
 use super::slice::Slice;
@@ -79,6 +80,9 @@ fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, B
 struct Report {
     /// The sender's rules.
     rules: &'static [&'static str],
+    /// The ratios.
+    figures: Vec<FigureRow>,
+    /// What they are of.
     rows: Vec<Row>,
 }
 
@@ -89,8 +93,9 @@ struct Row {
     says: &'static str,
     none: f64,
     filtered: f64,
-    /// The median of what each pair of slices says.
-    ratio: f64,
+    /// What each pair of slices says.
+    #[serde(skip)]
+    ratios: Vec<f64>,
 }
 
 impl Row {
@@ -110,7 +115,7 @@ impl Row {
             says,
             none: median(|(none, _)| none)?,
             filtered: median(|(_, filtered)| filtered)?,
-            ratio: median(|(none, filtered)| filtered / none)?,
+            ratios: figures.clone().map(|(none, filtered)| filtered / none).collect(),
         })
     }
 }
@@ -127,7 +132,8 @@ impl Report {
                 Slice::packets_per_cpu_s,
             )?,
         ];
-        Some(Self { rules: RULES, rows })
+        let figure = |row: &Row| FigureRow::new(row.name, "x", row.says, row.ratios.clone());
+        Some(Self { rules: RULES, figures: rows.iter().filter_map(figure).collect(), rows })
     }
 }
 
@@ -138,9 +144,11 @@ impl fmt::Display for Report {
             writeln!(f, "  {rule}")?;
         }
         let mut table = Table::new(&["<FIGURE", "RATIO", "NONE", "FILTER", "<WHAT IT SAYS"]);
-        for Row { name, says, none, filtered, ratio } in &self.rows {
+        for (Row { name, says, none, filtered, .. }, FigureRow { median, .. }) in
+            self.rows.iter().zip(&self.figures)
+        {
             let [none, filtered] = [none, filtered].map(|rate| significant(*rate));
-            table.row(vec![(*name).into(), format!("{ratio:.3}"), none, filtered, (*says).into()]);
+            table.row(vec![(*name).into(), format!("{median:.3}"), none, filtered, (*says).into()]);
         }
         write!(f, "\n{table}")
     }

@@ -13,13 +13,15 @@
 //! | `policies/` | `--policies`: moderation policies side by side |
 //! | `filter.rs` | `--filter-cost`: packets with a filter and without |
 //! | `sharing.rs` | `--sharing`: how senders share a worker |
+//! | `cores/` | several workers and many interfaces |
+//! | `figures.rs` | figures with a value of each round |
 
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use miette::{Diagnostic, Report as Diagnosis};
@@ -29,6 +31,8 @@ use crate::args::BenchArgs;
 use crate::commands::CommandError;
 use crate::rig::{self, RigError};
 
+mod cores;
+mod figures;
 mod filter;
 mod memcpy;
 mod plan;
@@ -45,6 +49,8 @@ use slice::Slice;
 const WORKERS: u64 = 1;
 /// Slices of each measurement.
 const SLICES: u32 = 5;
+/// How long anything may take: on a machine that is busy a thread may wait for seconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why there is no result.
 #[derive(Debug, Error, Diagnostic)]
@@ -77,6 +83,17 @@ pub enum BenchError {
         /// How long was waited.
         time: Duration,
     },
+    /// The switch does not do what it is asked for.
+    #[error("the switch refused {request}: {reason}")]
+    Refused {
+        /// What was asked for.
+        request: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// What needs two processors has one.
+    #[error("this takes two processors, and there is one that may be used")]
+    OneProcessor,
     /// Interrupted before anything could be said.
     #[error("interrupted before anything was measured")]
     Interrupted,
@@ -115,6 +132,9 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     }
     if args.sharing {
         return sharing::run(args, out);
+    }
+    if let Some(measurement) = cores::asked_for(args) {
+        return measurement(args, out);
     }
     let plan = select(plan::all(), args.filter.as_deref())?;
     let stop = rig::catch_signals()?;
@@ -170,6 +190,18 @@ fn measure(
             slices.push(slice);
             progress.inc(1);
         }
+    }
+    Ok(())
+}
+
+/// Waits until something holds that is to hold soon.
+fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), BenchError> {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > TIMEOUT {
+            return Err(BenchError::NothingArrived { measurement: what, time: TIMEOUT });
+        }
+        thread::yield_now();
     }
     Ok(())
 }

@@ -5,27 +5,24 @@
 //! is weir's own, the copies included. Worker time is what weir charges; the victim's times and frames
 //! are counted by the played ports.
 
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use weir_engine::stats::TimesSummary;
 use weir_engine::{Engine, Options, RateLimit};
 use weir_policy::schedule::{Kind, Share};
 use weir_wire::Mac;
 
+use super::figures::{FigureRow, Figures};
 use super::plan::{LARGE_FRAME_BYTES, SMALL_FRAME_BYTES};
-use super::report::{median_and_spread, significant};
-use super::{BenchError, SLICES, progress};
+use super::{BenchError, SLICES, progress, wait_for};
 use crate::args::BenchArgs;
 use crate::rig;
-use crate::stats::Table;
 
-mod port;
+pub(super) mod port;
 
 use port::{PlayedPort, Sends};
 
@@ -34,33 +31,16 @@ const UNEQUAL_BYTES: [usize; 8] = [64, 128, 256, 512, 1024, 1514, 9014, 65_000];
 /// Senders of other frames each, and their weights.
 const WEIGHTED: [(usize, u16); 3] = [(1514, 1), (64, 2), (9014, 4)];
 /// More frames than anybody gets through.
-const ENDLESS: u64 = u64::MAX / 2;
+pub(super) const ENDLESS: u64 = u64::MAX / 2;
 /// Before counting begins.
 const WARM_UP: Duration = Duration::from_millis(50);
 /// Between two packets of the victim whose times are taken.
 const VICTIM_PAUSE: Duration = Duration::from_micros(100);
-/// How long anything may take: on a machine that is busy a thread may wait for seconds.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A figure: its name, what it says, and its median, smallest and largest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct FigureRow {
-    name: &'static str,
-    says: &'static str,
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-/// What the measurement says.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Report {
-    figures: Vec<FigureRow>,
-}
 
 /// A figure of one slice, by name.
 struct Figure {
     name: &'static str,
+    unit: &'static str,
     says: &'static str,
     of: fn(Duration) -> Result<f64, BenchError>,
 }
@@ -68,31 +48,37 @@ struct Figure {
 const FIGURES: [Figure; 6] = [
     Figure {
         name: "jain_index",
+        unit: "index",
         says: "8 senders of 64 B to 64 KiB, equal weights, by worker time",
         of: |time| jain_index_under(Kind::Drr, time),
     },
     Figure {
         name: "jain_index_round_robin",
+        unit: "index",
         says: "the same with one burst each in turn",
         of: |time| jain_index_under(Kind::RoundRobin, time),
     },
     Figure {
         name: "weight_error",
+        unit: "of the share",
         says: "weights 1:2:4, the largest error of a share",
         of: weight_error,
     },
     Figure {
         name: "victim_p50_vs_alone",
+        unit: "x",
         says: "a packet each 100 us, beside a flood of 64 B packets, against alone",
         of: |time| victim_time_vs_alone(|times| times.p50, time),
     },
     Figure {
         name: "victim_p99_vs_alone",
+        unit: "x",
         says: "the same, where the kernel's other threads count as well",
         of: |time| victim_time_vs_alone(|times| times.p99, time),
     },
     Figure {
         name: "victim_throughput_vs_fair_share",
+        unit: "x",
         says: "1500 B as fast as they go beside that flood, against half of alone",
         of: victim_throughput_vs_fair_share,
     },
@@ -108,15 +94,8 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     }
     let stop = rig::catch_signals()?;
     let time = Duration::from_secs(args.seconds.into()) / SLICES;
-    let report = Report { figures: measure(&figures, time, &stop)? };
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{report}")?;
-    }
-    out.flush()?;
-    Ok(())
+    let figures = measure(&figures, time, &stop)?;
+    Figures { title: "how senders share one worker", figures, notes: Vec::new() }.print(args, out)
 }
 
 /// All slices, of each figure in turn.
@@ -138,11 +117,9 @@ fn measure(
         }
     }
     let row = |(figure, values): (&&Figure, Vec<f64>)| {
-        let (median, min, max) = median_and_spread(values)?;
-        Some(FigureRow { name: figure.name, says: figure.says, median, min, max })
+        FigureRow::new(figure.name, figure.unit, figure.says, values)
     };
-    let rows: Vec<_> = figures.iter().zip(values).filter_map(row).collect();
-    if rows.is_empty() { Err(BenchError::Interrupted) } else { Ok(rows) }
+    Ok(figures.iter().zip(values).filter_map(row).collect())
 }
 
 /// A switch of one worker with a sink, and senders to it.
@@ -206,17 +183,6 @@ impl Bench {
 
 fn mac(number: usize) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, number as u8])
-}
-
-fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), BenchError> {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > TIMEOUT {
-            return Err(BenchError::NothingArrived { measurement: what, time: TIMEOUT });
-        }
-        thread::yield_now();
-    }
-    Ok(())
 }
 
 /// (sum x)^2 / (n sum x^2), 1 where all are equal (Jain, Chiu & Hawe 1984).
@@ -286,18 +252,6 @@ fn victim_throughput_vs_fair_share(time: Duration) -> Result<f64, BenchError> {
     flood(&bench)?;
     let beside = per_s(time / 2)?;
     Ok(beside / (alone / 2.0))
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["<FIGURE", "MEDIAN", "MIN", "MAX", "<"]);
-        for row in &self.figures {
-            let numbers = [row.median, row.min, row.max].map(significant);
-            let [median, min, max] = numbers;
-            table.row(vec![row.name.into(), median, min, max, row.says.into()]);
-        }
-        write!(f, "how senders share one worker\n\n{table}")
-    }
 }
 
 #[cfg(test)]

@@ -261,7 +261,11 @@ fn port_name(role: Role) -> PortName {
     name.expect("a constant that is a valid name")
 }
 
-fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
+/// The socket of that name in `dir`.
+///
+/// # Errors
+/// [`RigError::SocketPath`]
+pub(crate) fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     let path = dir.join(name).with_extension("sock");
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
 }

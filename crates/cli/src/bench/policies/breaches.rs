@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use weir_engine::stats::BreachReason;
 
+use super::super::figures::FigureRow;
 use super::super::slice::Slice;
-use super::report::FigureRow;
 use super::{Contest, Setting};
 use crate::stats::decimal;
 

@@ -12,9 +12,9 @@
 
 use serde::Serialize;
 
+use super::super::figures::FigureRow;
 use super::super::report::median_and_spread;
 use super::super::slice::Slice;
-use super::report::FigureRow;
 use super::{Contest, Setting};
 
 /// A fixed setting with which fewer packets arrive than this share of the most is not among the best.

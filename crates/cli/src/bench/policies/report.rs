@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::report::{median_and_spread, significant};
+use super::super::figures::{FigureRow, figures_table};
+use super::super::report::significant;
 use super::breaches::{self, BreachRow};
 use super::grid::{self, LoadRow};
 use super::pairs::PairRow;
@@ -18,31 +19,6 @@ pub(super) struct Report {
     loads: Vec<LoadRow>,
     pairs: Vec<PairRow>,
     breaches: Vec<BreachRow>,
-}
-
-/// A figure: median and spread over the rounds, and each round's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct FigureRow {
-    pub(super) name: String,
-    pub(super) unit: &'static str,
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-    pub(super) rounds: Vec<f64>,
-    pub(super) says: String,
-}
-
-impl FigureRow {
-    /// `None` where no round has the figure.
-    pub(super) fn new(
-        name: impl Into<String>,
-        unit: &'static str,
-        says: impl Into<String>,
-        rounds: Vec<f64>,
-    ) -> Option<Self> {
-        let (median, min, max) = median_and_spread(rounds.clone())?;
-        Some(Self { name: name.into(), unit, median, min, max, rounds, says: says.into() })
-    }
 }
 
 impl Report {
@@ -142,22 +118,6 @@ impl Report {
         }
         writeln!(f, "{table}")
     }
-
-    fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers = ["<FIGURE", "MEDIAN", "MIN", "MAX", "<UNIT", "<WHAT IT SAYS"];
-        let mut table = Table::new(&headers);
-        for figure in &self.figures {
-            table.row(vec![
-                figure.name.clone(),
-                significant(figure.median),
-                significant(figure.min),
-                significant(figure.max),
-                figure.unit.into(),
-                figure.says.clone(),
-            ]);
-        }
-        write!(f, "{table}")
-    }
 }
 
 impl fmt::Display for Report {
@@ -171,6 +131,6 @@ impl fmt::Display for Report {
         if !self.breaches.is_empty() {
             self.breaches(f)?;
         }
-        self.figures(f)
+        write!(f, "{}", figures_table(&self.figures))
     }
 }

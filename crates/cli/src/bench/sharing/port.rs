@@ -25,7 +25,7 @@ const VNET_LEN: usize = 12;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// A played port.
-pub(super) struct PlayedPort {
+pub(in super::super) struct PlayedPort {
     id: PortId,
     counters: Arc<PortCounters>,
     /// The frame that it sends.
@@ -42,16 +42,16 @@ pub(super) struct PlayedPort {
 
 /// Where a frame goes and how long it is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sends {
-    pub(super) from: Mac,
-    pub(super) to: Mac,
+pub(in super::super) struct Sends {
+    pub(in super::super) from: Mac,
+    pub(in super::super) to: Mac,
     /// Bytes.
-    pub(super) len: usize,
+    pub(in super::super) len: usize,
 }
 
 impl PlayedPort {
     /// Adds a port to `engine`, which sends nothing yet.
-    pub(super) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
+    pub(in super::super) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
         let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
         let make = |id, counters| {
             let frame = HostBuffer::new(VNET_LEN + sends.len);
@@ -73,33 +73,33 @@ impl PlayedPort {
         Ok(port)
     }
 
-    pub(super) fn id(&self) -> PortId {
+    pub(in super::super) fn id(&self) -> PortId {
         self.id
     }
 
     /// Makes it send so many frames, from now on.
-    pub(super) fn send(&self, engine: &Engine, frames: u64) {
+    pub(in super::super) fn send(&self, engine: &Engine, frames: u64) {
         self.left.store(frames, Ordering::SeqCst);
         engine.nudge(QueueRef { port: self.id, queue: 0, side: Side::Tx });
     }
 
     /// Worker time that was charged to it (ns).
-    pub(super) fn worker_ns(&self) -> u64 {
+    pub(in super::super) fn worker_ns(&self) -> u64 {
         self.counters.worker_ns.get()
     }
 
     /// Frames that it received.
-    pub(super) fn received(&self) -> u64 {
+    pub(in super::super) fn received(&self) -> u64 {
         self.counters.rx[0].frames.get()
     }
 
     /// The next frame that it receives is sent now.
-    pub(super) fn time_next(&self) {
+    pub(in super::super) fn time_next(&self) {
         self.asked_ns.store(clock::now_ns(), Ordering::SeqCst);
     }
 
     /// Takes out what was timed.
-    pub(super) fn take_times(&self) -> Times {
+    pub(in super::super) fn take_times(&self) -> Times {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

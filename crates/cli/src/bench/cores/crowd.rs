@@ -1,0 +1,261 @@
+//! A switch with pairs of guests, each a client and a server with an interface of its own.
+//!
+//! A thread of the measurement may serve all of them by looking at their rings in turn: guests that cost
+//! little and never sleep, so that what is measured is the switch.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+
+use weir_engine::Port;
+use weir_port_vhost::State;
+use weir_vif::load::{Flow, Station};
+use weir_vif::{Options, QueuePair, Vif};
+use weir_wire::checksum::ipv4_header_checksum;
+use weir_wire::{Mac, VnetHdr};
+
+use super::super::plan::SMALL_FRAME_BYTES;
+use super::super::{BenchError, wait_for};
+use crate::config::{
+    Config, Execution, LatencyBudget, PlacementConfig, PortName, QueuePairs, Realization, Schedule,
+    SwitchConfig, VifConfig, WorkerCount, Workers,
+};
+use crate::rig::{self, RigError};
+use crate::switch::Switch;
+use crate::vm_args;
+
+/// UDP ports begin here: a flow of each number.
+const CLIENT_PORT: u16 = 40_000;
+const SERVER_PORT: u16 = 5_201;
+/// The flow of what guests say to be heard of: no frame of the traffic.
+const GREETING: u16 = 20_000;
+/// Where the IPv4 header begins, and what of it.
+const IPV4: usize = 14;
+const IPV4_CSUM: usize = IPV4 + 10;
+const UDP: usize = IPV4 + 20;
+/// Where a frame has its flow's number and its own.
+const PAYLOAD: usize = UDP + 8;
+
+/// What a crowd is to be like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) pairs: usize,
+    /// Queue pairs of each interface.
+    pub(super) queues: u8,
+    pub(super) workers: u64,
+    pub(super) realization: Realization,
+    pub(super) execution: Execution,
+}
+
+impl Default for Setup {
+    /// One pair with one queue each, served by one worker that shares its core.
+    fn default() -> Self {
+        Self {
+            pairs: 1,
+            queues: 1,
+            workers: 1,
+            realization: Realization::Shared,
+            execution: Execution::Tasklet,
+        }
+    }
+}
+
+/// A guest, and what goes on in its name.
+pub(super) struct Guest {
+    /// Dropped before the session ends.
+    pub(super) queues: Vec<QueuePair>,
+    pub(super) port: PortName,
+    station: Station,
+    _vif: Vif,
+}
+
+/// Two guests that talk to each other.
+pub(super) struct Pair {
+    pub(super) client: Guest,
+    pub(super) server: Guest,
+}
+
+/// A switch with such pairs.
+pub(super) struct Crowd {
+    // Dropped in this order: guests hang up before their switch is gone.
+    pub(super) pairs: Vec<Pair>,
+    pub(super) switch: Arc<Switch>,
+}
+
+/// A guest's addresses, by its number.
+fn station(number: usize) -> Station {
+    let [.., high, low] = number.to_be_bytes();
+    Station { mac: Mac([0x52, 0x54, 0, 1, high, low]), ip: Ipv4Addr::new(10, 1, high, low) }
+}
+
+/// The interface of a guest.
+pub(super) fn vif(number: usize, queues: u8, dir: &Path) -> Result<VifConfig, RigError> {
+    let name = format!("guest{number}");
+    let socket = rig::socket(dir, &name)?;
+    let name = name.parse().expect("a valid name by construction");
+    let queues = QueuePairs::try_from(u64::from(queues)).expect("a number that is valid");
+    Ok(VifConfig { queues, ..VifConfig::new(name, socket) })
+}
+
+impl Crowd {
+    /// Starts everything; sockets are made in `dir`.
+    pub(super) fn start(setup: &Setup, dir: &Path) -> Result<Self, BenchError> {
+        let guests = 2 * setup.pairs;
+        let vifs: Vec<_> =
+            (0..guests).map(|number| vif(number, setup.queues, dir)).collect::<Result<_, _>>()?;
+        let workers = WorkerCount::try_from(setup.workers).expect("a number that is valid");
+        let switch = Switch::start(&Config {
+            switch: SwitchConfig {
+                execution: setup.execution,
+                realization: setup.realization,
+                workers: Workers::Count(workers),
+                latency_budget: LatencyBudget::DEFAULT,
+                schedule: Schedule::default(),
+                control: rig::socket(dir, "control")?,
+                placement: PlacementConfig::default(),
+            },
+            uplinks: Vec::new(),
+            vifs: vifs.clone(),
+        })
+        .map_err(RigError::from)?;
+        let mut guests = vifs.iter().enumerate().map(|(number, vif)| Guest::connect(number, vif));
+        let mut pairs = Vec::new();
+        while let (Some(client), Some(server)) = (guests.next(), guests.next()) {
+            pairs.push(Pair { client: client?, server: server? });
+        }
+        let mut crowd = Self { pairs, switch };
+        crowd.introduce()?;
+        Ok(crowd)
+    }
+
+    /// Every guest has heard of its peer, and the switch knows where each is.
+    fn introduce(&mut self) -> Result<(), BenchError> {
+        for Pair { client, server } in &mut self.pairs {
+            for guest in [&*client, &*server] {
+                wait_for("an interface that starts", || {
+                    let port = self.switch.vif(&guest.port);
+                    port.is_some_and(|port| {
+                        let queues = guest.queues.len();
+                        port.info().state == State::Running && port.rx_queues() == queues
+                    })
+                })?;
+            }
+            let [hello, answer] =
+                [Frame::new(client, server, GREETING), Frame::new(server, client, GREETING)];
+            client.greet(&hello);
+            wait_for("a guest's first frame", || server.hear())?;
+            server.greet(&answer);
+            wait_for("an answer to it", || client.hear())?;
+        }
+        Ok(())
+    }
+
+    /// Holds every worker on a processor.
+    pub(super) fn pin_workers(&self, cpu: usize) {
+        for thread in self.switch.engine().worker_threads().into_iter().flatten() {
+            super::pin(Some(thread), cpu);
+        }
+    }
+}
+
+impl Guest {
+    /// Connects to the interface; `number` makes its addresses.
+    pub(super) fn connect(number: usize, config: &VifConfig) -> Result<Self, RigError> {
+        let station = station(number);
+        let options = Options {
+            queues: config.queues.get().into(),
+            queue_size: vm_args::QUEUE_SIZE,
+            ..Options::new(station.mac)
+        };
+        let connected = Vif::connect(config.socket.as_path(), &options);
+        let mut vif = connected.map_err(|source| RigError::Connect { guest: "guest", source })?;
+        let queues = vif.queue_pairs();
+        Ok(Self { queues, port: config.name.clone(), station, _vif: vif })
+    }
+
+    /// Says something on every queue.
+    fn greet(&mut self, frame: &Frame) {
+        for queue in &mut self.queues {
+            // A ring that nothing was sent on yet is not full.
+            let _ = queue.send_raw(&frame.bytes, &VnetHdr::default());
+            queue.flush();
+        }
+    }
+
+    /// Says to everybody where it is.
+    pub(super) fn announce(&mut self) {
+        let everybody = Station { mac: Mac::BROADCAST, ip: Ipv4Addr::BROADCAST };
+        self.greet(&Frame::between(self.station, everybody, GREETING));
+    }
+
+    /// Whether there was anything to hear.
+    fn hear(&mut self) -> bool {
+        self.queues.iter_mut().any(|queue| queue.recv(|_| ()).is_some())
+    }
+
+    /// The traffic of the loads of `weir_vif`.
+    pub(super) fn flow_to(&self, peer: &Self) -> Flow {
+        Flow {
+            local: self.station,
+            remote: peer.station,
+            local_port: CLIENT_PORT,
+            remote_port: SERVER_PORT,
+        }
+    }
+}
+
+/// A UDP frame with the number of its flow and its own.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    bytes: [u8; SMALL_FRAME_BYTES],
+}
+
+impl Frame {
+    /// A frame of the flow of that number.
+    pub(super) fn new(from: &Guest, to: &Guest, flow: u16) -> Self {
+        Self::between(from.station, to.station, flow)
+    }
+
+    fn between(from: Station, to: Station, flow: u16) -> Self {
+        let mut bytes = [0; SMALL_FRAME_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &to.mac.0);
+        put(6, &from.mac.0);
+        put(12, &[0x08, 0x00, 0x45, 0]);
+        put(IPV4 + 2, &((SMALL_FRAME_BYTES - IPV4) as u16).to_be_bytes());
+        put(IPV4 + 8, &[64, 17]);
+        put(IPV4 + 12, &from.ip.octets());
+        put(IPV4 + 16, &to.ip.octets());
+        put(UDP, &(CLIENT_PORT + flow).to_be_bytes());
+        put(UDP + 2, &SERVER_PORT.to_be_bytes());
+        // Without a checksum, which UDP over IPv4 need not have.
+        put(UDP + 4, &((SMALL_FRAME_BYTES - UDP) as u16).to_be_bytes());
+        put(PAYLOAD, &flow.to_be_bytes());
+        let checksum = ipv4_header_checksum(&bytes[IPV4..UDP]);
+        bytes[IPV4_CSUM..IPV4_CSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+        Self { bytes }
+    }
+
+    /// Offers the frame with this number of its own; `false` when the ring is full.
+    pub(super) fn send(&mut self, queue: &mut QueuePair, seq: u64) -> bool {
+        self.bytes[PAYLOAD + 2..PAYLOAD + 10].copy_from_slice(&seq.to_be_bytes());
+        queue.send_raw(&self.bytes, &VnetHdr::default()).is_ok()
+    }
+}
+
+/// The numbers of flow and frame of the next frame received, greetings passed over; `None` when there is
+/// none.
+pub(super) fn receive(queue: &mut QueuePair) -> Option<(u16, u64)> {
+    loop {
+        let (flow, seq) = queue.recv(|frame| {
+            let mut bytes = [0; SMALL_FRAME_BYTES];
+            frame.read(&mut bytes);
+            let mut seq = [0; 8];
+            seq.copy_from_slice(&bytes[PAYLOAD + 2..PAYLOAD + 10]);
+            (u16::from_be_bytes([bytes[PAYLOAD], bytes[PAYLOAD + 1]]), u64::from_be_bytes(seq))
+        })?;
+        if flow != GREETING {
+            return Some((flow, seq));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `weir bench --ping-pong`: how fast two cores answer each other, by polling and by waking.
+//!
+//! The bounds of what a switch can do: with workers that poll a guest's request is seen after the time that a
+//! cache line takes; with workers that sleep, after the time that the kernel takes to wake a thread.
+
+use std::fs;
+use std::hint;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::super::figures::{FigureRow, Figures};
+use super::super::report::median_and_spread;
+use super::super::{BenchError, SLICES};
+use super::{pin, two_cpus};
+use crate::args::BenchArgs;
+use crate::rig;
+
+/// How often a thread that sleeps looks whether it is to end.
+const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Polled rounds between two looks at the clock.
+const ROUNDS: u64 = 100;
+/// Between two rings of the bell, so that the one who waits is asleep.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// A thread that answers another.
+struct Court {
+    /// The number of the last ball served.
+    ball: Line,
+    /// The number of the last one played back.
+    back: Line,
+    /// Rung with a ball, where the answering thread sleeps.
+    bell: OwnedFd,
+    ended: AtomicBool,
+}
+
+/// A cache line of its own, and its neighbour that is fetched with it.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// How the answering thread waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Polling,
+    Asleep,
+}
+
+impl Court {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            ball: Line::default(),
+            back: Line::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Plays every ball back until the end.
+    fn answer(&self, waits: Waits) -> io::Result<()> {
+        while !self.ended.load(Ordering::Relaxed) {
+            if waits == Waits::Asleep {
+                let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
+                poll(&mut fds, Some(&STOP_POLL))?;
+                // Nothing to read where the time was up.
+                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            }
+            self.back.0.store(self.ball.0.load(Ordering::Acquire), Ordering::Release);
+            hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Serves a ball and waits for it; `false` if it does not come back.
+    fn rally(&self, number: u64, waits: Waits, stop: &AtomicBool) -> io::Result<bool> {
+        self.ball.0.store(number, Ordering::Release);
+        if waits == Waits::Asleep {
+            rustix::io::write(&self.bell, &1_u64.to_ne_bytes())?;
+        }
+        while self.back.0.load(Ordering::Acquire) != number {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            hint::spin_loop();
+        }
+        Ok(true)
+    }
+}
+
+/// Median round trip (ns) with one thread on each processor; `None` after an interruption.
+fn round_trip_ns(
+    waits: Waits,
+    cpus: [usize; 2],
+    time: Duration,
+    stop: &AtomicBool,
+) -> io::Result<Option<f64>> {
+    let court = Court::new()?;
+    thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            pin(None, cpus[1]);
+            court.answer(waits)
+        });
+        let serving = scope.spawn(|| {
+            pin(None, cpus[0]);
+            let times = serve(&court, waits, time, stop);
+            court.ended.store(true, Ordering::Relaxed);
+            times
+        });
+        let times = serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let answered = answering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        answered?;
+        Ok(median_and_spread(times?).map(|(median, ..)| median))
+    })
+}
+
+/// Times (ns) of round trips: of one where each is with a system call, else means of [`ROUNDS`].
+fn serve(court: &Court, waits: Waits, time: Duration, stop: &AtomicBool) -> io::Result<Vec<f64>> {
+    let rounds = if waits == Waits::Polling { ROUNDS } else { 1 };
+    let (mut number, mut times) = (0, Vec::new());
+    let start = Instant::now();
+    while start.elapsed() < time {
+        if waits == Waits::Asleep {
+            thread::sleep(PAUSE);
+        }
+        let begun = Instant::now();
+        for _ in 0..rounds {
+            number += 1;
+            if !court.rally(number, waits, stop)? {
+                return Ok(Vec::new());
+            }
+        }
+        times.push(begun.elapsed().as_nanos() as f64 / rounds as f64);
+    }
+    Ok(times)
+}
+
+/// Measures, and prints the result.
+pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+    let stop = rig::catch_signals()?;
+    let cpus = two_cpus().ok_or(BenchError::OneProcessor)?;
+    let time = Duration::from_secs(args.seconds.into()) / SLICES;
+    let [mut polled, mut woken] = [const { Vec::new() }; 2];
+    for _ in 0..SLICES {
+        polled.extend(round_trip_ns(Waits::Polling, cpus, time, &stop)?);
+        woken.extend(round_trip_ns(Waits::Asleep, cpus, time, &stop)?);
+    }
+    let figures = [
+        FigureRow::new("ping_pong_poll_poll", "ns", "there and back, both threads polling", polled),
+        FigureRow::new(
+            "ping_pong_poll_interrupt",
+            "ns",
+            "the answering thread asleep, woken by an eventfd; the other polls for the answer",
+            woken,
+        ),
+    ];
+    let figures = figures.into_iter().flatten().collect();
+    let notes = vec![monitor_wait()];
+    Figures { title: "two threads on two cores that answer each other", figures, notes }
+        .print(args, out)
+}
+
+/// Whether this processor could wait for a cache line without polling.
+fn monitor_wait() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &str| flags.split_whitespace().any(|found| found == flag);
+    match (has("waitpkg"), has("mwaitx")) {
+        (false, false) => "umwait and mwaitx: this processor has neither".into(),
+        (umwait, _) => {
+            let name = if umwait { "umwait" } else { "mwaitx" };
+            format!("{name}: this processor has it; weir does not use it, and it is not measured")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ball_comes_back_however_the_other_waits() {
+        let Some(cpus) = two_cpus() else { return };
+        let stop = AtomicBool::new(false);
+        for waits in [Waits::Polling, Waits::Asleep] {
+            let time = Duration::from_millis(20);
+            let ns = round_trip_ns(waits, cpus, time, &stop).unwrap();
+            assert!(ns.is_some_and(|ns| ns > 0.0), "{ns:?}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `weir bench --two-workers`: what two workers do against one.
+//!
+//! Four pairs of guests send 64 B packets as fast as they go. Their threads need cores as well, so that what
+//! arrives in a second says as much of them as of weir. Their cost is taken out by what a worker does
+//! with its own CPU time: packets for each second of it, all workers together, times the number of
+//! workers, is what they do when each has a core. For this to say something, both must have been at work:
+//! `two_workers_least_busy`.
+//!
+//! Beside it the same with senders and receivers that are played by the workers'
+//! own threads, so that nobody else needs a core.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_engine::{Engine, Options, Realization as EngineRealization};
+use weir_vif::load::{LoadStats, small};
+use weir_wire::Mac;
+
+use super::super::figures::{FigureRow, Figures};
+use super::super::plan::{SMALL_FRAME_BYTES, WINDOW};
+use super::super::sharing::ENDLESS;
+use super::super::sharing::port::{PlayedPort, Sends};
+use super::super::{BenchError, SLICES, progress, wait_for};
+use super::crowd::{Crowd, Pair, Setup};
+use crate::args::BenchArgs;
+use crate::rig::{self, RigError};
+
+/// Pairs of guests.
+const PAIRS: usize = 4;
+/// Before counting begins: queues have gone to the workers that they stay with.
+const SETTLE: Duration = Duration::from_millis(800);
+/// The same where they are given to their workers.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// What a number of workers did.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Did {
+    packets: u64,
+    seconds: f64,
+    /// CPU time of each worker, seconds.
+    cpu_s: Vec<f64>,
+}
+
+impl Did {
+    /// What the workers do in a second when each has a core.
+    fn packets_per_s_of_cores(&self) -> f64 {
+        let cpu_s: f64 = self.cpu_s.iter().sum();
+        self.cpu_s.len() as f64 * self.packets as f64 / cpu_s
+    }
+
+    fn packets_per_s(&self) -> f64 {
+        self.packets as f64 / self.seconds
+    }
+
+    /// CPU time of the worker with the least against that of the one with the most.
+    fn least_busy(&self) -> f64 {
+        let most = self.cpu_s.iter().copied().fold(0.0, f64::max);
+        self.cpu_s.iter().copied().fold(most, f64::min) / most
+    }
+}
+
+/// One round.
+struct Round {
+    one: Did,
+    two: Did,
+    /// The same two, played.
+    played: [Did; 2],
+}
+
+/// Measures, and prints the result.
+pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+    let stop = rig::catch_signals()?;
+    let dir = rig::temp_dir()?;
+    let time = Duration::from_secs(args.seconds.into()) / SLICES;
+    let progress = progress(4);
+    let mut rounds = Vec::new();
+    for _ in 0..SLICES {
+        let measure = |workers| {
+            let did = slice(workers, time, dir.path());
+            progress.inc(1);
+            did
+        };
+        let (one, two) = (measure(1)?, measure(2)?);
+        let play = |workers| {
+            let rate = played(workers, time);
+            progress.inc(1);
+            rate
+        };
+        let played = [play(1)?, play(2)?];
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        rounds.push(Round { one, two, played });
+    }
+    figures(&rounds).print(args, out)
+}
+
+fn figures(rounds: &[Round]) -> Figures {
+    let figure = |name: &str, unit, says: &str, of: fn(&Round) -> f64| {
+        FigureRow::new(name, unit, says, rounds.iter().map(of).collect())
+    };
+    let figures = [
+        figure(
+            "two_workers_vs_one",
+            "x",
+            "4 pairs of guests, 64 B: packets for each second of the workers' CPU time, times the workers",
+            |round| round.two.packets_per_s_of_cores() / round.one.packets_per_s_of_cores(),
+        ),
+        figure("two_workers_pps_one", "packets/s", "one worker with a core", |round| {
+            round.one.packets_per_s_of_cores()
+        }),
+        figure("two_workers_pps_two", "packets/s", "two workers with a core each", |round| {
+            round.two.packets_per_s_of_cores()
+        }),
+        figure(
+            "two_workers_least_busy",
+            "x",
+            "CPU time of the worker with less / of the one with more",
+            |round| round.two.least_busy(),
+        ),
+        figure(
+            "two_workers_wall_vs_one",
+            "x",
+            "what arrives in a second, guests and workers sharing the machine",
+            |round| round.two.packets_per_s() / round.one.packets_per_s(),
+        ),
+        figure("two_workers_wall_pps_one", "packets/s", "the same with one worker", |round| {
+            round.one.packets_per_s()
+        }),
+        figure("two_workers_wall_pps_two", "packets/s", "the same with two workers", |round| {
+            round.two.packets_per_s()
+        }),
+        figure(
+            "two_workers_played_vs_one",
+            "x",
+            "4 senders and receivers played by the workers, 64 B: packets for each second of their CPU \
+             time, times the workers",
+            |Round { played: [one, two], .. }| {
+                two.packets_per_s_of_cores() / one.packets_per_s_of_cores()
+            },
+        ),
+        figure(
+            "two_workers_played_wall_vs_one",
+            "x",
+            "the same by the clock",
+            |Round { played: [one, two], .. }| two.packets_per_s() / one.packets_per_s(),
+        ),
+        figure("two_workers_played_pps_one", "packets/s", "by the clock, one worker", |round| {
+            round.played[0].packets_per_s()
+        }),
+        figure("two_workers_played_pps_two", "packets/s", "by the clock, two workers", |round| {
+            round.played[1].packets_per_s()
+        }),
+    ];
+    Figures {
+        title: "two workers against one",
+        figures: figures.into_iter().flatten().collect(),
+        notes: Vec::new(),
+    }
+}
+
+/// Packets between guests, each of whose ends has a thread.
+fn slice(workers: u64, time: Duration, dir: &Path) -> Result<Did, BenchError> {
+    let Crowd { mut pairs, switch } =
+        Crowd::start(&Setup { pairs: PAIRS, workers, ..Setup::default() }, dir)?;
+    let options = small::Options {
+        frame_bytes: SMALL_FRAME_BYTES,
+        rate: small::Rate::Window(WINDOW),
+        ..small::Options::default()
+    };
+    let ended = AtomicBool::new(false);
+    let stats: Vec<_> =
+        pairs.iter().map(|_| [LoadStats::default(), LoadStats::default()]).collect();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (Pair { client, server }, [sends, receives]) in pairs.iter_mut().zip(&stats) {
+            let flow = client.flow_to(server);
+            let (ended, options) = (&ended, &options);
+            let (from, to) = (&mut client.queues[0], &mut server.queues[0]);
+            threads.push(scope.spawn(move || small::send(from, &flow, options, sends, ended)));
+            let flow = flow.reversed();
+            threads.push(scope.spawn(move || small::receive(to, &flow, options, receives, ended)));
+        }
+        let read = || {
+            let received: u64 =
+                stats.iter().map(|[_, receiver]| receiver.snapshot().rx_frames).sum();
+            (Instant::now(), received, cpu_ns(switch.engine()))
+        };
+        thread::sleep(SETTLE);
+        let (began, before, cpu_before) = read();
+        thread::sleep(time);
+        let (at, after, cpu) = read();
+        ended.store(true, Ordering::Relaxed);
+        for thread in threads {
+            let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result.map_err(|source| RigError::Load { guest: "guest", source })?;
+        }
+        if after == before {
+            return Err(BenchError::NothingArrived { measurement: "two_workers", time });
+        }
+        Ok(Did {
+            packets: after - before,
+            seconds: (at - began).as_secs_f64(),
+            cpu_s: seconds_between(&cpu_before, &cpu),
+        })
+    })
+}
+
+/// Packets between ports that need no thread.
+fn played(workers: usize, time: Duration) -> Result<Did, BenchError> {
+    let options = Options { workers, realization: EngineRealization::Shared, ..Options::default() };
+    let engine = Engine::start_with(options)?;
+    let mac = |number: usize| Mac([0x52, 0x54, 0, 2, 0, number as u8]);
+    let mut sinks = Vec::new();
+    let mut senders = Vec::new();
+    for pair in 0..PAIRS {
+        let [from, to] = [2 * pair, 2 * pair + 1].map(mac);
+        let sends = Sends { from: to, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };
+        let sink = PlayedPort::add(&engine, sends)?;
+        let sender = PlayedPort::add(&engine, Sends { from, to, len: SMALL_FRAME_BYTES })?;
+        // Until it has said where it is, frames to it are flooded.
+        sink.send(&engine, 1);
+        wait_for("a sink's place", || sender.received() > 0)?;
+        engine.assign(sender.id(), 0, pair % workers)?;
+        sinks.push(sink);
+        senders.push(sender);
+    }
+    senders.iter().for_each(|sender| sender.send(&engine, ENDLESS));
+    let received = || sinks.iter().map(|sink| sink.received()).sum::<u64>();
+    thread::sleep(WARM_UP);
+    let (began, before, cpu_before) = (Instant::now(), received(), cpu_ns(&engine));
+    thread::sleep(time);
+    wait_for("the next packet", || received() > before)?;
+    Ok(Did {
+        packets: received() - before,
+        seconds: began.elapsed().as_secs_f64(),
+        cpu_s: seconds_between(&cpu_before, &cpu_ns(&engine)),
+    })
+}
+
+/// CPU time of each worker until now (ns).
+fn cpu_ns(engine: &Engine) -> Vec<u64> {
+    engine.workers().into_iter().map(|worker| worker.cpu_ns.unwrap_or(0)).collect()
+}
+
+fn seconds_between(before: &[u64], after: &[u64]) -> Vec<f64> {
+    after.iter().zip(before).map(|(now, then)| now.saturating_sub(*then) as f64 / 1e9).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_do_is_counted_for_their_cpu_time() {
+        let did = |packets, cpu_s: &[f64]| Did { packets, seconds: 2.0, cpu_s: cpu_s.into() };
+        let round = Round {
+            one: did(1_000_000, &[0.5]),
+            two: did(1_500_000, &[0.25, 0.5]),
+            played: [did(10_000_000, &[2.0]), did(12_000_000, &[1.5, 1.5])],
+        };
+        assert_eq!(round.one.packets_per_s_of_cores(), 2e6);
+        assert_eq!(round.two.least_busy(), 0.5);
+        let medians: Vec<_> = figures(&[round]).figures.iter().map(|row| row.median).collect();
+        assert_eq!(medians, [2.0, 2e6, 4e6, 0.5, 1.5, 5e5, 7.5e5, 1.6, 1.2, 5e6, 6e6]);
+    }
+
+    #[test]
+    fn both_workers_are_at_work() {
+        let dir = rig::temp_dir().unwrap();
+        let did = slice(2, Duration::from_millis(300), dir.path()).unwrap();
+        assert!(did.packets > 0 && did.cpu_s.len() == 2 && did.least_busy() > 0.0, "{did:?}");
+        assert!(played(2, Duration::from_millis(20)).unwrap().packets > 0);
+    }
+}

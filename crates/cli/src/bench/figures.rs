@@ -1,0 +1,90 @@
+//! Figures with a value of each round, and how they are shown.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::BenchError;
+use super::report::{median_and_spread, significant};
+use crate::args::BenchArgs;
+use crate::stats::Table;
+
+/// A figure: median and spread over the rounds, and each round's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct FigureRow {
+    pub(super) name: String,
+    pub(super) unit: &'static str,
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+    pub(super) rounds: Vec<f64>,
+    pub(super) says: String,
+}
+
+impl FigureRow {
+    /// `None` where no round has the figure.
+    pub(super) fn new(
+        name: impl Into<String>,
+        unit: &'static str,
+        says: impl Into<String>,
+        rounds: Vec<f64>,
+    ) -> Option<Self> {
+        let (median, min, max) = median_and_spread(rounds.clone())?;
+        Some(Self { name: name.into(), unit, median, min, max, rounds, says: says.into() })
+    }
+}
+
+/// All of them, for people.
+pub(super) fn figures_table(figures: &[FigureRow]) -> Table {
+    let headers = ["<FIGURE", "MEDIAN", "MIN", "MAX", "<UNIT", "<WHAT IT SAYS"];
+    let mut table = Table::new(&headers);
+    for figure in figures {
+        table.row(vec![
+            figure.name.clone(),
+            significant(figure.median),
+            significant(figure.min),
+            significant(figure.max),
+            figure.unit.into(),
+            figure.says.clone(),
+        ]);
+    }
+    table
+}
+
+/// What a measurement found, if that is figures and nothing else.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// What was measured.
+    pub(super) title: &'static str,
+    pub(super) figures: Vec<FigureRow>,
+    /// What a reader is to know beside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
+}
+
+impl Figures {
+    /// Prints them, as JSON or as a table.
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`] if there are none; [`BenchError::Output`].
+    pub(super) fn print(&self, args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+        if self.figures.is_empty() {
+            return Err(BenchError::Interrupted);
+        }
+        if args.json {
+            serde_json::to_writer_pretty(&mut *out, self).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{self}")?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n\n{}", self.title, figures_table(&self.figures))?;
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}\n"))
+    }
+}
