@@ -58,7 +58,8 @@ pub struct WorkerStats {
     pub bursts: u64,
     /// Processor time it used, in nanoseconds.
     pub cpu_ns: u64,
-    /// How late its timers have lately been at most, in nanoseconds: holds end so much earlier.
+    /// How late its timers have lately been at most, and a quarter of it, in nanoseconds: holds end so much
+    /// earlier.
     pub timer_lead_ns: u64,
     /// How often a timer was later than that: a hold may have ended too late.
     pub late_timers: u64,

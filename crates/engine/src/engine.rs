@@ -41,7 +41,8 @@ pub struct WorkerStats {
     pub bursts: u64,
     /// CPU time of its thread (ns); `None` when the kernel does not say.
     pub cpu_ns: Option<u64>,
-    /// How late its timers have lately been at most (ns): it sets them so much before a hold's end.
+    /// How late its timers have lately been at most, and a quarter of it (ns): it sets them so much before a
+    /// hold's end.
     pub timer_lead_ns: u64,
     /// Times that a timer was later than that: holds may have ended too late.
     pub late_timers: u64,

@@ -63,7 +63,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) wakeups: Counter,
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
-    /// How much before a deadline it sets its timer (ns): what its timers were late.
+    /// How much before a deadline it sets its timer (ns): the most that its timers were
+    /// late, and a quarter of it.
     pub(crate) timer_lead_ns: AtomicU64,
     /// Times that a timer was later than that.
     pub(crate) late_timers: Counter,

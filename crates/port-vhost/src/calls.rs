@@ -1,8 +1,7 @@
 //! When an interface's guest is called: what a user sets of it, and what comes of that.
 
 use weir_engine::stats::TimesSummary;
-use weir_limits::HOLD_MARGIN_NS;
-use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings};
+use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings, hold_ns_max};
 
 /// When to call a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +39,6 @@ impl CallPolicy {
         let Self { rx_ns, rx_frames, .. } = *self;
         self.kind.build(Settings { rx_ns, rx_frames, ..Settings::within(self.hold_ns_max()) })
     }
-}
-
-/// Longest time that a call may be held (ns) under a latency budget: the budget without what a worker
-/// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
-/// sender's ring while a worker napped is a part of it.
-pub(crate) const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
-    latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
 }
 
 /// What a receive queue's policy does now, and what came of it since the interface was made.

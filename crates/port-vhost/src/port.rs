@@ -8,9 +8,10 @@ use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
+use weir_policy::moderation;
 use weir_policy::steering::Steering;
 
-use crate::calls::{self, CallPolicy, QueueDecision};
+use crate::calls::{CallPolicy, QueueDecision};
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
@@ -183,7 +184,7 @@ impl VhostPort {
     /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
     /// share of the budget for them. What the budget leaves for holds is never exceeded.
     pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
-        let limit_ns = calls::hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed));
+        let limit_ns = moderation::hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed));
         let hold_ns_max = hold_ns_max.min(limit_ns);
         for (index, pair) in self.pairs.iter().enumerate() {
             if queue.is_none_or(|queue| queue == index) {

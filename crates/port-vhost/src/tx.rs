@@ -15,12 +15,11 @@ use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
-use weir_policy::moderation::{Completions, Verdict};
+use weir_policy::moderation::{Completions, Deadline, Verdict};
 use weir_ring::{Chain, DeviceRing, Pieces, RingError, Token};
 
 use crate::calls::CallPolicy;
 use crate::error::StopReason;
-use crate::hold::Deadline;
 use crate::queue::{Queue, Ring};
 
 /// A frame that waits in the guest's own memory for a receiver that was full.

@@ -1,8 +1,10 @@
-//! The manager: how the latency budget is spent, ten times a second (Dong 2011 §4.2, fig. 5).
+//! The manager: what is decided by looking at counters now and then.
 //!
-//! A thread of its own, outside the data path. While an interface's policy takes part in the split, or has
-//! an agent, or a port has several receive queues, and there is traffic, it looks at the counters, decides by Eq. 4 how long uplinks gather and
-//! calls are held, and sets both. Without traffic it sleeps without a timer, until a worker wakes up.
+//! A thread of its own, outside the data path. While there is traffic it does each of these in its own time, where
+//! something depends on it: moves queues between workers; decides by Eq. 4 how long uplinks gather and calls
+//! are held (Dong 2011 §4.2, fig. 5) and sets both, where a policy takes part in that or a guest has an
+//! agent; moves entries of indirection tables, where a port has several receive queues; places workers on
+//! processors, if asked to. Without traffic it sleeps without a timer, until a worker wakes up.
 //!
 //! | file | what |
 //! |---|---|

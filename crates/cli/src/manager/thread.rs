@@ -377,17 +377,21 @@ impl Run {
                     self.due_ns[task as usize] = now_ns + period_ns;
                     self.perform(task, now_ns);
                 }
-                Some(_) => {}
-                None if task == Task::Split => {
-                    // The last that took part may have been changed to another policy.
-                    let sharing = Sharing::NoUplink;
-                    let vifs = BTreeMap::new();
-                    self.apply(Decision { uplink_ns: 0, sharing, busy: 0, vifs }, now_ns);
-                }
-                None => {}
+                // The last that took part may have been changed to another policy.
+                None if task == Task::Split => self.take_back(now_ns),
+                Some(_) | None => {}
             }
         }
         self.rhythm = self.next_look(now_ns);
+    }
+
+    /// Nobody takes part in the split any more: takes back what it had set, once.
+    fn take_back(&mut self, now_ns: u64) {
+        if self.decision.is_some() {
+            let (sharing, vifs) = (Sharing::NoUplink, BTreeMap::new());
+            self.apply(Decision { uplink_ns: 0, sharing, busy: 0, vifs }, now_ns);
+            self.decision = None;
+        }
     }
 
     fn perform(&mut self, task: Task, now_ns: u64) {

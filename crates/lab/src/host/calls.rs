@@ -1,48 +1,13 @@
 //! What a queue owes its guest, and when it asks the policy about it: the bookkeeping of
 //! `port-vhost/hold.rs`, around the policies themselves.
 
-use weir_limits::HOLD_MARGIN_NS;
-use weir_policy::moderation::{Batch, Completions, Delivery, Kind, Moderation, Settings, Verdict};
+use weir_policy::moderation::{
+    Batch, Completions, Deadline, Delivery, Kind, Moderation, Settings, Verdict, hold_ns_max,
+};
 
 use crate::report::Violation;
 use crate::scenario::Calls;
 use crate::stats::Times;
-
-/// Longest time that a call may be held (ns), as `port-vhost/calls.rs` takes it from the budget.
-fn hold_ns_max(calls: &Calls) -> u64 {
-    calls.latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
-}
-
-/// When a worker is to ask about a call, with at most one timer set for it.
-#[derive(Debug, Default)]
-pub(super) struct Deadline {
-    until_ns: Option<u64>,
-    timer_ns: Option<u64>,
-}
-
-impl Deadline {
-    /// Sets the deadline. Says when to ask, if a timer is to be set for it.
-    fn set(&mut self, until_ns: u64, now_ns: u64) -> Option<u64> {
-        self.until_ns = Some(until_ns);
-        match self.timer_ns {
-            Some(timer_ns) if now_ns < timer_ns && timer_ns <= until_ns => None,
-            _ => {
-                self.timer_ns = Some(until_ns);
-                Some(until_ns)
-            }
-        }
-    }
-
-    /// A timer has fired. Whether the deadline has passed; else when to ask again, if a timer is to be
-    /// set for that.
-    fn fired(&mut self, now_ns: u64) -> Result<(), Option<u64>> {
-        match self.until_ns {
-            None => Err(None),
-            Some(until_ns) if until_ns > now_ns => Err(self.set(until_ns, now_ns)),
-            Some(_) => Ok(()),
-        }
-    }
-}
 
 /// What comes of a question about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +45,7 @@ pub(super) struct RxCalls {
 impl RxCalls {
     pub(super) fn new(calls: &Calls) -> Self {
         let &Calls { kind, rx_ns, rx_frames, latency_budget_ns } = calls;
-        let hold_ns_max = hold_ns_max(calls);
+        let hold_ns_max = hold_ns_max(calls.latency_budget_ns);
         let moderation = kind.build(Settings { rx_ns, rx_frames, ..Settings::within(hold_ns_max) });
         Self {
             withholds: moderation.withholds(),
@@ -150,7 +115,8 @@ impl RxCalls {
     /// The guest is told of everything at `now_ns`, or `called` is false: it wanted no call. `hidden`: it
     /// could not see the frames before.
     pub(super) fn told(&mut self, now_ns: u64, called: bool, hidden: bool) {
-        let held = self.deadline.until_ns.take().is_some();
+        let held = self.deadline.until_ns().is_some();
+        self.deadline.clear();
         let how = match called {
             true => Delivery::Called,
             false if held && !hidden => Delivery::Polled,
@@ -197,7 +163,7 @@ pub(super) struct TxCalls {
 
 impl TxCalls {
     pub(super) fn new(calls: &Calls) -> Self {
-        let hold_ns_max = hold_ns_max(calls);
+        let hold_ns_max = hold_ns_max(calls.latency_budget_ns);
         let holds = !matches!(calls.kind, Kind::Immediate | Kind::Frontend);
         Self {
             completions: holds.then(|| Completions::new(hold_ns_max)),
@@ -256,7 +222,7 @@ impl TxCalls {
     pub(super) fn told(&mut self) {
         if let Some(completions) = &mut self.completions {
             completions.delivered();
-            self.deadline.until_ns = None;
+            self.deadline.clear();
             self.untold = 0;
         }
     }
@@ -265,16 +231,6 @@ impl TxCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_deadline_that_moves_back_keeps_its_one_timer() {
-        let mut deadline = Deadline::default();
-        assert_eq!(deadline.set(100, 0), Some(100));
-        assert_eq!(deadline.set(150, 10), None, "a timer is set");
-        assert_eq!(deadline.fired(100), Err(Some(150)), "and sets the next");
-        assert_eq!(deadline.set(120, 110), Some(120), "sooner");
-        assert_eq!(deadline.fired(120), Ok(()));
-    }
 
     #[test]
     fn a_deadline_beyond_the_limit_or_in_the_past_is_a_violation() {

@@ -26,6 +26,7 @@ mod aggregate_adaptive;
 mod auto;
 mod backend;
 mod completions;
+mod deadline;
 mod frontend;
 mod immediate;
 #[cfg(test)]
@@ -35,14 +36,24 @@ mod two_layer;
 use std::fmt;
 use std::str::FromStr;
 
+use weir_limits::HOLD_MARGIN_NS;
+
 pub use aggregate::Aggregate;
 pub use aggregate_adaptive::AggregateAdaptive;
 pub use auto::Auto;
 pub use backend::Backend;
 pub use completions::Completions;
+pub use deadline::Deadline;
 pub use frontend::Frontend;
 pub use immediate::Immediate;
 pub use two_layer::TwoLayer;
+
+/// Longest time that a call may be held (ns) under a latency budget: the budget without what a worker
+/// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
+/// sender's ring while a worker napped is a part of it.
+pub const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
+    latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
+}
 
 /// What to do about the frames published and not yet delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
