@@ -38,6 +38,7 @@ mod engine;
 pub mod filter;
 mod flow;
 pub mod gro;
+mod holds;
 mod meter;
 mod poller;
 mod port;

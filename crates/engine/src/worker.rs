@@ -10,8 +10,6 @@
 //! more. How long it looks on before that is [`weir_policy::pace`]'s to say. With no traffic it
 //! sleeps without a timeout.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,6 +25,7 @@ use crate::burst::Scratch;
 use crate::clock;
 use crate::cpu_loss;
 use crate::crew::Realization;
+use crate::holds::Holds;
 use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
 use crate::run_queue::{Ready, RunQueue, Turn};
@@ -79,9 +78,7 @@ pub(crate) struct Worker {
     rounds: u32,
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
     stalled: Vec<(TxQueue, u64)>,
-    /// When to ask about held calls: a queue has one entry here, or in another worker's, as long as
-    /// its deadline does not move forward.
-    holds: BinaryHeap<Reverse<Hold>>,
+    holds: Holds,
     /// When the timer fires that was set for one of them (ns).
     timer_ns: Option<u64>,
     lateness: Lateness,
@@ -109,7 +106,7 @@ impl Worker {
             taken_ns: 0,
             rounds: 0,
             stalled: Vec::new(),
-            holds: BinaryHeap::new(),
+            holds: Holds::default(),
             timer_ns: None,
             lateness: Lateness::default(),
             budget: (LATENCY_BUDGET_NS_MAX, 0),
@@ -130,7 +127,7 @@ impl Worker {
             while !self.ready.is_empty() && !self.shared.stopping.load(Ordering::Relaxed) {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
-                    self.expire_holds(self.taken_ns);
+                    self.expire_holds(self.taken_ns, 0);
                 }
                 let before_ns = self.taken_ns;
                 self.look_at_warm(if self.is_dedicated() { u64::MAX } else { WARM_NS });
@@ -163,7 +160,7 @@ impl Worker {
             }
             rest = self.how_to_rest(start_ns);
         }
-        self.expire_holds_before_sleep();
+        self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
         if let Rest::Nap(nap_ns) = rest {
             self.nap(nap_ns);
             self.look_at_warm(nap_ns);
@@ -177,7 +174,7 @@ impl Worker {
                 self.pace.slept(clock::now_ns().saturating_sub(start_ns));
             }
         }
-        self.expire_holds_before_sleep();
+        self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
     }
 
     /// It has a core of its own: it never sleeps while it has queues to look at.
@@ -225,7 +222,7 @@ impl Worker {
             if now_ns >= start_ns + window_ns || stopping {
                 return None;
             }
-            self.expire_holds(now_ns);
+            self.expire_holds(now_ns, 0);
             std::hint::spin_loop();
         }
     }
@@ -263,9 +260,7 @@ impl Worker {
 
     /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
     fn wake_ns(&self) -> Option<u64> {
-        // A hold must not end too late. What else has a time must not begin too early.
-        let lead_ns = self.lateness.lead_ns();
-        let hold = self.holds.peek().map(|Reverse(hold)| hold.until_ns.saturating_sub(lead_ns));
+        let hold = self.holds.wake_ns(self.lateness.lead_ns());
         let stalled = self.stalled.iter().map(|(_, until)| *until).min();
         [hold, stalled, self.ready.next_release_ns()].into_iter().flatten().min()
     }
@@ -433,11 +428,11 @@ impl Worker {
         self.handle.bursts.add(u64::from(taken.frames > 0));
         self.pace.served(taken.frames);
         for hold in self.forwarder.holds.drain(..) {
-            self.holds.push(Reverse(hold));
+            self.holds.push(hold);
         }
         if let Some(until_ns) = taken.hold_until {
             let QueueRef { port, queue, side } = queue;
-            self.holds.push(Reverse(Hold { until_ns, port, queue, side }));
+            self.holds.push(Hold { until_ns, port, queue, side });
         }
         self.note_stalled(queue, &taken);
         self.age(now_ns);
@@ -506,29 +501,25 @@ impl Worker {
         }
     }
 
-    /// Ends the holds that would end before this worker is back from a sleep.
-    fn expire_holds_before_sleep(&mut self) {
-        if !self.holds.is_empty() {
-            self.expire_holds(clock::now_ns().saturating_add(self.lateness.lead_ns()));
+    /// Asks about the held calls whose time has come at `now_ns`, those for received frames `lead_ns` ahead of
+    /// it: that is for a worker which may sleep next, and be back too late.
+    #[inline]
+    fn expire_holds(&mut self, now_ns: u64, lead_ns: u64) {
+        if let Some(ended) = self.holds.ended(now_ns, lead_ns) {
+            self.end_holds(ended, now_ns, lead_ns);
         }
     }
 
-    /// Ends the holds that end until `by_ns`.
-    fn expire_holds(&mut self, by_ns: u64) {
-        if self.holds.peek().is_none_or(|Reverse(hold)| hold.until_ns > by_ns) {
-            return;
-        }
+    fn end_holds(&mut self, first: (Hold, u64), now_ns: u64, lead_ns: u64) {
         let ports = self.shared.ports.load();
-        while let Some(Reverse(hold)) = self.holds.peek().copied() {
-            if hold.until_ns > by_ns {
-                break;
-            }
-            self.holds.pop();
+        let mut ended = Some(first);
+        while let Some((hold, by_ns)) = ended {
             let next = slot(&ports, hold.port)
                 .and_then(|slot| slot.port.expired(hold.queue, hold.side, by_ns));
             if let Some(until_ns) = next {
-                self.holds.push(Reverse(Hold { until_ns: until_ns.max(by_ns + 1), ..hold }));
+                self.holds.push(Hold { until_ns: until_ns.max(by_ns + 1), ..hold });
             }
+            ended = self.holds.ended(now_ns, lead_ns);
         }
     }
 }
@@ -558,7 +549,7 @@ mod tests {
         let start_ns = clock::now_ns();
         for until_ns in [start_ns + WINDOW_NS / 4, start_ns + WINDOW_NS / 2] {
             let port = PortId::new(0).unwrap();
-            worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+            worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
         }
         assert_eq!(worker.look_on(start_ns, WINDOW_NS), None);
         assert!(clock::now_ns() >= start_ns + WINDOW_NS, "or it is taken for looking on in vain");
@@ -567,16 +558,18 @@ mod tests {
     #[test]
     fn before_a_sleep_holds_end_that_would_end_during_it() {
         let mut worker = worker();
-        worker.lateness.fired(50_000);
-        let now_ns = clock::now_ns();
-        for until_ns in [now_ns + 50_000, now_ns + 3_600_000_000_000] {
-            let port = PortId::new(0).unwrap();
-            worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+        worker.lateness.fired(weir_limits::TIMER_LEAD_NS_MAX);
+        let port = PortId::new(0).unwrap();
+        let soon_ns = clock::now_ns() + 1_000_000_000;
+        for (until_ns, side) in
+            [(clock::now_ns(), Side::Rx), (soon_ns, Side::Rx), (soon_ns, Side::Tx)]
+        {
+            worker.holds.push(Hold { until_ns, port, queue: 0, side });
         }
-        worker.expire_holds(clock::now_ns().min(now_ns + 49_999));
-        assert_eq!(worker.holds.len(), 2, "awake it is back in time");
-        worker.expire_holds_before_sleep();
-        assert_eq!(worker.holds.len(), 1);
+        worker.expire_holds(soon_ns - 50_000, 0);
+        assert_eq!(worker.holds.wake_ns(0), Some(soon_ns), "awake it is back in time");
+        worker.expire_holds(soon_ns - 50_000, worker.lateness.lead_ns());
+        assert_eq!(worker.holds.wake_ns(u64::MAX), Some(soon_ns), "nobody waits for what was sent");
     }
 
     #[test]
@@ -589,7 +582,7 @@ mod tests {
         worker.ready.wait(Ready { queue, since_ns: now_ns }, now_ns + 900_000);
         assert_eq!(worker.wake_ns(), Some(now_ns + 900_000), "or it would spin until then");
         let until_ns = now_ns + 800_000;
-        worker.holds.push(Reverse(Hold { until_ns, port, queue: 0, side: Side::Rx }));
+        worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
         assert_eq!(worker.wake_ns(), Some(now_ns + 800_000 - 50_000));
     }
 
