@@ -107,8 +107,8 @@ pub trait Port: Receiver + Send + Sync {
         self.arm_tx(queue)
     }
 
-    /// How long a frame of this port may be held in all (ns).
-    fn latency_budget_ns(&self) -> u64 {
+    /// How long a frame for this port may wait for others (ns), in all: workers nap no longer.
+    fn wait_ns_max(&self) -> u64 {
         LATENCY_BUDGET_NS_DEFAULT
     }
 

@@ -43,8 +43,8 @@ const WARM_NS: u64 = 100_000;
 /// How long a worker with a core of its own looks at its queues before it looks at the epoll set (ns):
 /// ports that cannot be looked at without a system call wait for that.
 const DEDICATED_LOOK_NS: u64 = 20_000;
-/// How often the ports' latency budgets are looked up (ns): there may be a thousand ports.
-const BUDGETS_NS: u64 = 1_000_000;
+/// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
+const WAITS_NS: u64 = 1_000_000;
 /// How late the kernel may end a sleep so as to join it with others (ns).
 const TIMER_SLACK_NS: u64 = 1_000;
 
@@ -82,8 +82,8 @@ pub(crate) struct Worker {
     /// When the timer fires that was set for one of them (ns).
     timer_ns: Option<u64>,
     lateness: Lateness,
-    /// The smallest latency budget of the ports that receive (ns), and when it was looked up.
-    budget: (u64, u64),
+    /// The shortest wait that the ports which receive allow (ns), and when it was looked up.
+    wait_ns_max: (u64, u64),
     /// When this worker last swept the forwarding table (s).
     aged_secs: u32,
 }
@@ -109,7 +109,7 @@ impl Worker {
             holds: Holds::default(),
             timer_ns: None,
             lateness: Lateness::default(),
-            budget: (LATENCY_BUDGET_NS_MAX, 0),
+            wait_ns_max: (LATENCY_BUDGET_NS_MAX, 0),
             aged_secs: 0,
         }
     }
@@ -186,25 +186,25 @@ impl Worker {
         if self.warm.is_empty() {
             return Rest::Sleep;
         }
-        let budget_ns = self.smallest_budget_ns(now_ns);
-        match self.pace.rest(now_ns, budget_ns.saturating_sub(self.lateness.lead_ns())) {
+        let wait_ns_max = self.wait_ns_max(now_ns);
+        match self.pace.rest(now_ns, wait_ns_max.saturating_sub(self.lateness.lead_ns())) {
             // A receiver's kick, which frames wait for, is not seen while looking at rings.
             Rest::Poll(_) if !self.stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
     }
 
-    /// The smallest latency budget (ns) of whoever may receive what comes while this worker naps.
-    pub(crate) fn smallest_budget_ns(&mut self, now_ns: u64) -> u64 {
-        let (mut budget_ns, looked_up_ns) = self.budget;
-        if now_ns.saturating_sub(looked_up_ns) >= BUDGETS_NS {
+    /// The shortest time (ns) that whoever may receive what comes while this worker naps lets it wait.
+    pub(crate) fn wait_ns_max(&mut self, now_ns: u64) -> u64 {
+        let (mut wait_ns_max, looked_up_ns) = self.wait_ns_max;
+        if now_ns.saturating_sub(looked_up_ns) >= WAITS_NS {
             let ports = self.shared.ports.load();
             let receivers = ports.iter().flatten().filter(|slot| slot.port.rx_queues() > 0);
-            let budgets = receivers.map(|slot| slot.port.latency_budget_ns());
-            budget_ns = budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX);
-            self.budget = (budget_ns, now_ns);
+            let waits = receivers.map(|slot| slot.port.wait_ns_max());
+            wait_ns_max = waits.min().unwrap_or(LATENCY_BUDGET_NS_MAX);
+            self.wait_ns_max = (wait_ns_max, now_ns);
         }
-        budget_ns
+        wait_ns_max
     }
 
     /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;

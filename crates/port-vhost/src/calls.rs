@@ -28,6 +28,11 @@ impl CallPolicy {
         hold_ns_max(self.latency_budget_ns)
     }
 
+    /// How long a frame may wait for others in its sender's ring (ns).
+    pub(crate) const fn wait_ns_max(&self) -> u64 {
+        self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
+    }
+
     /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
     /// policy that holds nothing.
     pub(crate) fn completions(&self) -> Option<Completions> {

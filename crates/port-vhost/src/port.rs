@@ -113,6 +113,7 @@ pub struct VhostPort {
     rx_ready: AtomicUsize,
     steering: Steering,
     latency_budget_ns: AtomicU64,
+    wait_ns_max: AtomicU64,
     /// A worker found the guest breaking the rules: nothing is served until the session or the
     /// device starts afresh.
     failed: AtomicBool,
@@ -140,6 +141,7 @@ impl VhostPort {
             rx_ready: AtomicUsize::new(0),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
+            wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             failed: AtomicBool::new(false),
             shown: Mutex::default(),
         }
@@ -173,6 +175,7 @@ impl VhostPort {
     /// Changes the moderation policy while traffic flows. A held call is given first.
     pub fn set_moderation(&self, calls: &CallPolicy) {
         self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
+        self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
         for (index, pair) in self.pairs.iter().enumerate() {
             let new = calls.build();
             // The old one is freed here, outside the lock.
@@ -405,8 +408,8 @@ impl Port for VhostPort {
         tx.queue.ring.as_mut().is_some_and(|ring| ring.started && ring.device.peek())
     }
 
-    fn latency_budget_ns(&self) -> u64 {
-        self.latency_budget_ns.load(Ordering::Relaxed)
+    fn wait_ns_max(&self) -> u64 {
+        self.wait_ns_max.load(Ordering::Relaxed)
     }
 
     fn arm_tx(&self, queue: usize) -> bool {

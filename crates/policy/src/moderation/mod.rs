@@ -205,6 +205,17 @@ impl Kind {
         }
     }
 
+    /// How long a frame may wait for others (ns) under this policy, with that budget and `rx-usecs`, before
+    /// it comes to the policy: in the ring of its sender, while a worker naps. What holds nothing lets
+    /// nothing wait, and a hold of fixed length counts from the frame's arrival.
+    pub const fn wait_ns_max(self, latency_budget_ns: u64, rx_ns: Option<u64>) -> u64 {
+        match (self, rx_ns) {
+            (Self::Immediate, _) => 0,
+            (_, Some(rx_ns)) if rx_ns < latency_budget_ns => rx_ns,
+            _ => latency_budget_ns,
+        }
+    }
+
     /// Makes a policy of this kind.
     pub fn build(self, settings: Settings) -> Box<dyn Moderation> {
         match self {
@@ -264,6 +275,18 @@ mod tests {
         assert!(error.contains("`Immediate `"), "{error}");
         let (_, names) = error.split_once("valid names: ").unwrap();
         assert!(names.split(", ").eq(Kind::ALL.iter().map(|kind| kind.as_str())), "{error}");
+    }
+
+    #[test]
+    fn frames_wait_in_a_ring_no_longer_than_the_policy_would_hold_them() {
+        assert_eq!(Kind::Auto.wait_ns_max(1_000, None), 1_000);
+        assert_eq!(Kind::Immediate.wait_ns_max(1_000, None), 0);
+        assert_eq!(Kind::Backend.wait_ns_max(1_000, Some(50)), 50);
+        assert_eq!(
+            Kind::Backend.wait_ns_max(1_000, Some(2_000)),
+            1_000,
+            "the budget is the user's word"
+        );
     }
 
     #[test]

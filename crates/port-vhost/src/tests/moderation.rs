@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use weir_engine::Port;
 use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Batch, Decision, Delivery, Moderation, Verdict};
 
@@ -273,6 +274,20 @@ fn a_user_can_say_how_many_frames_or_how_much_time_make_a_call() {
     b.port.set_moderation(&CallPolicy { rx_ns: Some(0), ..calls });
     send(&mut a, &b, 3..4);
     assert_eq!(b.calls(0), 1, "the time that was asked for is over at once");
+}
+
+#[test]
+fn a_worker_naps_no_longer_than_the_policy_in_force_lets_frames_wait() {
+    let switch = Switch::new();
+    let guest = switch.guest(1, modern());
+    for (kind, rx_ns, wait_ns_max) in [
+        (Kind::Auto, None, 100_000),
+        (Kind::Backend, Some(30_000), 30_000),
+        (Kind::Immediate, None, 0),
+    ] {
+        guest.port.set_moderation(&CallPolicy { rx_ns, ..CallPolicy::within(kind, 100_000) });
+        assert_eq!(guest.port.wait_ns_max(), wait_ns_max, "{kind}");
+    }
 }
 
 #[test]
