@@ -136,7 +136,7 @@ impl VifExplanation {
 /// The table that `weir explain` prints, about frames and calls of one second.
 impl fmt::Display for VifExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallSettings { moderation, rx_usecs, rx_frames } = self.calls;
+        let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = self.calls;
         let budget = time(self.latency_budget_ns);
         write!(f, "{}: {}, moderation {moderation}, budget {budget}", self.name, self.state)?;
         if let Some(rx_usecs) = rx_usecs {
@@ -144,6 +144,9 @@ impl fmt::Display for VifExplanation {
         }
         if let Some(rx_frames) = rx_frames {
             write!(f, ", rx_frames {rx_frames}")?;
+        }
+        if let Some(container_bytes) = container_bytes {
+            write!(f, ", container_bytes {container_bytes}")?;
         }
         let mut table = Table::new(&[
             "QUEUE",
@@ -216,6 +219,7 @@ mod tests {
                 moderation: "backend".parse().unwrap(),
                 rx_usecs: Some(200.try_into().unwrap()),
                 rx_frames: None,
+                container_bytes: None,
             },
             budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
             queues: vec![queue(0), queue(1)],

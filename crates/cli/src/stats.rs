@@ -14,7 +14,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_engine::stats::TimesSummary;
 
-use crate::config::{MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode};
+use crate::config::{
+    ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
+};
 
 mod placement;
 mod rules;
@@ -169,13 +171,15 @@ pub struct CallSettings {
     pub rx_usecs: Option<RxUsecs>,
     /// With how many frames it holds it no longer, where that was set.
     pub rx_frames: Option<RxFrames>,
+    /// With how many bytes of frames a container is full, where that was set.
+    pub container_bytes: Option<ContainerBytes>,
 }
 
 impl CallSettings {
     /// Those of an interface.
     pub fn of(vif: &VifConfig) -> Self {
-        let VifConfig { moderation, rx_usecs, rx_frames, .. } = *vif;
-        Self { moderation, rx_usecs, rx_frames }
+        let VifConfig { moderation, rx_usecs, rx_frames, container_bytes, .. } = *vif;
+        Self { moderation, rx_usecs, rx_frames, container_bytes }
     }
 }
 

@@ -179,6 +179,8 @@ pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
 
 /// Bytes of the frames that fill a container where nobody says otherwise (Thakur 2014: one page).
 pub const CONTAINER_BYTES_DEFAULT: u32 = 4096;
+/// Largest `container_bytes`: some of the largest frames.
+pub const CONTAINER_BYTES_MAX: u32 = 262_144;
 /// Largest container in a guest's receive buffer (bytes, its virtio header included): its length field
 /// has 16 bits.
 pub const CONTAINER_LEN_MAX: usize = 65_535;

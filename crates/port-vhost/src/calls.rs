@@ -14,12 +14,14 @@ pub struct CallPolicy {
     pub rx_ns: Option<u64>,
     /// `rx-frames`, see [`Settings::rx_frames`].
     pub rx_frames: Option<u32>,
+    /// With how many bytes of frames a container is full, see [`Settings::container_bytes`].
+    pub container_bytes: Option<u32>,
 }
 
 impl CallPolicy {
     /// A policy with nothing set but the budget.
     pub const fn within(kind: Kind, latency_budget_ns: u64) -> Self {
-        Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None }
+        Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None, container_bytes: None }
     }
 
     /// Longest time that a call may be held (ns): less than the budget, of which a part is for other
@@ -41,8 +43,9 @@ impl CallPolicy {
     }
 
     pub(crate) fn build(&self) -> Box<dyn Moderation> {
-        let Self { rx_ns, rx_frames, .. } = *self;
-        self.kind.build(Settings { rx_ns, rx_frames, ..Settings::within(self.hold_ns_max()) })
+        let Self { rx_ns, rx_frames, container_bytes, .. } = *self;
+        let hold_ns_max = self.hold_ns_max();
+        self.kind.build(Settings { hold_ns_max, rx_ns, rx_frames, container_bytes })
     }
 }
 

@@ -57,9 +57,10 @@ pub use sharing::{
     BitRate, BurstSize, LateTurns, Period, Schedule, Sharing, SharingChanges, SharingError,
 };
 pub use values::{
-    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu, PacketBurst,
-    PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode,
-    SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight, WorkerCount, Workers,
+    ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
+    Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight,
+    WorkerCount, Workers,
 };
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -188,6 +189,9 @@ pub struct VifConfig {
     pub rx_usecs: Option<RxUsecs>,
     /// With how many frames a call is held no longer.
     pub rx_frames: Option<RxFrames>,
+    /// With how many bytes of frames a container is full, by the policies that aggregate.
+    #[serde(default)]
+    pub container_bytes: Option<ContainerBytes>,
     /// The socket on which weir meets the agent in the guest (`weir-agent`). Interfaces of one virtual
     /// machine have the same.
     #[serde(default)]
@@ -229,6 +233,7 @@ impl VifConfig {
             moderation: Moderation::default(),
             rx_usecs: None,
             rx_frames: None,
+            container_bytes: None,
             agent: None,
             mac: None,
             mac_check: Self::MAC_CHECK_DEFAULT,

@@ -9,7 +9,7 @@ use weir_policy::moderation::Kind;
 use weir_port_vhost::CallPolicy;
 
 use super::VifConfig;
-use super::values::{LatencyBudget, RxUsecs, ValueError};
+use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError};
 use crate::stats::time;
 
 /// How weir decides when to call (interrupt) a guest.
@@ -39,6 +39,11 @@ impl Moderation {
     /// The policy makes something of `rx_frames`.
     pub const fn takes_rx_frames(self) -> bool {
         self.takes_rx_usecs() || matches!(self.0, Kind::TwoLayer | Kind::Auto)
+    }
+
+    /// The policy makes something of `container_bytes`.
+    pub const fn takes_container_bytes(self) -> bool {
+        matches!(self.0, Kind::Aggregate | Kind::AggregateAdaptive)
     }
 }
 
@@ -78,6 +83,9 @@ pub enum CallsError {
     /// `rx_frames`, and a policy that makes nothing of it.
     #[error("`rx_frames` means nothing to moderation \"{0}\"")]
     RxFramesUnused(Moderation),
+    /// `container_bytes`, and a policy that makes nothing of it.
+    #[error("`container_bytes` means nothing to moderation \"{0}\"")]
+    ContainerBytesUnused(Moderation),
     /// `rx_usecs` beyond the budget.
     #[error(
         "`rx_usecs` of {rx_usecs} is longer than the latency budget of {budget}: calls would be held \
@@ -100,6 +108,7 @@ impl CallsError {
         match self {
             Self::RxUsecsUnused(_) | Self::RxUsecsTooLong { .. } => "rx_usecs",
             Self::RxFramesUnused(_) => "rx_frames",
+            Self::ContainerBytesUnused(_) => "container_bytes",
         }
     }
 
@@ -113,6 +122,7 @@ impl CallsError {
         match self {
             Self::RxUsecsUnused(_) => takers(Moderation::takes_rx_usecs),
             Self::RxFramesUnused(_) => takers(Moderation::takes_rx_frames),
+            Self::ContainerBytesUnused(_) => takers(Moderation::takes_container_bytes),
             Self::RxUsecsTooLong { .. } => "make it shorter, or `latency_budget` longer".into(),
         }
     }
@@ -124,6 +134,7 @@ impl VifConfig {
         CallPolicy {
             rx_ns: self.rx_usecs.map(RxUsecs::ns),
             rx_frames: self.rx_frames.map(|frames| frames.get().into()),
+            container_bytes: self.container_bytes.map(ContainerBytes::get),
             ..CallPolicy::within(self.moderation.0, budget.ns())
         }
     }
@@ -143,10 +154,13 @@ impl VifConfig {
                 return Err(CallsError::RxUsecsTooLong { rx_usecs, budget, hold_ns_max });
             }
         }
-        match self.rx_frames {
-            Some(_) if !moderation.takes_rx_frames() => Err(CallsError::RxFramesUnused(moderation)),
-            _ => Ok(()),
+        if self.rx_frames.is_some() && !moderation.takes_rx_frames() {
+            return Err(CallsError::RxFramesUnused(moderation));
         }
+        if self.container_bytes.is_some() && !moderation.takes_container_bytes() {
+            return Err(CallsError::ContainerBytesUnused(moderation));
+        }
+        Ok(())
     }
 
     /// What a user should know who gives this interface a budget of `budget`, if that leaves its policy

@@ -15,8 +15,8 @@ use super::filter;
 use super::section::{KindOfUplink, Located, Section};
 use super::sharing::{self, Schedule, Sharing};
 use super::values::{
-    Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs,
-    SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
+    ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
 };
 use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
 
@@ -215,6 +215,7 @@ fn vif(
     let bad_moderation = moderation.is_none() && section.has("moderation");
     let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
     let rx_frames = section.take::<RxFrames>("rx_frames", problems);
+    let container_bytes = section.take::<ContainerBytes>("container_bytes", problems);
     let agent = section.take::<SocketPath>("agent", problems);
     let mac = section.take("mac", problems);
     let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
@@ -239,6 +240,7 @@ fn vif(
         moderation: moderation.unwrap_or_default(),
         rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
         rx_frames: rx_frames.as_ref().map(|frames| frames.value),
+        container_bytes: container_bytes.as_ref().map(|bytes| bytes.value),
         agent: agent.as_ref().map(|agent| agent.value.clone()),
         mac: mac.map(Located::into_value),
         mac_check,
@@ -252,9 +254,12 @@ fn vif(
     let default_budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
     let budget = port.latency_budget.unwrap_or(default_budget);
     if !bad_moderation && let Err(error) = port.check_calls(budget) {
-        let spans = [rx_usecs.map(|usecs| usecs.span), rx_frames.map(|frames| frames.span)];
-        let [usecs, frames] = spans.map(|span| span.unwrap_or(header.clone()));
-        let span = if error.key() == "rx_usecs" { usecs } else { frames };
+        let span = match error.key() {
+            "rx_usecs" => rx_usecs.map(|usecs| usecs.span),
+            "rx_frames" => rx_frames.map(|frames| frames.span),
+            _ => container_bytes.map(|bytes| bytes.span),
+        };
+        let span = span.unwrap_or(header.clone());
         problems.push(
             Problem::new(format!("`vif.{}`: {error}", port.name))
                 .label(span, "does not fit")

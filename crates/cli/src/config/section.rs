@@ -12,9 +12,10 @@ use super::moderation::Moderation;
 use super::sharing::{BitRate, BurstSize, LateTurns, Period, Schedule};
 use super::suggest;
 use super::values::{
-    Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress, Mtu, PacketBurst,
-    PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, SocketMode,
-    SocketPath, SocketRole, TrunkVids, ValueError, Vid, Weight, WorkerCount, Workers,
+    ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
+    Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, Weight, WorkerCount,
+    Workers,
 };
 
 /// A value and its place in the text.
@@ -285,6 +286,7 @@ from_toml_integer! {
     QueuePairs = "a number of queues, such as 2";
     RxUsecs = "a number of microseconds, such as 200";
     RxFrames = "a number of frames, such as 32";
+    ContainerBytes = "a number of bytes, such as 4096";
     WorkerCount = "\"auto\" or a number of workers, such as 2";
     Weight = "a weight, such as 2";
     PacketRate = "a number of packets, such as 100000";

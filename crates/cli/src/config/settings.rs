@@ -16,7 +16,9 @@ use super::moderation::Moderation;
 use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
 use super::sharing::SharingChanges;
-use super::values::{LatencyBudget, MacAddress, PortName, RxFrames, RxUsecs, SocketPath, VlanMode};
+use super::values::{
+    ContainerBytes, LatencyBudget, MacAddress, PortName, RxFrames, RxUsecs, SocketPath, VlanMode,
+};
 
 /// What diagnostics call text that came from the command line.
 const SOURCE_NAME: &str = "settings";
@@ -134,6 +136,8 @@ pub struct VifChanges {
     pub rx_usecs: Change<RxUsecs>,
     /// With how many frames it is held no longer.
     pub rx_frames: Change<RxFrames>,
+    /// With how many bytes a container is full.
+    pub container_bytes: Change<ContainerBytes>,
     /// The guest's MAC address.
     pub mac: Change<MacAddress>,
     /// Whether source addresses are checked.
@@ -177,6 +181,7 @@ impl VifChanges {
         let moderation = section.take("moderation", problems).map(Located::into_value);
         let rx_usecs = section.take_or("rx_usecs", Change::Keep, problems);
         let rx_frames = section.take_or("rx_frames", Change::Keep, problems);
+        let container_bytes = section.take_or("container_bytes", Change::Keep, problems);
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
         let rss_rebalance = section.take("rss_rebalance", problems).map(Located::into_value);
@@ -212,6 +217,7 @@ impl VifChanges {
             moderation,
             rx_usecs,
             rx_frames,
+            container_bytes,
             mac,
             mac_check,
             rss_rebalance,
@@ -229,9 +235,12 @@ impl VifChanges {
             vif.moderation = moderation;
             vif.rx_usecs = vif.rx_usecs.filter(|_| moderation.takes_rx_usecs());
             vif.rx_frames = vif.rx_frames.filter(|_| moderation.takes_rx_frames());
+            let takes_container_bytes = moderation.takes_container_bytes();
+            vif.container_bytes = vif.container_bytes.filter(|_| takes_container_bytes);
         }
         self.rx_usecs.apply(&mut vif.rx_usecs);
         self.rx_frames.apply(&mut vif.rx_frames);
+        self.container_bytes.apply(&mut vif.container_bytes);
         self.sharing.apply(&mut vif.sharing);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
         vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);

@@ -91,9 +91,10 @@ fn every_key_is_read() {
         socket_mode = "0660"
         queues = 2
         latency_budget = "1ms"
-        moderation = "backend"
+        moderation = "aggregate"
         rx_usecs = 200
         rx_frames = 32
+        container_bytes = 8192
         agent = "/run/vms/web.agent"
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
@@ -135,9 +136,10 @@ fn every_key_is_read() {
         socket_mode: Some("0660".parse().unwrap()),
         queues: 2.try_into().unwrap(),
         latency_budget: Some("1ms".parse().unwrap()),
-        moderation: Moderation(Kind::Backend),
+        moderation: Moderation(Kind::Aggregate),
         rx_usecs: Some(200.try_into().unwrap()),
         rx_frames: Some(32.try_into().unwrap()),
+        container_bytes: Some(8192.try_into().unwrap()),
         agent: Some("/run/vms/web.agent".parse().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
         mac_check: false,
@@ -649,6 +651,8 @@ fn bad_values_are_refused() {
         "moderation = \"backend\"\nrx_frames = 0",
         "moderation = \"backend\"\nrx_frames = 40000",
         "moderation = \"eager\"\nrx_frames = 8",
+        "moderation = \"aggregate\"\ncontainer_bytes = 13",
+        "moderation = \"aggregate\"\ncontainer_bytes = 262145",
         "mac = \"52:54:00:12:34\"",
         "mac = \"52:54:00:12:34:56:78\"",
         "mac = \"52-54-00-12-34-56\"",
@@ -851,7 +855,10 @@ fn changes_apply_to_an_interface_in_use() {
     assert_eq!(after.rx_frames.map(|frames| frames.get()), Some(16));
     set(&["rx_frames=none"], &mut after);
     assert_eq!(after.rx_frames, None);
+    set(&["moderation=aggregate", "container_bytes=2048"], &mut after);
+    assert_eq!(after.container_bytes.map(|bytes| bytes.get()), Some(2048));
     set(&["moderation=immediate"], &mut after);
+    assert_eq!(after.container_bytes, None);
     VifChanges::from_settings(&name, &settings(&["vlan=none"])).unwrap().apply(&mut after);
     assert_eq!(after.vlan, VlanMode::Unset);
     let unchanged = after.clone();

@@ -337,6 +337,11 @@ bounded_integer! {
 }
 
 bounded_integer! {
+    /// With how many bytes of frames a container is full.
+    ContainerBytes(u32) = limits::FRAME_LEN_MIN, limits::CONTAINER_BYTES_MAX
+}
+
+bounded_integer! {
     /// An interface's part of a worker's time, in proportion to others'.
     Weight(u16) = 1, limits::WEIGHT_MAX
 }

@@ -234,8 +234,8 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             Role::Sender => setup.sender_calls.unwrap_or(setup.calls),
             Role::Receiver => setup.calls,
         };
-        let CallSettings { moderation, rx_usecs, rx_frames } = calls;
-        (vif.moderation, vif.rx_usecs, vif.rx_frames) = (moderation, rx_usecs, rx_frames);
+        let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = calls;
+        vif = VifConfig { moderation, rx_usecs, rx_frames, container_bytes, ..vif };
         Ok::<_, RigError>(vif)
     };
     let mut sender = vif(Role::Sender)?;
