@@ -222,7 +222,10 @@ pub(crate) fn put_tagged<'m>(
 
 /// The head of `packet` with its checksum completed. The sender may change its memory between this
 /// sum and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
-fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
+///
+/// # Errors
+/// [`DropReason::OffloadUnsupported`] where the checksum is not in the head.
+pub fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
     let mut head = *packet.head;
     let Some(csum) = packet.offload.csum() else { return Ok(head) };
     let sum = sum_of(packet.body());

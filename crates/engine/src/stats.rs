@@ -43,10 +43,17 @@ pub enum DropReason {
     NoRoomForTag,
     /// The host's network device refused it.
     DeviceError,
+    /// A multicast address that the receiver, a Xen guest, has not asked for.
+    MulticastUnwanted,
+    /// A transmit request of a Xen guest that its protocol does not allow; counted at the sender.
+    BadRequest,
+    /// Xen did not copy it: a page was not granted, counted at the guest that named it, or the sender's memory
+    /// has gone.
+    CopyFailed,
 }
 
 impl DropReason {
-    const OWN: [Self; 14] = [
+    const OWN: [Self; 17] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -61,6 +68,9 @@ impl DropReason {
         Self::OffloadUnsupported,
         Self::NoRoomForTag,
         Self::DeviceError,
+        Self::MulticastUnwanted,
+        Self::BadRequest,
+        Self::CopyFailed,
     ];
     const COUNT: usize = weir_fabric::DropReason::COUNT + Self::OWN.len();
 
@@ -97,6 +107,9 @@ impl DropReason {
             Self::OffloadUnsupported => "offload_unsupported",
             Self::NoRoomForTag => "no_room_for_tag",
             Self::DeviceError => "device_error",
+            Self::MulticastUnwanted => "multicast_unwanted",
+            Self::BadRequest => "bad_request",
+            Self::CopyFailed => "copy_failed",
         }
     }
 }

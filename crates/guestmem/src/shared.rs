@@ -48,6 +48,12 @@ impl SharedPages {
         self.len == 0
     }
 
+    /// Where they begin, and how many bytes they are.
+    #[cfg(not(loom))]
+    pub(crate) fn span(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.len)
+    }
+
     /// `len` bytes at `at`, if they are in these pages.
     #[inline]
     pub fn slice(&self, at: usize, len: usize) -> Option<Slice<'_>> {
@@ -84,6 +90,12 @@ impl SharedPages {
     }
 }
 
+impl AsRef<Self> for SharedPages {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Drop for SharedPages {
     fn drop(&mut self) {
         // SAFETY: this mapping is the one made in `map`; every slice of it has borrowed self and is
@@ -111,5 +123,24 @@ mod tests {
         second.slice(4094, 2).unwrap().write(&[5, 6]);
         assert_eq!(whole.slice(8190, 2).unwrap().read_array(), Some([5, 6]));
         assert!(second.slice(4095, 2).is_none() && second.slice(usize::MAX, 2).is_none());
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn a_window_keeps_the_pages_that_it_is_over() {
+        use std::sync::Arc;
+
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        let other = SharedPages::map(file.as_fd(), 0, 4096).unwrap();
+        let owner = Arc::new(SharedPages::map(file.as_fd(), 0, 4096).unwrap());
+        let window = crate::Window::over(Arc::clone(&owner));
+        assert_eq!((window.len(), Arc::strong_count(&owner)), (4096, 2));
+        let weak = Arc::downgrade(&owner);
+        drop(owner);
+        window.store32_release(4092, 7_u32.to_le());
+        assert_eq!(other.load_acquire(4092), 7);
+        drop(window);
+        assert!(weak.upgrade().is_none());
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! A model checker runs the rings on `window_loom.rs` instead, which has the same items.
 
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 pub use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use crate::regions::GuestMemory;
+use crate::shared::SharedPages;
 use crate::slice::{prefetch_line, prefetch_line_to_write, read_once};
 
 /// A ring structure in foreign memory, kept mapped for as long as this lives.
@@ -15,7 +16,7 @@ pub struct Window {
     start: NonNull<u8>,
     len: usize,
     /// Keeps the mapping.
-    _memory: Arc<GuestMemory>,
+    _memory: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: as for `Slice`.
@@ -26,8 +27,23 @@ unsafe impl Sync for Window {}
 impl Window {
     /// # Safety
     /// `len` bytes from `start` are mapped for as long as `memory` lives.
-    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, memory: Arc<GuestMemory>) -> Self {
+    pub(crate) unsafe fn new<M>(start: NonNull<u8>, len: usize, memory: Arc<M>) -> Self
+    where
+        M: Send + Sync + 'static,
+    {
         Self { start, len, _memory: memory }
+    }
+
+    /// All of the pages that `owner` has, such as a mapped grant, kept mapped by the result.
+    pub fn over<O>(owner: Arc<O>) -> Self
+    where
+        O: AsRef<SharedPages> + Send + Sync + 'static,
+    {
+        let pages: &SharedPages = (*owner).as_ref();
+        let (start, len) = pages.span();
+        // SAFETY: the pages were borrowed from what `owner` points to, for as long as that is borrowed. The
+        // window shares it, so that nobody can move it, change it or drop it meanwhile.
+        unsafe { Self::new(start, len, owner) }
     }
 
     /// Bytes.

@@ -304,6 +304,10 @@ pub const XENSTORE_REQUEST_MAX: usize = 4096;
 pub const XENSTORE_TRANSACTION_TRIES_MAX: u32 = 64;
 /// Most segments that one system call copies between grants and weir's memory.
 pub const GRANT_COPY_MAX: usize = 256;
+/// Most frames of a Xen guest's transmit queue that wait for receivers: they are tried in one burst.
+pub const XEN_PARKED_MAX: usize = BURST_MAX;
+/// Most multicast addresses that a Xen guest may ask for (netback's `XEN_NETBK_MCAST_MAX`).
+pub const XEN_MULTICAST_MAX: usize = 64;
 
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
@@ -313,6 +317,7 @@ const _: () = {
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);
     assert!(GRANT_COPY_MAX >= BURST_MAX && XEN_PAGE_LEN <= u16::MAX as usize);
+    assert!(XEN_PARKED_MAX <= BURST_MAX);
     assert!(CHAIN_LEN_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(FRAME_LEN_MIN < FRAME_LEN_MAX);
     assert!(NETIF_TX_FRAGS_MAX < NETIF_TX_FRAGS_FATAL && XEN_PAGE_LEN.is_power_of_two());

@@ -195,6 +195,30 @@ impl<const SLOT: usize> BackRing<SLOT> {
         reached(self.sring.load32(RSP_EVENT), old, self.pushed)
     }
 
+    /// Whether the front end wants an event for what was pushed, without noting that this was asked: a
+    /// back end that puts events off asks [`needs_notify`](Self::needs_notify) when it sends one.
+    #[inline]
+    pub fn wants_notify(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.looked_at != self.pushed
+            && reached(self.sring.load32(RSP_EVENT), self.looked_at, self.pushed)
+    }
+
+    /// `rsp_event` as it stands: one more than what the front end had taken when it last asked for an event.
+    pub fn rsp_event(&self) -> u32 {
+        self.sring.load32(RSP_EVENT)
+    }
+
+    /// At most so many responses has the front end not taken. `event_is_fresh` says that
+    /// [`rsp_event`](Self::rsp_event) was written since as many responses were written as the ring has entries.
+    pub fn untaken_max(&self, event_is_fresh: bool) -> u32 {
+        // A request needs an entry whose response was taken.
+        let requested = distance(self.pushed, self.sring.load32_acquire(REQ_PROD));
+        let untaken = self.size.saturating_sub(requested);
+        let event = event_is_fresh.then(|| distance(self.rsp_event().wrapping_sub(1), self.pushed));
+        event.map_or(untaken, |event| untaken.min(event)) + distance(self.pushed, self.rsp_prod)
+    }
+
     /// Responses pushed that no [`needs_notify`](Self::needs_notify) has looked at.
     #[inline]
     pub fn unannounced(&self) -> u32 {

@@ -31,18 +31,19 @@ impl CallPolicy {
     }
 
     /// How long a frame may wait for others in its sender's ring (ns).
-    pub(crate) const fn wait_ns_max(&self) -> u64 {
+    pub const fn wait_ns_max(&self) -> u64 {
         self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
     }
 
     /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
     /// policy that holds nothing.
-    pub(crate) fn completions(&self) -> Option<Completions> {
+    pub fn completions(&self) -> Option<Completions> {
         let holds = !matches!(self.kind, Kind::Immediate | Kind::Frontend);
         holds.then(|| Completions::new(self.hold_ns_max()))
     }
 
-    pub(crate) fn build(&self) -> Box<dyn Moderation> {
+    /// The policy for received frames.
+    pub fn build(&self) -> Box<dyn Moderation> {
         let Self { rx_ns, rx_frames, container_bytes, .. } = *self;
         let hold_ns_max = self.hold_ns_max();
         self.kind.build(Settings { hold_ns_max, rx_ns, rx_frames, container_bytes })

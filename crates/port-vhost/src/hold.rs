@@ -21,23 +21,26 @@ struct Pending {
     chains: u32,
 }
 
-/// Frames of a receive queue that wait for their call.
+/// Frames of a receive queue that wait for their call: of virtqueues, and of other rings whose guests are
+/// called as theirs are.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     pending: Option<Pending>,
-    pub(crate) deadline: Deadline,
+    /// Until when they wait.
+    pub deadline: Deadline,
     /// Chains that are complete and that the guest can't see yet.
-    pub(crate) withheld: u16,
+    pub withheld: u16,
     /// The interface's latency budget (ns), which breaches are counted against.
     budget_ns: u64,
     /// The part of it that holds may use (ns).
-    pub(crate) hold_ns_max: u64,
+    pub hold_ns_max: u64,
     /// From frames being ready to the guest being told of them.
-    pub(crate) times: Times,
+    pub times: Times,
 }
 
 impl Hold {
-    pub(crate) fn new(calls: &CallPolicy) -> Self {
+    /// Nothing waits.
+    pub fn new(calls: &CallPolicy) -> Self {
         Self {
             pending: None,
             deadline: Deadline::default(),
@@ -49,24 +52,24 @@ impl Hold {
     }
 
     /// The interface has another policy or budget; nothing is pending.
-    pub(crate) fn set_policy(&mut self, calls: &CallPolicy) {
+    pub fn set_policy(&mut self, calls: &CallPolicy) {
         self.budget_ns = calls.latency_budget_ns;
         self.hold_ns_max = calls.hold_ns_max();
     }
 
     /// There are frames that the guest has not been told of.
-    pub(crate) fn is_pending(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
     /// Chains that the guest has not been told of.
-    pub(crate) fn chains(&self) -> u32 {
+    pub fn chains(&self) -> u32 {
         self.pending.map_or(0, |pending| pending.chains)
     }
 
     /// Frames are ready, in `chains` chains.
     #[inline(always)]
-    pub(crate) fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
+    pub fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
         let Batch { arrived_ns, .. } = *batch;
         let chains = u32::from(chains);
         match &mut self.pending {
@@ -83,13 +86,7 @@ impl Hold {
 
     /// The guest knows of everything, and how it does. `hidden`: it could not see the frames before.
     #[inline(always)]
-    pub(crate) fn told(
-        &mut self,
-        now_ns: u64,
-        how: Delivery,
-        hidden: bool,
-        counters: &PortCounters,
-    ) {
+    pub fn told(&mut self, now_ns: u64, how: Delivery, hidden: bool, counters: &PortCounters) {
         let until_ns = self.deadline.until_ns();
         self.deadline.clear();
         let Some(pending) = self.pending.take() else { return };
@@ -117,7 +114,7 @@ impl Hold {
     }
 
     /// The ring has stopped: nothing is pending any more.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.pending = None;
         self.withheld = 0;
         self.deadline.clear();

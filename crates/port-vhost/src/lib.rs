@@ -28,6 +28,7 @@ mod tx;
 
 pub use calls::{CallPolicy, QueueDecision};
 pub use error::{Refusal, StopReason};
+pub use hold::Hold;
 pub use manager::{Endpoint, Manager, ManagerGone};
 pub use port::{State, VhostInfo, VhostOptions, VhostPort};
 

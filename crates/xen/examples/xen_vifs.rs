@@ -89,6 +89,10 @@ impl Serve for Back {
         self.rings.remove(&vif);
         println!("disconnect {vif}");
     }
+
+    fn forget(&mut self, vif: VifId) {
+        println!("forget {vif}");
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -180,6 +180,14 @@ impl Guest {
         self.memory.all()
     }
 
+    /// One page of it, mapped by itself.
+    ///
+    /// # Errors
+    /// It has no such page.
+    pub fn page(&self, page: u64) -> io::Result<SharedPages> {
+        self.memory.page(page)
+    }
+
     /// Shares page number `page` with `to`.
     pub fn grant(&self, page: u64, to: DomainId, read_only: bool) -> GrantRef {
         self.host.grants.grant(self.domain, page, to, read_only)

@@ -99,6 +99,12 @@ impl GrantMap {
     }
 }
 
+impl AsRef<SharedPages> for GrantMap {
+    fn as_ref(&self) -> &SharedPages {
+        &self.pages
+    }
+}
+
 /// A place in a granted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {

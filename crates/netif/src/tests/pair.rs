@@ -190,3 +190,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_front_end_has_surely_taken_is_known_by_its_requests_and_its_event() {
+    let page = Page::new();
+    let mut front = crate::FrontRing::<8>::init(page.window()).unwrap();
+    let mut back = crate::BackRing::<8>::attach(page.window()).unwrap();
+    let size = front.size();
+    for _ in 0..size {
+        front.request([0; 8]).unwrap();
+    }
+    front.push();
+    assert_eq!((back.refill(), back.untaken_max(false)), (Ok(size), 0));
+    for _ in 0..10 {
+        back.request().unwrap();
+        back.respond([0; 8]);
+    }
+    assert_eq!(back.untaken_max(false), 10, "not even shown");
+    assert!(!back.wants_notify());
+    back.push();
+    assert_eq!(back.untaken_max(false), 10);
+    // Asking changes nothing.
+    assert!(back.wants_notify() && back.wants_notify() && back.needs_notify());
+    front.refill().unwrap();
+    for _ in 0..6 {
+        front.response().unwrap();
+    }
+    assert_eq!(back.untaken_max(false), 10, "the back end cannot know");
+    for _ in 0..4 {
+        front.request([0; 8]).unwrap();
+    }
+    front.push();
+    assert_eq!(back.untaken_max(false), 6, "four entries are in use again");
+    for _ in 0..4 {
+        front.response().unwrap();
+    }
+    front.final_check().unwrap();
+    assert_eq!((back.untaken_max(true), back.untaken_max(false)), (0, 6));
+}

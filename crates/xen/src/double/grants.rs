@@ -29,6 +29,14 @@ impl Pages {
     pub(super) fn all(&self) -> &SharedPages {
         &self.all
     }
+
+    pub(super) fn page(&self, page: u64) -> io::Result<SharedPages> {
+        let at = page.saturating_mul(XEN_PAGE_LEN as u64);
+        if at >= self.all.len() as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        SharedPages::map(self.file.as_fd(), at, XEN_PAGE_LEN)
+    }
 }
 
 struct Entry {

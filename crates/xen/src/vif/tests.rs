@@ -68,6 +68,10 @@ impl Serve for Switch {
     fn disconnect(&mut self, vif: VifId) {
         assert!(self.served.remove(&vif).is_some(), "disconnected twice");
     }
+
+    fn forget(&mut self, vif: VifId) {
+        assert!(!self.served.contains_key(&vif), "forgotten while it is in use");
+    }
 }
 
 struct Bench {

@@ -55,6 +55,9 @@ pub trait Serve {
 
     /// Let go of its rings: nothing may stay mapped.
     fn disconnect(&mut self, vif: VifId);
+
+    /// The vif is gone.
+    fn forget(&mut self, vif: VifId);
 }
 
 /// A vif that weir serves.
@@ -87,6 +90,17 @@ impl VifError {
             Self::Store(error) if error.name().is_some() => Ok(error.to_string()),
             Self::Store(error) => Err(error),
         }
+    }
+}
+
+/// A write that the server refuses is for the log, and no error of the connection.
+fn log_refused(done: Result<(), StoreError>) -> Result<(), StoreError> {
+    match done {
+        Err(error) if error.name().is_some() => {
+            tracing::warn!(%error, "xenstore refused a write");
+            Ok(())
+        }
+        done => done,
     }
 }
 
@@ -142,6 +156,7 @@ impl<S: Read + Write> Vifs<S> {
         serve: &mut impl Serve,
     ) -> Result<(), StoreError> {
         let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
+        tracing::warn!(%vif, reason, "interface closed");
         let actions = served.backend.failed();
         // As the kernel's `xenbus_dev_error` does: `xl` users look there.
         self.set(&format!("error/{}/error", vif.path()), reason.as_bytes())?;
@@ -201,10 +216,8 @@ impl<S: Read + Write> Vifs<S> {
     /// Sets a value. That the server refuses it (no room, a directory that is gone) is shown by the next
     /// look, if it matters.
     fn set(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
-        match self.client.write(path, value) {
-            Err(error) if error.name().is_some() => Ok(()),
-            done => done,
-        }
+        let done = self.client.write(path, value);
+        log_refused(done)
     }
 
     /// Compares what is with what should be. Both watches of a vif fire at once: the first look is soon.
@@ -239,7 +252,7 @@ impl<S: Read + Write> Vifs<S> {
                 Action::Connect => self.connect(vif, serve)?,
                 Action::Disconnect => serve.disconnect(vif),
                 Action::Publish(state) => self.publish(vif, state)?,
-                Action::Forget => self.forget(vif)?,
+                Action::Forget => self.forget(vif, serve)?,
             }
         }
         Ok(())
@@ -258,10 +271,7 @@ impl<S: Read + Write> Vifs<S> {
             }
             Ok(())
         });
-        match done {
-            Err(error) if error.name().is_some() => Ok(()),
-            done => done,
-        }
+        log_refused(done)
     }
 
     fn publish(&mut self, vif: VifId, state: XenbusState) -> Result<(), StoreError> {
@@ -299,8 +309,9 @@ impl<S: Read + Write> Vifs<S> {
         }
     }
 
-    fn forget(&mut self, vif: VifId) -> Result<(), StoreError> {
+    fn forget(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(served) = self.served.remove(&vif) else { return Ok(()) };
+        serve.forget(vif);
         for path in [vif.path(), format!("{}/state", served.keys.frontend)] {
             match self.client.unwatch(&path, &vif.token()) {
                 Err(error) if error.name().is_none() => return Err(error),
