@@ -1,0 +1,203 @@
+//! A front end's rings and channels: taken when it is connected, let go of when it is not.
+
+use std::io;
+use std::sync::Arc;
+
+use weir_engine::{Engine, QueueRef, Side, Watch};
+use weir_guestmem::Window;
+use weir_netif::{FrontFeatures, RxBack, TxBack};
+use weir_xen::vif::{FrontKeys, QueueKeys, RingKeys};
+use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
+
+use crate::error::StopReason;
+use crate::port::{XenPort, lock};
+use crate::rx::{RxRing, Takes};
+use crate::tx::TxRing;
+
+/// What a ring needs of Xen: whose it is, and how to reach it.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) domain: DomainId,
+    hypervisor: Arc<dyn Hypervisor>,
+    channel: Arc<dyn EventChannel>,
+}
+
+impl Link {
+    /// Copies a burst. `false`: what became of it is not known.
+    pub(crate) fn copy(&self, segments: &mut [CopySegment<'_>]) -> bool {
+        match segments {
+            [] => true,
+            segments => self.hypervisor.copy(segments).is_ok(),
+        }
+    }
+
+    /// Interrupts the guest.
+    pub(crate) fn notify(&self) {
+        // A channel whose other end is gone has nobody to interrupt; xenstore tells of that.
+        let _ = self.channel.notify();
+    }
+
+    /// Takes note of an event, so that the next one is reported.
+    pub(crate) fn acknowledge(&self) -> io::Result<bool> {
+        self.channel.acknowledge()
+    }
+}
+
+/// One queue's rings, not in service yet.
+struct Rings {
+    tx: TxRing,
+    rx: RxRing,
+}
+
+/// A ring that is being connected, for errors.
+#[derive(Clone, Copy)]
+struct Place {
+    queue: usize,
+    ring: &'static str,
+}
+
+impl Place {
+    fn map(self, port: &XenPort, keys: RingKeys) -> Result<Window, StopReason> {
+        let Self { queue, ring } = self;
+        let map = port.hypervisor.map(port.vif.domain, keys.reference);
+        let reference = keys.reference.0;
+        let map = map.map_err(|error| StopReason::Map { queue, ring, reference, error })?;
+        Ok(Window::over(Arc::new(map)))
+    }
+
+    fn link(self, port: &XenPort, keys: RingKeys) -> Result<Link, StopReason> {
+        let Self { queue, ring } = self;
+        let domain = port.vif.domain;
+        let channel = port.hypervisor.bind(domain, keys.port);
+        let remote = keys.port.0;
+        let channel =
+            channel.map_err(|error| StopReason::Bind { queue, ring, port: remote, error })?;
+        let hypervisor = Arc::clone(&port.hypervisor);
+        Ok(Link { domain, hypervisor, channel: channel.into() })
+    }
+
+    fn setup(self) -> impl Fn(weir_netif::SetupError) -> StopReason {
+        let Self { queue, ring } = self;
+        move |error| StopReason::Setup { queue, ring, error }
+    }
+}
+
+impl Rings {
+    fn take(
+        port: &XenPort,
+        queue: usize,
+        keys: QueueKeys,
+        takes: Takes,
+    ) -> Result<Self, StopReason> {
+        let resources = |error| StopReason::Resources { queue, error };
+        let place = Place { queue, ring: "transmit" };
+        let window = place.map(port, keys.tx)?;
+        let link = place.link(port, keys.tx)?;
+        let back = TxBack::attach(window).map_err(place.setup())?;
+        let tx = TxRing::new(back, link).map_err(resources)?;
+        let place = Place { queue, ring: "receive" };
+        let window = place.map(port, keys.rx)?;
+        let link = match keys.rx.port == keys.tx.port {
+            true => tx.link.clone(),
+            false => place.link(port, keys.rx)?,
+        };
+        let back = RxBack::attach(window).map_err(place.setup())?;
+        let rx = RxRing::new(back, link, takes).map_err(resources)?;
+        Ok(Self { tx, rx })
+    }
+}
+
+impl XenPort {
+    /// Maps the rings of a front end, binds its channels, and serves them.
+    ///
+    /// # Errors
+    /// [`StopReason`]; nothing is mapped or bound then.
+    pub fn connect(&self, engine: &Engine, front: &FrontKeys) -> Result<(), StopReason> {
+        let connected = self.try_connect(engine, front);
+        let mut shown = lock(&self.shown);
+        match &connected {
+            Ok(()) => {
+                shown.connected = true;
+                shown.opened += 1;
+            }
+            Err(reason) => {
+                shown.failed += 1;
+                shown.stop_reason = Some(reason.to_string());
+            }
+        }
+        connected
+    }
+
+    fn try_connect(&self, engine: &Engine, front: &FrontKeys) -> Result<(), StopReason> {
+        let features = FrontFeatures {
+            csum_v4: front.ip_csum_offload,
+            csum_v6: front.ipv6_csum_offload,
+            sg: front.sg,
+            gso_tcpv4: front.gso_tcpv4,
+            gso_tcpv6: front.gso_tcpv6,
+        };
+        let takes = Takes { caps: features.caps(), sg: front.sg };
+        let queues = front.queues.iter().enumerate();
+        let rings: Vec<Rings> = queues
+            .map(|(queue, keys)| Rings::take(self, queue, *keys, takes))
+            .collect::<Result<_, _>>()?;
+        self.clear_failure();
+        self.groups.reset(front.multicast_control);
+        let mut kicks = Vec::new();
+        for (queue, (pair, Rings { tx, rx })) in self.pairs.iter().zip(rings).enumerate() {
+            let kick = |link: &Link, side| {
+                let id = QueueRef { port: self.id(), queue, side };
+                link.channel.fd().try_clone_to_owned().map(|fd| (id, fd))
+            };
+            // One channel for both rings is watched twice: as the kick of each.
+            kicks.push((queue, kick(&tx.link, Side::Tx)));
+            kicks.push((queue, kick(&rx.link, Side::Rx)));
+            lock(&pair.tx).ring = Some(tx);
+            lock(&pair.rx).ring = Some(rx);
+        }
+        self.count_ready();
+        // Before the kicks are watched: the first frame may come with them. It fails only for a port that
+        // was removed.
+        let _ = engine.fabric().set_active(self.id(), true);
+        let watches = kicks.into_iter().map(|(queue, kick)| {
+            kick.and_then(|(id, fd)| engine.watch(id, fd))
+                .map_err(|error| StopReason::Resources { queue, error })
+        });
+        match watches.collect::<Result<Vec<Watch>, _>>() {
+            Ok(watches) => *lock(&self.watches) = watches,
+            Err(reason) => {
+                self.release(engine);
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of a front end's rings and channels: what waits is dropped and answered, held events are
+    /// given, and nothing is mapped or bound any more.
+    pub fn disconnect(&self, engine: &Engine) {
+        self.release(engine);
+        let mut shown = lock(&self.shown);
+        if std::mem::take(&mut shown.connected) {
+            if self.has_failed() {
+                shown.failed += 1;
+            } else {
+                shown.closed += 1;
+            }
+        }
+    }
+
+    fn release(&self, engine: &Engine) {
+        lock(&self.watches).clear();
+        for (index, pair) in self.pairs.iter().enumerate() {
+            let tx = lock(&pair.tx).stop(index, self.counters());
+            let rx = lock(&pair.rx).stop(index, self.counters());
+            // Unmapped here, outside the locks.
+            drop((tx, rx));
+        }
+        self.count_ready();
+        let _ = engine.fabric().set_active(self.id(), false);
+        // Who comes next need not have this guest's address.
+        let _ = engine.fabric().reset_mac_check(self.id());
+    }
+}

@@ -1,0 +1,219 @@
+//! The thread that follows xenstore for all vifs: it attaches, connects and lets go of them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weir_engine::{Engine, PortCounters};
+use weir_fabric::PortId;
+use weir_xen::Hypervisor;
+use weir_xen::store::{Client, StoreError};
+use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
+
+use crate::port::{XenOptions, XenPort, lock};
+
+/// What the switch does with vifs.
+pub trait Board: Send {
+    /// The toolstack has attached a vif: puts a port for it, made by `services`, on the switch. `None`
+    /// leaves the vif to another back end.
+    fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>>;
+
+    /// It has detached one, whose rings are let go of: takes the port off the switch.
+    fn detach(&mut self, vif: VifId, port: &XenPort);
+}
+
+/// What ports need of the thread, and of Xen.
+#[derive(Clone)]
+pub struct Services {
+    pub(crate) hypervisor: Arc<dyn Hypervisor>,
+    pub(crate) failures: Arc<Failures>,
+}
+
+impl Services {
+    /// A port for a vif.
+    pub fn port(
+        &self,
+        id: PortId,
+        counters: Arc<PortCounters>,
+        options: &XenOptions,
+    ) -> Arc<XenPort> {
+        Arc::new(XenPort::new(id, counters, options, self))
+    }
+}
+
+/// Vifs that workers have stopped, and what wakes the thread.
+pub(crate) struct Failures {
+    wake: OwnedFd,
+    stopping: AtomicBool,
+    reports: Mutex<Vec<(VifId, String)>>,
+}
+
+impl Failures {
+    fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { wake, stopping: AtomicBool::new(false), reports: Mutex::default() })
+    }
+
+    /// A guest has lost its vif.
+    pub(crate) fn report(&self, vif: VifId, reason: String) {
+        lock(&self.reports).push((vif, reason));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // A full counter means that the thread will wake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// The thread. Dropping it lets go of all vifs; their front ends stay as they are, for the next weir.
+pub struct Manager {
+    failures: Arc<Failures>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Manager {
+    /// Starts the thread on a connection to xenstore.
+    ///
+    /// # Errors
+    /// [`StoreError`]: xenstore, a thread or a descriptor cannot be had.
+    pub fn start<S>(
+        engine: Arc<Engine>,
+        hypervisor: Arc<dyn Hypervisor>,
+        client: Client<S>,
+        board: impl Board + 'static,
+    ) -> Result<Self, StoreError>
+    where
+        S: Read + Write + AsFd + Send + 'static,
+    {
+        let failures = Arc::new(Failures::new()?);
+        let vifs = Vifs::new(client)?;
+        let services = Services { hypervisor, failures: Arc::clone(&failures) };
+        let thread = std::thread::Builder::new().name("weir-xen".into()).spawn(move || {
+            let mut ports = Ports { engine, board, services, ports: BTreeMap::new() };
+            let failures = Arc::clone(&ports.services.failures);
+            if let Err(error) = follow(vifs, &mut ports, &failures) {
+                tracing::error!(%error, "no vif is attached or detached any more");
+                // Those that are connected go on.
+                while !failures.stopping.load(Ordering::Acquire) {
+                    wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
+                    let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
+                }
+            }
+            ports.release();
+        })?;
+        Ok(Self { failures, thread: Some(thread) })
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.failures.stopping.store(true, Ordering::Release);
+        self.failures.wake();
+        if let Some(thread) = self.thread.take()
+            // A board may hold the last reference to what owns this.
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // One that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does what xenstore and workers ask for, until weir ends.
+fn follow<S: Read + Write + AsFd>(
+    mut vifs: Vifs<S>,
+    ports: &mut Ports<impl Board>,
+    failures: &Failures,
+) -> Result<(), StoreError> {
+    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while !failures.stopping.load(Ordering::Acquire) {
+        let mut more = vifs.poll(ports)?;
+        for (vif, reason) in std::mem::take(&mut *lock(&failures.reports)) {
+            vifs.fail(vif, &reason, ports)?;
+            more |= vifs.client().fired() > 0;
+        }
+        let store = {
+            let mut fds = [
+                PollFd::from_borrowed_fd(vifs.client().as_fd(), PollFlags::IN),
+                PollFd::new(&failures.wake, PollFlags::IN),
+            ];
+            wait(&mut fds, more.then_some(&NOW));
+            let [store, wake] = fds;
+            if !wake.revents().is_empty() {
+                let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
+            }
+            !store.revents().is_empty()
+        };
+        if store {
+            vifs.receive()?;
+        }
+    }
+    Ok(())
+}
+
+fn wait(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) {
+    // EINTR is no event; anything else that poll can say is a programming error that would show as a
+    // thread that does nothing.
+    let _ = poll(fds, timeout);
+}
+
+/// The ports of all vifs that are attached.
+struct Ports<B> {
+    engine: Arc<Engine>,
+    board: B,
+    services: Services,
+    ports: BTreeMap<VifId, Arc<XenPort>>,
+}
+
+impl<B> Ports<B> {
+    /// Lets go of all rings.
+    fn release(&self) {
+        for port in self.ports.values() {
+            port.disconnect(&self.engine);
+        }
+    }
+}
+
+impl<B: Board> Serve for Ports<B> {
+    fn offer(&mut self, vif: VifId, keys: &VifKeys) -> Option<Offer> {
+        let port = self.board.attach(vif, keys, &self.services)?;
+        let queues_max = u32::try_from(port.queue_pairs()).unwrap_or(1);
+        self.ports.insert(vif, port);
+        Some(Offer {
+            queues_max,
+            sg: true,
+            gso_tcpv4: true,
+            gso_tcpv6: true,
+            ipv6_csum_offload: true,
+            split_event_channels: true,
+            multicast_control: true,
+            // The switch has its own hash, by which no flow is reordered when it moves.
+            ctrl_ring: false,
+        })
+    }
+
+    fn connect(&mut self, vif: VifId, _: &VifKeys, front: &FrontKeys) -> Result<(), String> {
+        let port = self.ports.get(&vif).ok_or("it was not offered")?;
+        port.connect(&self.engine, front).map_err(|reason| reason.to_string())?;
+        tracing::info!(%vif, queues = front.queues.len(), "front end connected");
+        Ok(())
+    }
+
+    fn disconnect(&mut self, vif: VifId) {
+        if let Some(port) = self.ports.get(&vif) {
+            port.disconnect(&self.engine);
+            tracing::info!(%vif, "front end disconnected");
+        }
+    }
+
+    fn forget(&mut self, vif: VifId) {
+        if let Some(port) = self.ports.remove(&vif) {
+            self.board.detach(vif, &port);
+        }
+    }
+}

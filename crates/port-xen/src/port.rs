@@ -1,0 +1,370 @@
+//! A vif as the engine sees it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_engine::burst::{Burst, Scratch};
+use weir_engine::stats::{QueueCounters, Times, TimesSummary};
+use weir_engine::{
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock,
+    symmetric_hash,
+};
+use weir_fabric::PortId;
+use weir_limits::QUEUE_PAIRS_MAX;
+use weir_policy::moderation;
+use weir_policy::steering::{Mark, Receiver, Steering};
+use weir_port_vhost::{CallPolicy, QueueDecision, State};
+use weir_xen::Hypervisor;
+use weir_xen::vif::VifId;
+
+use crate::error::StopReason;
+use crate::manager::{Failures, Services};
+use crate::multicast::Groups;
+use crate::rx::{self, RxQueue};
+use crate::tx::{self, TxQueue, TxRing};
+
+/// What a vif is made with.
+#[derive(Debug, Clone)]
+pub struct XenOptions {
+    /// Which vif.
+    pub vif: VifId,
+    /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
+    pub queue_pairs: usize,
+    /// When to notify the guest.
+    pub calls: CallPolicy,
+}
+
+/// A snapshot of a vif.
+#[derive(Debug, Clone)]
+pub struct XenInfo {
+    /// How far it is.
+    pub state: State,
+    /// Why it stopped last, if it ever did otherwise than in order.
+    pub stop_reason: Option<String>,
+    /// Front ends connected since the vif was attached.
+    pub opened: u64,
+    /// Those that closed in order.
+    pub closed: u64,
+    /// Those that could not be connected, or broke a rule.
+    pub failed: u64,
+    /// Receive queues in use.
+    pub rx_queues: usize,
+    /// Hold times: from frames being ready to the guest being told of them.
+    pub hold: TimesSummary,
+}
+
+/// What the connection tells the statistics.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) connected: bool,
+    pub(crate) stop_reason: Option<String>,
+    pub(crate) opened: u64,
+    pub(crate) closed: u64,
+    pub(crate) failed: u64,
+}
+
+pub(crate) struct Pair {
+    pub(crate) tx: Mutex<TxQueue>,
+    pub(crate) rx: Mutex<RxQueue>,
+}
+
+/// A vif of a Xen guest.
+pub struct XenPort {
+    pub(crate) vif: VifId,
+    /// What logs call it.
+    name: String,
+    /// Its number in the switch.
+    id: PortId,
+    counters: Arc<PortCounters>,
+    pub(crate) hypervisor: Arc<dyn Hypervisor>,
+    pub(crate) pairs: Vec<Pair>,
+    /// Queues whose rings are in service.
+    rx_ready: AtomicUsize,
+    steering: Steering,
+    latency_budget_ns: AtomicU64,
+    pub(crate) groups: Groups,
+    /// A worker found the guest breaking the rules: nothing is served until a front end starts afresh.
+    failed: AtomicBool,
+    failures: Arc<Failures>,
+    pub(crate) watches: Mutex<Vec<Watch>>,
+    pub(crate) shown: Mutex<Shown>,
+}
+
+/// A lock whose holder panicked guards data of a port that is stopped anyway.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl XenPort {
+    /// A vif whose front end is not connected.
+    pub(crate) fn new(
+        id: PortId,
+        counters: Arc<PortCounters>,
+        options: &XenOptions,
+        xen: &Services,
+    ) -> Self {
+        let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
+        let pair = |_| Pair {
+            tx: Mutex::new(TxQueue::new(&options.calls)),
+            rx: Mutex::new(RxQueue::new(&options.calls)),
+        };
+        Self {
+            vif: options.vif,
+            name: options.vif.to_string(),
+            id,
+            counters,
+            hypervisor: Arc::clone(&xen.hypervisor),
+            pairs: (0..queue_pairs).map(pair).collect(),
+            rx_ready: AtomicUsize::new(0),
+            steering: Steering::new(1).expect("one queue is a valid number of queues"),
+            latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
+            groups: Groups::default(),
+            failed: AtomicBool::new(false),
+            failures: Arc::clone(&xen.failures),
+            watches: Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Its number in the switch.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Queue pairs that a driver may use.
+    pub fn queue_pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// What it counts.
+    pub fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// Changes the moderation policy while traffic flows. A held event is given first.
+    pub fn set_moderation(&self, calls: &CallPolicy) {
+        self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
+        for (index, pair) in self.pairs.iter().enumerate() {
+            let new = calls.build();
+            // The old one is freed here, outside the lock.
+            let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
+            lock(&pair.tx).set_policy(index, calls, &self.counters);
+        }
+    }
+
+    /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
+    /// share of the budget for them. What the budget leaves for holds is never exceeded.
+    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
+        let limit_ns = moderation::hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed));
+        let hold_ns_max = hold_ns_max.min(limit_ns);
+        for (index, pair) in self.pairs.iter().enumerate() {
+            if queue.is_none_or(|queue| queue == index) {
+                lock(&pair.rx).set_hold_ns_max(hold_ns_max);
+                lock(&pair.tx).set_hold_ns_max(hold_ns_max);
+            }
+        }
+    }
+
+    /// What the policy of each receive queue does now.
+    pub fn decisions(&self) -> Vec<QueueDecision> {
+        let decision = |(pair, counted): (&Pair, &QueueCounters)| {
+            let rx = lock(&pair.rx);
+            let (kind, decision) = rx.decision();
+            QueueDecision {
+                kind,
+                decision,
+                hold_ns_max: rx.hold.hold_ns_max,
+                frames: counted.frames.get(),
+                calls: counted.calls.get(),
+                calls_suppressed: counted.calls_suppressed.get(),
+                hold: rx.hold.times.summary(),
+            }
+        };
+        self.pairs.iter().zip(&self.counters.rx).map(decision).collect()
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> XenInfo {
+        let mut hold = Times::default();
+        for pair in &self.pairs {
+            hold.merge(&lock(&pair.rx).hold.times);
+        }
+        let shown = lock(&self.shown);
+        let state = match (self.has_failed(), shown.connected) {
+            (true, _) => State::Stopped,
+            (false, true) => State::Running,
+            (false, false) => State::Waiting,
+        };
+        XenInfo {
+            state,
+            stop_reason: shown.stop_reason.clone(),
+            opened: shown.opened,
+            closed: shown.closed,
+            failed: shown.failed,
+            rx_queues: self.rx_queues(),
+            hold: hold.summary(),
+        }
+    }
+
+    /// A new front end: service may begin again.
+    pub(crate) fn clear_failure(&self) {
+        self.failed.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The guest loses its vif: the thread that follows xenstore tells it.
+    fn stop(&self, reason: &StopReason) {
+        let reason = reason.to_string();
+        tracing::warn!(vif = self.name, reason, "interface stopped");
+        self.failed.store(true, Ordering::Relaxed);
+        self.rx_ready.store(0, Ordering::Relaxed);
+        lock(&self.shown).stop_reason = Some(reason.clone());
+        self.failures.report(self.vif, reason);
+    }
+
+    pub(crate) fn count_ready(&self) {
+        let ready = if self.has_failed() {
+            0
+        } else {
+            self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
+        };
+        self.rx_ready.store(ready, Ordering::Relaxed);
+        // 0 queues is an error and no spread: the engine asks `rx_queues` first.
+        let _ = self.steering.set_queues(ready);
+    }
+
+    fn pair(&self, queue: usize) -> Option<&Pair> {
+        self.pairs.get(queue).filter(|_| !self.has_failed())
+    }
+
+    /// A flow's replies go to the queue on which the guest sent it.
+    fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32) {
+        for frame in burst.frames() {
+            let hash = symmetric_hash(frame.head.as_slice());
+            self.steering.record(hash, queue, now_secs, self);
+        }
+    }
+}
+
+impl Receiver for XenPort {
+    fn mark(&self, queue: usize) -> Mark {
+        self.pairs.get(queue).map_or(Mark::default(), |pair| lock(&pair.rx).mark())
+    }
+
+    fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
+        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed, before))
+    }
+}
+
+impl Port for XenPort {
+    fn take(
+        &self,
+        queue: usize,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken {
+        let Some(pair) = self.pair(queue) else { return Taken::default() };
+        let mut tx = lock(&pair.tx);
+        let multi_queue = self.rx_queues() > 1;
+        let mut follow_and_forward = |burst: &mut Burst<'_>| {
+            if multi_queue {
+                self.follow(queue, burst, clock::secs(now_ns));
+            }
+            forward(burst);
+        };
+        let context = tx::Context { index: queue, groups: &self.groups, counters: &self.counters };
+        tx.take(context, what, now_ns, scratch, &mut follow_and_forward).unwrap_or_else(|reason| {
+            self.stop(&reason);
+            Taken::default()
+        })
+    }
+
+    fn deliver(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Delivered {
+        let all = Delivered { frames: frames.len(), ..Delivered::default() };
+        let mut rx = self.pair(queue).map(|pair| lock(&pair.rx));
+        let ready = rx.as_mut().and_then(|rx| Some((rx.fronts()?, rx)));
+        let Some((fronts, rx)) = ready else {
+            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            return all;
+        };
+        let context = rx::Context { index: queue, groups: &self.groups, counters: &self.counters };
+        rx.deliver(context, &fronts, burst, frames, now_ns).unwrap_or_else(|reason| {
+            self.stop(&reason);
+            all
+        })
+    }
+
+    fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
+        let pair = self.pairs.get(queue)?;
+        match side {
+            Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
+            Side::Tx => lock(&pair.tx).expired(queue, by_ns, &self.counters),
+        }
+    }
+
+    fn peek_tx(&self, queue: usize) -> bool {
+        // What is wrong with the ring shows when it is served.
+        self.pair(queue).is_some_and(|pair| lock(&pair.tx).ring.as_mut().is_some_and(TxRing::peek))
+    }
+
+    fn latency_budget_ns(&self) -> u64 {
+        self.latency_budget_ns.load(Ordering::Relaxed)
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        let Some(pair) = self.pair(queue) else { return false };
+        match lock(&pair.tx).ring.as_mut().map_or(Ok(false), TxRing::arm) {
+            Ok(more) => more,
+            Err(error) => {
+                self.stop(&StopReason::tx(queue)(error));
+                false
+            }
+        }
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        let Some(pair) = self.pairs.get(queue) else { return };
+        let acknowledged = match side {
+            Side::Tx => {
+                self.counters.tx[queue].kicks.add(1);
+                lock(&pair.tx).ring.as_ref().map(|ring| ring.link.acknowledge())
+            }
+            Side::Rx => {
+                self.counters.rx[queue].kicks.add(1);
+                lock(&pair.rx).ring.as_ref().map(|ring| ring.link.acknowledge())
+            }
+        };
+        if let Some(Err(error)) = acknowledged {
+            self.stop(&StopReason::Internal(format!("queue {queue}: event channel: {error}")));
+        }
+    }
+
+    fn rx_queues(&self) -> usize {
+        self.rx_ready.load(Ordering::Relaxed)
+    }
+
+    fn steering(&self) -> Option<&Steering> {
+        Some(&self.steering)
+    }
+
+    fn fail(&self, reason: &str) {
+        self.stop(&StopReason::Internal(reason.to_owned()));
+    }
+}
+
+impl std::fmt::Debug for XenPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XenPort").field("vif", &self.name).field("id", &self.id).finish()
+    }
+}

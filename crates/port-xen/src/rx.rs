@@ -1,0 +1,377 @@
+//! Receive queues: from a burst into a guest's pages, by one grant copy, and the guest's event.
+//!
+//! The queue's lock is held during the copy: whether the guest's grants are good is known after it, and
+//! said in the responses before they are shown.
+//!
+//! Frames may wait for their event (`weir_policy::moderation`), in the guest's sight or, where the policy
+//! withholds them, out of it. Two things end that early: the guest has too few buffers for a frame, or half
+//! of its ring waits.
+
+mod writer;
+
+use std::mem::take;
+use std::sync::Arc;
+
+use weir_engine::burst::Burst;
+use weir_engine::egress::Emitted;
+use weir_engine::gro::EgressList;
+use weir_engine::stages::{self, Stage};
+use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
+use weir_guestmem::{HostPages, Slice, recycle};
+use weir_limits::PARKED_NS_MAX;
+use weir_netif::{RxBack, RxSegment};
+use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+use weir_policy::steering::Mark;
+use weir_port_vhost::{CallPolicy, Hold};
+use weir_xen::{CopySegment, CopyStatus};
+
+pub(crate) use self::writer::Takes;
+use self::writer::{Owner, Writer, fronts_len};
+use crate::connect::Link;
+use crate::error::StopReason;
+pub(crate) use crate::tx::Context;
+use crate::tx::emptied;
+
+/// A ring in service.
+pub(crate) struct RxRing {
+    back: RxBack,
+    pub(crate) link: Link,
+    takes: Takes,
+    fronts: Arc<HostPages>,
+    /// Responses written since it is in service.
+    placed: u64,
+    /// Room that is kept between bursts.
+    segments: Vec<RxSegment>,
+    owners: Vec<Owner>,
+    copies: Vec<CopySegment<'static>>,
+    pieces: Vec<Slice<'static>>,
+}
+
+impl RxRing {
+    /// A ring with nothing under way.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn new(mut back: RxBack, link: Link, takes: Takes) -> std::io::Result<Self> {
+        let size = back.ring().size();
+        Ok(Self {
+            back,
+            link,
+            takes,
+            fronts: Arc::new(HostPages::new(fronts_len(size))?),
+            placed: 0,
+            segments: Vec::with_capacity(size as usize),
+            owners: Vec::new(),
+            copies: Vec::new(),
+            pieces: Vec::new(),
+        })
+    }
+
+    fn size(&mut self) -> u32 {
+        self.back.ring().size()
+    }
+}
+
+/// A receive queue.
+pub(crate) struct RxQueue {
+    pub(crate) ring: Option<RxRing>,
+    moderation: Box<dyn Moderation>,
+    /// What the policy says of itself: see [`Moderation::withholds`].
+    withholds: bool,
+    /// Frames that the guest has not been told of.
+    pub(crate) hold: Hold,
+    /// Since when the guest has offered too few buffers.
+    full_since: Option<u64>,
+    /// Responses in rings that have stopped.
+    placed_before: u64,
+}
+
+impl RxQueue {
+    pub(crate) fn new(calls: &CallPolicy) -> Self {
+        let moderation = calls.build();
+        Self {
+            ring: None,
+            withholds: moderation.withholds(),
+            moderation,
+            hold: Hold::new(calls),
+            full_since: None,
+            placed_before: 0,
+        }
+    }
+
+    /// See [`weir_policy::steering::Receiver`].
+    pub(crate) fn mark(&mut self) -> Mark {
+        let Some(ring) = self.ring.as_mut() else {
+            return Mark { placed: self.placed_before, event: None };
+        };
+        let placed = self.placed_before + ring.placed;
+        // Only whether it changes counts.
+        Mark { placed, event: Some(ring.back.ring().rsp_event() as u16) }
+    }
+
+    /// See [`weir_policy::steering::Receiver`]. With no ring there is nobody who could take a thing.
+    pub(crate) fn has_taken(&mut self, placed: u64, before: Mark) -> bool {
+        let now = self.mark();
+        let Some(ring) = self.ring.as_mut() else { return true };
+        let lap = u64::from(ring.size());
+        let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
+        let untaken = ring.back.ring().untaken_max(event_is_fresh);
+        now.placed.saturating_sub(untaken.into()) >= placed
+    }
+
+    /// The guest can receive.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Memory of the ring's fronts, for as long as a batch borrows it.
+    pub(crate) fn fronts(&self) -> Option<Arc<HostPages>> {
+        self.ring.as_ref().map(|ring| Arc::clone(&ring.fronts))
+    }
+
+    /// See [`weir_engine::Port::deliver`]. `fronts` is the queue's [memory](Self::fronts).
+    pub(crate) fn deliver<'m>(
+        &mut self,
+        context: Context<'_>,
+        fronts: &'m HostPages,
+        burst: &'m Burst<'m>,
+        frames: &'m [Outgoing],
+        now_ns: u64,
+    ) -> Result<Delivered, StopReason> {
+        let Context { index, groups, counters } = context;
+        let Some(ring) = self.ring.as_mut() else { return Ok(Delivered::default()) };
+        ring.segments.clear();
+        ring.owners.clear();
+        let unpushed = ring.back.ring().next_index();
+        let mut writer = Writer {
+            back: &mut ring.back,
+            link: &ring.link,
+            takes: ring.takes,
+            groups,
+            fronts,
+            pieces: recycle(take(&mut ring.pieces)),
+            segments: &mut ring.segments,
+            copies: emptied(take(&mut ring.copies)),
+            owners: &mut ring.owners,
+            packets: 0,
+            bytes: 0,
+            broken: None,
+            refused: None,
+        };
+        let mut list = EgressList::new(burst, frames, ring.takes.caps);
+        let mut delivered_frames = 0;
+        let mut arrived_ns = u64::MAX;
+        loop {
+            let before = writer.packets;
+            let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
+            match sent.result {
+                Ok(Emitted::Done { lost }) => {
+                    counters.dropped(DropReason::RxRingFull, lost.into());
+                }
+                Ok(Emitted::Full) => break,
+                Err(reason) => counters.dropped(reason, sent.frames.into()),
+            }
+            if let Some(reason) = writer.refused.take() {
+                counters.dropped(reason, 1);
+            }
+            if writer.packets > before {
+                delivered_frames += sent.frames;
+                arrived_ns = arrived_ns.min(sent.arrived_ns);
+            }
+        }
+        let dealt_with = list.delivered();
+        counters.merged(list.merged());
+        let Writer { pieces, mut copies, bytes, broken, .. } = writer;
+        if let Some(error) = broken {
+            return Err(StopReason::rx(index)(error));
+        }
+        let known = copies.is_empty() || ring.link.copy(&mut copies);
+        let mut failed = None;
+        for (copy, owner) in copies.iter().zip(&ring.owners) {
+            if known && copy.status() == CopyStatus::Done {
+                continue;
+            }
+            if let Some(segment) = ring.segments.get(owner.segment as usize) {
+                ring.back.copy_failed(segment);
+            }
+            if failed.replace(owner.packet) != Some(owner.packet) {
+                counters.dropped(DropReason::CopyFailed, 1);
+            }
+        }
+        (ring.pieces, ring.copies) = (recycle(pieces), emptied(copies));
+        stages::lap(Stage::Copy);
+        let responses = ring.back.ring().next_index().wrapping_sub(unpushed);
+        ring.placed += u64::from(responses);
+
+        let full = dealt_with.frames < frames.len();
+        let worth_waiting = self.note_full(full, delivered_frames > 0, now_ns);
+        // Under the same lock as the look that found too little.
+        let again = full && worth_waiting && self.arm(index)?;
+        counters.rx[index].frames.add(delivered_frames.into());
+        counters.rx[index].bytes.add(bytes);
+        let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
+        let hold_until = self.finish(index, responses, batch, burst.waited, counters);
+        Ok(Delivered { worth_waiting, again, hold_until, ..dealt_with })
+    }
+
+    /// Shows the guest what was placed, with one index write, unless it is withheld, and asks the policy
+    /// about the event. Says when to ask again, if a timer is to be set.
+    fn finish(
+        &mut self,
+        index: usize,
+        responses: u32,
+        batch: Batch,
+        parked: bool,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        let ring = self.ring.as_mut()?;
+        if batch.frames == 0 {
+            if self.is_short() {
+                self.flush(index, counters);
+            }
+            return None;
+        }
+        let responses = u16::try_from(responses).unwrap_or(u16::MAX);
+        if self.withholds {
+            self.hold.withheld = self.hold.withheld.saturating_add(responses);
+        } else {
+            ring.back.ring().push();
+        }
+        stages::lap(Stage::Publish);
+        let now_ns = clock::now_ns();
+        self.hold.add(now_ns, &batch, responses, parked);
+        let verdict = self.moderation.published(now_ns, batch);
+        self.act(index, verdict, now_ns, counters)
+    }
+
+    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got.
+    fn is_short(&mut self) -> bool {
+        let size = self.ring.as_mut().map_or(0, RxRing::size);
+        self.full_since.is_some() || self.hold.chains() >= size / 2
+    }
+
+    /// Asks for an event at the next buffer, and says whether one came since the last look.
+    fn arm(&mut self, index: usize) -> Result<bool, StopReason> {
+        let Some(ring) = self.ring.as_mut() else { return Ok(false) };
+        let seen = ring.back.ring().available();
+        let now = ring.back.ring().final_check().map_err(StopReason::rx(index))?;
+        Ok(now > seen)
+    }
+
+    /// Whether frames may wait for this receiver: not when it has taken nothing for so long that they would
+    /// be dropped anyway.
+    fn note_full(&mut self, full: bool, progress: bool, now_ns: u64) -> bool {
+        if progress || !full {
+            self.full_since = None;
+        }
+        if !full {
+            return true;
+        }
+        let since = *self.full_since.get_or_insert(now_ns);
+        now_ns.saturating_sub(since) < PARKED_NS_MAX
+    }
+
+    fn act(
+        &mut self,
+        index: usize,
+        verdict: Verdict,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        match verdict {
+            Verdict::HoldUntil(until_ns) if !self.is_short() => {
+                self.hold.deadline.set(until_ns, now_ns)
+            }
+            _ => {
+                self.announce(index, counters);
+                None
+            }
+        }
+    }
+
+    /// Tells the guest of everything there is, and shows it first what was withheld. Whether it wants an
+    /// event is asked now, not when the hold began: a guest that has taken the frames by itself has moved
+    /// `rsp_event` past them.
+    fn announce(&mut self, index: usize, counters: &PortCounters) {
+        let withheld = take(&mut self.hold.withheld);
+        let called = self.ring.as_mut().and_then(|ring| {
+            ring.back.ring().push();
+            if ring.back.ring().unannounced() == 0 {
+                return None;
+            }
+            let wanted = ring.back.ring().needs_notify();
+            if wanted {
+                ring.link.notify();
+            }
+            Some(wanted)
+        });
+        stages::lap(Stage::Call);
+        let now_ns = clock::now_ns();
+        let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
+        let how = if called == Some(true) {
+            counters.rx[index].calls.add(1);
+            Delivery::Called
+        } else {
+            counters.rx[index].calls_suppressed.add(1);
+            if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
+        };
+        self.hold.told(now_ns, how, withheld > 0, counters);
+        self.moderation.delivered(now_ns, how);
+    }
+
+    /// See [`weir_engine::Port::expired`].
+    pub(crate) fn expired(
+        &mut self,
+        index: usize,
+        by_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if let Err(ask_at) = self.hold.deadline.fired(by_ns) {
+            return ask_at;
+        }
+        let verdict = self.moderation.expired(by_ns);
+        self.act(index, verdict, by_ns, counters)
+    }
+
+    /// Gives a held event now, before the ring stops or the policy changes.
+    fn flush(&mut self, index: usize, counters: &PortCounters) {
+        if self.hold.is_pending() {
+            self.announce(index, counters);
+        }
+    }
+
+    /// Takes the ring out of service, with nothing held.
+    pub(crate) fn stop(&mut self, index: usize, counters: &PortCounters) -> Option<RxRing> {
+        self.flush(index, counters);
+        self.placed_before = self.mark().placed;
+        self.hold.reset();
+        self.full_since = None;
+        self.moderation.reset();
+        self.ring.take()
+    }
+
+    /// Replaces the policy; gives back the old one.
+    pub(crate) fn set_moderation(
+        &mut self,
+        index: usize,
+        moderation: Box<dyn Moderation>,
+        calls: &CallPolicy,
+        counters: &PortCounters,
+    ) -> Box<dyn Moderation> {
+        self.flush(index, counters);
+        self.hold.set_policy(calls);
+        self.withholds = moderation.withholds();
+        std::mem::replace(&mut self.moderation, moderation)
+    }
+
+    /// Sets the limit of its holds (ns).
+    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold.hold_ns_max = hold_ns_max;
+        self.moderation.set_hold_ns_max(hold_ns_max);
+    }
+
+    /// Which policy it has, and what that does now.
+    pub(crate) fn decision(&self) -> (Kind, Decision) {
+        (self.moderation.kind(), self.moderation.decision())
+    }
+}

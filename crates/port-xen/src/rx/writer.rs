@@ -1,0 +1,148 @@
+//! Which bytes of a burst go to which of the guest's pages.
+
+use weir_engine::DropReason;
+use weir_engine::egress::{Packet, Put, filled};
+use weir_guestmem::{HostPages, Slice};
+use weir_limits::XEN_PAGE_LEN;
+use weir_netif::{RingError, RxBack, RxMeta, RxSegment, Segment, copies};
+use weir_wire::head::HEAD_CAPACITY;
+use weir_wire::{Head, Mac, OffloadCaps};
+use weir_xen::{CopySegment, Grant, GrantRef};
+
+use crate::connect::Link;
+use crate::multicast::Groups;
+
+/// What a front end takes, as it has said in xenstore.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Takes {
+    /// What it takes unfinished.
+    pub(crate) caps: OffloadCaps,
+    /// A packet may be in several pages.
+    pub(crate) sg: bool,
+}
+
+/// Whose bytes a copy has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    /// Index of its page among the segments.
+    pub(super) segment: u32,
+    /// Number of its packet.
+    pub(super) packet: u32,
+}
+
+/// Places packets in a ring, one after the other, and notes the copies that fill them.
+pub(super) struct Writer<'r, 'm> {
+    pub(super) back: &'r mut RxBack,
+    pub(super) link: &'r Link,
+    pub(super) takes: Takes,
+    pub(super) groups: &'r Groups,
+    /// Room for the fronts of as many packets as the ring has entries: a grant is filled from memory that
+    /// has an address for the kernel.
+    pub(super) fronts: &'m HostPages,
+    pub(super) pieces: Vec<Slice<'m>>,
+    pub(super) segments: &'r mut Vec<RxSegment>,
+    pub(super) copies: Vec<CopySegment<'m>>,
+    pub(super) owners: &'r mut Vec<Owner>,
+    pub(super) packets: u32,
+    pub(super) bytes: u64,
+    pub(super) broken: Option<RingError>,
+    /// Why the last packet that was refused was.
+    pub(super) refused: Option<DropReason>,
+}
+
+/// Bytes of the memory for the fronts of `packets` packets.
+pub(super) fn fronts_len(packets: u32) -> usize {
+    packets as usize * HEAD_CAPACITY
+}
+
+impl<'m> Writer<'_, 'm> {
+    pub(super) fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
+        match self.place(packet) {
+            Ok(Put::Done) => {
+                self.packets += 1;
+                self.bytes += packet.frames_len() as u64;
+                Put::Done
+            }
+            // Frames that are too large together are not so each by itself.
+            Ok(Put::Refused) if packet.frames > 1 => Put::Full,
+            Ok(put) => put,
+            Err(error) => {
+                self.broken = Some(error);
+                Put::Full
+            }
+        }
+    }
+
+    fn place(&mut self, packet: &Packet<'_, 'm>) -> Result<Put, RingError> {
+        let mut head: &Head = packet.head;
+        let to = head.as_slice().first_chunk::<6>().map_or(Mac::BROADCAST, |to| Mac(*to));
+        if !self.groups.wants(to) {
+            return Ok(self.refuse(DropReason::MulticastUnwanted));
+        }
+        let len = packet.len() as u32; // a packet is shorter than 2^17
+        if !self.takes.sg && len as usize > XEN_PAGE_LEN {
+            return Ok(self.refuse(DropReason::RxBufferTooSmall));
+        }
+        let whole;
+        let meta = match RxMeta::new(packet.offload, head.as_slice()) {
+            Some(meta) => meta,
+            // A checksum that netif has no word for, such as one inside of a tunnel.
+            None if packet.offload.gso().is_none() => match filled(packet) {
+                Ok(done) => {
+                    whole = done;
+                    head = &whole;
+                    RxMeta::default()
+                }
+                Err(reason) => return Ok(self.refuse(reason)),
+            },
+            None => return Ok(self.refuse(DropReason::OffloadUnsupported)),
+        };
+        let first = self.segments.len();
+        if !self.back.place(len, &meta, self.segments) {
+            self.back.ring().refill()?;
+            if !self.back.place(len, &meta, self.segments) {
+                return Ok(Put::Full);
+            }
+        }
+        self.note(packet, head, first);
+        Ok(Put::Done)
+    }
+
+    fn refuse(&mut self, reason: DropReason) -> Put {
+        self.refused = Some(reason);
+        Put::Refused
+    }
+
+    /// Notes the copies of a packet to the segments from `first` on.
+    fn note(&mut self, packet: &Packet<'_, 'm>, head: &Head, first: usize) {
+        let front = head.as_slice();
+        let at = self.packets as usize * HEAD_CAPACITY;
+        self.pieces.clear();
+        // There is room for each packet: it took one entry of the ring at least.
+        if let Some(copy) = self.fronts.slice(at, front.len()) {
+            copy.write(front);
+            self.pieces.push(copy);
+        }
+        self.pieces.extend(packet.body());
+        let lens = self.pieces.iter().map(|piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
+        let pages = self.segments.get(first..).unwrap_or_default();
+        let mut segment = first as u32; // at most as many as the ring has entries
+        let before = self.copies.len();
+        for copy in copies(lens, pages.iter().map(|page| page.segment)) {
+            let Segment { gref: to, offset, len } = copy.to;
+            // A page's copies begin at its start.
+            if self.copies.len() > before && offset == 0 {
+                segment += 1;
+            }
+            let Some(piece) = self.pieces.get(copy.piece) else { continue };
+            let from = piece.skip(copy.at as usize).first(len.into());
+            let reference = GrantRef(to);
+            let to = Grant { domain: self.link.domain, reference, offset };
+            // Within its page, as `copies` says.
+            if let Some(copy) = CopySegment::to_grant(from, to) {
+                self.copies.push(copy);
+                self.owners.push(Owner { segment, packet: self.packets });
+            }
+        }
+    }
+}

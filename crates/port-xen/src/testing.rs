@@ -1,0 +1,305 @@
+//! A guest's driver on the played Xen (`weir_xen::double`): what Linux's netfront does, as far as a back end
+//! can see it, for tests of this crate and of what builds on it.
+
+use std::sync::Arc;
+
+use weir_guestmem::{SharedPages, Window};
+use weir_limits::XEN_PAGE_LEN;
+use weir_netif::message::{Extra, RxRequest};
+use weir_netif::{RxFront, RxPacket, Segment, TxFront, TxResponse};
+use weir_xen::double::{Connection, Guest, Host};
+use weir_xen::store::Client;
+use weir_xen::vif::{VifId, XenbusState};
+use weir_xen::{DomainId, EventChannel, GrantRef};
+
+/// Pages of each queue for frames in one direction.
+pub const BUFFERS: u64 = 64;
+/// Most queues.
+pub const QUEUES_MAX: u64 = 4;
+/// Pages of a guest: rings and buffers.
+pub const PAGES: u64 = QUEUES_MAX * (2 + 2 * BUFFERS);
+/// The domain of the back end.
+const DOM0: DomainId = DomainId(0);
+
+/// How a driver connects.
+#[derive(Debug, Clone, Copy)]
+pub struct Connect {
+    /// Queues, at most [`QUEUES_MAX`].
+    pub queues: u64,
+    /// Each ring of a queue has its own channel.
+    pub split: bool,
+    /// It takes packets of several pages, and uncut TCP segments.
+    pub sg: bool,
+    /// It names the multicast groups that it wants.
+    pub multicast: bool,
+}
+
+impl Default for Connect {
+    fn default() -> Self {
+        Self { queues: 1, split: true, sg: true, multicast: false }
+    }
+}
+
+/// One queue.
+pub struct Queue {
+    /// What the guest sends.
+    pub tx: TxFront,
+    /// What it receives.
+    pub rx: RxFront,
+    /// Events of `tx`.
+    pub tx_events: Box<dyn EventChannel>,
+    /// Those of `rx`, where it has its own channel.
+    pub rx_events: Option<Box<dyn EventChannel>>,
+    tx_pages: Vec<(u64, GrantRef)>,
+    rx_pages: Vec<(u64, GrantRef)>,
+    /// Which of `tx_pages` is next.
+    next: usize,
+    /// Those that hold what is not answered.
+    busy: Vec<bool>,
+}
+
+/// A driver.
+pub struct Netfront {
+    /// The machine of its guest.
+    pub guest: Guest,
+    vif: VifId,
+    client: Client<Connection>,
+    /// Its queues, once it is connected.
+    pub queues: Vec<Queue>,
+    granted: Vec<GrantRef>,
+}
+
+/// A packet that came.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// Its bytes.
+    pub frame: Vec<u8>,
+    /// What the back end says of it.
+    pub packet: RxPacket,
+}
+
+impl Netfront {
+    /// The driver of a vif, in a guest that is made for it.
+    ///
+    /// # Panics
+    /// There is no memory.
+    pub fn new(host: &Host, vif: VifId) -> Self {
+        let guest = host.guest(vif.domain, PAGES).expect("memory");
+        let client = guest.client();
+        Self { guest, vif, client, queues: Vec::new(), granted: Vec::new() }
+    }
+
+    /// Writes a key of the front end's directory.
+    ///
+    /// # Panics
+    /// xenstore refuses it.
+    pub fn set(&mut self, key: &str, value: &str) {
+        let path = format!("device/vif/{}/{key}", self.vif.handle);
+        self.client.write(&path, value.as_bytes()).expect("a guest may write there");
+    }
+
+    /// Publishes a state.
+    pub fn state(&mut self, state: XenbusState) {
+        self.set("state", std::str::from_utf8(&state.to_value()).expect("a digit"));
+    }
+
+    /// What the back end published, if it did.
+    ///
+    /// # Panics
+    /// xenstore refuses to say it.
+    pub fn back_state(&mut self) -> Option<XenbusState> {
+        let VifId { domain, handle } = self.vif;
+        let path = format!("/local/domain/0/backend/vif/{}/{handle}/state", domain.0);
+        let value = self.client.read(&path).expect("a guest may read it");
+        value.and_then(|value| XenbusState::parse(&value))
+    }
+
+    fn page(&self, page: u64) -> Arc<SharedPages> {
+        Arc::new(self.guest.page(page).expect("a page of the guest"))
+    }
+
+    fn grant(&mut self, page: u64, read_only: bool) -> GrantRef {
+        let reference = self.guest.grant(page, DOM0, read_only);
+        self.granted.push(reference);
+        reference
+    }
+
+    /// Makes rings, offers all buffers and says so in xenstore; the back end is ready for it.
+    ///
+    /// # Panics
+    /// Where the played Xen refuses what a driver does.
+    pub fn connect(&mut self, how: Connect) {
+        assert!(how.queues <= QUEUES_MAX && self.queues.is_empty());
+        self.set("multi-queue-num-queues", &how.queues.to_string());
+        for n in 0..how.queues {
+            let prefix = if how.queues > 1 { format!("queue-{n}/") } else { String::new() };
+            self.queue(n, &prefix, how.split);
+        }
+        let flag = |on: bool| if on { "1" } else { "0" };
+        for (key, value) in [
+            ("request-rx-copy", "1"),
+            ("feature-rx-notify", "1"),
+            ("feature-sg", flag(how.sg)),
+            ("feature-gso-tcpv4", flag(how.sg)),
+            ("feature-gso-tcpv6", flag(how.sg)),
+            ("feature-ipv6-csum-offload", "1"),
+            ("request-multicast-control", flag(how.multicast)),
+        ] {
+            self.set(key, value);
+        }
+        self.state(XenbusState::Connected);
+    }
+
+    fn queue(&mut self, n: u64, prefix: &str, split: bool) {
+        let base = n * (2 + 2 * BUFFERS);
+        let tx = TxFront::init(Window::over(self.page(base))).expect("a page");
+        let rx = RxFront::init(Window::over(self.page(base + 1))).expect("a page");
+        let tx_ref = self.grant(base, false);
+        let rx_ref = self.grant(base + 1, false);
+        self.set(&format!("{prefix}tx-ring-ref"), &tx_ref.0.to_string());
+        self.set(&format!("{prefix}rx-ring-ref"), &rx_ref.0.to_string());
+        let (port, tx_events) = self.guest.allocate(DOM0).expect("a channel");
+        let rx_events = if split {
+            self.set(&format!("{prefix}event-channel-tx"), &port.0.to_string());
+            let (port, events) = self.guest.allocate(DOM0).expect("a channel");
+            self.set(&format!("{prefix}event-channel-rx"), &port.0.to_string());
+            Some(events)
+        } else {
+            self.set(&format!("{prefix}event-channel"), &port.0.to_string());
+            None
+        };
+        let tx_pages = (0..BUFFERS).map(|i| base + 2 + i);
+        let tx_pages = tx_pages.map(|page| (page, self.grant(page, true))).collect();
+        let rx_pages = (0..BUFFERS).map(|i| base + 2 + BUFFERS + i);
+        let rx_pages = rx_pages.map(|page| (page, self.grant(page, false))).collect();
+        let busy = vec![false; BUFFERS as usize];
+        let mut queue = Queue { tx, rx, tx_events, rx_events, tx_pages, rx_pages, next: 0, busy };
+        for id in 0..queue.rx_pages.len() {
+            queue.offer(id as u16);
+        }
+        queue.rx.ring().push();
+        self.queues.push(queue);
+    }
+
+    /// Sends a frame of one queue, a slot for each `slot_len` bytes, with flags and extra infos; `false` when
+    /// there is no room. Answers are taken first.
+    ///
+    /// # Panics
+    /// The back end broke the ring.
+    pub fn send_slots(
+        &mut self,
+        queue: usize,
+        frame: &[u8],
+        slot_len: usize,
+        flags: u16,
+        extras: &[Extra],
+    ) -> bool {
+        let memory = self.guest.memory();
+        let queue = &mut self.queues[queue];
+        queue.answers();
+        let needed = queue.next..queue.next + frame.len().div_ceil(slot_len);
+        if needed.clone().any(|place| queue.busy[place % BUFFERS as usize]) {
+            return false;
+        }
+        let mut slots = Vec::new();
+        for bytes in frame.chunks(slot_len) {
+            let place = queue.next % queue.tx_pages.len();
+            queue.busy[place] = true;
+            let (page, reference) = queue.tx_pages[place];
+            queue.next += 1;
+            let at = page as usize * XEN_PAGE_LEN;
+            memory.slice(at, bytes.len()).expect("in the page").write(bytes);
+            let segment = Segment { gref: reference.0, offset: 0, len: bytes.len() as u16 };
+            slots.push((segment, place as u16));
+        }
+        let sent = queue.tx.send(&slots, flags, extras);
+        if queue.tx.ring().push() {
+            queue.tx_events.notify().expect("a channel");
+        }
+        sent
+    }
+
+    /// Sends a frame in as few pages as it needs.
+    pub fn send(&mut self, queue: usize, frame: &[u8]) -> bool {
+        self.send_slots(queue, frame, XEN_PAGE_LEN, 0, &[])
+    }
+
+    /// Takes the next packet, and offers its pages again.
+    ///
+    /// # Panics
+    /// The back end broke the ring.
+    pub fn receive(&mut self, queue: usize) -> Option<Received> {
+        let received = self.receive_and_keep(queue)?;
+        let queue = &mut self.queues[queue];
+        let ids = received.packet.parts.iter().map(|(id, ..)| id);
+        for id in ids.chain(&received.packet.unused) {
+            queue.offer(*id);
+        }
+        queue.push_offers();
+        Some(received)
+    }
+
+    /// Takes the next packet, and keeps its pages.
+    ///
+    /// # Panics
+    /// The back end broke the ring.
+    pub fn receive_and_keep(&mut self, queue: usize) -> Option<Received> {
+        let memory = self.guest.memory();
+        let queue = &mut self.queues[queue];
+        if queue.rx.ring().available() == 0
+            && queue.rx.ring().final_check().expect("responses") == 0
+        {
+            return None;
+        }
+        let packet = queue.rx.packet()?;
+        let mut frame = Vec::new();
+        for (id, offset, len) in &packet.parts {
+            let (page, _) = queue.rx_pages[usize::from(*id)];
+            let mut bytes = vec![0; usize::from(*len)];
+            let at = page as usize * XEN_PAGE_LEN + usize::from(*offset);
+            memory.slice(at, bytes.len()).expect("in the page").read(&mut bytes);
+            frame.extend(bytes);
+        }
+        Some(Received { frame, packet })
+    }
+
+    /// Its pages are its own again; `false` if one is mapped.
+    pub fn release(&mut self) -> bool {
+        self.queues.clear();
+        let guest = &self.guest;
+        self.granted.drain(..).fold(true, |all, reference| all & guest.revoke(reference))
+    }
+}
+
+impl Queue {
+    /// Takes the answers to what was sent.
+    ///
+    /// # Panics
+    /// The back end broke the ring.
+    pub fn answers(&mut self) -> Vec<TxResponse> {
+        self.tx.ring().final_check().expect("responses");
+        let answers: Vec<TxResponse> = std::iter::from_fn(|| self.tx.response()).collect();
+        for answer in &answers {
+            if let Some(busy) = self.busy.get_mut(usize::from(answer.id)) {
+                *busy = false;
+            }
+        }
+        answers
+    }
+
+    /// Offers a page by its number.
+    pub fn offer(&mut self, id: u16) {
+        let (_, reference) = self.rx_pages[usize::from(id)];
+        self.rx.offer(RxRequest { id, gref: reference.0 });
+    }
+
+    /// Shows the back end what was offered.
+    ///
+    /// # Panics
+    /// The channel is broken.
+    pub fn push_offers(&mut self) {
+        if self.rx.ring().push() {
+            self.rx_events.as_ref().unwrap_or(&self.tx_events).notify().expect("a channel");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Vifs that come and go.
+
+use super::*;
+
+fn detach(bench: &Bench, front: &mut Netfront, domain: u16) {
+    bench.host.ask_to_detach(DomainId(domain), 0);
+    front.state(XenbusState::Closed);
+    eventually("weir has let go", || front.back_state() == Some(XenbusState::Closed));
+    bench.host.remove(DomainId(domain), 0);
+    eventually("the port is gone", || !bench.ports.lock().unwrap().contains_key(&vif(domain)));
+}
+
+#[test]
+fn a_thousand_attachments_leave_nothing_mapped() {
+    let bench = Bench::new();
+    let mut other = bench.guest(2, Connect::default());
+    let (mapped, bound) = (bench.host.mapped(), bench.host.bound());
+    let mut front = Netfront::new(&bench.host, vif(1));
+    for n in 0..1000_u16 {
+        bench.host.attach(DomainId(1), 0, "02:00:00:00:00:01", "br0");
+        bench.connect(&mut front, 1, Connect { split: n % 2 == 0, ..Connect::default() });
+        // With frames under way each time.
+        front.send(0, &frame(1, 2, &n.to_be_bytes()));
+        other.send(0, &frame(2, 1, &n.to_be_bytes()));
+        while other.receive(0).is_some() {}
+        detach(&bench, &mut front, 1);
+        assert_eq!((bench.host.mapped(), bench.host.bound()), (mapped, bound));
+        assert!(front.release(), "a page is mapped still");
+    }
+}
+
+#[test]
+fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
+    let calls = CallPolicy::within(Kind::Immediate, 250_000);
+    let mut bench = Bench::with(calls);
+    let (mut one, mut two) = bench.pair(Connect { queues: 2, ..Connect::default() });
+    for n in 0..5_u8 {
+        for _ in 0..3 {
+            assert!(one.send(usize::from(n % 2), &frame(1, 2, &[n])));
+            let queue = || (0..2).find_map(|queue| two.receive(queue));
+            let mut queue = queue;
+            let mut got = None;
+            eventually("it comes", || {
+                got = queue();
+                got.is_some()
+            });
+            assert_eq!(got.unwrap().frame, frame(1, 2, &[n]));
+        }
+        drop(bench.manager.take());
+        assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
+        // Sent to nobody, who may answer it later.
+        assert!(one.send(0, &frame(1, 2, b"meanwhile")));
+        bench = Bench::on(bench.host.clone(), calls);
+        for domain in [1, 2] {
+            let port = bench.port(domain);
+            eventually("connected again", || port.info().state == State::Running);
+        }
+        while two.receive(0).is_some() || two.receive(1).is_some() {}
+        // Whether it came depends on who was connected first; it is answered all the same.
+        eventually("answered", || {
+            one.queues[0].answers();
+            one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
+        });
+        while two.receive(0).is_some() || two.receive(1).is_some() {}
+    }
+}
+
+#[test]
+fn a_front_end_that_starts_anew_is_served_again() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    // kexec: no farewell.
+    one.state(XenbusState::Initialising);
+    eventually("weir has let go", || one.back_state() == Some(XenbusState::InitWait));
+    assert!(one.release());
+    bench.connect(&mut one, 1, Connect { queues: 2, ..Connect::default() });
+    assert!(one.send(1, &frame(1, 2, b"again")));
+    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"again"));
+    let info = bench.port(1).info();
+    assert_eq!((info.opened, info.closed, info.failed), (2, 1, 0));
+}
+
+#[test]
+fn a_guest_that_dies_with_frames_under_way_leaves_nothing_mapped() {
+    let bench = Bench::new();
+    let (mut one, two) = bench.pair(Connect::default());
+    for n in 0..80_u8 {
+        one.send(0, &frame(1, 2, &[n]));
+    }
+    let Netfront { guest, queues, .. } = two;
+    drop(queues);
+    guest.destroy();
+    eventually("weir has let go", || (bench.host.mapped(), bench.host.bound()) == (2, 2));
+    assert!(one.send(0, &frame(1, 2, b"to nobody")));
+    eventually("all is answered", || {
+        one.queues[0].answers();
+        one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
+    });
+}

@@ -1,0 +1,153 @@
+//! Guests that lie: each loses its own vif at most.
+
+use weir_netif::message::tx_flags;
+use weir_netif::{RingError, Segment};
+
+use super::*;
+
+/// The guest has lost its vif, for this reason, and others have theirs.
+fn assert_lost(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
+    eventually("the vif is closed", || front.back_state() == Some(XenbusState::Closing));
+    let info = bench.port(domain).info();
+    let told = info.stop_reason.unwrap_or_default();
+    assert!(told.contains(reason), "{told:?} says nothing of {reason:?}");
+    let path = format!("/local/domain/0/error/backend/vif/{domain}/0/error");
+    let node = bench.host.client().read(&path).unwrap().expect("an error node");
+    assert!(String::from_utf8(node).unwrap().contains(reason));
+    assert_eq!((bench.host.mapped(), bench.host.bound()), (2, 2), "that of the other guest");
+}
+
+fn assert_others_go_on(bench: &Bench, two: &mut Netfront) {
+    let mut three = bench.guest(3, Connect::default());
+    assert!(three.send(0, &frame(3, 2, b"still here")));
+    assert_eq!(receive(two, 0).frame, frame(3, 2, b"still here"));
+}
+
+#[test]
+fn a_producer_that_jumps_costs_the_vif() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let ring = one.guest.page(0).unwrap();
+    ring.store_release(0, 100_000);
+    one.queues[0].tx_events.notify().unwrap();
+    let to = 100_000;
+    let error = RingError::RequestProducer { from: 0, to, size: 256 };
+    assert_lost(&bench, 1, &mut one, &format!("queue 0: transmit ring: {error}"));
+    assert_eq!(bench.port(1).info().state, State::Stopped);
+    assert_others_go_on(&bench, &mut two);
+}
+
+#[test]
+fn a_receive_producer_that_jumps_costs_the_vif() {
+    let bench = Bench::new();
+    let (mut two, mut one) = bench.pair(Connect::default());
+    let ring = one.guest.page(1).unwrap();
+    ring.store_release(0, 100_000);
+    assert!(two.send(0, &frame(1, 2, b"x")));
+    assert_lost(&bench, 2, &mut one, "queue 0: receive ring: request producer");
+}
+
+#[test]
+fn a_packet_without_an_end_costs_the_vif_and_a_new_start_brings_it_back() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    assert!(one.send_slots(0, &frame(1, 2, b"x"), 4096, tx_flags::MORE_DATA, &[]));
+    assert_lost(&bench, 1, &mut one, "has no end");
+    assert!(one.release(), "its pages are its own again");
+    one.state(XenbusState::Closed);
+    one.state(XenbusState::Initialising);
+    bench.connect(&mut one, 1, Connect::default());
+    assert!(one.send(0, &frame(1, 2, b"better")));
+    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"better"));
+}
+
+#[test]
+fn a_grant_that_is_none_costs_its_packet_only() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let bad = Segment { gref: 1_000_000, offset: 0, len: 60 };
+    assert!(one.queues[0].tx.send(&[(bad, 9)], 0, &[]));
+    assert!(one.send(0, &frame(1, 2, b"good")));
+    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"good"));
+    assert_eq!(bench.dropped(1, "copy_failed"), 1);
+    let mut answers = Vec::new();
+    eventually("both are answered", || {
+        answers.extend(one.queues[0].answers());
+        answers.len() == 2
+    });
+    assert_eq!((answers[0].id, answers[0].status), (9, weir_netif::Status::Error as i16));
+    assert_eq!(answers[1].status, weir_netif::Status::Okay as i16);
+}
+
+#[test]
+fn a_receive_buffer_that_is_not_granted_costs_its_frame_only() {
+    let bench = Bench::new();
+    let mut one = bench.guest(1, Connect::default());
+    let mut two = bench.attached(2);
+    eventually("ready", || two.back_state() == Some(XenbusState::InitWait));
+    two.connect(Connect::default());
+    let first = {
+        let page = two.guest.page(1).unwrap();
+        // The second word of the first request: its grant reference, now one that is read-only.
+        let read_only = two.guest.grant(5, DomainId(0), true);
+        page.store_release(64 + 4, read_only.0);
+        read_only
+    };
+    eventually("connected", || two.back_state() == Some(XenbusState::Connected));
+    for n in 0..3 {
+        assert!(one.send(0, &frame(1, 2, &[n])));
+    }
+    let got = [0, 1, 2].map(|_| receive(&mut two, 0));
+    assert!(got[0].packet.damaged && got[0].frame.is_empty(), "{first:?}");
+    assert_eq!(got[1].frame, frame(1, 2, &[1]));
+    assert_eq!(got[2].frame, frame(1, 2, &[2]));
+    assert_eq!(bench.dropped(2, "copy_failed"), 1);
+}
+
+#[test]
+fn rings_that_are_not_granted_are_refused_and_leave_nothing_mapped() {
+    let bench = Bench::new();
+    let mut two = bench.guest(2, Connect::default());
+    let mut one = bench.attached(1);
+    eventually("ready", || one.back_state() == Some(XenbusState::InitWait));
+    let queue = |front: &mut Netfront, rx: u32, port: u32| {
+        let tx = front.guest.grant(0, DomainId(0), false);
+        front.set("tx-ring-ref", &tx.0.to_string());
+        front.set("rx-ring-ref", &rx.to_string());
+        front.set("event-channel", &port.to_string());
+        front.set("request-rx-copy", "1");
+        front.state(XenbusState::Connected);
+    };
+    let (port, _events) = one.guest.allocate(DomainId(0)).unwrap();
+    queue(&mut one, 77_777, port.0);
+    assert_lost(&bench, 1, &mut one, "queue 0: receive ring: cannot map grant 77777");
+    one.state(XenbusState::Closed);
+    one.state(XenbusState::Initialising);
+    eventually("again", || one.back_state() == Some(XenbusState::InitWait));
+    let good = one.guest.grant(1, DomainId(0), false);
+    queue(&mut one, good.0, 4_000);
+    assert_lost(&bench, 1, &mut one, "queue 0: transmit ring: cannot bind event channel 4000");
+    assert_others_go_on(&bench, &mut two);
+}
+
+#[test]
+fn a_page_that_changes_after_the_copy_changes_no_frame() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    // No buffers: the frame waits in weir's memory.
+    assert!(two.send(0, &frame(2, 1, b"here")));
+    receive(&mut one, 0);
+    for n in 0..crate::testing::BUFFERS as u8 {
+        assert!(one.send(0, &frame(1, 2, &[n; 500])));
+    }
+    eventually("full", || bench.port(2).counters().rx[0].frames.get() == crate::testing::BUFFERS);
+    assert!(one.send(0, &frame(1, 2, &[0xaa; 500])));
+    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+    // The next page that a frame is sent from: pages go round.
+    let at = 2 * 4096;
+    one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
+    for n in 0..crate::testing::BUFFERS as u8 {
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n; 500]));
+    }
+    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[0xaa; 500]));
+}

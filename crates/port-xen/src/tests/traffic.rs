@@ -1,0 +1,235 @@
+//! Frames between guests.
+
+use weir_netif::message::{Extra, GSO_TCPV4, rx_flags, tx_flags};
+
+use super::*;
+
+/// A TCP segment with so much payload, from domain 1 to domain 2, and a checksum of its pseudo-header.
+fn tcp(payload: usize) -> Vec<u8> {
+    let total = (20 + 20 + payload) as u16;
+    let mut bytes = frame(1, 2, &[]);
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes.extend([0x45, 0]);
+    bytes.extend(total.to_be_bytes());
+    bytes.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum = bytes[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    bytes[24..26].copy_from_slice(&fold(sum).to_be_bytes());
+    bytes.extend([0x30, 0x39, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 5 << 4, 0x10, 0x20, 0, 0, 0, 0, 0]);
+    let pseudo = 2 * (10 << 8) + 1 + 2 + 6 + u32::from(total - 20);
+    bytes[50..52].copy_from_slice(&(!fold(pseudo)).to_be_bytes());
+    bytes.extend((0..payload).map(|i| i as u8));
+    bytes
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[test]
+fn frames_of_every_size_arrive_as_they_were_sent() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    for len in [14, 15, 60, 128, 129, 1514, 4096, 4097, 8192, 9000, 65_535] {
+        let payload: Vec<u8> = (0..len - 14).map(|i| (i * 7) as u8).collect();
+        let sent = frame(1, 2, &payload);
+        assert!(one.send(0, &sent), "{len}");
+        let got = receive(&mut two, 0);
+        assert!(!got.packet.damaged && got.frame == sent, "{len} bytes became {}", got.frame.len());
+    }
+    eventually("all is answered", || {
+        one.queues[0].answers();
+        one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
+    });
+    assert!(two.send(0, &frame(2, 1, b"back")));
+    assert_eq!(receive(&mut one, 0).frame, frame(2, 1, b"back"));
+}
+
+#[test]
+fn a_packet_in_many_slots_is_one_frame() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let sent = frame(1, 2, &[7; 1000]);
+    for slot_len in [14, 20, 63, 64, 100, 1000] {
+        if sent.len().div_ceil(slot_len) <= 19 {
+            assert!(one.send_slots(0, &sent, slot_len, 0, &[]));
+            assert_eq!(receive(&mut two, 0).frame, sent, "slots of {slot_len}");
+        }
+    }
+}
+
+#[test]
+fn one_channel_for_both_rings_wakes_both() {
+    let bench = Bench::new();
+    let how = Connect { split: false, ..Connect::default() };
+    let (mut one, mut two) = bench.pair(how);
+    for n in 0..200_u8 {
+        assert!(one.send(0, &frame(1, 2, &[n])));
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n]));
+        assert!(two.send(0, &frame(2, 1, &[n])));
+        assert_eq!(receive(&mut one, 0).frame, frame(2, 1, &[n]));
+    }
+}
+
+#[test]
+fn a_blank_checksum_and_gso_reach_a_guest_that_takes_them() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let sent = tcp(100);
+    assert!(one.send_slots(0, &sent, 4096, tx_flags::CSUM_BLANK, &[]));
+    let got = receive(&mut two, 0);
+    assert_eq!((got.frame, got.packet.extras.len()), (sent, 0));
+    assert_ne!(got.packet.flags & rx_flags::CSUM_BLANK, 0);
+
+    let big = tcp(20_000);
+    let gso = Extra::Gso { size: 1448, kind: GSO_TCPV4 };
+    assert!(one.send_slots(0, &big, 4096, tx_flags::CSUM_BLANK, &[gso]));
+    let got = receive(&mut two, 0);
+    assert_eq!((got.frame, got.packet.extras), (big, vec![gso]));
+}
+
+#[test]
+fn a_guest_without_scatter_gather_gets_a_big_packet_cut_and_summed() {
+    let bench = Bench::new();
+    let mut one = bench.guest(1, Connect::default());
+    let mut two = bench.guest(2, Connect { sg: false, ..Connect::default() });
+    let gso = Extra::Gso { size: 1000, kind: GSO_TCPV4 };
+    assert!(one.send_slots(0, &tcp(2500), 4096, tx_flags::CSUM_BLANK, &[gso]));
+    let lens = [0, 1, 2].map(|_| receive(&mut two, 0).frame.len());
+    assert_eq!(lens, [1054, 1054, 554]);
+    assert!(one.send(0, &frame(1, 2, &[0; 5000])));
+    eventually("counted", || bench.dropped(2, "rx_buffer_too_small") == 1);
+}
+
+#[test]
+fn frames_wait_for_a_guest_without_buffers_and_keep_their_order() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    // Known to the switch: floods do not wait.
+    assert!(two.send(0, &frame(2, 1, b"here")));
+    receive(&mut one, 0);
+    let buffers = crate::testing::BUFFERS as u8;
+    for n in 0..buffers + 20 {
+        eventually("it is sent", || one.send(0, &frame(1, 2, &[n])));
+    }
+    eventually("20 wait", || bench.port(1).counters().parked.get() == 20);
+    for n in 0..buffers + 20 {
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n]));
+    }
+    eventually("all is answered", || {
+        one.queues[0].answers();
+        one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
+    });
+}
+
+#[test]
+fn answers_keep_the_order_of_requests_so_that_a_ring_says_where_to_go_on() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let mut three = bench.guest(3, Connect::default());
+    // Where one is, then where the others are: what is known is not flooded.
+    assert!(one.send(0, &frame(1, 0xff, b"here")));
+    for (front, domain) in [(&mut two, 2), (&mut three, 3)] {
+        receive(front, 0);
+        assert!(front.send(0, &frame(domain, 1, b"here")));
+        receive(&mut one, 0);
+    }
+    for n in 0..crate::testing::BUFFERS as u8 {
+        assert!(one.send(0, &frame(1, 2, &[n])));
+    }
+    let came = || bench.port(2).counters().rx[0].frames.get();
+    eventually("two is full", || came() >= crate::testing::BUFFERS);
+    one.queues[0].answers();
+    assert!(one.send(0, &frame(1, 2, b"waits")));
+    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+    assert!(one.send(0, &frame(1, 3, b"does not")));
+    assert_eq!(receive(&mut three, 0).frame, frame(1, 3, b"does not"));
+    assert_eq!(one.queues[0].answers(), []);
+    receive(&mut two, 0);
+    let mut ids = Vec::new();
+    eventually("both are answered", || {
+        ids.extend(one.queues[0].answers().iter().map(|answer| answer.id));
+        ids.len() == 2
+    });
+    assert!(ids.is_sorted(), "{ids:?}");
+}
+
+#[test]
+fn held_events_come_with_the_last_frames_before_the_ring_is_short() {
+    let calls = CallPolicy { rx_ns: None, ..CallPolicy::within(Kind::Backend, LONG_NS) };
+    for kind in [Kind::Backend, Kind::Aggregate] {
+        let bench = Bench::with(CallPolicy { kind, ..calls });
+        let (mut one, mut two) = bench.pair(Connect::default());
+        let port = bench.port(2);
+        // It asks for an event at the next frame.
+        two.queues[0].rx.ring().final_check().unwrap();
+        let before = port.counters().rx[0].calls.get();
+        for n in 0..40 {
+            assert!(one.send(0, &frame(1, 2, &[n; 20])));
+        }
+        eventually("all came", || port.counters().rx[0].frames.get() == 40);
+        let calls = port.counters().rx[0].calls.get() - before;
+        assert!(calls < 40, "{kind}: {calls} events for 40 frames");
+        for n in 0..40 {
+            assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n; 20]), "{kind}");
+        }
+        assert!(port.decisions()[0].hold_ns_max > 0);
+    }
+}
+
+#[test]
+fn a_policy_changes_while_frames_are_withheld() {
+    let bench = Bench::with(CallPolicy::within(Kind::Aggregate, LONG_NS));
+    let (mut one, mut two) = bench.pair(Connect::default());
+    assert!(one.send(0, &frame(1, 2, b"held")));
+    let port = bench.port(2);
+    eventually("it came", || port.counters().rx[0].frames.get() == 1);
+    port.set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
+    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"held"));
+}
+
+#[test]
+fn every_queue_carries_frames_and_no_flow_is_reordered() {
+    let bench = Bench::new();
+    let how = Connect { queues: 3, ..Connect::default() };
+    let (mut one, mut two) = bench.pair(how);
+    assert_eq!(bench.port(2).info().rx_queues, 3);
+    for n in 0..60_u8 {
+        assert!(one.send(usize::from(n % 3), &frame(1, 2, &[n])));
+    }
+    let mut came: [Vec<u8>; 3] = Default::default();
+    eventually("all come", || {
+        for queue in 0..3 {
+            while let Some(got) = two.receive(queue) {
+                let n = got.frame[14];
+                came[usize::from(n % 3)].push(n);
+            }
+        }
+        came.iter().map(Vec::len).sum::<usize>() == 60
+    });
+    for from in &came {
+        assert!(from.is_sorted(), "{from:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_names_its_groups_gets_no_others() {
+    let bench = Bench::new();
+    let mut one = bench.guest(1, Connect::default());
+    let mut two = bench.guest(2, Connect { multicast: true, ..Connect::default() });
+    let group = [1, 0, 0x5e, 0, 0, 9];
+    let to_group = |payload: &[u8]| {
+        let mut frame = frame(1, 2, payload);
+        frame[..6].copy_from_slice(&group);
+        frame
+    };
+    assert!(one.send(0, &to_group(b"not asked for")));
+    eventually("counted", || bench.dropped(2, "multicast_unwanted") == 1);
+    let join = Extra::McastAdd(weir_wire::Mac(group));
+    assert!(two.send_slots(0, &[0; 14], 4096, 0, &[join]));
+    eventually("joined", || !two.queues[0].answers().is_empty());
+    assert!(one.send(0, &to_group(b"asked for")));
+    assert_eq!(receive(&mut two, 0).frame, to_group(b"asked for"));
+}
