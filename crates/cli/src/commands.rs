@@ -130,6 +130,16 @@ pub fn check(
         count(config.uplinks.len(), "uplink"),
         time(config.switch.latency_budget.ns()),
     )?;
+    if let Some(xen) = &config.xen {
+        let which = match &xen.bridges {
+            None => "every vif of this domain".into(),
+            Some(bridges) => {
+                let names: Vec<_> = bridges.iter().map(|bridge| bridge.as_str()).collect();
+                format!("vifs of {}", names.join(", "))
+            }
+        };
+        writeln!(out, "Xen: {which}, where /dev/xen/xenbus is")?;
+    }
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }

@@ -27,19 +27,29 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
+mod guest_port;
 mod shown;
+mod xen;
 
 pub use error::SwitchError;
+pub(crate) use guest_port::GuestPort;
 use shown::port_state;
 
 /// An interface in use.
 struct Vif {
     config: VifConfig,
-    port: Arc<VhostPort>,
+    port: Arc<dyn GuestPort>,
     rules: PortRules,
-    /// Keeps the socket's file, and removes it.
-    _socket: Option<BoundListener>,
     agent: Option<AgentSocket>,
+    link: Link,
+}
+
+/// By what an interface's front end is met.
+enum Link {
+    /// A vhost-user socket. Keeps its file, where weir has made it, and removes it.
+    Socket { _bound: Option<BoundListener> },
+    /// xenstore, in which the toolstack attached it.
+    Xen,
 }
 
 /// An uplink in use.
@@ -59,7 +69,8 @@ struct Ports {
 
 /// A running switch. Dropping it ends every session.
 pub struct Switch {
-    // Dropped in this order: nothing is set any more, no sessions, then no uplinks, then no workers.
+    // Dropped in this order: nothing is set any more, no sessions, then no uplinks, then no workers. Before
+    // all of them vifs of Xen guests are let go of.
     manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
@@ -68,6 +79,7 @@ pub struct Switch {
     schedule: config::Schedule,
     control: SocketPath,
     started: Instant,
+    xen: Mutex<Option<weir_port_xen::Manager>>,
 }
 
 /// How an interface meets its front end.
@@ -97,6 +109,9 @@ impl Switch {
         }
         for vif in &config.vifs {
             switch.add_vif(vif.clone(), Meeting::Configured)?;
+        }
+        if let Some(xen) = &config.xen {
+            switch.start_xen(xen)?;
         }
         Ok(switch)
     }
@@ -129,6 +144,7 @@ impl Switch {
             schedule: config::Schedule(options.schedule),
             control,
             started,
+            xen: Mutex::default(),
         }))
     }
 
@@ -138,7 +154,7 @@ impl Switch {
     }
 
     /// The port of an interface, if there is one of that name.
-    pub(crate) fn vif(&self, name: &PortName) -> Option<Arc<VhostPort>> {
+    pub(crate) fn vif(&self, name: &PortName) -> Option<Arc<dyn GuestPort>> {
         let ports = self.ports();
         let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
         Some(Arc::clone(&vif.port))
@@ -178,11 +194,12 @@ impl Switch {
         tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
         self.manager.add_vif(NewVif {
             name,
-            port: Arc::clone(&port),
+            port: Arc::clone(&port) as _,
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        self.ports().vifs.push(Vif { config, port, rules, _socket: socket, agent });
+        let link = Link::Socket { _bound: socket };
+        self.ports().vifs.push(Vif { config, port, rules, agent, link });
         Ok(())
     }
 
@@ -390,6 +407,9 @@ impl Switch {
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return no_such_vif(name);
         };
+        if let Some(Vif { config, link: Link::Xen, .. }) = ports.vifs.get(index) {
+            return xen::not_ours_to_remove(config);
+        }
         let vif = ports.vifs.remove(index);
         drop(ports);
         self.manager.remove_vif(vif.port.id());
@@ -518,6 +538,8 @@ impl ControlHandler for Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        let xen = self.xen.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        drop(xen);
         let ports = std::mem::take(&mut *self.ports());
         for uplink in &ports.uplinks {
             uplink.port.stop(&self.engine, uplink.id);

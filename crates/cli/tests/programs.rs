@@ -37,6 +37,19 @@ fn check_says_what_a_good_file_sets_up() {
 }
 
 #[test]
+fn check_says_which_vifs_of_xen_guests_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, says) in [
+        ("[xen]\n", "Xen: every vif of this domain, where /dev/xen/xenbus is\n"),
+        ("[xen]\nbridges = [\"br0\"]\n", "Xen: vifs of br0, where /dev/xen/xenbus is\n"),
+    ] {
+        let output = weir(&["check", &file_with(dir.path(), text)]);
+        assert!(stdout(&output).ends_with(says), "{}", stdout(&output));
+        assert_eq!(output.status.code(), Some(0));
+    }
+}
+
+#[test]
 fn check_shows_the_line_and_exits_with_3() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_with(dir.path(), "[vif.a]\nqueue = 2\n");

@@ -24,6 +24,7 @@
 //! * [`filter`]: which frames a port may send and receive.
 //! * `sharing`: what an interface is entitled to of the workers, and how fast it may send.
 //! * `port`: the part of a port's configuration that the fabric enforces.
+//! * `xen`: which vifs of Xen guests are served, and what holds for each.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
 use std::ffi::OsStr;
@@ -44,6 +45,7 @@ pub mod settings;
 mod sharing;
 mod suggest;
 pub mod values;
+mod xen;
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +64,7 @@ pub use values::{
     RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight,
     WorkerCount, Workers,
 };
+pub use xen::XenConfig;
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
 /// MAC address or an interface of the host.
@@ -73,6 +76,8 @@ pub struct Config {
     pub uplinks: Vec<UplinkConfig>,
     /// `[vif.NAME]`, in the order of the file.
     pub vifs: Vec<VifConfig>,
+    /// `[xen]`, if weir is to serve Xen guests.
+    pub xen: Option<XenConfig>,
 }
 
 /// `[switch]`: what holds for the whole switch.

@@ -18,7 +18,9 @@ use super::values::{
     ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization,
     RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
 };
-use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig};
+use super::{
+    Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
+};
 
 /// A port with the places that the checks across ports point at.
 struct Placed<T> {
@@ -50,6 +52,8 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         .into_iter()
         .filter_map(|section| vif(section, &switch.control, Some(&switch), &mut problems))
         .collect();
+    let xen = root.subtable("xen", &mut problems);
+    let xen = xen.map(|section| XenConfig::from_section(section, &switch, &mut problems));
     root.finish(&mut problems);
 
     check_across(&switch, &uplinks, &vifs, &mut problems);
@@ -60,6 +64,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         switch,
         uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
+        xen,
     })
 }
 

@@ -25,7 +25,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::{Engine, Port, PortCounters};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
-use weir_port_vhost::VhostPort;
 use weir_wire::Mac;
 
 use crate::config::{PlacementConfig, PortName, UplinkConfig};
@@ -33,6 +32,7 @@ use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
 };
+use crate::switch::GuestPort;
 
 mod agents;
 mod core;
@@ -51,7 +51,7 @@ use thread::{ManagedUplink, ManagedVif, Run};
 /// An interface, as the manager is to know it.
 pub(crate) struct NewVif {
     pub(crate) name: PortName,
-    pub(crate) port: Arc<VhostPort>,
+    pub(crate) port: Arc<dyn GuestPort>,
     pub(crate) agent: Option<AgentSocket>,
     pub(crate) settings: VifSettings,
 }

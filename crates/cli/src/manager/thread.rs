@@ -7,7 +7,6 @@ use std::sync::{Arc, mpsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_engine::{Engine, Port, PortCounters, clock};
 use weir_fabric::PortId;
-use weir_port_vhost::VhostPort;
 
 use super::agents::{Agent, AgentSocket};
 use super::core::{Core, Decision, Known, Look, Sharing, Source, VifLook, takes_part};
@@ -18,6 +17,7 @@ use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplanation};
+use crate::switch::GuestPort;
 
 /// How often the budget is split anew while there is traffic (ns): ten times a second.
 const SPLIT_NS: u64 = 100_000_000;
@@ -32,7 +32,7 @@ const QUIET_NS: u64 = 1_000_000_000;
 /// An interface in the manager's care.
 pub(super) struct ManagedVif {
     name: PortName,
-    port: Arc<VhostPort>,
+    port: Arc<dyn GuestPort>,
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
@@ -552,7 +552,7 @@ mod tests {
     use weir_engine::{QueueRef, Side};
     use weir_fabric::PortConfig;
     use weir_policy::moderation::Kind;
-    use weir_port_vhost::{CallPolicy, VhostOptions};
+    use weir_port_vhost::{CallPolicy, VhostOptions, VhostPort};
 
     use super::*;
     use crate::config::PlacementMode;

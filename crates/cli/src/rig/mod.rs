@@ -253,6 +253,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
         },
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],
+        xen: None,
     })
 }
 

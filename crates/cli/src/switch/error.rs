@@ -93,6 +93,17 @@ pub enum SwitchError {
         /// What the system said.
         source: io::Error,
     },
+    /// Xen guests cannot be served here.
+    #[error("[xen] is configured, and {device} cannot be used")]
+    Xen {
+        /// What is missing.
+        device: &'static str,
+        /// What was said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
     /// weir is shutting down.
     #[error(transparent)]
     Gone(#[from] ManagerGone),

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use weir_engine::stats::QueueCounters;
-use weir_engine::{Port, PortCounters, clock};
+use weir_engine::{PortCounters, clock};
 use weir_policy::steering::Steering;
-use weir_port_vhost::{QueueDecision, State, VhostInfo};
+use weir_port_vhost::{QueueDecision, State};
 
+use super::guest_port::PortInfo;
 use super::{Switch, Uplink, Vif};
 use crate::config::{Moderation, PortName};
 use crate::control::Response;
@@ -114,7 +115,7 @@ impl Switch {
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
-        let VhostInfo { hold, state, stop_reason, .. } = info;
+        let PortInfo { hold, state, stop_reason, .. } = info;
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));

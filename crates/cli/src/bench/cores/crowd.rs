@@ -7,7 +7,6 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_engine::Port;
 use weir_port_vhost::State;
 use weir_vif::load::{Flow, Station};
 use weir_vif::{Options, QueuePair, Vif};
@@ -116,6 +115,7 @@ impl Crowd {
             },
             uplinks: Vec::new(),
             vifs: vifs.clone(),
+            xen: None,
         })
         .map_err(RigError::from)?;
         let mut guests = vifs.iter().enumerate().map(|(number, vif)| Guest::connect(number, vif));

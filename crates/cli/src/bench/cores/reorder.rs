@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir_engine::Port;
 use weir_limits::INDIRECTION_LEN;
 
 use super::super::figures::{FigureRow, Figures};

@@ -1,0 +1,116 @@
+//! What the switch does with a guest's interface, whether its rings are virtio's or Xen's.
+
+use rustix::process::Pid;
+use weir_engine::stats::TimesSummary;
+use weir_engine::{Port, PortCounters};
+use weir_fabric::PortId;
+use weir_port_vhost::{CallPolicy, QueueDecision, State, VhostInfo, VhostPort};
+use weir_port_xen::{XenInfo, XenPort};
+
+/// A guest's interface.
+pub(crate) trait GuestPort: Port {
+    /// Its number in the switch.
+    fn id(&self) -> PortId;
+
+    /// Queue pairs that a driver may use.
+    fn queue_pairs(&self) -> usize;
+
+    /// The process of the virtual machine's monitor, if one is known.
+    fn front_end(&self) -> Option<Pid>;
+
+    /// What it counts.
+    fn counters(&self) -> &PortCounters;
+
+    /// Changes the moderation policy while traffic flows.
+    fn set_moderation(&self, calls: &CallPolicy);
+
+    /// Sets the limit of holds (ns) of one pair of queues, or of all.
+    fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64);
+
+    /// What the policy of each receive queue does now.
+    fn decisions(&self) -> Vec<QueueDecision>;
+
+    /// A snapshot.
+    fn info(&self) -> PortInfo;
+}
+
+/// A snapshot of a guest's interface.
+#[derive(Debug, Clone)]
+pub(crate) struct PortInfo {
+    /// How far it is.
+    pub(crate) state: State,
+    /// Why it stopped last, if it ever did otherwise than in order.
+    pub(crate) stop_reason: Option<String>,
+    /// Front ends that came.
+    pub(crate) opened: u64,
+    /// Those that went in order.
+    pub(crate) closed: u64,
+    /// Those that did not.
+    pub(crate) failed: u64,
+    /// Hold times: from frames being ready to the guest being told of them.
+    pub(crate) hold: TimesSummary,
+}
+
+impl From<VhostInfo> for PortInfo {
+    fn from(info: VhostInfo) -> Self {
+        let VhostInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
+        Self { state, stop_reason, opened, closed, failed, hold }
+    }
+}
+
+impl From<XenInfo> for PortInfo {
+    fn from(info: XenInfo) -> Self {
+        let XenInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
+        Self { state, stop_reason, opened, closed, failed, hold }
+    }
+}
+
+/// The calls that a port has under the same names.
+macro_rules! same_calls {
+    () => {
+        fn id(&self) -> PortId {
+            self.id()
+        }
+
+        fn queue_pairs(&self) -> usize {
+            self.queue_pairs()
+        }
+
+        fn counters(&self) -> &PortCounters {
+            self.counters()
+        }
+
+        fn set_moderation(&self, calls: &CallPolicy) {
+            self.set_moderation(calls);
+        }
+
+        fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
+            self.set_hold_ns_max(queue, hold_ns_max);
+        }
+
+        fn decisions(&self) -> Vec<QueueDecision> {
+            self.decisions()
+        }
+
+        fn info(&self) -> PortInfo {
+            self.info().into()
+        }
+    };
+}
+
+impl GuestPort for VhostPort {
+    same_calls!();
+
+    fn front_end(&self) -> Option<Pid> {
+        self.front_end()
+    }
+}
+
+impl GuestPort for XenPort {
+    same_calls!();
+
+    /// Xen's domains are no processes.
+    fn front_end(&self) -> Option<Pid> {
+        None
+    }
+}

@@ -1,0 +1,189 @@
+//! Xen guests: their vifs come and go with what the toolstack writes into xenstore.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, Weak};
+
+use weir_limits::PORTS_MAX;
+use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
+use weir_wire::Mac;
+use weir_xen::store::Client;
+use weir_xen::vif::{VifId, VifKeys};
+use weir_xen::{Hypervisor, Xen};
+
+use super::{Link, Switch, SwitchError, Vif, port_rules};
+use crate::config::{SocketPath, ValueError, VifConfig, XenConfig};
+use crate::control::Response;
+use crate::manager::NewVif;
+
+/// What makes a vif impossible to serve.
+#[derive(Debug, thiserror::Error)]
+enum AttachError {
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    #[error("there already is a port called {0}")]
+    Name(VifId),
+    #[error("the switch has {PORTS_MAX} ports already")]
+    Full,
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+}
+
+/// Where the thread that follows xenstore reaches the switch.
+struct Plug {
+    switch: Weak<Switch>,
+    config: XenConfig,
+}
+
+impl Board for Plug {
+    fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
+        if !self.config.takes(keys.bridge.as_deref()) {
+            tracing::info!(%vif, bridge = keys.bridge, "not for weir: left to others");
+            return None;
+        }
+        // A switch that ends takes no more vifs.
+        let switch = self.switch.upgrade()?;
+        match switch.attach(vif, keys, &self.config, services) {
+            Ok(port) => Some(port),
+            Err(error) => {
+                tracing::error!(%vif, %error, "cannot serve the interface");
+                None
+            }
+        }
+    }
+
+    fn detach(&mut self, vif: VifId, port: &XenPort) {
+        if let Some(switch) = self.switch.upgrade() {
+            switch.ports().vifs.retain(|there| there.port.id() != port.id());
+            switch.manager.remove_vif(port.id());
+            switch.engine.remove_port(port.id());
+            tracing::info!(%vif, "interface removed");
+        }
+    }
+}
+
+impl Switch {
+    /// Serves the vifs of this domain, from now on.
+    ///
+    /// # Errors
+    /// [`SwitchError::Xen`] where this is no Xen, or weir may not use it.
+    pub(super) fn start_xen(self: &Arc<Self>, config: &XenConfig) -> Result<(), SwitchError> {
+        let failed = |device: &'static str| {
+            move |source: io::Error| SwitchError::Xen {
+                device,
+                help: help(&source),
+                source: Box::new(source),
+            }
+        };
+        let client = Client::open().map_err(failed("/dev/xen/xenbus"))?;
+        let hypervisor = Xen::open().map_err(failed("/dev/xen/gntdev"))?;
+        // Each channel opens it; better to know now.
+        let evtchn = OpenOptions::new().read(true).write(true).open("/dev/xen/evtchn");
+        evtchn.map_err(failed("/dev/xen/evtchn"))?;
+        self.start_xen_on(config, Arc::new(hypervisor), client)
+    }
+
+    /// The same, whoever plays Xen.
+    ///
+    /// # Errors
+    /// [`SwitchError::Xen`]
+    pub(crate) fn start_xen_on<S>(
+        self: &Arc<Self>,
+        config: &XenConfig,
+        hypervisor: Arc<dyn Hypervisor>,
+        client: Client<S>,
+    ) -> Result<(), SwitchError>
+    where
+        S: Read + Write + AsFd + Send + 'static,
+    {
+        let plug = Plug { switch: Arc::downgrade(self), config: config.clone() };
+        let engine = Arc::clone(&self.engine);
+        let manager = Manager::start(engine, hypervisor, client, plug).map_err(|source| {
+            SwitchError::Xen { device: "xenstore", help: None, source: Box::new(source) }
+        })?;
+        *self.xen.lock().unwrap_or_else(PoisonError::into_inner) = Some(manager);
+        Ok(())
+    }
+
+    /// The toolstack has attached a vif.
+    fn attach(
+        &self,
+        vif: VifId,
+        keys: &VifKeys,
+        xen: &XenConfig,
+        services: &Services,
+    ) -> Result<Arc<XenPort>, AttachError> {
+        let frontend: SocketPath = keys.frontend.parse()?;
+        let mac = Mac(keys.mac).to_string().parse()?;
+        let config = xen.vif(vif.to_string().parse()?, frontend, mac);
+        {
+            let ports = self.ports();
+            if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
+                return Err(AttachError::Full);
+            }
+            let mut names = ports.vifs.iter().map(|vif| &vif.config.name);
+            let mut uplinks = ports.uplinks.iter().map(|uplink| &uplink.config.name);
+            if names.any(|name| *name == config.name) || uplinks.any(|name| *name == config.name) {
+                return Err(AttachError::Name(vif));
+            }
+        }
+        Ok(self.plug_vif(vif, config, services)?)
+    }
+
+    fn plug_vif(
+        &self,
+        vif: VifId,
+        config: VifConfig,
+        services: &Services,
+    ) -> Result<Arc<XenPort>, SwitchError> {
+        let name = config.name.clone();
+        let rules = port_rules(&name, &config.filter)?;
+        let options = XenOptions {
+            vif,
+            queue_pairs: config.queues.get().into(),
+            calls: config.call_policy(self.budget(&config)),
+        };
+        let (id, port) = self
+            .engine
+            .add_port(config.port_config(), |id, counters| services.port(id, counters, &options))
+            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
+        self.engine.set_rules(id, &rules);
+        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
+        tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
+        self.manager.add_vif(NewVif {
+            name,
+            port: Arc::clone(&port) as _,
+            agent: None,
+            settings: self.vif_settings(&config),
+        });
+        let shown =
+            Vif { config, port: Arc::clone(&port) as _, rules, agent: None, link: Link::Xen };
+        self.ports().vifs.push(shown);
+        Ok(port)
+    }
+}
+
+/// What to do where Xen's devices cannot be used.
+fn help(error: &io::Error) -> Option<String> {
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => {
+            "weir serves Xen guests in dom0, or in a driver domain: load xen-gntdev and xen-evtchn there, and \
+             mount xenfs; or take [xen] out of the configuration"
+        }
+        io::ErrorKind::PermissionDenied => "Xen's devices are root's: run weir as root",
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+/// `weir vif del` of a vif that the toolstack has attached.
+pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
+    Response::Error {
+        message: format!("{} is a Xen guest's interface", vif.name),
+        help: Some("`xl network-detach DOMAIN DEVID` removes it".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Vifs of guests on a played Xen, beside vhost-user guests, on one switch.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weir_port_xen::testing::{Connect, Netfront};
+use weir_vif::{Options, QueuePair};
+use weir_wire::Offload;
+use weir_xen::DomainId;
+use weir_xen::double::Host;
+use weir_xen::vif::XenbusState;
+
+use super::*;
+use crate::config::{Change, Config, Defaults, PortName, VifChanges};
+use crate::control::{ControlHandler, Request};
+use crate::stats::{PortState, PortStats};
+
+/// A switch with the interface `web0`, in dom0 of a played Xen.
+struct Bench {
+    host: Host,
+    switch: Arc<Switch>,
+    dir: TempDir,
+}
+
+const XEN_MAC: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 1];
+const VHOST_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
+
+fn frame(to: [u8; 6], from: [u8; 6], payload: &[u8]) -> Vec<u8> {
+    [&to[..], &from, &[0x88, 0xb5], payload].concat()
+}
+
+fn vif(domain: u16) -> VifId {
+    VifId { domain: DomainId(domain), handle: 0 }
+}
+
+fn start(dir: &Path, host: &Host, xen: &str) -> Arc<Switch> {
+    let control = dir.join("control.sock");
+    let control = SocketPath::try_from(control.as_path()).unwrap();
+    let defaults = Defaults { control, control_named: true };
+    let text = format!("[switch]\nworkers = 2\n[vif.web0]\n[xen]\n{xen}");
+    let mut config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
+    let xen = config.xen.take().unwrap();
+    let switch = Switch::start(&config).unwrap();
+    switch.start_xen_on(&xen, Arc::new(host.clone()), host.client()).unwrap();
+    switch
+}
+
+impl Bench {
+    fn new(xen: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let switch = start(dir.path(), &host, xen);
+        Self { host, switch, dir }
+    }
+
+    fn attach(&self, domain: u16, bridge: &str) {
+        self.host.attach(DomainId(domain), 0, "00:16:3e:00:00:01", bridge);
+    }
+
+    fn guest(&self, domain: u16) -> Netfront {
+        self.attach(domain, "br0");
+        let mut front = Netfront::new(&self.host, vif(domain));
+        connect(&mut front);
+        front
+    }
+
+    fn port(&self, name: &str) -> Option<PortStats> {
+        self.switch.stats().ports.into_iter().find(|port| port.name.as_str() == name)
+    }
+
+    fn vhost(&self) -> (weir_vif::Vif, QueuePair) {
+        let options = Options::new(Mac(VHOST_MAC));
+        let mut vif = weir_vif::Vif::connect(self.dir.path().join("web0.sock"), &options).unwrap();
+        let pair = vif.queue_pairs().remove(0);
+        eventually("web0 runs", || {
+            self.port("web0").is_some_and(|port| port.state == PortState::Running)
+        });
+        (vif, pair)
+    }
+}
+
+fn connect(front: &mut Netfront) {
+    eventually("weir waits", || front.back_state() == Some(XenbusState::InitWait));
+    front.connect(Connect::default());
+    eventually("connected", || front.back_state() == Some(XenbusState::Connected));
+}
+
+/// Waits for something that another thread does. The bound is only there for a test that fails.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn xen_receives(front: &mut Netfront) -> Vec<u8> {
+    let mut got = None;
+    eventually("a frame comes to the Xen guest", || {
+        got = front.receive(0);
+        got.is_some()
+    });
+    got.unwrap().frame
+}
+
+fn vhost_receives(pair: &mut QueuePair) -> Vec<u8> {
+    let mut got = Vec::new();
+    eventually("a frame comes to the vhost-user guest", || pair.recv_into(&mut got).is_some());
+    got
+}
+
+fn name(text: &str) -> PortName {
+    text.parse().unwrap()
+}
+
+fn exchange(front: &mut Netfront, pair: &mut QueuePair, rounds: u16) {
+    for n in 0..rounds {
+        let payload = vec![n as u8; 46 + usize::from(n) * 7 % 1454];
+        let there = frame(VHOST_MAC, XEN_MAC, &payload);
+        assert!(front.send(0, &there));
+        assert_eq!(vhost_receives(pair), there);
+        let back = frame(XEN_MAC, VHOST_MAC, &payload);
+        pair.send(&back, &Offload::NONE).unwrap();
+        pair.flush();
+        assert_eq!(xen_receives(front), back);
+    }
+}
+
+#[test]
+fn a_xen_guest_and_a_vhost_user_guest_talk_through_one_switch() {
+    let bench = Bench::new("");
+    let mut front = bench.guest(3);
+    let (_vif, mut pair) = bench.vhost();
+    exchange(&mut front, &mut pair, 200);
+    let port = bench.port("vif3.0").unwrap();
+    assert_eq!(port.state, PortState::Running);
+    assert_eq!((port.rx.frames, port.tx.frames), (200, 200));
+    assert_eq!(port.sessions.opened, 1);
+    assert_eq!(port.mac.map(|mac| mac.to_string()).as_deref(), Some("00:16:3e:00:00:01"));
+    let ended = bench.host.clone();
+    drop(bench);
+    assert_eq!((ended.mapped(), ended.bound()), (0, 0));
+}
+
+#[test]
+fn a_guest_sends_from_its_own_address_only() {
+    let bench = Bench::new("");
+    let mut front = bench.guest(3);
+    assert!(front.send(0, &frame(VHOST_MAC, [2, 0, 0, 0, 0, 9], b"not me")));
+    eventually("counted", || {
+        let drops = bench.port("vif3.0").unwrap().drops;
+        drops.get("src_mac_spoofed") == Some(&1)
+    });
+}
+
+#[test]
+fn commands_work_on_a_vif_as_on_any_interface() {
+    let bench = Bench::new("moderation = \"backend\"\nlatency_budget = \"1ms\"\n");
+    let mut front = bench.guest(3);
+    let (_vif, mut pair) = bench.vhost();
+    exchange(&mut front, &mut pair, 3);
+    assert_eq!(bench.port("vif3.0").unwrap().latency_budget_ns, 1_000_000);
+    let switch = &bench.switch;
+    let Response::Explained { explanation } =
+        switch.handle(Request::VifExplain { name: name("vif3.0") })
+    else {
+        panic!("no explanation");
+    };
+    assert_eq!(explanation.queues[0].moderation.to_string(), "backend");
+
+    let changes = VifChanges {
+        moderation: Some("immediate".parse().unwrap()),
+        latency_budget: Change::Set("2ms".parse().unwrap()),
+        ..VifChanges::default()
+    };
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    assert!(matches!(set, Response::Ok), "{set:?}");
+    assert_eq!(bench.port("vif3.0").unwrap().latency_budget_ns, 2_000_000);
+    exchange(&mut front, &mut pair, 3);
+
+    let rules = vec!["tx drop ether proto 0x88b5".parse().unwrap()];
+    let set = switch.handle(Request::FilterSet { name: name("vif3.0"), rules });
+    assert!(matches!(set, Response::Ok), "{set:?}");
+    assert!(front.send(0, &frame(VHOST_MAC, XEN_MAC, b"dropped")));
+    eventually("filtered", || bench.port("vif3.0").unwrap().drops.get("filtered_tx") == Some(&1));
+
+    let deleted = switch.handle(Request::VifDel { name: name("vif3.0") });
+    let Response::Error { help, .. } = deleted else { panic!("{deleted:?}") };
+    assert!(help.unwrap().contains("xl network-detach"));
+}
+
+#[test]
+fn vifs_of_other_bridges_and_names_in_use_are_left_alone() {
+    let bench = Bench::new("bridges = [\"br0\"]\n");
+    bench.attach(4, "xenbr1");
+    let _front = bench.guest(3);
+    assert!(bench.port("vif4.0").is_none());
+    let state = bench.host.client().read("/local/domain/0/backend/vif/4/0/state").unwrap();
+    assert_eq!(state.as_deref(), Some(&b"1"[..]), "another back end may take it");
+}
+
+#[test]
+fn interfaces_go_with_their_vifs() {
+    let bench = Bench::new("");
+    let mut front = Netfront::new(&bench.host, vif(3));
+    for _ in 0..20 {
+        bench.attach(3, "br0");
+        connect(&mut front);
+        assert!(bench.port("vif3.0").is_some());
+        bench.host.ask_to_detach(DomainId(3), 0);
+        front.state(XenbusState::Closed);
+        eventually("closed", || front.back_state() == Some(XenbusState::Closed));
+        bench.host.remove(DomainId(3), 0);
+        eventually("gone", || bench.port("vif3.0").is_none());
+        assert!(front.release());
+        assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
+    }
+}
+
+#[test]
+fn a_lying_guest_loses_its_interface_and_others_go_on() {
+    let bench = Bench::new("");
+    let liar = bench.guest(3);
+    let (_vif, mut pair) = bench.vhost();
+    liar.guest.page(0).unwrap().store_release(0, 70_000);
+    liar.queues[0].tx_events.notify().unwrap();
+    eventually("stopped", || {
+        bench.port("vif3.0").is_some_and(|port| port.state == PortState::Stopped)
+    });
+    let reason = bench.port("vif3.0").unwrap().stopped_reason.unwrap();
+    assert!(reason.contains("transmit ring: request producer"), "{reason}");
+    let mut front = bench.guest(4);
+    exchange(&mut front, &mut pair, 3);
+}
+
+#[test]
+fn a_switch_that_starts_again_serves_a_guest_that_noticed_nothing() {
+    let bench = Bench::new("");
+    let mut front = bench.guest(3);
+    let Bench { host, switch, dir } = bench;
+    drop(switch);
+    assert_eq!((host.mapped(), host.bound()), (0, 0));
+    let switch = start(dir.path(), &host, "");
+    let bench = Bench { host, switch, dir };
+    eventually("it runs again", || {
+        bench.port("vif3.0").is_some_and(|port| port.state == PortState::Running)
+    });
+    let (_vif, mut pair) = bench.vhost();
+    exchange(&mut front, &mut pair, 3);
+}
+
+#[test]
+fn where_there_is_no_xen_the_switch_says_what_is_missing() {
+    if Path::new("/dev/xen/xenbus").exists() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
+    let defaults = Defaults { control, control_named: true };
+    let config = Config::from_toml("weir.toml", "[xen]\n", &defaults).unwrap();
+    let Err(error) = Switch::start(&config) else { panic!("there is no Xen") };
+    let shown = format!("{:?}", miette::Report::new(error));
+    for says in ["/dev/xen/xenbus cannot be used", "load xen-gntdev"] {
+        assert!(shown.contains(says), "{shown}");
+    }
+}
