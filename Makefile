@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap demo demo-vm build test bench fmt clean
+.PHONY: help libpcap demo demo-vm build test test-xen bench fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -24,6 +24,9 @@ build: libpcap ## Build weir as it ships
 
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
+
+test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
+	$(XTASK) xen
 
 bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench

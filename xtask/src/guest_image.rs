@@ -19,15 +19,16 @@ use crate::{
 };
 
 /// The guest's first and only program.
-const INIT: &str = include_str!("guest_init.sh");
+pub const INIT: &str = include_str!("guest_init.sh");
 
 /// Always depends on the current cloud kernel's package.
 const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The shell and the small tools. The static build needs nothing else.
-const BUSYBOX_PACKAGE: &str = "busybox-static";
+pub const BUSYBOX_PACKAGE: &str = "busybox-static";
 
-const IPERF3: &str = "/usr/bin/iperf3";
+/// Goes into guests with its libraries.
+pub const IPERF3: &str = "/usr/bin/iperf3";
 
 /// What a guest needs to drive a virtio-net PCI device and its agent's port; what these depend on is
 /// found out.
@@ -76,9 +77,9 @@ impl GuestImage {
         packages::ensure_lists(KERNEL_METAPACKAGE)?;
         let unpacked = tempfile::tempdir_in(dir).map_err(Error::io("make a directory in", dir))?;
         let root = unpacked.path();
-        unpack(&current_kernel_package()?, root).or_else(|_| {
+        unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, root).or_else(|_| {
             packages::refresh_lists()?;
-            unpack(&current_kernel_package()?, root)
+            unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, root)
         })?;
         unpack(BUSYBOX_PACKAGE, root)?;
 
@@ -154,7 +155,7 @@ fn add_libraries(archive: &mut Archive, program: &str) -> Result<()> {
 }
 
 /// Every module below `dir`, by the name other modules know it by.
-fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
+pub fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_path_buf()];
     while let Some(dir) = todo.pop() {
@@ -176,7 +177,7 @@ fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
 }
 
 /// The files of `wanted` and of all they depend on, every module behind its dependencies.
-fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<Vec<PathBuf>> {
+pub fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<Vec<PathBuf>> {
     let mut order = Vec::new();
     let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
     while let Some(name) = todo.pop() {
@@ -214,14 +215,15 @@ fn dependencies(module: &[u8]) -> Vec<String> {
         .collect()
 }
 
-fn current_kernel_package() -> Result<String> {
-    let depends = run(&["apt-cache", "depends", KERNEL_METAPACKAGE])?;
+/// The package of the current kernel, on which `metapackage` always depends.
+pub fn current_kernel_package(metapackage: &str) -> Result<String> {
+    let depends = run(&["apt-cache", "depends", metapackage])?;
     let package = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
     package.map(str::to_owned).ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
 }
 
 /// Downloads `package` and unpacks it below `root`, installing nothing.
-fn unpack(package: &str, root: &Path) -> Result<()> {
+pub fn unpack(package: &str, root: &Path) -> Result<()> {
     run_in(&["apt-get", "download", "-q", package], root, &[])?;
     let archive = only_entry(root, &format!("{package}_"))?;
     run(&["dpkg".as_ref(), "-x".as_ref(), archive.as_os_str(), root.as_os_str()])?;
@@ -229,7 +231,7 @@ fn unpack(package: &str, root: &Path) -> Result<()> {
 }
 
 /// The entry of `dir` whose name starts with `prefix`.
-fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
+pub fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(dir).map_err(Error::io("list", dir))?;
     let mut matching =
         entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
@@ -239,12 +241,14 @@ fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {
         .ok_or_else(|| Error::parse("a file there", format!("{}/{prefix}*", dir.display())))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies the file `from`.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map_err(Error::io("copy", from))?;
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// The content of the file at `path`.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(Error::io("read", path))
 }
 

@@ -150,9 +150,14 @@ pub fn serve(guest: &mut Guest, port: u16) -> Result<()> {
 /// Gives `guest` a command (ending in `;` or `&`) that leaves a server behind; returns once that
 /// listens on TCP `port`.
 pub fn serve_with(guest: &mut Guest, command: &str, port: u16) -> Result<()> {
+    guest.run(&serve_command(command, port), SERVER_PATIENCE).map(drop)
+}
+
+/// The words for a shell that do that.
+pub fn serve_command(command: &str, port: u16) -> String {
     let listens = format!("netstat -ltn | grep -q ':{port} '");
     let wait = format!("for i in $(seq 100); do {listens} && exit 0; sleep 0.1; done; exit 1");
-    guest.run(&format!("{{ {command} }}; {wait}"), SERVER_PATIENCE).map(drop)
+    format!("{{ {command} }}; {wait}")
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod vif_programs;
 mod weir;
 mod weir_stats;
 mod workspace;
+mod xen;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -56,7 +57,7 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`, `instructions`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `unit`, `instructions`, `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -88,6 +89,15 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
+    /// Run weir on a real Xen, under QEMU, and compare it with the kernel's back end.
+    Xen {
+        /// A built weir to test instead of this workspace's.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+        /// How often a guest's interface comes and goes before no grant may be left mapped.
+        #[arg(long, default_value_t = xen::ATTACHMENTS)]
+        attachments: u32,
+    },
     /// Install the packages that the other tasks need. Needs root.
     Packages,
 }
@@ -108,11 +118,10 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Test { only, weir } => {
             let tally = steps::run(&workspace, &Selection { only, weir })?;
-            if tally.skipped > 0 {
-                println!("{} skipped", tally.skipped);
-            }
-            println!("{} passed, {} failed", tally.passed, tally.failed);
-            return Ok(if tally.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+            return Ok(tally.report());
+        }
+        Task::Xen { weir, attachments } => {
+            return Ok(xen::run(&workspace, weir, attachments)?.report());
         }
         Task::Bench { only, rounds, weir } => {
             need_root()?;

@@ -25,7 +25,7 @@ struct Tool {
 /// unpacked, not installed; see [`crate::guest_image`].
 const TOOLS: &[Tool] = &[
     LIBPCAP,
-    Tool { program: "/usr/bin/qemu-system-x86_64", package: QEMU_PACKAGE },
+    Tool { program: QEMU, package: QEMU_PACKAGE },
     Tool { program: "/usr/bin/iperf3", package: "iperf3" },
     Tool { program: "/usr/sbin/ip", package: "iproute2" },
     Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
@@ -37,6 +37,8 @@ const TOOLS: &[Tool] = &[
 /// What weir is linked with; xtask is not.
 const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
 
+/// What every machine here runs under.
+pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 
 /// Present wherever the system's services must not be started by a package's installation.

@@ -16,7 +16,8 @@ use crate::{
     usage::Usage,
 };
 
-const QEMU: &str = "qemu-system-x86_64";
+/// The program.
+pub const QEMU: &str = "qemu-system-x86_64";
 
 /// What the names of the threads begin with that are a guest's CPUs (`debug-threads=on`).
 const VCPU_THREADS: &str = "CPU ";
@@ -166,8 +167,27 @@ impl Guest {
             argv.extend(["-m", MEMORY]);
         }
         argv.extend(spec.plug.qemu_args.iter().map(String::as_str));
-        let (process, dialogue) = Process::start_dialogue(&argv, &spec.plug.placement)?;
-        Ok(Self { name: spec.name.clone(), process, dialogue, next_id: 0, console })
+        Self::start_machine(&spec.name, &argv, &spec.plug.placement, console)
+    }
+
+    /// Boots any machine whose first program is that of `guest_init.sh` and waits for its shell.
+    ///
+    /// `argv` is a QEMU command; its standard streams are the serial port of the shell, and it writes
+    /// the machine's console to the file `console`.
+    pub fn boot_machine(name: &str, argv: &[&str], console: PathBuf) -> Result<Self> {
+        let mut guest = Self::start_machine(name, argv, &Placement::default(), console)?;
+        guest.await_ready()?;
+        Ok(guest)
+    }
+
+    fn start_machine(
+        name: &str,
+        argv: &[&str],
+        placement: &Placement,
+        console: PathBuf,
+    ) -> Result<Self> {
+        let (process, dialogue) = Process::start_dialogue(argv, placement)?;
+        Ok(Self { name: name.to_owned(), process, dialogue, next_id: 0, console })
     }
 
     fn await_ready(&mut self) -> Result<()> {
@@ -275,7 +295,8 @@ impl Guest {
     }
 }
 
-fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
+/// The counts of `/proc/interrupts` over all CPUs, by the last word of each line.
+pub fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
     let cpus = text.lines().next().map_or(0, |header| header.split_whitespace().count());
     let line = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     ops::AddAssign,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitCode, Stdio},
 };
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     system_tests::{self, SystemTest},
     weir,
     workspace::Workspace,
+    xen,
 };
 
 /// How many checks went which way.
@@ -29,8 +30,18 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn one(passed: bool) -> Self {
+    /// The count of one check.
+    pub fn one(passed: bool) -> Self {
         Self { passed: passed.into(), failed: (!passed).into(), skipped: 0 }
+    }
+
+    /// Prints the counts; what to exit with.
+    pub fn report(self) -> ExitCode {
+        if self.skipped > 0 {
+            println!("{} skipped", self.skipped);
+        }
+        println!("{} passed, {} failed", self.passed, self.failed);
+        if self.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 
@@ -85,7 +96,19 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if !selected.is_empty() {
         tally += system_tests(workspace, selection, &selected)?;
     }
+    if selection.includes("xen") {
+        tally += on_xen(workspace, selection)?;
+    }
     Ok(tally)
+}
+
+/// `make test-xen`.
+fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+    if packages::is_root() {
+        return xen::run(workspace, selection.weir.clone(), xen::ATTACHMENTS);
+    }
+    println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");
+    Ok(Tally { skipped: 1, ..Tally::default() })
 }
 
 /// The rings under a model checker, in a directory of their own: nothing else is built anew.

@@ -1,0 +1,57 @@
+//! Who answers the guests' interfaces: the kernel's back end and a bridge, or weir.
+
+use super::{
+    bed::{Bed, Daemon, PATIENCE},
+    images::WEIR_CONFIG,
+};
+use crate::error::Result;
+
+/// A back end that runs in dom0.
+#[derive(Debug)]
+pub enum BackEnd {
+    /// `xen-netback`, its interfaces on a bridge.
+    Netback,
+    /// `weir run`.
+    Weir(Daemon),
+}
+
+impl BackEnd {
+    /// Loads the peer.
+    pub fn netback(bed: &mut Bed) -> Result<Self> {
+        bed.run(
+            "for module in /modules/netback/*.ko; do insmod $module 2>/dev/null; done; \
+             grep -q ^xen_netback /proc/modules && \
+             { [ -e /sys/class/net/br0 ] || ip link add br0 type bridge; } && ip link set br0 up",
+            PATIENCE,
+        )?;
+        Ok(Self::Netback)
+    }
+
+    /// Starts weir and waits for its control socket.
+    pub fn weir(bed: &mut Bed) -> Result<Self> {
+        let weir = bed.spawn("weir", &format!("weir run /{WEIR_CONFIG}"))?;
+        bed.until("weir stats --control /run/weir.sock >/dev/null 2>&1", "cat /run/weir.log")?;
+        Ok(Self::Weir(weir))
+    }
+
+    /// Ends it in good order, once no guest has an interface.
+    pub fn stop(self, bed: &mut Bed) -> Result<()> {
+        match self {
+            Self::Netback => bed.run("rmmod xen_netback", PATIENCE).map(drop),
+            Self::Weir(weir) => bed.end(&weir, "TERM"),
+        }
+    }
+
+    /// SIGKILL to weir, and a new one in its place; `between` looks at what is left meanwhile.
+    pub fn crash_and_restart(
+        self,
+        bed: &mut Bed,
+        between: impl FnOnce(&mut Bed) -> Result<()>,
+    ) -> Result<Self> {
+        if let Self::Weir(weir) = &self {
+            bed.end(weir, "KILL")?;
+        }
+        between(bed)?;
+        Self::weir(bed)
+    }
+}

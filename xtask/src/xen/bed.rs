@@ -1,0 +1,221 @@
+//! The machine: QEMU, Xen, a dom0 that takes commands, and guests that take them from there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    domain::Domain,
+    grants::{Grants, REPORT_KEY},
+    images,
+    parts::Parts,
+};
+use crate::{
+    error::{Error, Result},
+    qemu::{Guest, QEMU},
+    workspace::Workspace,
+};
+
+/// The guests that a dom0 has the configuration of.
+const DOMAINS: [Domain; 2] = [Domain(0), Domain(1)];
+
+/// With `-cpu max` Linux's dom0 ends at once: Xen shows it SMAP. `rdrand` as every guest here has it.
+const CPU: &str = "qemu64,+rdrand";
+
+/// dom0, twice a guest, and Xen itself.
+const MEMORY: &str = "2048";
+const DOM0_MEMORY: &str = "dom0_mem=1024M,max:1024M";
+
+/// What `xl` may take: it waits for 10 s for a back end, and twice that for a script.
+const XL_PATIENCE: Duration = Duration::from_secs(40);
+
+/// What anything else may take that does not move packets.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a guest may take to boot: 6 s on an idle machine.
+const GUEST_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What dom0 is made from.
+#[derive(Clone, Debug)]
+pub struct Kit {
+    /// Where the logs go.
+    pub workspace: Workspace,
+    /// Xen, the tools, the kernel.
+    pub parts: Parts,
+    /// What dom0 has in its `/bin` beyond the tools.
+    pub programs: Vec<PathBuf>,
+    /// How often an interface comes and goes before nothing may be left of it.
+    pub attachments: u32,
+}
+
+/// A Xen with its dom0, ended when dropped.
+pub struct Bed {
+    dom0: Guest,
+    /// Guests that run.
+    created: Vec<Domain>,
+    attachments: u32,
+}
+
+/// A program that runs in dom0.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    pid: u32,
+    log: String,
+}
+
+impl Bed {
+    /// Boots Xen and dom0, without any back end and without a guest.
+    pub fn boot(kit: &Kit) -> Result<Self> {
+        let dir = kit.workspace.run_dir("xen")?;
+        let initrd = dir.join("dom0.img");
+        images::write_dom0(&kit.parts, &kit.programs, &DOMAINS, &initrd)?;
+        let dom0 = launch(&kit.parts, &initrd, &dir);
+        // QEMU has read it, and it is large.
+        fs::remove_file(&initrd).map_err(Error::io("remove", &initrd))?;
+        Ok(Self { dom0: dom0?, created: Vec::new(), attachments: kit.attachments })
+    }
+
+    /// Runs `command` in dom0; as [`Guest::run`].
+    pub fn run(&mut self, command: &str, patience: Duration) -> Result<String> {
+        self.dom0.run(command, patience)
+    }
+
+    /// Runs `command` in a guest; as [`Guest::run`].
+    pub fn run_in(&mut self, domain: Domain, command: &str, patience: Duration) -> Result<String> {
+        self.run(&format!("guest {} {}", domain.name(), quoted(command)), patience)
+    }
+
+    /// Gives a guest its interface: by booting it if it does not run, by `xl network-attach` if it does. Some
+    /// back end must answer.
+    pub fn connect(&mut self, domain: Domain) -> Result<()> {
+        let name = domain.name();
+        if self.created.contains(&domain) {
+            let words = domain.vif().replace(',', " ");
+            self.run(&format!("xl network-attach {name} {words}"), XL_PATIENCE)?;
+        } else {
+            let create = format!("xl create -q /{} && guest {name}", domain.config_path());
+            self.run(&create, GUEST_PATIENCE)?;
+            self.created.push(domain);
+        }
+        self.configure(domain)
+    }
+
+    /// Gives a running guest an interface, waits until its driver is connected, and takes it away again, as
+    /// often as the kit says.
+    pub fn attach_and_detach(&mut self, domain: Domain) -> Result<()> {
+        let (name, vif, times) = (domain.name(), domain.vif().replace(',', " "), self.attachments);
+        let command = format!(
+            "state=/local/domain/$(xl domid {name})/device/vif/0/state; for i in $(seq {times}); do \
+             xl network-attach {name} {vif} && until [ \"$(xenstore-read $state)\" = 4 ]; do :; done && \
+             xl network-detach {name} 0 || exit 1; done"
+        );
+        self.run(&command, XL_PATIENCE * times).map(drop)
+    }
+
+    /// `xl network-detach`: takes it away.
+    pub fn detach(&mut self, domain: Domain) -> Result<()> {
+        self.run(&format!("xl network-detach {} 0", domain.name()), XL_PATIENCE).map(drop)
+    }
+
+    /// Waits until a guest has its interface, and gives it its address.
+    pub fn configure(&mut self, domain: Domain) -> Result<()> {
+        let command = format!(
+            "i=0; until [ -e /sys/class/net/eth0 ]; do [ $((i+=1)) -lt 100 ] || exit 1; sleep 0.1; done; \
+             ip link set eth0 up; ip address replace {} dev eth0",
+            domain.cidr()
+        );
+        self.run_in(domain, &command, PATIENCE).map(drop)
+    }
+
+    /// Starts `command` in dom0's background.
+    pub fn spawn(&mut self, name: &str, command: &str) -> Result<Daemon> {
+        let log = format!("/run/{name}.log");
+        let printed = self.run(&format!("{command} >>{log} 2>&1 & echo $!"), PATIENCE)?;
+        let pid = printed.trim().parse().map_err(|_| Error::parse("a process id", printed))?;
+        Ok(Daemon { pid, log })
+    }
+
+    /// Sends `signal` (as of kill(1)) and waits for the daemon's end.
+    pub fn end(&mut self, daemon: &Daemon, signal: &str) -> Result<()> {
+        let Daemon { pid, log } = daemon;
+        let gone = format!("[ ! -e /proc/{pid} ]");
+        self.run(&format!("kill -{signal} {pid}"), PATIENCE)?;
+        self.until(&gone, &format!("cat {log}"))
+    }
+
+    /// Waits until `count` lines of what the daemon printed match `pattern`; all it printed, if they don't
+    /// come.
+    pub fn await_lines(&mut self, daemon: &Daemon, pattern: &str, count: u32) -> Result<()> {
+        let log = &daemon.log;
+        let seen = format!("[ $(grep -c {} {log}) -ge {count} ]", quoted(pattern));
+        let tell = format!("echo no {count} lines {}:; cat {log}", quoted(pattern));
+        self.until(&seen, &tell)
+    }
+
+    /// Waits until a command succeeds in dom0, for at least 30 s; `tell` then says how things are.
+    pub fn until(&mut self, condition: &str, tell: &str) -> Result<()> {
+        let wait = format!(
+            "for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; {tell}; exit 1"
+        );
+        self.run(&wait, PATIENCE).map(drop)
+    }
+
+    /// Which grants of guests are mapped now, as Xen says.
+    pub fn grants(&mut self) -> Result<Grants> {
+        let command =
+            format!("xl dmesg -c >/dev/null; xl debug-keys {REPORT_KEY}; sleep 0.2; xl dmesg");
+        Grants::parse(&self.run(&command, PATIENCE)?)
+    }
+}
+
+fn launch(parts: &Parts, initrd: &Path, dir: &Path) -> Result<Guest> {
+    let console = dir.join("xen.console");
+    let xen = parts.xen().display().to_string();
+    let modules =
+        format!("{} console=hvc0 quiet panic=-1,{}", parts.kernel().display(), initrd.display());
+    let append = format!("com1=115200,8n1 console=com1 {DOM0_MEMORY} loglvl=warning");
+    let console_arg = format!("file:{}", console.display());
+    let argv = [
+        QEMU,
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        CPU,
+        "-smp",
+        "2",
+        "-m",
+        MEMORY,
+        "-nodefaults",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-kernel",
+        &xen,
+        "-append",
+        &append,
+        "-initrd",
+        &modules,
+        "-serial",
+        &console_arg,
+        "-serial",
+        "stdio",
+    ];
+    Guest::boot_machine("dom0", &argv, console)
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_stays_one_word_whatever_it_holds() {
+        assert_eq!(quoted("echo 'a b' $c"), r"'echo '\''a b'\'' $c'");
+    }
+}

@@ -1,0 +1,177 @@
+//! weir and the kernel's back end between the same two guests, in turns on one boot.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    back_end::BackEnd,
+    bed::{Bed, PATIENCE},
+    domain::Domain,
+    scenarios::{connect_all, disconnect_all},
+};
+use crate::{
+    error::{Error, Result},
+    iperf::{self, Tcp, Transfer},
+    qemu::parse_interrupts,
+    report::Samples,
+};
+
+const CLIENT: Domain = Domain(0);
+const SERVER: Domain = Domain(1);
+
+/// How often each back end is measured.
+const ROUNDS: u32 = 3;
+
+/// How long each transfer takes.
+const SECONDS: u64 = 3;
+
+/// Datagrams of which one is a frame, at a rate that both back ends carry without loss on a slow machine:
+/// 2500 a second.
+const UDP: &str = "-u -l 1000 -b 20M";
+
+/// What one back end reaches, round by round.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Payload of one TCP connection, in bits per second.
+    pub tcp_bits_per_second: Samples,
+    /// Interrupts of the receiving guest's interface per packet it took, in that transfer.
+    pub tcp_events_per_packet: Samples,
+    /// The same under UDP.
+    pub udp_events_per_packet: Samples,
+    /// Packets the receiving guest took in a second, under UDP.
+    pub udp_packets_per_second: Samples,
+}
+
+/// Both, measured in turns.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// The kernel's.
+    pub netback: Figures,
+    /// weir's; empty where weir does not serve Xen guests.
+    pub weir: Figures,
+}
+
+/// Measures netback and, if it serves Xen guests, weir.
+pub fn compare(bed: &mut Bed, weir: bool) -> Result<Comparison> {
+    let mut comparison = Comparison::default();
+    for _ in 0..ROUNDS {
+        let netback = BackEnd::netback(bed)?;
+        measure(bed, &mut comparison.netback)?;
+        netback.stop(bed)?;
+        if weir {
+            let weir = BackEnd::weir(bed)?;
+            measure(bed, &mut comparison.weir)?;
+            weir.stop(bed)?;
+        }
+    }
+    Ok(comparison)
+}
+
+impl Comparison {
+    /// `xen_tcp_vs_netback`: weir's throughput over netback's, the middle one of the rounds.
+    pub fn tcp_ratio(&self) -> f64 {
+        self.weir.tcp_bits_per_second.ratio_to(&self.netback.tcp_bits_per_second).median()
+    }
+
+    /// `xen_events_vs_netback`: the guest's interrupts per packet under weir over those under netback.
+    pub fn events_ratio(&self) -> f64 {
+        self.weir.udp_events_per_packet.ratio_to(&self.netback.udp_events_per_packet).median()
+    }
+
+    /// One line for programs: the middle values.
+    pub fn to_json(&self) -> String {
+        let figures = |figures: &Figures| {
+            json!({
+                "tcp_bits_per_second": figures.tcp_bits_per_second.median(),
+                "tcp_events_per_packet": figures.tcp_events_per_packet.median(),
+                "udp_events_per_packet": figures.udp_events_per_packet.median(),
+                "udp_packets_per_second": figures.udp_packets_per_second.median(),
+            })
+        };
+        let weir = &self.weir.tcp_bits_per_second;
+        json!({
+            "netback": figures(&self.netback),
+            "weir": (!weir.is_empty()).then(|| figures(&self.weir)),
+        })
+        .to_string()
+    }
+}
+
+fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
+    connect_all(bed)?;
+    let serve = iperf::serve_command("pidof iperf3 || iperf3 -s -D;", iperf::PORT);
+    bed.run_in(SERVER, &serve, PATIENCE)?;
+
+    let tcp = Tcp::to(SERVER.ip(), SECONDS);
+    let before = Received::now(bed)?;
+    // No reports in between: consoles are slow.
+    let report = bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())?;
+    let received = Received::now(bed)?.since(&before);
+    figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
+    figures.tcp_events_per_packet.push(received.events_per_packet());
+
+    let before = Received::now(bed)?;
+    let udp = format!("iperf3 -c {} -t {SECONDS} -i 0 {UDP}", SERVER.ip());
+    bed.run_in(CLIENT, &udp, tcp.patience())?;
+    let received = Received::now(bed)?.since(&before);
+    figures.udp_events_per_packet.push(received.events_per_packet());
+    figures
+        .udp_packets_per_second
+        .push(received.packets / Duration::from_secs(SECONDS).as_secs_f64());
+    disconnect_all(bed)
+}
+
+/// What the receiving guest has counted.
+struct Received {
+    packets: f64,
+    events: f64,
+}
+
+impl Received {
+    fn now(bed: &mut Bed) -> Result<Self> {
+        let command = "cat /sys/class/net/eth0/statistics/rx_packets /proc/interrupts";
+        let printed = bed.run_in(SERVER, command, PATIENCE)?;
+        Self::parse(&printed).ok_or_else(|| Error::parse("packets and interrupts", printed))
+    }
+
+    /// The packets on a line of their own, then `/proc/interrupts`.
+    fn parse(printed: &str) -> Option<Self> {
+        let (packets, interrupts) = printed.split_once('\n')?;
+        // As the driver calls them: `vif0-q0-rx`, or `eth0-q0-rx` once the interface has its name.
+        let of_interface = |name: &str| name.starts_with("vif") || name.starts_with("eth");
+        let counts = parse_interrupts(interrupts);
+        let events: Vec<u64> =
+            counts.iter().filter(|(name, _)| of_interface(name)).map(|(_, count)| *count).collect();
+        if events.is_empty() {
+            return None;
+        }
+        let count = |count: u64| u32::try_from(count).ok().map(f64::from);
+        Some(Self {
+            packets: count(packets.trim().parse().ok()?)?,
+            events: count(events.iter().sum())?,
+        })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self { packets: self.packets - before.packets, events: self.events - before.events }
+    }
+
+    fn events_per_packet(&self) -> f64 {
+        self.events / self.packets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_of_the_interface_are_counted_and_no_others() {
+        let printed = "250\n           CPU0\n 17:  500  xen-percpu  -virq  timer0\n \
+            49:  20  xen-dyn  -event  vif0-q0-tx\n 50:  100  xen-dyn  -event  vif0-q0-rx\n";
+        let received = Received::parse(printed).unwrap();
+        assert_eq!((received.packets, received.events), (250.0, 120.0));
+        assert!(Received::parse("250\n  CPU0\n 17: 5 xen-percpu -virq timer0\n").is_none());
+    }
+}

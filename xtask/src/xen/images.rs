@@ -1,0 +1,146 @@
+//! The first root file systems of dom0 and of the guests.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    domain::Domain,
+    parts::{DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts, TOOLS_DIR},
+};
+use crate::{
+    cpio::Archive,
+    error::{Error, Result},
+    guest_image::{INIT, IPERF3, read},
+};
+
+const SETUP: &str = include_str!("setup.sh");
+const GUEST: &str = include_str!("guest.sh");
+const VIF_SCRIPT: &str = include_str!("vif_script.sh");
+
+/// Where dom0 has weir's configuration.
+pub const WEIR_CONFIG: &str = "etc/weir.toml";
+
+/// Where the dynamic loader looks without being told.
+const LIBRARIES: &str = "lib/x86_64-linux-gnu";
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+
+/// Writes dom0's file system to `path`, with `programs` in its `/bin` and all that `domains` boot from.
+pub fn write_dom0(
+    parts: &Parts,
+    programs: &[PathBuf],
+    domains: &[Domain],
+    path: &Path,
+) -> Result<()> {
+    let mut root = Root::new(parts)?;
+    for dir in ["boot", "etc/xen/scripts", "run/xen", "run/xenstored", "usr/lib"] {
+        root.directory(dir);
+    }
+    for dir in ["lib/xen", "lib/xenstored", "log/xen", "lock", "run/xen"] {
+        root.directory(&format!("var/{dir}"));
+    }
+    for tool in parts.tools() {
+        root.program(parts, &tool)?;
+    }
+    // xl calls its helper by this path, and the tools of xenstore by name are one program.
+    root.file(
+        &format!("{TOOLS_DIR}/libxl-save-helper"),
+        &read(&parts.root().join(TOOLS_DIR).join("libxl-save-helper"))?,
+    );
+    for program in programs {
+        root.program(parts, program)?;
+    }
+    root.modules(parts, "modules", DOM0_MODULES)?;
+    root.modules(parts, "modules/netback", NETBACK_MODULES)?;
+    root.file("setup.sh", SETUP.as_bytes());
+    root.file("bin/guest", GUEST.as_bytes());
+    root.file("etc/xen/scripts/vif-test", VIF_SCRIPT.as_bytes());
+    root.file("etc/xen/xl.conf", b"");
+    root.file(WEIR_CONFIG, include_bytes!("weir.toml"));
+    root.file("boot/vmlinuz", &read(&parts.kernel())?);
+    root.file("boot/domu.img", &domu(parts)?);
+    for domain in domains {
+        root.file(&domain.config_path(), domain.config().as_bytes());
+    }
+    fs::write(path, root.archive.finish()).map_err(Error::io("write", path))
+}
+
+/// A guest's file system.
+fn domu(parts: &Parts) -> Result<Vec<u8>> {
+    let mut root = Root::new(parts)?;
+    root.modules(parts, "modules", DOMU_MODULES)?;
+    root.program(parts, Path::new(IPERF3))?;
+    Ok(root.archive.finish())
+}
+
+/// A file system being written, in which every directory is made once.
+struct Root {
+    archive: Archive,
+    made: BTreeSet<PathBuf>,
+}
+
+impl Root {
+    /// What dom0 and guests have in common.
+    fn new(parts: &Parts) -> Result<Self> {
+        let mut root = Self { archive: Archive::default(), made: BTreeSet::new() };
+        for dir in ["dev", "proc", "run", "sys", "tmp"] {
+            root.directory(dir);
+        }
+        root.file("init", INIT.as_bytes());
+        root.file("bin/busybox", &read(&parts.busybox())?);
+        Ok(root)
+    }
+
+    fn directory(&mut self, path: &str) {
+        let mut parents: Vec<_> =
+            Path::new(path).ancestors().filter(|dir| *dir != Path::new("")).collect();
+        parents.reverse();
+        for dir in parents {
+            if self.made.insert(dir.to_path_buf()) {
+                self.archive.directory(&dir.to_string_lossy());
+            }
+        }
+    }
+
+    /// Adds a file unless it is there.
+    fn file(&mut self, path: &str, content: &[u8]) {
+        if let Some(dir) = Path::new(path).parent() {
+            self.directory(&dir.to_string_lossy());
+        }
+        if self.made.insert(PathBuf::from(path)) {
+            self.archive.file(path, content);
+        }
+    }
+
+    /// Adds a program to `/bin`, and its shared libraries.
+    fn program(&mut self, parts: &Parts, program: &Path) -> Result<()> {
+        self.file(&format!("bin/{}", file_name(program)), &read(program)?);
+        for library in parts.libraries(program)? {
+            let to = if LOADER.ends_with(file_name(&library)) {
+                LOADER.to_owned()
+            } else {
+                format!("{LIBRARIES}/{}", file_name(&library))
+            };
+            self.file(&to, &read(&library)?);
+        }
+        Ok(())
+    }
+
+    /// Adds modules to `dir`. insmod takes what it is given: numbered names keep a module behind those it
+    /// depends on.
+    fn modules(&mut self, parts: &Parts, dir: &str, wanted: &[&str]) -> Result<()> {
+        for (number, path) in parts.modules(wanted)?.iter().enumerate() {
+            let mut name = String::new();
+            let _ = write!(name, "{dir}/{number:02}.ko");
+            self.file(&name, &read(path)?);
+        }
+        Ok(())
+    }
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
