@@ -34,6 +34,9 @@ const XL_PATIENCE: Duration = Duration::from_secs(40);
 /// What anything else may take that does not move packets.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What dom0 may take to show its logs after a failure, if its shell is free.
+const LOGS_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a guest may take to boot: 6 s on an idle machine.
 const GUEST_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -44,8 +47,8 @@ pub struct Kit {
     pub workspace: Workspace,
     /// Xen, the tools, the kernel.
     pub parts: Parts,
-    /// What dom0 has in its `/bin` beyond the tools.
-    pub programs: Vec<PathBuf>,
+    /// What dom0 has in its `/bin` beyond the tools, by name.
+    pub programs: Vec<(&'static str, PathBuf)>,
     /// How often an interface comes and goes before nothing may be left of it.
     pub attachments: u32,
 }
@@ -154,12 +157,18 @@ impl Bed {
         self.until(&seen, &tell)
     }
 
-    /// Waits until a command succeeds in dom0, for at least 30 s; `tell` then says how things are.
+    /// Waits until a command succeeds in dom0, for 30 s; `tell` then says how things are.
     pub fn until(&mut self, condition: &str, tell: &str) -> Result<()> {
         let wait = format!(
-            "for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; {tell}; exit 1"
+            "end=$(($(date +%s) + 30)); until {condition}; do \
+             [ $(date +%s) -lt $end ] || {{ {tell}; exit 1; }}; sleep 0.1; done"
         );
         self.run(&wait, PATIENCE).map(drop)
+    }
+
+    /// The last lines of what dom0's programs printed, for error messages.
+    pub fn logs(&mut self) -> Result<String> {
+        self.run("tail -n 15 /run/*.log", LOGS_PATIENCE)
     }
 
     /// Which grants of guests are mapped now, as Xen says.

@@ -2,14 +2,13 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
 };
 
 use super::{
     domain::Domain,
-    parts::{DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts, TOOLS_DIR},
+    parts::{DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts},
 };
 use crate::{
     cpio::Archive,
@@ -28,10 +27,10 @@ pub const WEIR_CONFIG: &str = "etc/weir.toml";
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// Writes dom0's file system to `path`, with `programs` in its `/bin` and all that `domains` boot from.
+/// Writes dom0's file system to `path`, with `programs` by their names in its `/bin` and all that `domains` boot from.
 pub fn write_dom0(
     parts: &Parts,
-    programs: &[PathBuf],
+    programs: &[(&str, PathBuf)],
     domains: &[Domain],
     path: &Path,
 ) -> Result<()> {
@@ -43,15 +42,10 @@ pub fn write_dom0(
         root.directory(&format!("var/{dir}"));
     }
     for tool in parts.tools() {
-        root.program(parts, &tool)?;
+        root.program(parts, file_name(&tool), &tool)?;
     }
-    // xl calls its helper by this path, and the tools of xenstore by name are one program.
-    root.file(
-        &format!("{TOOLS_DIR}/libxl-save-helper"),
-        &read(&parts.root().join(TOOLS_DIR).join("libxl-save-helper"))?,
-    );
-    for program in programs {
-        root.program(parts, program)?;
+    for (name, program) in programs {
+        root.program(parts, name, program)?;
     }
     root.modules(parts, "modules", DOM0_MODULES)?;
     root.modules(parts, "modules/netback", NETBACK_MODULES)?;
@@ -72,7 +66,7 @@ pub fn write_dom0(
 fn domu(parts: &Parts) -> Result<Vec<u8>> {
     let mut root = Root::new(parts)?;
     root.modules(parts, "modules", DOMU_MODULES)?;
-    root.program(parts, Path::new(IPERF3))?;
+    root.program(parts, "iperf3", Path::new(IPERF3))?;
     Ok(root.archive.finish())
 }
 
@@ -116,8 +110,8 @@ impl Root {
     }
 
     /// Adds a program to `/bin`, and its shared libraries.
-    fn program(&mut self, parts: &Parts, program: &Path) -> Result<()> {
-        self.file(&format!("bin/{}", file_name(program)), &read(program)?);
+    fn program(&mut self, parts: &Parts, name: &str, program: &Path) -> Result<()> {
+        self.file(&format!("bin/{name}"), &read(program)?);
         for library in parts.libraries(program)? {
             let to = if LOADER.ends_with(file_name(&library)) {
                 LOADER.to_owned()
@@ -133,9 +127,7 @@ impl Root {
     /// depends on.
     fn modules(&mut self, parts: &Parts, dir: &str, wanted: &[&str]) -> Result<()> {
         for (number, path) in parts.modules(wanted)?.iter().enumerate() {
-            let mut name = String::new();
-            let _ = write!(name, "{dir}/{number:02}.ko");
-            self.file(&name, &read(path)?);
+            self.file(&format!("{dir}/{number:02}.ko"), &read(path)?);
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ pub fn run(workspace: &Workspace, weir: Option<PathBuf>, attachments: u32) -> Re
         println!("skipped: this weir takes no [xen]: all scenarios of weir as a back end");
     }
     let mut programs = build_examples(workspace)?;
-    programs.push(weir);
+    programs.push(("weir", weir));
     let kit = Kit { workspace: workspace.clone(), parts, programs, attachments };
     let mut stand = Stand { kit, bed: None };
     let mut tally = Tally::default();
@@ -120,13 +120,13 @@ fn serves_xen(weir: &Path, workspace: &Workspace) -> Result<bool> {
 }
 
 /// The programs beside weir that dom0 runs.
-fn build_examples(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+fn build_examples(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     let cargo = Workspace::cargo();
     let argv = "build --release -p weir-xen --example xen_vifs -p weir-vif --example answer";
     let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(argv.split(' ')).collect();
     run_in(&argv, &workspace.root, &[])?;
     let dir = workspace.build_dir()?.join("release").join("examples");
-    Ok(["xen_vifs", "answer"].map(|name| dir.join(name)).to_vec())
+    Ok(["xen_vifs", "answer"].map(|name| (name, dir.join(name))).to_vec())
 }
 
 /// The two figures that weir has to reach.
@@ -164,11 +164,12 @@ impl Stand {
     ) -> (Option<T>, Tally) {
         let start = Instant::now();
         let result = match self.bed.take().map_or_else(|| Bed::boot(&self.kit), Ok) {
-            Ok(mut bed) => {
-                let result = run(&mut bed);
-                self.bed = result.is_ok().then_some(bed);
-                result
-            }
+            Ok(mut bed) => run(&mut bed)
+                .map_err(|error| match bed.logs() {
+                    Ok(logs) => Error::Check(format!("{error}\n{logs}")),
+                    Err(_) => error,
+                })
+                .inspect(|_| self.bed = Some(bed)),
             Err(error) => Err(error),
         };
         println!("{} {name} ({:.1} s)", word(result.is_ok()), start.elapsed().as_secs_f32());

@@ -43,7 +43,7 @@ const TOOL_PACKAGES: &[&str] = &[
 ];
 
 /// Where the tools' package puts programs that are run by full path only.
-pub const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
+const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
 
 /// Always depends on the current kernel's package. Not the cloud kernel: it has no Xen back ends.
 const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
@@ -133,7 +133,7 @@ impl Parts {
 
     /// The programs dom0 needs, by the paths they were unpacked to.
     pub fn tools(&self) -> Vec<PathBuf> {
-        let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper"];
+        let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
         let tools = tools.map(|name| self.root().join(TOOLS_DIR).join(name));
         tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
     }
