@@ -78,6 +78,11 @@ impl<E> Calendar<E> {
         self.at(self.now_ns.saturating_add(ns), event);
     }
 
+    /// The clock jumps forward: what was due in these `ns` happens now, late, in its order.
+    pub fn jump(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.saturating_add(ns);
+    }
+
     /// Goes on to the next event that happens no later than `until_ns`. `None`: there is none, and the
     /// time is `until_ns`.
     pub fn next(&mut self, until_ns: u64) -> Option<E> {
@@ -86,7 +91,7 @@ impl<E> Calendar<E> {
             return None;
         }
         let entry = self.heap.pop()?;
-        self.now_ns = entry.at_ns;
+        self.now_ns = self.now_ns.max(entry.at_ns);
         self.passed += 1;
         Some(entry.event)
     }
@@ -108,5 +113,16 @@ mod tests {
         calendar.at(1, 6u32);
         let order: Vec<u32> = std::iter::from_fn(|| calendar.next(10)).collect();
         assert_eq!((order, calendar.now_ns(), calendar.passed()), (vec![6, 1, 3], 10, 6));
+    }
+
+    #[test]
+    fn what_a_jump_of_the_clock_skips_happens_late_and_time_never_goes_back() {
+        let mut calendar = Calendar::<u32>::default();
+        for (at_ns, event) in [(5, 1u32), (3, 2), (20, 3)] {
+            calendar.at(at_ns, event);
+        }
+        calendar.jump(10);
+        let mut next = || calendar.next(30).map(|event| (event, calendar.now_ns()));
+        assert_eq!([next(), next(), next()], [Some((2, 10)), Some((1, 10)), Some((3, 20))]);
     }
 }

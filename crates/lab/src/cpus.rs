@@ -269,6 +269,16 @@ impl Cpus {
         }
     }
 
+    /// Whether a thread has work and no CPU.
+    pub fn waits(&self, thread: ThreadId) -> bool {
+        self.threads[thread].state == State::Ready
+    }
+
+    /// Whether a thread has no work.
+    pub fn sleeps(&self, thread: ThreadId) -> bool {
+        self.threads[thread].state == State::Blocked
+    }
+
     /// How far a thread's last CPU is from another.
     pub fn distance(&self, from: Option<CpuId>, to: Option<CpuId>) -> Distance {
         match (from, to) {

@@ -59,16 +59,19 @@ pub enum DropReason {
     LinkQueueFull,
     /// The host's queue of an uplink was full: workers are too slow.
     UplinkRingFull,
+    /// The uplink was down.
+    LinkDown,
 }
 
 impl DropReason {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::SenderQueueFull,
         Self::RxRingFull,
         Self::RxWaitedTooLong,
         Self::LinkQueueFull,
         Self::UplinkRingFull,
+        Self::LinkDown,
     ];
 
     /// The name in reports.
@@ -79,6 +82,7 @@ impl DropReason {
             Self::RxWaitedTooLong => "rx_waited_too_long",
             Self::LinkQueueFull => "link_queue_full",
             Self::UplinkRingFull => "uplink_ring_full",
+            Self::LinkDown => "link_down",
         }
     }
 }

@@ -45,6 +45,7 @@
 pub mod calendar;
 pub mod cpus;
 pub mod estimate;
+pub mod faults;
 mod frame;
 pub mod host;
 pub mod link;
@@ -54,6 +55,7 @@ pub mod report;
 mod ring;
 pub mod scenario;
 pub mod scenarios;
+pub mod soak;
 pub mod stats;
 mod tcp;
 pub mod topology;

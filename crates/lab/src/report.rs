@@ -192,4 +192,30 @@ pub enum Violation {
         /// The limit (ns).
         hold_ns_max: u64,
     },
+    /// A worker that had its CPU did not ask a policy when that wanted to be asked, or nobody was to.
+    #[error(
+        "at {now_ns} ns, guest {guest}: the policy for its {side} queue was to be asked at {due_ns} ns, and {what}"
+    )]
+    Overdue {
+        /// When it was seen (ns).
+        now_ns: u64,
+        /// Of which guest.
+        guest: usize,
+        /// "receive" or "transmit".
+        side: &'static str,
+        /// When it was to be asked (ns).
+        due_ns: u64,
+        /// What happened instead.
+        what: &'static str,
+    },
+    /// A queue did not move on.
+    #[error("at {now_ns} ns, port {port}: {what}")]
+    Starved {
+        /// When it was seen (ns).
+        now_ns: u64,
+        /// Of which port: guests, then uplinks.
+        port: usize,
+        /// What waits, and for whom.
+        what: &'static str,
+    },
 }

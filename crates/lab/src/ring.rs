@@ -22,7 +22,7 @@ impl Used {
     }
 
     /// The driver, which has seen so many elements, wants a call after `more` others.
-    fn arm(&mut self, seen: u64, more: u64) {
+    pub(crate) fn arm(&mut self, seen: u64, more: u64) {
         self.event = seen + more;
     }
 
@@ -175,6 +175,11 @@ impl TxRing {
 
     pub(crate) fn has_more(&self) -> bool {
         !self.available.is_empty()
+    }
+
+    /// weir has completed all that was ever offered.
+    pub(crate) fn is_done(&self) -> bool {
+        self.available.is_empty() && self.taken == 0
     }
 
     /// Slots that are not the driver's, those that it could have back included.

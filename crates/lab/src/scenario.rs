@@ -34,7 +34,7 @@ pub struct Scenario {
     pub warm_up_ns: u64,
     /// Time that is measured (ns).
     pub run_ns: u64,
-    /// Look for lost frames after every event, not only at the end. Slow.
+    /// Check every invariant after every event, not only some at the end. Slow.
     pub check_each_event: bool,
 }
 
@@ -230,6 +230,12 @@ pub enum ScenarioError {
         value: u64,
         /// What would be right.
         expected: String,
+    },
+    /// A fault of something that is not there, or out of bounds.
+    #[error("a fault is of nothing there, or too long: {fault}")]
+    Fault {
+        /// Which.
+        fault: String,
     },
     /// A distribution from which nothing sensible can be drawn.
     #[error("load `{load}`: {what}: {fault}")]

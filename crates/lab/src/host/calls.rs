@@ -29,7 +29,7 @@ struct Pending {
 /// The calls for received frames.
 #[derive(Debug)]
 pub(super) struct RxCalls {
-    moderation: Box<dyn Moderation>,
+    pub(super) moderation: Box<dyn Moderation>,
     /// See [`Moderation::withholds`].
     pub(super) withholds: bool,
     hold_ns_max: u64,
@@ -66,6 +66,11 @@ impl RxCalls {
 
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
+    }
+
+    /// When the policy wants to be asked about what is pending (ns).
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.deadline.until_ns()
     }
 
     /// Frames are ready in so many buffers; `parked`: one of them has waited for them. Nothing is held
@@ -211,6 +216,16 @@ impl TxCalls {
             Some(Verdict::HoldUntil(until_ns)) => self.hold(now_ns, until_ns),
             _ => Ok(Answer::Call),
         }
+    }
+
+    /// Whether the guest has yet to be told of something.
+    pub(super) fn is_pending(&self) -> bool {
+        self.untold > 0
+    }
+
+    /// When the policy wants to be asked about that (ns).
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.deadline.until_ns()
     }
 
     fn hold(&mut self, now_ns: u64, until_ns: u64) -> Result<Answer, Violation> {

@@ -26,6 +26,8 @@ const POLL_FRAMES: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Interrupt(Interrupt),
+    /// Something that is not to be interrupted, for so long (ns).
+    Stall(u64),
     /// A kick for a queue.
     Kick(Side),
     /// One frame of the receive ring.
@@ -60,7 +62,9 @@ pub(super) struct Guest {
     pub(super) tx_calls: TxCalls,
     /// Since when it has offered too few buffers (ns).
     pub(super) full_since: Option<u64>,
-    poll: Option<scenario::GuestPoll>,
+    pub(super) poll: Option<scenario::GuestPoll>,
+    /// Faults that leave it without memory for buffers.
+    pub(super) without_buffers: u32,
     /// Frames that wait for room in the transmit ring, and the most that may.
     queue: VecDeque<Frame>,
     queue_max: usize,
@@ -97,6 +101,7 @@ impl Guest {
             tx_calls: TxCalls::new(&spec.calls),
             full_since: None,
             poll: spec.poll,
+            without_buffers: 0,
             queue: VecDeque::new(),
             queue_max: spec.queue_max,
             job: None,
@@ -155,6 +160,21 @@ impl Guest {
         self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written)
     }
 
+    /// Its vCPU is halted.
+    pub(super) fn is_halted(&self) -> bool {
+        self.job.is_none()
+    }
+
+    /// It has frames to send for which its ring has no room.
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// It has offered frames and has yet to kick weir for them.
+    pub(super) fn owes_kick(&self) -> bool {
+        self.urgent.iter().chain(&self.job).any(|job| matches!(job, Job::Kick(Side::Tx)))
+    }
+
     /// The next thing to do.
     fn choose(&mut self) -> Option<Job> {
         if let Some(job) = self.urgent.pop_front() {
@@ -183,6 +203,7 @@ impl Host<'_> {
         match job {
             Job::Interrupt(Interrupt::Call(_)) => profile.interrupt_ns,
             Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
+            Job::Stall(ns) => *ns,
             Job::Kick(_) => profile.kick_ns,
             Job::PollEnd => profile.poll_end_ns,
             Job::Receive => {
@@ -226,6 +247,7 @@ impl Host<'_> {
         let Some(job) = self.guests[guest].job else { return };
         match job {
             Job::Interrupt(interrupt) => self.interrupted(guest, interrupt),
+            Job::Stall(_) => {}
             Job::Kick(side) => {
                 self.guests[guest].kicks += 1;
                 self.kicked(guest, side);
@@ -332,10 +354,25 @@ impl Host<'_> {
 
     /// Buffers that were emptied go back, if they are many (`try_fill_recv`).
     fn refill(&mut self, guest: usize) {
-        let Guest { rx, urgent, .. } = &mut self.guests[guest];
+        let Guest { rx, urgent, without_buffers, .. } = &mut self.guests[guest];
+        if *without_buffers > 0 {
+            return;
+        }
         if rx.refill(POLL_FRAMES.min(rx.size()) / 2) {
             urgent.push_back(Job::Kick(Side::Rx));
         }
+    }
+
+    /// There is memory again (`refill_work`).
+    pub(super) fn buffers_back(&mut self, guest: usize) {
+        self.refill(guest);
+        self.rouse(guest);
+    }
+
+    /// A vCPU is busy for so long (ns) before anything else.
+    pub(super) fn stall(&mut self, guest: usize, ns: u64) {
+        self.guests[guest].urgent.push_front(Job::Stall(ns));
+        self.rouse(guest);
     }
 
     /// The driver has found its ring empty: it asks for calls, or polls again by its timer.

@@ -14,7 +14,9 @@ mod calls;
 mod deliver;
 mod guest;
 mod loads;
+mod trouble;
 mod uplink;
+mod watch;
 mod worker;
 
 use std::collections::VecDeque;
@@ -23,10 +25,13 @@ use weir_limits::LATENCY_BUDGET_NS_MAX;
 
 use self::guest::Guest;
 use self::loads::Load;
+use self::trouble::Thief;
 use self::uplink::{Direction, Uplink};
+use self::watch::Watch;
 use self::worker::Worker;
 use crate::calendar::Calendar;
 use crate::cpus::{self, Cpus, ThreadId};
+use crate::faults::Fault;
 use crate::frame::{DropReason, Frame, Way};
 use crate::random::Random;
 use crate::report::{Report, Violation};
@@ -64,6 +69,10 @@ enum Event {
     Served(usize, Direction),
     /// It has reached the other.
     Arrived(usize, Direction),
+    /// A fault begins.
+    Fault(usize),
+    /// It is over.
+    FaultOver(usize),
 }
 
 impl From<cpus::Event> for Event {
@@ -78,6 +87,7 @@ enum Owner {
     Worker(usize),
     Guest(usize),
     Rival,
+    Thief(usize),
 }
 
 /// Why there is no report.
@@ -113,6 +123,10 @@ struct Host<'s> {
     /// By port: frames of its that wait for receivers that were full.
     waiting: Vec<VecDeque<Frame>>,
     dropped: [u64; DropReason::ALL.len()],
+    faults: &'s [Fault],
+    thieves: Vec<Thief>,
+    /// What is looked at after every event.
+    watch: Option<Box<Watch>>,
     /// The first invariant that was broken.
     violation: Option<Violation>,
 }
@@ -130,8 +144,18 @@ pub fn run(scenario: &Scenario) -> Result<Report, Error> {
 /// # Errors
 /// Those of [`run`], and [`Error::TooLong`].
 pub fn run_within(scenario: &Scenario, events_max: u64) -> Result<Report, Error> {
+    run_with(scenario, &[], events_max)
+}
+
+/// Runs a scenario in which something goes wrong, with at most so many events.
+///
+/// # Errors
+/// Those of [`run_within`], and [`ScenarioError::Fault`].
+pub fn run_with(scenario: &Scenario, faults: &[Fault], events_max: u64) -> Result<Report, Error> {
     scenario.check()?;
+    faults.iter().try_for_each(|fault| fault.check(scenario))?;
     let mut host = Host::new(scenario);
+    host.expect_faults(faults);
     host.start();
     host.run_until(scenario.warm_up_ns, events_max)?;
     host.forget();
@@ -178,6 +202,9 @@ impl<'s> Host<'s> {
             loads: loads.collect(),
             waiting: vec![VecDeque::new(); scenario.guests.len() + scenario.uplinks.len()],
             dropped: [0; DropReason::ALL.len()],
+            faults: &[],
+            thieves: Vec::new(),
+            watch: scenario.check_each_event.then(|| Box::new(Watch::new(scenario))),
             violation: None,
         }
     }
@@ -207,12 +234,20 @@ impl<'s> Host<'s> {
                 return Err(Error::TooLong { events: events_max });
             }
             self.happen(event);
-            if let Some(violation) = self.violation.take() {
-                return Err(violation.into());
-            }
-            if self.scenario.check_each_event {
-                self.conserved()?;
-            }
+            self.hold_good()?;
+        }
+        Ok(())
+    }
+
+    /// What must hold after every event, as far as it is asked for.
+    fn hold_good(&mut self) -> Result<(), Violation> {
+        if let Some(violation) = self.violation.take() {
+            return Err(violation);
+        }
+        if let Some(mut watch) = self.watch.take() {
+            self.conserved()?;
+            watch.look(self)?;
+            self.watch = Some(watch);
         }
         Ok(())
     }
@@ -224,6 +259,7 @@ impl<'s> Host<'s> {
                 match self.owners[thread] {
                     Owner::Worker(worker) => self.worker_done(worker),
                     Owner::Guest(guest) => self.guest_done(guest),
+                    Owner::Thief(thief) => self.thief_done(thief),
                     Owner::Rival => self.cpus.go_on(&mut self.calendar, thread, RIVAL_NS),
                 }
             }
@@ -236,6 +272,8 @@ impl<'s> Host<'s> {
             Event::Gathered(uplink) => self.gathered(uplink),
             Event::Served(uplink, direction) => self.link_served(uplink, direction),
             Event::Arrived(uplink, direction) => self.link_arrived(uplink, direction),
+            Event::Fault(at) => self.fault(at),
+            Event::FaultOver(at) => self.fault_over(at),
         }
     }
 

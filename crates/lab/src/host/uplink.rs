@@ -32,6 +32,8 @@ pub(super) struct Uplink {
     ring: VecDeque<Frame>,
     ring_max: usize,
     hold_ns: u64,
+    /// Faults that keep it down.
+    pub(super) down: u32,
     /// The worker wants to be woken by the next frame.
     pub(super) kick_wanted: bool,
 }
@@ -46,6 +48,7 @@ impl Uplink {
             ring: VecDeque::new(),
             ring_max: spec.ring,
             hold_ns: spec.hold_ns,
+            down: 0,
             kick_wanted: true,
         }
     }
@@ -63,6 +66,11 @@ impl Uplink {
         !self.ring.is_empty()
     }
 
+    /// That frame, left where it is.
+    pub(super) fn first(&self) -> Option<&Frame> {
+        self.ring.front()
+    }
+
     fn link(&mut self, direction: Direction) -> &mut Link<Frame> {
         match direction {
             Direction::Out => &mut self.out,
@@ -74,6 +82,9 @@ impl Uplink {
 impl Host<'_> {
     /// Puts a frame on a link.
     pub(super) fn link_send(&mut self, uplink: usize, direction: Direction, frame: Frame) {
+        if self.uplinks[uplink].down > 0 {
+            return self.drop_frame(&frame, DropReason::LinkDown);
+        }
         let now_ns = self.now_ns();
         let bytes = u64::from(frame.bytes.max(WIRE_BYTES_MIN) + WIRE_OVERHEAD_BYTES);
         match self.uplinks[uplink].link(direction).send(now_ns, bytes, frame) {
@@ -94,6 +105,9 @@ impl Host<'_> {
 
     pub(super) fn link_arrived(&mut self, uplink: usize, direction: Direction) {
         let Some(frame) = self.uplinks[uplink].link(direction).arrived() else { return };
+        if self.uplinks[uplink].down > 0 {
+            return self.drop_frame(&frame, DropReason::LinkDown);
+        }
         if direction == Direction::Out {
             self.read(frame);
             return;

@@ -20,7 +20,7 @@ use crate::report::WorkerReport;
 use crate::scenario::Endpoint;
 
 /// Rounds over busy queues between two looks at the epoll set.
-const ROUNDS_PER_POLL: u32 = 8;
+pub(super) const ROUNDS_PER_POLL: u32 = 8;
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
 

@@ -1,0 +1,96 @@
+//! What goes wrong on a host, and when: plain data beside a [`Scenario`].
+//!
+//! Faults are no part of a scenario: figures are about hosts on which nothing goes wrong. [`crate::soak`]
+//! draws them by chance, and [`crate::host::run_with`] lets them happen.
+
+use std::fmt;
+
+use weir_limits::LAB_NS_MAX;
+
+use crate::scenario::{Scenario, ScenarioError};
+use crate::topology::CpuId;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// When it begins (ns of the run).
+    pub at_ns: u64,
+    /// For how long (ns); by how much, for a clock.
+    pub ns: u64,
+    /// What.
+    pub trouble: Trouble,
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A guest's vCPU is busy with something that cannot be interrupted: it takes no frames and no calls.
+    GuestStalls {
+        /// Which guest.
+        guest: usize,
+    },
+    /// A guest has no memory for buffers: its receive ring runs out of them.
+    NoBuffers {
+        /// Which guest.
+        guest: usize,
+    },
+    /// A guest's agent is gone, and with it the guest's poll timer (weir's manager gives the interface back
+    /// as it was found). No fault of a guest that has none.
+    AgentLost {
+        /// Which guest.
+        guest: usize,
+    },
+    /// Something of a higher priority than any worker has the CPU.
+    CpuTaken {
+        /// Which CPU.
+        cpu: CpuId,
+    },
+    /// The cable is out: frames on their way are lost, and so are those that are sent.
+    LinkDown {
+        /// Which uplink.
+        uplink: usize,
+    },
+    /// The clock jumps forward, as for a host that is a virtual machine and was stopped: all that was
+    /// due meanwhile is due at once.
+    ClockJumps,
+    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still meanwhile: nothing of the host is
+    /// late, but the world has gone on, and all uplinks need so long to come up again.
+    Suspend,
+}
+
+impl Fault {
+    /// Whether it is of something that the scenario has.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Fault`]
+    pub fn check(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+        let there = match self.trouble {
+            Trouble::GuestStalls { guest }
+            | Trouble::NoBuffers { guest }
+            | Trouble::AgentLost { guest } => guest < scenario.guests.len(),
+            Trouble::CpuTaken { cpu } => scenario.topology.cpus().is_some_and(|cpus| cpu < cpus),
+            Trouble::LinkDown { uplink } => uplink < scenario.uplinks.len(),
+            Trouble::ClockJumps | Trouble::Suspend => true,
+        };
+        if there && self.at_ns <= LAB_NS_MAX && self.ns <= LAB_NS_MAX {
+            return Ok(());
+        }
+        Err(ScenarioError::Fault { fault: self.to_string() })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at_ns, ns, trouble } = self;
+        write!(f, "at {at_ns} ns, for {ns} ns: ")?;
+        match trouble {
+            Trouble::GuestStalls { guest } => write!(f, "guest {guest} stalls"),
+            Trouble::NoBuffers { guest } => write!(f, "guest {guest} offers no buffers"),
+            Trouble::AgentLost { guest } => write!(f, "guest {guest} is without its agent"),
+            Trouble::CpuTaken { cpu } => write!(f, "CPU {cpu} is taken away"),
+            Trouble::LinkDown { uplink } => write!(f, "uplink {uplink} is down"),
+            Trouble::ClockJumps => write!(f, "the clock jumps over it"),
+            Trouble::Suspend => write!(f, "uplinks come up after a suspend"),
+        }
+    }
+}

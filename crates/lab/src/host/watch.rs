@@ -1,0 +1,293 @@
+//! What is looked at after every event: that each deadline is kept, and that every queue moves on.
+//!
+//! Both hold as long as a worker has its CPU. So times are counted on its *own* clocks: one stands still while its
+//! thread is ready and has no CPU, and while all clocks jump; the other runs only while it sleeps. How
+//! long things may take by the first is reckoned from the scenario's costs, for a worker whose queues are all
+//! full: some rounds over all of them. By the second, none waits for longer than its timers are late.
+
+use std::cmp::Reverse;
+
+use weir_limits::{BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX};
+
+use super::worker::ROUNDS_PER_POLL;
+use super::{Host, PortId, Side};
+use crate::frame::Frame;
+use crate::profile::{Profile, bytes_ns};
+use crate::random::Distribution;
+use crate::report::Violation;
+use crate::scenario::{LoadKind, Scenario};
+
+/// A worker's own clocks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    /// Time that it was ready and had no CPU (ns), with what it takes to get that back.
+    waited_ns: u64,
+    /// Time that it slept (ns).
+    slept_ns: u64,
+    /// When it was last looked at, it was ready and had no CPU, or it slept.
+    waits: bool,
+    sleeps: bool,
+}
+
+/// A time by both of a worker's clocks (ns).
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    own_ns: u64,
+    slept_ns: u64,
+}
+
+impl Times {
+    /// A time of nobody's: of a worker that never sleeps.
+    const fn awake(own_ns: u64) -> Self {
+        Self { own_ns, slept_ns: 0 }
+    }
+
+    /// Whether either is longer than in `most`.
+    const fn exceeds(self, most: Self) -> bool {
+        self.own_ns > most.own_ns || self.slept_ns > most.slept_ns
+    }
+}
+
+/// Since when something has been so.
+#[derive(Clone, Copy, Debug)]
+struct Since<T>(Option<(T, Times)>);
+
+impl<T> Default for Since<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Copy + PartialEq> Since<T> {
+    /// It is `what` now, or nothing. Says how long it has been that.
+    fn lasts(&mut self, what: Option<T>, now: Times) -> Times {
+        let Some(what) = what else {
+            self.0 = None;
+            return Times::awake(0);
+        };
+        let since = self.0.filter(|(before, _)| *before == what).unwrap_or((what, now));
+        self.0 = Some(since);
+        Times {
+            own_ns: now.own_ns.saturating_sub(since.1.own_ns),
+            slept_ns: now.slept_ns.saturating_sub(since.1.slept_ns),
+        }
+    }
+}
+
+/// Which frame it is.
+type FrameId = (usize, bool, u64);
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// From a deadline to the question, and from a frame that a worker knows of to its being taken.
+    ask_max: Times,
+    serve_max: Times,
+    /// Getting a CPU back (ns).
+    switch_ns: u64,
+    last_ns: u64,
+    jumped_ns: u64,
+    workers: Vec<Own>,
+    /// By guest and side: the worker that was to ask.
+    overdue: Vec<[Since<usize>; 2]>,
+    /// By guest and side.
+    asleep: Vec<[Since<()>; 2]>,
+    /// By port: the first frame.
+    queued: Vec<Since<FrameId>>,
+    parked: Vec<Since<()>>,
+}
+
+impl Watch {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let profile = &scenario.profile;
+        let round_ns = round_ns(scenario);
+        let wake_ns = profile.timer_late_ns + profile.wakeup_latency_ns + profile.sleep_ns;
+        let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
+        // No nap takes more than the smallest budget.
+        let nap_ns = budgets.min().unwrap_or(0);
+        let (guests, ports) = (scenario.guests.len(), scenario.guests.len() + scenario.uplinks.len());
+        let scheduling = profile.scheduling;
+        let late_ns = profile.timer_late_ns;
+        let serve_ns = wake_ns + nap_ns + (u64::from(ROUNDS_PER_POLL) + 3) * round_ns;
+        Self {
+            ask_max: Times { own_ns: wake_ns + 2 * round_ns, slept_ns: late_ns },
+            serve_max: Times { own_ns: serve_ns, slept_ns: late_ns + nap_ns },
+            switch_ns: scheduling.switch_ns
+                + scheduling.llc_refill_ns.max(scheduling.socket_refill_ns),
+            last_ns: 0,
+            jumped_ns: 0,
+            workers: vec![Own::default(); scenario.workers.len()],
+            overdue: vec![Default::default(); guests],
+            asleep: vec![Default::default(); guests],
+            queued: vec![Since::default(); ports],
+            parked: vec![Since::default(); ports],
+        }
+    }
+
+    /// All clocks have jumped by so much.
+    pub(super) fn jumped(&mut self, ns: u64) {
+        self.jumped_ns += ns;
+        self.last_ns += ns;
+    }
+
+    /// The time by a worker's clocks.
+    fn by(&self, worker: usize, now_ns: u64) -> Times {
+        let Own { waited_ns, slept_ns, .. } = self.workers[worker];
+        Times { own_ns: now_ns.saturating_sub(self.jumped_ns + waited_ns), slept_ns }
+    }
+
+    /// # Errors
+    /// What does not hold now.
+    pub(super) fn look(&mut self, host: &Host<'_>) -> Result<(), Violation> {
+        let now_ns = host.now_ns();
+        let passed_ns = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = now_ns;
+        for (own, worker) in self.workers.iter_mut().zip(&host.workers) {
+            let waited = std::mem::replace(&mut own.waits, host.cpus.waits(worker.thread));
+            let slept = std::mem::replace(&mut own.sleeps, host.cpus.sleeps(worker.thread));
+            own.waited_ns += if waited { passed_ns } else { 0 };
+            own.waited_ns += if waited && !own.waits { self.switch_ns } else { 0 };
+            own.slept_ns += if slept { passed_ns } else { 0 };
+        }
+        for guest in 0..host.guests.len() {
+            self.look_at_calls(host, guest)?;
+            self.look_at_guest(host, guest)?;
+        }
+        (0..host.waiting.len()).try_for_each(|port| self.look_at_queue(host, port))
+    }
+
+    /// Policies are asked when they want to be.
+    fn look_at_calls(&mut self, host: &Host<'_>, guest: usize) -> Result<(), Violation> {
+        let now_ns = host.now_ns();
+        let state = &host.guests[guest];
+        let (rx, tx) = (&state.rx_calls, &state.tx_calls);
+        let sides = [
+            (Side::Rx, "receive", rx.is_pending(), rx.due_ns()),
+            (Side::Tx, "transmit", tx.is_pending(), tx.due_ns()),
+        ];
+        for (at, (side, name, pending, due_ns)) in sides.into_iter().enumerate() {
+            let overdue = |due_ns, what| Violation::Overdue { now_ns, guest, side: name, due_ns, what };
+            if pending && due_ns.is_none() {
+                return Err(overdue(now_ns, "there is no deadline for what is pending"));
+            }
+            let asks = |worker: usize, due_ns: u64| {
+                host.workers[worker].holds.iter().any(|Reverse((until_ns, held, of))| {
+                    (*held, *of) == (guest, side) && *until_ns <= due_ns
+                })
+            };
+            let passed = due_ns.filter(|due_ns| *due_ns <= now_ns);
+            let worker = match passed {
+                None => None,
+                Some(due_ns) => {
+                    let who = (0..host.workers.len()).find(|worker| asks(*worker, due_ns));
+                    Some(who.ok_or_else(|| overdue(due_ns, "no timer was set for it"))?)
+                }
+            };
+            let now = worker.map_or(Times::awake(0), |worker| self.by(worker, now_ns));
+            if self.overdue[guest][at].lasts(worker, now).exceeds(self.ask_max) {
+                let due_ns = due_ns.unwrap_or(now_ns);
+                return Err(overdue(due_ns, "its worker did not, and had its CPU"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A guest whose vCPU is halted has been told of everything that it waits for.
+    fn look_at_guest(&mut self, host: &Host<'_>, guest: usize) -> Result<(), Violation> {
+        let now_ns = host.now_ns();
+        let state = &host.guests[guest];
+        let halted = state.is_halted();
+        let received = halted && !state.rx_calls.is_pending() && state.rx.first().is_some();
+        let free = state.tx.is_done() && host.waiting[guest].is_empty();
+        let sent = halted && free && state.is_held_up() && !state.tx_calls.is_pending();
+        // Its own timer may be about to tell it.
+        let poll_ns = host.scenario.guests[guest].poll.map_or(0, |poll| poll.interval_ns);
+        let sides = [
+            (received, "frames are in its receive ring, and its vCPU is halted without a call"),
+            (sent, "its transmit ring is free again, and its vCPU is halted without a call"),
+        ];
+        let (now, most) = (now_ns.saturating_sub(self.jumped_ns), Times::awake(poll_ns));
+        for (asleep, (so, what)) in self.asleep[guest].iter_mut().zip(sides) {
+            if asleep.lasts(so.then_some(()), Times::awake(now)).exceeds(most) {
+                return Err(Violation::Starved { now_ns, port: guest, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a worker knows of is taken, and what is parked does not stay.
+    fn look_at_queue(&mut self, host: &Host<'_>, port: PortId) -> Result<(), Violation> {
+        let now_ns = host.now_ns();
+        let starved = |what| Err(Violation::Starved { now_ns, port, what });
+        let (first, known, kick_wanted) = match port.checked_sub(host.guests.len()) {
+            Some(uplink) => {
+                let uplink = &host.uplinks[uplink];
+                (uplink.first(), true, uplink.kick_wanted)
+            }
+            None => {
+                let guest = &host.guests[port];
+                (guest.tx.frames().next(), !guest.owes_kick(), guest.tx.kick_wanted)
+            }
+        };
+        if first.is_some() && kick_wanted {
+            return starved("frames wait for a worker that waits for a kick");
+        }
+        let id = |frame: &Frame| (frame.load, frame.way == crate::frame::Way::Back, frame.number);
+        let now = self.by(host.owner(port), now_ns);
+        let first = first.filter(|_| known).map(id);
+        if self.queued[port].lasts(first, now).exceeds(self.serve_max) {
+            return starved("frames wait for a worker that has its CPU");
+        }
+        let old = |frame: &Frame| frame.arrived_ns + PARKED_NS_MAX <= now_ns;
+        let old = host.waiting[port].front().filter(|frame| old(frame)).map(|_| ());
+        if self.parked[port].lasts(old, now).exceeds(self.ask_max) {
+            return starved("frames are parked for longer than they may be");
+        }
+        Ok(())
+    }
+}
+
+/// What one round over all queues takes a worker at most (ns), with all bursts full and every call given.
+fn round_ns(scenario: &Scenario) -> u64 {
+    let profile = &scenario.profile;
+    let (guests, uplinks) = (scenario.guests.len() as u64, scenario.uplinks.len() as u64);
+    let calls_ns = (guests + 1) * profile.call_ns + profile.uplink_interrupt_ns;
+    // Frames that were parked, then new ones.
+    let bursts_ns = 2 * (guests + uplinks) * (burst_ns(scenario) + calls_ns + profile.look_ns);
+    let deadlines_ns = 2 * guests * (profile.deadline_ns + profile.call_ns);
+    let ns = bursts_ns + deadlines_ns + profile.poll_ns + profile.look_ns;
+    // Its sibling works, too.
+    ns * 1_000 / u64::from(profile.scheduling.smt_permille.max(1))
+}
+
+fn burst_ns(scenario: &Scenario) -> u64 {
+    let profile: &Profile = &scenario.profile;
+    let bytes = scenario.loads.iter().map(|load| bytes_max(&load.kind)).max().unwrap_or(0);
+    let copy_ns = bytes_ns(bytes, profile.copy_ps_per_byte);
+    let frame_ns = profile.take_ns.max(profile.uplink_take_ns + copy_ns)
+        + profile.classify_ns
+        + profile.place_ns.max(profile.uplink_place_ns)
+        + copy_ns
+        + profile.publish_ns
+        + profile.far_cache_ns.max(profile.far_socket_ns);
+    profile.burst_ns + BURST_MAX as u64 * frame_ns
+}
+
+/// The longest frame of a load.
+fn bytes_max(kind: &LoadKind) -> u32 {
+    match kind {
+        LoadKind::Datagrams { bytes, .. } => {
+            let most = match bytes {
+                Distribution::Constant(bytes) => *bytes,
+                Distribution::Uniform { max, .. } => *max,
+                Distribution::Trace(bytes) => bytes.iter().copied().max().unwrap_or(0),
+                Distribution::Exponential { .. } | Distribution::Pareto { .. } => u64::MAX,
+            };
+            u32::try_from(most).unwrap_or(u32::MAX).min(FRAME_LEN_MAX)
+        }
+        LoadKind::Requests { request_bytes, answer_bytes, .. } => *request_bytes.max(answer_bytes),
+        LoadKind::Stream { segment_bytes, .. } => *segment_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! A host by chance, on which things go wrong.
+
+use std::fmt;
+
+use crate::cpus::{Class, WEIGHT_USUAL};
+use crate::faults::{Fault, Trouble};
+use crate::host::{Error, run_with};
+use crate::profile::Profile;
+use crate::random::{Distribution, Random};
+use crate::scenario::{
+    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, Uplink, Worker,
+};
+use crate::topology::{CpuId, Topology};
+use weir_policy::moderation::Kind;
+
+/// The stream of chance that hosts are drawn from; loads have the first ones.
+const STREAM: u64 = u64::MAX;
+/// A run has no more events than this: the rest of it is not played.
+const EVENTS_MAX: u64 = 40_000;
+
+/// A host with its faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The host.
+    pub scenario: Scenario,
+    /// What goes wrong there.
+    pub faults: Vec<Fault>,
+}
+
+/// Chance, as one draws hosts.
+struct Dice(Random);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0.below(bound)
+    }
+
+    /// One in `of`.
+    fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+
+    /// Small and large ones alike: from 2^`low` up to 2^`high`.
+    fn scale(&mut self, low: u32, high: u32) -> u64 {
+        let bits = u64::from(low) + self.below(u64::from(high - low));
+        (1 << bits) + self.below(1 << bits)
+    }
+
+    /// An index of so many.
+    fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize // below `len`
+    }
+
+    fn class(&mut self) -> Class {
+        match self.one_in(3) {
+            true => Class::Realtime { priority: 1 + self.below(3) as u8 },
+            false => Class::Fair { weight: WEIGHT_USUAL << self.below(3) >> 1 },
+        }
+    }
+
+    /// Where a thread may run: on one CPU, on some, or anywhere.
+    fn cpus(&mut self, cpus: usize) -> Vec<CpuId> {
+        match self.below(4) {
+            0 => Vec::new(),
+            1 => (0..cpus).filter(|_| self.one_in(2)).collect(),
+            _ => vec![self.index(cpus)],
+        }
+    }
+
+    fn guest(&mut self, number: usize, cpus: usize) -> Guest {
+        let calls = Calls {
+            kind: Kind::ALL[self.index(Kind::ALL.len())],
+            latency_budget_ns: self.below(2) * self.scale(10, 21),
+            rx_ns: self.one_in(3).then(|| self.scale(0, 20)),
+            rx_frames: self.one_in(3).then(|| 1 + self.below(64) as u32),
+        };
+        let mut guest = Guest::new(&format!("g{number}"), &[], calls);
+        guest.cpus = self.cpus(cpus);
+        // No real-time class: a guest that never sleeps would have its CPU for good.
+        guest.class = Class::Fair { weight: WEIGHT_USUAL << self.below(3) >> 1 };
+        guest.rx_ring = 2 << self.below(9);
+        guest.tx_ring = 2 << self.below(9);
+        guest.buffer_bytes = 256 << self.below(9);
+        guest.queue_max = self.index(100);
+        let interval_ns = self.scale(10, 19);
+        let empty_polls = 1 + self.below(3) as u32;
+        guest.poll = self.one_in(3).then_some(GuestPoll { interval_ns, empty_polls });
+        guest
+    }
+
+    fn uplink(&mut self, number: usize) -> Uplink {
+        Uplink {
+            name: format!("u{number}"),
+            bits_per_s: 100_000_000 << self.below(7),
+            delay_ns: self.scale(8, 18),
+            queue_max: self.index(300),
+            ring: 1 + self.index(300),
+            hold_ns: self.below(2) * self.scale(10, 19),
+        }
+    }
+
+    fn load(&mut self, number: usize, ends: &[Endpoint], run_ns: u64) -> Load {
+        let from = self.index(ends.len());
+        let to = (from + 1 + self.index(ends.len() - 1)) % ends.len();
+        // No frame is so long that a small ring never holds it, for most loads.
+        let long = if self.one_in(4) { 16 } else { 11 };
+        let gap_ns = (run_ns / self.scale(4, 10)).max(500);
+        let kind = match self.below(4) {
+            0 => LoadKind::Requests {
+                outstanding: 1 + self.below(8) as u32,
+                request_bytes: self.scale(6, 10) as u32,
+                answer_bytes: self.scale(6, long) as u32,
+                think: Distribution::Exponential { mean: gap_ns },
+                serve_ns: self.scale(0, 15),
+            },
+            1 => LoadKind::Stream {
+                segment_bytes: self.scale(9, long) as u32,
+                window: 1 + self.below(40) as u32,
+            },
+            _ => LoadKind::Datagrams {
+                bytes: Distribution::Uniform { min: 60, max: self.scale(6, long) },
+                gap: match self.one_in(3) {
+                    true => Distribution::Constant(gap_ns),
+                    false => Distribution::Exponential { mean: gap_ns },
+                },
+                on_off: self.one_in(2).then(|| OnOff {
+                    on_ns: 1 + self.below(run_ns / 4),
+                    off_ns: self.below(run_ns / 4),
+                }),
+            },
+        };
+        Load { name: format!("l{number}"), from: ends[from], to: ends[to], kind }
+    }
+
+    fn fault(&mut self, scenario: &Scenario, cpus: usize) -> Fault {
+        let guest = self.index(scenario.guests.len());
+        let trouble = match self.below(8) {
+            0 => Trouble::NoBuffers { guest },
+            1 => Trouble::AgentLost { guest },
+            2 | 3 => Trouble::CpuTaken { cpu: self.index(cpus) },
+            4 if !scenario.uplinks.is_empty() => {
+                Trouble::LinkDown { uplink: self.index(scenario.uplinks.len()) }
+            }
+            5 => Trouble::ClockJumps,
+            6 => Trouble::Suspend,
+            _ => Trouble::GuestStalls { guest },
+        };
+        let ns = self.scale(8, 28).min(scenario.run_ns);
+        Fault { at_ns: self.below(scenario.run_ns), ns, trouble }
+    }
+}
+
+impl Case {
+    /// The one that a seed stands for.
+    pub fn draw(seed: u64) -> Self {
+        let mut dice = Dice(Random::stream(seed, STREAM));
+        let topology = Topology {
+            sockets: 1 + dice.index(2),
+            llcs_per_socket: 1 + dice.index(2),
+            cores_per_llc: 1 + dice.index(2),
+            threads_per_core: 1 + dice.index(2),
+        };
+        let cpus = topology.cpus().unwrap_or(1);
+        let mut profile = Profile::example();
+        profile.uplink_take_ns = dice.below(3_000);
+        profile.receive_ns = dice.below(3_000);
+        profile.timer_late_ns = dice.below(2) * dice.scale(8, 18);
+        // Long ones see frames that are parked for too long.
+        let run_ns = [2_000_000, 10_000_000, 40_000_000, 250_000_000][dice.index(4)];
+        let guests = 2 + dice.index(4);
+        let guests: Vec<_> = (0..guests).map(|number| dice.guest(number, cpus)).collect();
+        let uplinks: Vec<_> = (0..dice.index(3)).map(|number| dice.uplink(number)).collect();
+        let ends: Vec<_> = (0..guests.len())
+            .map(Endpoint::Guest)
+            .chain((0..uplinks.len()).map(Endpoint::Peer))
+            .collect();
+        let worker = |dice: &mut Dice| Worker { cpus: dice.cpus(cpus), class: dice.class() };
+        let class = Class::Fair { weight: WEIGHT_USUAL };
+        let mut scenario = Scenario {
+            seed,
+            topology,
+            profile,
+            workers: (0..1 + dice.index(3)).map(|_| worker(&mut dice)).collect(),
+            guests,
+            uplinks,
+            rivals: (0..dice.index(3)).map(|_| Rival { cpus: dice.cpus(cpus), class }).collect(),
+            loads: Vec::new(),
+            warm_up_ns: 0,
+            run_ns,
+            check_each_event: true,
+        };
+        scenario.loads =
+            (0..1 + dice.index(6)).map(|number| dice.load(number, &ends, run_ns)).collect();
+        let faults = (0..dice.index(8)).map(|_| dice.fault(&scenario, cpus)).collect();
+        Self { scenario, faults }
+    }
+
+    /// Plays it, and says how many events that took.
+    ///
+    /// # Errors
+    /// An invariant does not hold.
+    pub fn run(&self) -> Result<u64, Error> {
+        match run_with(&self.scenario, &self.faults, EVENTS_MAX) {
+            Ok(report) => Ok(report.events),
+            // What was played of it held.
+            Err(Error::TooLong { events }) => Ok(events),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scenario { topology, workers, guests, uplinks, rivals, loads, run_ns, .. } =
+            &self.scenario;
+        writeln!(f, "  {run_ns} ns on {topology:?}")?;
+        workers.iter().enumerate().try_for_each(|(at, it)| writeln!(f, "  worker {at}: {it:?}"))?;
+        rivals.iter().try_for_each(|it| writeln!(f, "  rival: {it:?}"))?;
+        guests.iter().enumerate().try_for_each(|(at, it)| writeln!(f, "  guest {at}: {it:?}"))?;
+        uplinks.iter().enumerate().try_for_each(|(at, it)| writeln!(f, "  uplink {at}: {it:?}"))?;
+        loads.iter().try_for_each(|it| writeln!(f, "  load: {it:?}"))?;
+        self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
+    }
+}
