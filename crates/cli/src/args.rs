@@ -153,6 +153,8 @@ pub enum LabCommand {
     Run(LabRunArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
     Calibrate,
+    /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
+    Soak(LabSoakArgs),
     /// Check an experiment of your own and say what it would run
     Check {
         /// The experiment
@@ -182,6 +184,20 @@ pub struct LabRunArgs {
     /// The profile of the machine, in place of the experiment's
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+}
+
+/// `weir lab soak`
+#[derive(Debug, Args)]
+pub struct LabSoakArgs {
+    /// End after so long; without it, at Ctrl-C
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub seconds: Option<u64>,
+    /// The first seed; without it, one by the clock
+    #[arg(long, value_name = "N")]
+    pub from: Option<u64>,
+    /// Play this seed and no other
+    #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "from"])]
+    pub seed: Option<u64>,
 }
 
 /// `weir run`

@@ -64,6 +64,13 @@ pub enum LabError {
         /// What happened.
         source: Box<host::Error>,
     },
+    /// A seed of the soak breaks an invariant; what is known of it has been printed.
+    #[error("seed {seed} breaks an invariant")]
+    #[diagnostic(help("`weir lab soak --seed {seed}` plays it again"))]
+    Broken {
+        /// The seed.
+        seed: u64,
+    },
     /// This machine cannot be measured.
     #[error("cannot measure this machine")]
     Calibrate(#[source] io::Error),

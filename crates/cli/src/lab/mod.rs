@@ -9,6 +9,7 @@
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `output.rs` | the table, and JSON |
 //! | `calibrate/` | this machine's costs, as a profile |
+//! | `soak.rs` | hosts by chance on which things go wrong |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
 
@@ -33,6 +34,7 @@ mod figures;
 mod file;
 mod output;
 mod profile;
+mod soak;
 mod units;
 mod verdict;
 
@@ -52,6 +54,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::List => list(out),
         LabCommand::Calibrate => calibrate::run(out),
         LabCommand::Run(args) => run_experiments(args, out),
+        LabCommand::Soak(args) => soak::run(args, out),
         LabCommand::Check { file, profile } => {
             let text = read(file)?;
             let name = file.display().to_string();

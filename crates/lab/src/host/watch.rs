@@ -104,7 +104,8 @@ impl Watch {
         let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
         // No nap takes more than the smallest budget.
         let nap_ns = budgets.min().unwrap_or(0);
-        let (guests, ports) = (scenario.guests.len(), scenario.guests.len() + scenario.uplinks.len());
+        let (guests, ports) =
+            (scenario.guests.len(), scenario.guests.len() + scenario.uplinks.len());
         let scheduling = profile.scheduling;
         let late_ns = profile.timer_late_ns;
         let serve_ns = wake_ns + nap_ns + (u64::from(ROUNDS_PER_POLL) + 3) * round_ns;
@@ -165,7 +166,8 @@ impl Watch {
             (Side::Tx, "transmit", tx.is_pending(), tx.due_ns()),
         ];
         for (at, (side, name, pending, due_ns)) in sides.into_iter().enumerate() {
-            let overdue = |due_ns, what| Violation::Overdue { now_ns, guest, side: name, due_ns, what };
+            let overdue =
+                |due_ns, what| Violation::Overdue { now_ns, guest, side: name, due_ns, what };
             if pending && due_ns.is_none() {
                 return Err(overdue(now_ns, "there is no deadline for what is pending"));
             }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use weir_policy::moderation::Kind;
+
+use super::shrink::shorter;
 use crate::cpus::{Class, WEIGHT_USUAL};
 use crate::faults::{Fault, Trouble};
 use crate::host::{Error, run_with};
@@ -11,12 +14,15 @@ use crate::scenario::{
     Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, Uplink, Worker,
 };
 use crate::topology::{CpuId, Topology};
-use weir_policy::moderation::Kind;
 
 /// The stream of chance that hosts are drawn from; loads have the first ones.
 const STREAM: u64 = u64::MAX;
 /// A run has no more events than this: the rest of it is not played.
 const EVENTS_MAX: u64 = 40_000;
+
+/// Neither runs (ns) nor faults (ns) are made shorter than that.
+const RUN_NS_MIN: u64 = 10_000;
+const FAULT_NS_MIN: u64 = 1_000;
 
 /// A host with its faults.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,6 +212,113 @@ impl Case {
             Err(Error::TooLong { events }) => Ok(events),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Case {
+    /// Each is a bit less of the same.
+    pub(super) fn smaller(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut case = self.clone();
+            change(&mut case);
+            all.push(case);
+        };
+        let Scenario { workers, guests, uplinks, rivals, loads, .. } = &self.scenario;
+        shorter(&self.faults).for_each(|faults| with(&|case| case.faults.clone_from(&faults)));
+        shorter(loads).for_each(|loads| with(&|case| case.scenario.loads.clone_from(&loads)));
+        shorter(rivals).for_each(|rivals| with(&|case| case.scenario.rivals.clone_from(&rivals)));
+        for workers in shorter(workers).filter(|workers| !workers.is_empty()) {
+            with(&|case| case.scenario.workers.clone_from(&workers));
+        }
+        let (guests, uplinks) = (guests.len(), uplinks.len());
+        (0..guests).filter(|it| !self.needs_guest(*it)).for_each(|guest| {
+            with(&|case| case.without_guest(guest));
+        });
+        (0..uplinks).filter(|it| !self.needs_uplink(*it)).for_each(|uplink| {
+            with(&|case| case.without_uplink(uplink));
+        });
+        if self.scenario.run_ns > RUN_NS_MIN {
+            with(&|case| case.scenario.run_ns /= 2);
+        }
+        for fault in 0..self.faults.len() {
+            if self.faults[fault].ns > FAULT_NS_MIN {
+                with(&|case| case.faults[fault].ns /= 2);
+            }
+        }
+        for guest in 0..guests {
+            let Guest { poll, calls, .. } = &self.scenario.guests[guest];
+            if poll.is_some() {
+                with(&|case| case.scenario.guests[guest].poll = None);
+            }
+            if calls.rx_ns.is_some() || calls.rx_frames.is_some() {
+                let calls = Calls { rx_ns: None, rx_frames: None, ..*calls };
+                with(&|case| case.scenario.guests[guest].calls = calls);
+            }
+        }
+        all
+    }
+
+    fn needs_guest(&self, guest: usize) -> bool {
+        let mut ends = self.scenario.loads.iter().flat_map(|load| [load.from, load.to]);
+        let of_guest = |fault: &Fault| guest_of(fault.trouble) == Some(guest);
+        ends.any(|end| end == Endpoint::Guest(guest)) || self.faults.iter().any(of_guest)
+    }
+
+    fn needs_uplink(&self, uplink: usize) -> bool {
+        let mut ends = self.scenario.loads.iter().flat_map(|load| [load.from, load.to]);
+        let down = Trouble::LinkDown { uplink };
+        ends.any(|end| end == Endpoint::Peer(uplink))
+            || self.faults.iter().any(|fault| fault.trouble == down)
+    }
+
+    /// Those behind it move up.
+    fn without_guest(&mut self, guest: usize) {
+        self.scenario.guests.remove(guest);
+        for load in &mut self.scenario.loads {
+            for end in [&mut load.from, &mut load.to] {
+                if let Endpoint::Guest(other) = end {
+                    *other -= usize::from(*other > guest);
+                }
+            }
+        }
+        for fault in &mut self.faults {
+            if let Trouble::GuestStalls { guest: other }
+            | Trouble::NoBuffers { guest: other }
+            | Trouble::AgentLost { guest: other } = &mut fault.trouble
+            {
+                *other -= usize::from(*other > guest);
+            }
+        }
+    }
+
+    fn without_uplink(&mut self, uplink: usize) {
+        self.scenario.uplinks.remove(uplink);
+        for load in &mut self.scenario.loads {
+            for end in [&mut load.from, &mut load.to] {
+                if let Endpoint::Peer(other) = end {
+                    *other -= usize::from(*other > uplink);
+                }
+            }
+        }
+        for fault in &mut self.faults {
+            if let Trouble::LinkDown { uplink: other } = &mut fault.trouble {
+                *other -= usize::from(*other > uplink);
+            }
+        }
+    }
+}
+
+/// The guest that a fault is of.
+const fn guest_of(trouble: Trouble) -> Option<usize> {
+    match trouble {
+        Trouble::GuestStalls { guest }
+        | Trouble::NoBuffers { guest }
+        | Trouble::AgentLost { guest } => Some(guest),
+        Trouble::CpuTaken { .. }
+        | Trouble::LinkDown { .. }
+        | Trouble::ClockJumps
+        | Trouble::Suspend => None,
     }
 }
 

@@ -138,7 +138,7 @@ fn a_worker_that_sleeps_over_its_timer_is_found() {
 
 #[test]
 fn a_frame_that_is_dropped_without_a_reason_is_found() {
-    let lose = |host: &mut Host<'_>| drop(host.guests[0].tx.take());
+    let lose = |host: &mut Host<'_>| _ = host.guests[0].tx.take();
     let violation = found(nothing, every, lose);
     assert!(matches!(violation, Violation::Frames { .. }), "{violation}");
 }

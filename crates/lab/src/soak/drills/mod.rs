@@ -1,0 +1,91 @@
+//! Policies on their own, under random load: those that the host model does not have.
+//!
+//! A drill is a setup and a list of steps, so that steps can be left out of it. What plays the policy's part
+//! is given, so that tests can give one with a fault.
+
+mod balance;
+mod steer;
+mod turns;
+
+use std::fmt::Debug;
+
+use super::shrink::{shorter, shrink};
+use crate::random::Random;
+
+/// The stream of chance that the first drill is drawn from; the next ones lie below it.
+const STREAM: u64 = u64::MAX - 1;
+/// Steps of a drill.
+const STEPS_MAX: u64 = 400;
+
+/// A policy's test.
+pub(super) trait Drill: Clone + Debug {
+    /// What happens.
+    type Step: Clone + Debug;
+    /// Which policy it is of.
+    const NAME: &'static str;
+
+    /// What there is.
+    fn draw(random: &mut Random) -> Self;
+
+    /// What happens next.
+    fn step(&self, random: &mut Random) -> Self::Step;
+
+    /// Lets it happen.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn play(&self, steps: &[Self::Step]) -> Result<(), String>;
+}
+
+/// A drill that failed.
+#[derive(Clone, Debug)]
+pub struct Drilled {
+    /// Which.
+    pub drill: &'static str,
+    /// What did not hold.
+    pub error: String,
+    /// What there was.
+    pub setup: String,
+    /// The least that had to happen.
+    pub steps: Vec<String>,
+    /// What did not hold then.
+    pub shrunk: String,
+}
+
+/// Plays all drills of a seed. Says how many steps there were.
+///
+/// # Errors
+/// The drill that failed, and how many runs shrinking it took.
+pub(super) fn play(seed: u64, runs_max: u32) -> Result<u64, (Drilled, u32)> {
+    let random = |number| Random::stream(seed, STREAM - number);
+    Ok(drill::<turns::Turns>(random(0), runs_max)?
+        + drill::<balance::Balance>(random(1), runs_max)?
+        + drill::<steer::Steer>(random(2), runs_max)?)
+}
+
+fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, (Drilled, u32)> {
+    let setup = D::draw(&mut random);
+    let count = 1 + random.below(STEPS_MAX);
+    let steps: Vec<_> = (0..count).map(|_| setup.step(&mut random)).collect();
+    let Err(error) = setup.play(&steps) else { return Ok(count) };
+    let smaller = |steps: &Vec<D::Step>| shorter(steps).collect();
+    let fails = |steps: &Vec<D::Step>| setup.play(steps).err();
+    let (steps, shrunk, runs) = shrink((steps, error.clone()), smaller, fails, runs_max);
+    let steps = steps.iter().map(|step| format!("{step:?}")).collect();
+    Err((Drilled { drill: D::NAME, error, setup: format!("{setup:?}"), steps, shrunk }, runs))
+}
+
+/// Whether a drill whose policy has a fault fails for one of so many seeds: for tests.
+#[cfg(test)]
+pub(super) fn fails<D: Drill>(
+    seeds: u64,
+    play: impl Fn(&D, &[D::Step]) -> Result<(), String>,
+) -> Option<String> {
+    (0..seeds).find_map(|seed| {
+        let mut random = Random::stream(seed, STREAM);
+        let setup = D::draw(&mut random);
+        let count = 1 + random.below(STEPS_MAX);
+        let steps: Vec<_> = (0..count).map(|_| setup.step(&mut random)).collect();
+        play(&setup, &steps).err()
+    })
+}
