@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap demo demo-vm build test test-xen bench fmt clean
+.PHONY: help libpcap demo demo-vm build test test-xen soak bench fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -27,6 +27,9 @@ test: ## Format, lints, unit tests, model checks and, as root, real guests
 
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen
+
+soak: libpcap ## Hosts by chance on which things go wrong, until Ctrl-C
+	$(CARGO) run --release -p weir -- lab soak
 
 bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench

@@ -57,7 +57,8 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`, `instructions`, `xen`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `xen`) and system tests whose name
+        /// contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.

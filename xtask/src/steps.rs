@@ -88,6 +88,11 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if selection.includes("model") {
         tally += tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")])?;
     }
+    if selection.includes("soak") {
+        let passed = cargo(workspace, SOAK, &[], |_| ())?;
+        println!("soak ... {}", if passed { "ok" } else { "FAILED" });
+        tally += Tally::one(passed);
+    }
     if selection.includes("instructions") {
         tally += count_instructions(workspace)?;
     }
@@ -124,6 +129,10 @@ const MODEL_CHECKS: &[&str] = &[
     "--target-dir",
     "target/loom",
 ];
+
+/// A minute of `weir lab soak`, from the same seed each time: what passed fails only where something changed.
+const SOAK: &[&str] =
+    &["run", "--release", "-p", "weir", "--", "lab", "soak", "--seconds", "60", "--from", "1"];
 
 /// `cargo test`: each of the tests counts.
 fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {

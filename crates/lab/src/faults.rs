@@ -7,7 +7,7 @@ use std::fmt;
 
 use weir_limits::LAB_NS_MAX;
 
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 use crate::topology::CpuId;
 
 /// Something that goes wrong.
@@ -58,12 +58,17 @@ pub enum Trouble {
     Suspend,
 }
 
+/// A fault of something that is not there, or out of bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a fault is of nothing there, or too long: {0}")]
+pub struct FaultError(pub Fault);
+
 impl Fault {
     /// Whether it is of something that the scenario has.
     ///
     /// # Errors
-    /// [`ScenarioError::Fault`]
-    pub fn check(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+    /// [`FaultError`]
+    pub fn check(&self, scenario: &Scenario) -> Result<(), FaultError> {
         let there = match self.trouble {
             Trouble::GuestStalls { guest }
             | Trouble::NoBuffers { guest }
@@ -75,7 +80,7 @@ impl Fault {
         if there && self.at_ns <= LAB_NS_MAX && self.ns <= LAB_NS_MAX {
             return Ok(());
         }
-        Err(ScenarioError::Fault { fault: self.to_string() })
+        Err(FaultError(*self))
     }
 }
 
@@ -92,5 +97,24 @@ impl fmt::Display for Fault {
             Trouble::ClockJumps => write!(f, "the clock jumps over it"),
             Trouble::Suspend => write!(f, "uplinks come up after a suspend"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{Error, run_with};
+    use crate::soak::Case;
+
+    #[test]
+    fn a_fault_of_what_is_not_there_is_refused_and_named() {
+        let Case { scenario, .. } = Case::draw(1);
+        let guest = scenario.guests.len();
+        let fault = Fault { at_ns: 5, ns: 7, trouble: Trouble::GuestStalls { guest } };
+        let error = run_with(&scenario, &[fault], 1).map(|report| report.events).unwrap_err();
+        assert_eq!(error, Error::Fault(FaultError(fault)));
+        assert!(error.to_string().contains(&format!("guest {guest} stalls")), "{error}");
+        let long = Fault { at_ns: 0, ns: u64::MAX, trouble: Trouble::ClockJumps };
+        assert_eq!(long.check(&scenario), Err(FaultError(long)));
     }
 }

@@ -231,12 +231,6 @@ pub enum ScenarioError {
         /// What would be right.
         expected: String,
     },
-    /// A fault of something that is not there, or out of bounds.
-    #[error("a fault is of nothing there, or too long: {fault}")]
-    Fault {
-        /// Which.
-        fault: String,
-    },
     /// A distribution from which nothing sensible can be drawn.
     #[error("load `{load}`: {what}: {fault}")]
     Distribution {

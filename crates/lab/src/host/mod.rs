@@ -31,7 +31,7 @@ use self::watch::Watch;
 use self::worker::Worker;
 use crate::calendar::Calendar;
 use crate::cpus::{self, Cpus, ThreadId};
-use crate::faults::Fault;
+use crate::faults::{Fault, FaultError};
 use crate::frame::{DropReason, Frame, Way};
 use crate::random::Random;
 use crate::report::{Report, Violation};
@@ -96,6 +96,9 @@ pub enum Error {
     /// The scenario makes no sense.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// A fault makes none.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
     /// An invariant was broken.
     #[error(transparent)]
     Violation(#[from] Violation),
@@ -150,7 +153,7 @@ pub fn run_within(scenario: &Scenario, events_max: u64) -> Result<Report, Error>
 /// Runs a scenario in which something goes wrong, with at most so many events.
 ///
 /// # Errors
-/// Those of [`run_within`], and [`ScenarioError::Fault`].
+/// Those of [`run_within`], and [`Error::Fault`].
 pub fn run_with(scenario: &Scenario, faults: &[Fault], events_max: u64) -> Result<Report, Error> {
     scenario.check()?;
     faults.iter().try_for_each(|fault| fault.check(scenario))?;
