@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 
 use crate::calendar::Calendar;
+use crate::random::Random;
 use crate::topology::{CpuId, CpuSet, Distance, Topology};
 
 /// A thread.
@@ -100,6 +101,8 @@ struct Thread {
     key: Key,
     last: Option<CpuId>,
     busy_ns: u64,
+    /// It runs in whatever context it finds (an interrupt handler): nobody has to switch for it.
+    handler: bool,
 }
 
 /// The rank of all fair threads, behind those of every priority.
@@ -137,6 +140,8 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
+    /// Chooses among idle CPUs, where caches do not.
+    blind: Option<Random>,
 }
 
 impl Cpus {
@@ -144,7 +149,38 @@ impl Cpus {
     pub fn new(topology: Topology, scheduling: Scheduling) -> Self {
         let cpus = vec![Cpu::default(); topology.cpus().unwrap_or(1)];
         let (threads, ready) = (Vec::new(), BTreeSet::new());
-        Self { topology, scheduling, cpus, threads, ready, made_ready: 0 }
+        Self { topology, scheduling, cpus, threads, ready, made_ready: 0, blind: None }
+    }
+
+    /// From now on a thread that wakes up goes to any idle CPU, by chance.
+    pub fn ignore_caches(&mut self, random: Random) {
+        self.blind = Some(random);
+    }
+
+    /// Makes an interrupt handler, which runs on one CPU, before all threads and without a switch.
+    pub fn spawn_handler(&mut self, cpu: CpuId) -> ThreadId {
+        let thread = self.spawn(Class::Realtime { priority: u8::MAX }, &[cpu]);
+        self.threads[thread].handler = true;
+        thread
+    }
+
+    /// A thread may run on the CPUs `allowed`, and nowhere else; it leaves its CPU at once if it has to.
+    pub fn allow<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        thread: ThreadId,
+        allowed: &[CpuId],
+    ) {
+        self.threads[thread].allowed = CpuSet::new(allowed);
+        let cpu = match self.threads[thread].state {
+            State::On(cpu) if !self.threads[thread].allowed.contains(cpu) => cpu,
+            State::Ready => return self.find_cpu(calendar, thread),
+            State::On(_) | State::Blocked | State::Waking => return,
+        };
+        self.account(calendar.now_ns(), cpu);
+        self.put_back(cpu);
+        self.find_cpu(calendar, thread);
+        self.take_up(calendar, cpu);
     }
 
     /// Makes a thread, blocked, that may run on the CPUs `allowed`: any, where that is empty.
@@ -160,6 +196,7 @@ impl Cpus {
             key: Key::default(),
             last: None,
             busy_ns: 0,
+            handler: false,
         });
         self.threads.len() - 1
     }
@@ -341,6 +378,10 @@ impl Cpus {
         self.made_ready += 1;
         let number = self.made_ready;
         self.queue(thread, number);
+        self.find_cpu(calendar, thread);
+    }
+
+    fn find_cpu<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
         if let Some(cpu) = self.idle_cpu(thread) {
             self.start(calendar, cpu, thread);
         } else if let Some(cpu) = self.victim(calendar.now_ns(), thread) {
@@ -389,13 +430,18 @@ impl Cpus {
     }
 
     /// An idle CPU for the thread: nearest to its last, on an idle core if there is one.
-    fn idle_cpu(&self, thread: ThreadId) -> Option<CpuId> {
-        let Thread { allowed, last, .. } = &self.threads[thread];
+    fn idle_cpu(&mut self, thread: ThreadId) -> Option<CpuId> {
+        let Thread { allowed, last, .. } = self.threads[thread];
         let idle = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.running.is_none());
         let idle = idle.map(|(cpu, _)| cpu).filter(|&cpu| allowed.contains(cpu));
+        if let Some(random) = &mut self.blind {
+            let idle: Vec<CpuId> = idle.collect();
+            let any = random.below(idle.len().max(1) as u64) as usize; // below its length
+            return idle.get(any).copied();
+        }
         idle.min_by_key(|&cpu| {
             let busy_core = self.speed(cpu) < FULL_SPEED;
-            (self.distance(*last, Some(cpu)), busy_core, Some(cpu) != *last, cpu)
+            (self.distance(last, Some(cpu)), busy_core, Some(cpu) != last, cpu)
         })
     }
 
@@ -448,7 +494,8 @@ impl Cpus {
         let now_ns = self.cpus[cpu].since_ns;
         self.account_siblings(now_ns, cpu);
         let state = &mut self.cpus[cpu];
-        state.last = state.running.take();
+        let ran = state.running.take();
+        state.last = ran.filter(|ran| !self.threads[*ran].handler).or(state.last);
         state.run += 1;
         state.turn += 1;
     }
@@ -471,7 +518,8 @@ impl Cpus {
             Distance::Socket => self.scheduling.llc_refill_ns,
             Distance::Host => self.scheduling.socket_refill_ns,
         };
-        let another = self.cpus[cpu].last.is_some_and(|last| last != thread);
+        let another =
+            !self.threads[thread].handler && self.cpus[cpu].last.is_some_and(|last| last != thread);
         let switch_ns = if another { self.scheduling.switch_ns } else { 0 };
         let state = &mut self.threads[thread];
         let overhead = (refill_ns + switch_ns).saturating_mul(FULL_SPEED);

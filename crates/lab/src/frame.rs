@@ -40,6 +40,8 @@ pub(crate) struct Frame {
     pub(crate) sent_ns: u64,
     /// The earliest time at which it may have reached weir (ns).
     pub(crate) arrived_ns: u64,
+    /// When it came into its guest's ring (ns).
+    pub(crate) offered_ns: u64,
     /// It has waited for a receiver that was full.
     pub(crate) parked: bool,
     /// Who wrote it last; `None` for a device.

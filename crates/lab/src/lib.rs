@@ -13,6 +13,7 @@
 //! use weir_lab::host::run;
 //! use weir_lab::profile::Profile;
 //! use weir_lab::random::Distribution;
+//! use weir_lab::realization::Realization;
 //! use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Worker};
 //! use weir_lab::topology::Topology;
 //! use weir_policy::moderation::Kind;
@@ -27,6 +28,7 @@
 //!     guests: vec![Guest::new("web0", &[1], calls), Guest::new("db0", &[2], calls)],
 //!     uplinks: Vec::new(),
 //!     rivals: Vec::new(),
+//!     realization: Realization::default(),
 //!     loads: vec![Load {
 //!         name: "datagrams".to_owned(),
 //!         from: Endpoint::Guest(0),
@@ -51,6 +53,7 @@ pub mod host;
 pub mod link;
 pub mod profile;
 pub mod random;
+pub mod realization;
 pub mod report;
 mod ring;
 pub mod scenario;

@@ -65,9 +65,19 @@ pub struct Profile {
     pub far_cache_ns: u64,
     /// Either: using a frame that a CPU of another socket wrote last (ns each).
     pub far_socket_ns: u64,
+
+    /// Interrupt controller: signalling a guest on its own CPU ([`Realization::identifiers`]; ns each).
+    ///
+    /// [`Realization::identifiers`]: crate::realization::Realization::identifiers
+    pub signal_ns: u64,
+    /// The same for a guest on another CPU (ns each).
+    pub signal_far_ns: u64,
 }
 
 impl Profile {
+    /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have.
+    pub const OPTIONAL: [&'static str; 2] = ["signal_ns", "signal_far_ns"];
+
     /// Round numbers for tests. **They were measured on no machine**, and nothing that is computed from
     /// them is about any.
     pub const fn example() -> Self {
@@ -106,6 +116,8 @@ impl Profile {
             kick_ns: 2_000,
             far_cache_ns: 100,
             far_socket_ns: 200,
+            signal_ns: 2_000,
+            signal_far_ns: 3_000,
         }
     }
 
@@ -151,6 +163,8 @@ impl Profile {
             kick_ns: value("kick_ns")?,
             far_cache_ns: value("far_cache_ns")?,
             far_socket_ns: value("far_socket_ns")?,
+            signal_ns: value("signal_ns")?,
+            signal_far_ns: value("signal_far_ns")?,
         })
     }
 
@@ -190,6 +204,8 @@ impl Profile {
             ("kick_ns", self.kick_ns),
             ("far_cache_ns", self.far_cache_ns),
             ("far_socket_ns", self.far_socket_ns),
+            ("signal_ns", self.signal_ns),
+            ("signal_far_ns", self.signal_far_ns),
         ]
     }
 }

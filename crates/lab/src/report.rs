@@ -22,6 +22,8 @@ pub struct Report {
     pub guests: Vec<GuestReport>,
     /// One for each worker.
     pub workers: Vec<WorkerReport>,
+    /// Of the interrupt controllers: CPU time for each identifier that they demultiplexed.
+    pub demux: Times,
     /// Frames dropped, by reason.
     pub drops: Vec<(DropReason, u64)>,
 }
@@ -87,6 +89,8 @@ pub struct WorkerReport {
     pub naps: u64,
     /// Times that it looked on.
     pub looks: u64,
+    /// How long frames were in guests' rings before they were taken.
+    pub waits: Times,
 }
 
 impl Report {
@@ -124,7 +128,7 @@ impl fmt::Display for Report {
             times(f, &guest.holds)?;
         }
         for (at, worker) in self.workers.iter().enumerate() {
-            let WorkerReport { cpu_ns, bursts, frames, wakeups, naps, looks } = worker;
+            let WorkerReport { cpu_ns, bursts, frames, wakeups, naps, looks, .. } = worker;
             write!(f, "worker {at}: cpu {:.4}, {frames} frames", self.cpus(*cpu_ns))?;
             write!(f, " in {bursts} bursts, {wakeups} wake-ups, {naps} naps")?;
             writeln!(f, ", looked on {looks} times")?;

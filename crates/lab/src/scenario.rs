@@ -9,6 +9,7 @@ use weir_policy::moderation::Kind;
 use crate::cpus::Class;
 use crate::profile::Profile;
 use crate::random::Distribution;
+use crate::realization::Realization;
 use crate::topology::{CpuId, Topology};
 
 /// A host with its guests, uplinks and loads, and how long they run.
@@ -28,6 +29,8 @@ pub struct Scenario {
     pub uplinks: Vec<Uplink>,
     /// Threads that compute without end, and have nothing to do with weir.
     pub rivals: Vec<Rival>,
+    /// How weir is realized, and what else there is.
+    pub realization: Realization,
     /// The traffic.
     pub loads: Vec<Load>,
     /// Time before anything is measured (ns).
@@ -244,7 +247,7 @@ pub enum ScenarioError {
 }
 
 /// An error unless `value` lies within.
-fn within(
+pub(crate) fn within(
     of: &str,
     what: &'static str,
     value: u64,
@@ -290,6 +293,7 @@ impl Scenario {
         }
         self.guests.iter().try_for_each(Guest::check)?;
         self.uplinks.iter().try_for_each(Uplink::check)?;
+        self.realization.check(self)?;
         self.loads.iter().try_for_each(|load| self.check_load(load))
     }
 

@@ -69,6 +69,13 @@ impl Times {
         self.max = self.max.max(ns);
     }
 
+    /// All of another's too.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("both have the same bounds");
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.histogram.len()

@@ -23,11 +23,11 @@ impl Host<'_> {
         // Frames for whom others wait already go behind those.
         let blocked: Vec<PortId> = match again {
             true => Vec::new(),
-            false => self.waiting[from].iter().map(|it| self.port(self.receiver(it))).collect(),
+            false => self.waiting[from].iter().map(|it| self.next_port(from, it)).collect(),
         };
         let mut lists: Vec<(PortId, Vec<Frame>)> = Vec::new();
         for frame in burst {
-            let to = self.port(self.receiver(&frame));
+            let to = self.next_port(from, &frame);
             if blocked.contains(&to) {
                 self.park(from, frame);
             } else if let Some((_, list)) = lists.iter_mut().find(|(port, _)| *port == to) {
@@ -144,7 +144,7 @@ impl Host<'_> {
         rx_calls.told(now_ns, called, hidden);
         if called {
             self.workers[worker].debt_ns += self.scenario.profile.call_ns;
-            self.call(guest, Side::Rx);
+            self.signal(guest, Side::Rx);
         } else {
             *suppressed += 1;
         }
@@ -158,7 +158,7 @@ impl Host<'_> {
         match called {
             Some(true) => {
                 self.workers[worker].debt_ns += self.scenario.profile.call_ns;
-                self.call(guest, Side::Tx);
+                self.signal(guest, Side::Tx);
             }
             Some(false) => *suppressed += 1,
             None => {}

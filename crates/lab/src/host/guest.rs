@@ -419,7 +419,8 @@ impl Host<'_> {
         }
     }
 
-    fn offer(&mut self, guest: usize, frame: Frame) {
+    fn offer(&mut self, guest: usize, mut frame: Frame) {
+        frame.offered_ns = self.now_ns();
         let Guest { tx, urgent, .. } = &mut self.guests[guest];
         if tx.offer(frame) {
             urgent.push_back(Job::Kick(Side::Tx));

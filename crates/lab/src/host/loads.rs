@@ -212,7 +212,12 @@ impl Host<'_> {
 
     pub(super) fn request(&mut self, load: usize) {
         if let LoadKind::Requests { request_bytes, .. } = &self.scenario.loads[load].kind {
-            self.write(self.frame(load, Way::Forth, *request_bytes, Content::Message));
+            let request = self.frame(load, Way::Forth, *request_bytes, Content::Message);
+            match self.scenario.loads[load].from {
+                // The clock of a client in a guest starts when that has its CPU.
+                Endpoint::Guest(guest) => self.program(guest, Program::Serve(0, request)),
+                Endpoint::Peer(_) => self.write(request),
+            }
         }
     }
 

@@ -13,8 +13,11 @@
 mod calls;
 mod deliver;
 mod guest;
+mod hosts;
 mod loads;
 mod trouble;
+mod placement;
+mod signals;
 mod uplink;
 mod watch;
 mod worker;
@@ -26,6 +29,8 @@ use weir_limits::LATENCY_BUDGET_NS_MAX;
 use self::guest::Guest;
 use self::loads::Load;
 use self::trouble::Thief;
+use self::placement::Place;
+use self::signals::Demux;
 use self::uplink::{Direction, Uplink};
 use self::watch::Watch;
 use self::worker::Worker;
@@ -36,6 +41,7 @@ use crate::frame::{DropReason, Frame, Way};
 use crate::random::Random;
 use crate::report::{Report, Violation};
 use crate::scenario::{Endpoint, Scenario, ScenarioError};
+use crate::stats::Times;
 
 /// A port of the switch: a guest, or behind all guests an uplink.
 type PortId = usize;
@@ -73,6 +79,8 @@ enum Event {
     Fault(usize),
     /// It is over.
     FaultOver(usize),
+    /// The placer looks.
+    Look,
 }
 
 impl From<cpus::Event> for Event {
@@ -86,6 +94,8 @@ impl From<cpus::Event> for Event {
 enum Owner {
     Worker(usize),
     Guest(usize),
+    /// A host's interrupt controller.
+    Demux(usize),
     Rival,
     Thief(usize),
 }
@@ -121,6 +131,9 @@ struct Host<'s> {
     guests: Vec<Guest>,
     uplinks: Vec<Uplink>,
     loads: Vec<Load>,
+    /// By host, where there are identifiers.
+    demuxes: Vec<Demux>,
+    place: Option<Place>,
     /// The smallest latency budget (ns).
     budget_ns: u64,
     /// By port: frames of its that wait for receivers that were full.
@@ -187,14 +200,32 @@ impl<'s> Host<'s> {
         for rival in &scenario.rivals {
             spawn(Owner::Rival, rival.class, &rival.cpus);
         }
+        let realization = &scenario.realization;
+        let each = scenario.topology.cpus().unwrap_or(0) / realization.hosts();
+        let mut demuxes = Vec::new();
+        if let Some(identifiers) = realization.identifiers {
+            for host in 0..realization.hosts() {
+                owners.push(Owner::Demux(host));
+                demuxes.push(Demux::new(&mut cpus, identifiers, host * each));
+            }
+        }
+        let streams = 2 * scenario.loads.len() as u64; // two for each load
+        if realization.cache_blind {
+            cpus.ignore_caches(Random::stream(scenario.seed, streams));
+        }
+        let place = realization
+            .placement
+            .map(|spec| Place::new(spec, &scenario.topology, scenario.workers.len(), owners.len()));
         let loads = scenario.loads.iter().enumerate();
         let loads = loads.map(|(at, spec)| {
-            let stream = 2 * at as u64; // two for each load
+            let stream = 2 * at as u64;
             Load::new(spec, [stream, stream + 1].map(|it| Random::stream(scenario.seed, it)))
         });
         let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
         Self {
             scenario,
+            demuxes,
+            place,
             budget_ns: budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
             cpus,
@@ -229,6 +260,7 @@ impl<'s> Host<'s> {
         for load in 0..self.loads.len() {
             self.start_load(load);
         }
+        self.look_at_places();
     }
 
     fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
@@ -263,6 +295,7 @@ impl<'s> Host<'s> {
                     Owner::Worker(worker) => self.worker_done(worker),
                     Owner::Guest(guest) => self.guest_done(guest),
                     Owner::Thief(thief) => self.thief_done(thief),
+                    Owner::Demux(host) => self.demux_done(host),
                     Owner::Rival => self.cpus.go_on(&mut self.calendar, thread, RIVAL_NS),
                 }
             }
@@ -277,6 +310,7 @@ impl<'s> Host<'s> {
             Event::Arrived(uplink, direction) => self.link_arrived(uplink, direction),
             Event::Fault(at) => self.fault(at),
             Event::FaultOver(at) => self.fault_over(at),
+            Event::Look => self.look_at_places(),
         }
     }
 
@@ -311,6 +345,7 @@ impl<'s> Host<'s> {
         let now_ns = self.now_ns();
         self.dropped = [0; DropReason::ALL.len()];
         self.loads.iter_mut().for_each(Load::forget);
+        self.demuxes.iter_mut().for_each(|demux| demux.spent = Times::default());
         for guest in &mut self.guests {
             guest.forget(now_ns, self.cpus.busy_ns(now_ns, guest.thread));
         }
@@ -359,6 +394,10 @@ impl<'s> Host<'s> {
                 .iter()
                 .map(|worker| worker.report(self.cpus.busy_ns(now_ns, worker.thread)))
                 .collect(),
+            demux: self.demuxes.iter().fold(Times::default(), |mut all, demux| {
+                all.merge(&demux.spent);
+                all
+            }),
             drops: dropped.filter(|(_, frames)| *frames > 0).collect(),
         }
     }

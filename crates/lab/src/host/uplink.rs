@@ -108,10 +108,13 @@ impl Host<'_> {
         if self.uplinks[uplink].down > 0 {
             return self.drop_frame(&frame, DropReason::LinkDown);
         }
-        if direction == Direction::Out {
-            self.read(frame);
-            return;
-        }
+        let uplink = match (direction, self.other_end(uplink)) {
+            (Direction::Out, None) => return self.read(frame),
+            (Direction::Out, Some(other)) => other,
+            (Direction::In, _) => uplink,
+        };
+        // What the other host's CPUs have to do with it ends here.
+        let frame = Frame { cpu: None, parked: false, ..frame };
         let Uplink { gathering, ring, ring_max, hold_ns, .. } = &mut self.uplinks[uplink];
         if gathering.len() + ring.len() >= *ring_max {
             self.drop_frame(&frame, DropReason::UplinkRingFull);
@@ -134,6 +137,8 @@ impl Host<'_> {
             let worker = self.owner(port);
             self.workers[worker].debt_ns += self.scenario.profile.uplink_interrupt_ns;
             self.kicked(port, Side::Tx);
+        } else {
+            self.appeared(self.guests.len() + uplink);
         }
     }
 }

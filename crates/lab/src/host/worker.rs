@@ -17,12 +17,14 @@ use crate::cpus::ThreadId;
 use crate::frame::Frame;
 use crate::profile::bytes_ns;
 use crate::report::WorkerReport;
-use crate::scenario::Endpoint;
 
 /// Rounds over busy queues between two looks at the epoll set.
 pub(super) const ROUNDS_PER_POLL: u32 = 8;
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
+/// How long a dedicated worker looks on before it looks at the epoll set (ns), where nothing cuts that
+/// short: a kick does here, so that this can be longer than the engine's.
+const DEDICATED_LOOK_NS: u64 = 10_000_000;
 
 /// A port whose transmit queue has work, or had lately; since when, or until when.
 #[derive(Clone, Copy, Debug)]
@@ -152,11 +154,6 @@ impl Worker {
 }
 
 impl Host<'_> {
-    /// The worker that serves a port's queue.
-    pub(super) fn owner(&self, port: PortId) -> usize {
-        port % self.workers.len()
-    }
-
     /// Workers begin asleep.
     pub(super) fn start_worker(&mut self, worker: usize) {
         self.workers[worker].phase = Phase::Asleep { start_ns: 0, nap_ns: None };
@@ -166,6 +163,13 @@ impl Host<'_> {
     pub(super) fn kicked(&mut self, port: PortId, side: Side) {
         let worker = self.owner(port);
         self.workers[worker].kicked.push((port, side));
+        if let (Phase::Look { end_ns, .. }, true) =
+            (&mut self.workers[worker].phase, self.scenario.realization.dedicated)
+        {
+            let (look_ns, now_ns) = (self.scenario.profile.look_ns, self.calendar.now_ns());
+            *end_ns = (*end_ns).min(now_ns + look_ns);
+            self.cpus.cut(&mut self.calendar, self.workers[worker].thread, look_ns);
+        }
         self.wake(worker, self.scenario.profile.wakeup_latency_ns);
     }
 
@@ -181,7 +185,11 @@ impl Host<'_> {
         let Worker { phase, warm, thread, pays, .. } = &self.workers[worker];
         if matches!(phase, Phase::Look { .. }) && !pays && warm.iter().any(|warm| warm.port == port)
         {
-            let look_ns = self.scenario.profile.look_ns;
+            let mut look_ns = self.scenario.profile.look_ns;
+            if self.scenario.realization.dedicated {
+                // It comes upon the frame after half of its queues, on average.
+                look_ns = look_ns * (warm.len() as u64 + 1) / 2;
+            }
             self.cpus.cut(&mut self.calendar, *thread, look_ns);
         }
     }
@@ -234,6 +242,9 @@ impl Host<'_> {
         if warm.is_empty() {
             return Rest::Sleep;
         }
+        if self.scenario.realization.dedicated {
+            return Rest::Poll(DEDICATED_LOOK_NS);
+        }
         match pace.rest(now_ns, self.budget_ns) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
@@ -258,6 +269,12 @@ impl Host<'_> {
     /// Looks at warm queues until one has work or the time is up.
     fn look_on(&mut self, worker: usize, start_ns: u64, end_ns: u64) -> Step {
         let now_ns = self.now_ns();
+        if self.scenario.realization.dedicated {
+            // It has looked at each of them in the round before.
+            let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
+            let round_ns = self.scenario.profile.look_ns * warm.len() as u64;
+            *looked_ns = (*looked_ns).max(now_ns.saturating_sub(round_ns));
+        }
         self.look_at_warm(worker, None);
         let this = &mut self.workers[worker];
         if !this.ready.is_empty() {
@@ -265,6 +282,11 @@ impl Host<'_> {
             return self.retries(worker);
         }
         this.looked_ns = now_ns;
+        if now_ns >= end_ns && self.scenario.realization.dedicated {
+            self.look_at_kicks(worker);
+            self.workers[worker].phase = Phase::Rest;
+            return self.retries(worker);
+        }
         if now_ns >= end_ns {
             this.pace.polled(None);
             let rest = self.how_to_rest(worker, start_ns);
@@ -365,7 +387,8 @@ impl Host<'_> {
             return Step::Next;
         }
         let before_ns = self.workers[worker].taken_ns;
-        self.look_at_warm(worker, Some(WARM_NS));
+        let keep_ns = (!self.scenario.realization.dedicated).then_some(WARM_NS);
+        self.look_at_warm(worker, keep_ns);
         self.workers[worker].looked_ns = before_ns;
         self.expire_holds(worker);
         self.workers[worker].debt_ns += self.scenario.profile.look_ns;
@@ -385,9 +408,9 @@ impl Host<'_> {
             true => profile.take_ns,
             false => profile.uplink_take_ns + bytes_ns(frame.bytes, profile.copy_ps_per_byte),
         };
-        let place_ns = |frame: &Frame| match self.receiver(frame) {
-            Endpoint::Guest(_) => profile.place_ns,
-            Endpoint::Peer(_) => profile.uplink_place_ns,
+        let place_ns = |frame: &Frame| match self.next_port(burst.port, frame) < self.guests.len() {
+            true => profile.place_ns,
+            false => profile.uplink_place_ns,
         };
         let frame_ns = |frame: &Frame| {
             take_ns(frame)
@@ -407,6 +430,7 @@ impl Host<'_> {
         let now_ns = self.now_ns();
         let Burst { port, frames, again, next } = burst;
         let taken = frames.len();
+        self.carries(worker, port, &frames);
         self.deliver(worker, port, frames, again);
         let more = self.peek(port);
         let oldest_ns = self.waiting[port].front().map(|frame| frame.arrived_ns + PARKED_NS_MAX);
@@ -426,7 +450,7 @@ impl Host<'_> {
             }
         } else if more || taken >= burst_max {
             this.ready.push_back(Queue { port, since_ns });
-        } else if guest {
+        } else if guest || self.scenario.realization.dedicated {
             this.warm.push(Queue { port, since_ns: now_ns });
         } else {
             self.set_kicks(port, true);

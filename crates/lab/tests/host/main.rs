@@ -2,12 +2,14 @@
 
 mod guests;
 mod invariants;
+mod realization;
 mod tcp;
 
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::host::run;
 use weir_lab::profile::Profile;
 use weir_lab::random::Distribution;
+use weir_lab::realization::Realization;
 use weir_lab::report::Report;
 use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Uplink, Worker};
 use weir_lab::topology::Topology;
@@ -42,6 +44,7 @@ fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
             hold_ns: 0,
         }],
         rivals: Vec::new(),
+        realization: Realization::default(),
         loads,
         warm_up_ns: 20 * MS,
         run_ns: 50 * MS,

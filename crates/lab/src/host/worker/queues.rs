@@ -79,8 +79,15 @@ impl Host<'_> {
                 std::iter::from_fn(|| uplink.take()).take(TAP_BURST_MAX).map(arrived).collect()
             }
             None => {
+                let now_ns = self.calendar.now_ns();
+                let worker = self.owner(port);
+                let waits = &mut self.workers[worker].did.waits;
                 let tx = &mut self.guests[port].tx;
-                std::iter::from_fn(|| tx.take()).take(BURST_MAX).map(arrived).collect()
+                let taken = std::iter::from_fn(|| tx.take()).take(BURST_MAX);
+                taken
+                    .inspect(|frame| waits.record(now_ns - frame.offered_ns))
+                    .map(arrived)
+                    .collect()
             }
         }
     }

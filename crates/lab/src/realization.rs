@@ -1,0 +1,102 @@
+//! How the switch is realized, and what else a host may have: polling workers, few interrupt identifiers, a
+//! placer, a second host (Raj 2006 §3 and §7.1, Guo 2009).
+
+use std::ops::Range;
+
+use weir_limits::{LAB_NS_MAX, PORTS_MAX};
+use weir_policy::placement::Policy;
+
+use crate::scenario::{Endpoint, Scenario, ScenarioError, within};
+use crate::topology::CpuId;
+
+/// All of it; by default there is one host, whose workers sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Realization {
+    /// Workers look at their queues all the time once they had work (`realization = "dedicated"`).
+    pub dedicated: bool,
+    /// A host's last worker serves its uplink and no guest, and the others no uplink.
+    pub uplink_apart: bool,
+    /// Calls go through an interrupt controller that can tell only so many guests apart.
+    pub identifiers: Option<Identifiers>,
+    /// Workers, and with permission vCPUs, are placed.
+    pub placement: Option<Placement>,
+    /// Who wakes up goes to any idle CPU, whatever its caches (Xen's credit scheduler of Guo 2009).
+    pub cache_blind: bool,
+    /// There are two hosts, and a wire from the one's uplink to the other's: the first half of CPUs,
+    /// workers, guests and uplinks are the first host's.
+    pub twins: bool,
+}
+
+/// Interrupt identifiers (Raj 2006 §4.3.1): guest i has identifier i modulo `count`, one for received and
+/// one for sent frames. Whoever demultiplexes an identifier signals every guest that has it, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identifiers {
+    /// For each direction.
+    pub count: usize,
+    /// Where they are demultiplexed; on a second host the CPU that corresponds.
+    pub cpu: CpuId,
+}
+
+/// A placer that asks `weir_policy::placement` in regular looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Which.
+    pub policy: Policy,
+    /// Between two looks (ns).
+    pub look_ns: u64,
+    /// It moves vCPUs too.
+    pub pin_vcpus: bool,
+}
+
+impl Realization {
+    pub(crate) const fn hosts(&self) -> usize {
+        if self.twins { 2 } else { 1 }
+    }
+
+    /// Which of `len` things, numbered through, are of a host.
+    pub(crate) const fn of_host(&self, host: usize, len: usize) -> Range<usize> {
+        let each = len / self.hosts();
+        host * each..(host + 1) * each
+    }
+
+    /// The host that thing `at` of `len` is of.
+    pub(crate) fn host_of(&self, at: usize, len: usize) -> usize {
+        at * self.hosts() / len.max(1)
+    }
+
+    pub(crate) fn check(&self, scenario: &Scenario) -> Result<(), ScenarioError> {
+        let of = "the realization";
+        let cpus = scenario.topology.cpus().unwrap_or(0);
+        let workers = scenario.workers.len() / self.hosts();
+        if self.uplink_apart {
+            within(of, "workers of a host", workers as u64, 2..=u64::MAX)?;
+        }
+        if let Some(Identifiers { count, cpu }) = self.identifiers {
+            within(of, "`identifiers.count`", count as u64, 1..=PORTS_MAX as u64)?;
+            let of_a_host = cpus / self.hosts();
+            if cpu >= of_a_host {
+                let thread = "the interrupt controller".to_owned();
+                return Err(ScenarioError::NoSuchCpu { thread, cpu, cpus: of_a_host });
+            }
+        }
+        if let Some(Placement { look_ns, .. }) = self.placement {
+            within(of, "`placement.look`", look_ns, 1_000_000..=LAB_NS_MAX)?;
+            within(of, "hosts with a placer", self.hosts() as u64, 1..=1)?;
+        }
+        if self.twins {
+            let halves = [
+                ("workers", scenario.workers.len()),
+                ("guests", scenario.guests.len()),
+                ("sockets", scenario.topology.sockets),
+            ];
+            for (what, count) in halves {
+                within("twins", what, (count % 2) as u64, 0..=0)?;
+            }
+            within("twins", "uplinks", scenario.uplinks.len() as u64, 2..=2)?;
+            let peer = |it: &Endpoint| matches!(it, Endpoint::Peer(_));
+            let peers = scenario.loads.iter().filter(|load| peer(&load.from) || peer(&load.to));
+            within("twins", "loads of a peer", peers.count() as u64, 0..=0)?;
+        }
+        Ok(())
+    }
+}
