@@ -26,6 +26,11 @@ impl Used {
         self.event = seen + more;
     }
 
+    /// The driver wants none.
+    fn disarm(&mut self) {
+        self.event = u64::MAX;
+    }
+
     /// A call is wanted for what was published (virtio 1.2 §2.7.7.2).
     pub(crate) fn wants_call(&self) -> bool {
         self.told <= self.event && self.event < self.total
@@ -216,7 +221,15 @@ impl TxRing {
         self.used.arm(self.reclaimed, 0);
     }
 
-    /// The same, and wants a call only once three quarters of what is out is completed
+    /// The driver takes back what is completed. It wants a call only where there is no room even so.
+    pub(crate) fn reclaim_unless_full(&mut self) {
+        self.reclaim_delayed();
+        if self.has_room() {
+            self.used.disarm();
+        }
+    }
+
+    /// As [`Self::reclaim`], and wants a call only once three quarters of what is out is completed
     /// (Linux: `virtqueue_enable_cb_delayed`).
     pub(crate) fn reclaim_delayed(&mut self) {
         self.reclaimed = self.used.total;

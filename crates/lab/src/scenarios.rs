@@ -5,11 +5,16 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("dong-fig6-9", include_str!("../scenarios/dong-fig6-9.toml")),
     ("dong-fig11", include_str!("../scenarios/dong-fig11.toml")),
     ("dong-fig12-15", include_str!("../scenarios/dong-fig12-15.toml")),
+    ("raj-fig4", include_str!("../scenarios/raj-fig4.toml")),
+    ("raj-fig5", include_str!("../scenarios/raj-fig5.toml")),
+    ("raj-fig8", include_str!("../scenarios/raj-fig8.toml")),
     ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
 ];
 
 /// Profiles by name.
 pub const PROFILES: &[(&str, &str)] = &[
     ("dong-2011", include_str!("../scenarios/profiles/dong-2011.toml")),
+    ("raj-2006-device", include_str!("../scenarios/profiles/raj-2006-device.toml")),
+    ("raj-2006-host", include_str!("../scenarios/profiles/raj-2006-host.toml")),
     ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
 ];

@@ -8,15 +8,18 @@ use toml::{Spanned, Table, Value};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::estimate;
 use weir_lab::random::Distribution;
+use weir_lab::realization::{Identifiers, Placement, Realization};
 use weir_lab::scenario::{
     Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, Scenario, ScenarioError, Uplink, Worker,
 };
 use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
+use weir_policy::placement::Policy;
 
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, End, ExperimentFile, GuestsFile, LoadFile, Statement, TrafficFile,
+    Arrivals, At, End, ExperimentFile, GuestsFile, LoadFile, PlacementFile, PlacementPolicy,
+    RealizationFile, Statement, TrafficFile, Workers,
 };
 use super::profile::Machine;
 
@@ -41,7 +44,7 @@ impl Experiment {
     pub fn parse(
         source: Source<'_>,
         seed: Option<u64>,
-        machine: impl FnOnce(&str) -> Result<Option<Machine>, LabError>,
+        machine: impl Fn(&str) -> Result<Option<Machine>, LabError>,
     ) -> Result<Self, LabError> {
         let mut file: ExperimentFile =
             toml::from_str(source.text).map_err(|error| source.toml(&error))?;
@@ -53,12 +56,15 @@ impl Experiment {
         if file.seeds.is_empty() {
             return Err(source.invalid("there is no seed", place("seeds")));
         }
-        let machine = machine(&file.profile)?.ok_or_else(|| {
-            let known: Vec<_> = weir_lab::scenarios::PROFILES.iter().map(|it| it.0).collect();
-            let message =
-                format!("unknown profile `{}`, expected one of {}", file.profile, known.join(", "));
-            source.invalid(&message, place("profile"))
-        })?;
+        let find = |name: &str, place: Option<Range<usize>>| {
+            machine(name)?.ok_or_else(|| {
+                let known: Vec<_> = weir_lab::scenarios::PROFILES.iter().map(|it| it.0).collect();
+                let known = known.join(", ");
+                let message = format!("unknown profile `{name}`, expected one of {known}");
+                source.invalid(&message, place)
+            })
+        };
+        let mut machine = find(&file.profile, place("profile"))?;
         // As it is written first, so that a problem is shown where it is, not at a sweep.
         scenario(&file, &machine)
             .and_then(|scenario| scenario.check().map_err(Problem::from))
@@ -108,13 +114,20 @@ impl Experiment {
             };
             let swept =
                 ExperimentFile::deserialize(table).map_err(|error| problem(error.message()))?;
-            let scenario = scenario(&swept, &machine)
+            let other = match swept.profile == file.profile {
+                true => None,
+                false => Some(find(&swept.profile, place("sweep"))?),
+            };
+            let scenario = scenario(&swept, other.as_ref().unwrap_or(&machine))
                 .and_then(|it| it.check().map_err(Problem::from).map(|()| it))
                 .map_err(|error| problem(&error.message))?;
             if points.iter().any(|(other, _)| *other == at) {
                 return Err(problem("two points, or two sweeps, have one name"));
             }
             points.push((at, scenario));
+            if let Some(other) = other {
+                machine.add(other);
+            }
         }
         let experiment = Self { name: source.name.to_owned(), file, machine, points };
         experiment.check_names(source)?;
@@ -263,12 +276,18 @@ impl From<ScenarioError> for Problem {
             ScenarioError::NoWorker => "worker",
             ScenarioError::Ports => "guests.count",
             ScenarioError::NoSuchCpu { thread, .. } if thread == "a worker" => "worker",
+            ScenarioError::NoSuchCpu { thread, .. } if thread == "the interrupt controller" => {
+                "realization.identifiers"
+            }
             ScenarioError::NoSuchCpu { .. } => "guests.cpus",
             ScenarioError::Value { what: "`run_ns`", .. } => "run",
             ScenarioError::Value { what: "`warm_up_ns`", .. } => "warm_up",
             ScenarioError::Value { of, .. } if of == "the profile" => "profile",
             ScenarioError::Value { of, .. } if of == UPLINK => UPLINK,
             ScenarioError::Value { of, .. } if of.starts_with(GUEST) => "guests",
+            ScenarioError::Value { of, .. } if of == "the realization" || of == "twins" => {
+                "realization"
+            }
             ScenarioError::Value { .. }
             | ScenarioError::NoSuchEndpoint { .. }
             | ScenarioError::SameEndpoint { .. }
@@ -288,15 +307,26 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
     let fair = Class::Fair { weight: WEIGHT_USUAL };
     let topology = &file.topology;
     let guests = guests(&file.guests)?;
+    let realization = realization(&file.realization)?;
+    let twins = realization.twins;
     let mut loads = Vec::new();
     for (number, load) in file.loads.iter().enumerate() {
         if load.flows.saturating_mul(guests.len()) > LAB_FLOWS_MAX - loads.len() {
             let message = format!("there are more than {LAB_FLOWS_MAX} flows of all guests");
             return Err(Problem::new(format!("load.{number}"), message));
         }
-        for guest in 0..guests.len() {
+        let only = load.only.iter().flatten();
+        if let Some(guest) = only.clone().find(|it| !(1..=guests.len()).contains(it)) {
+            let message = format!("there is no guest {guest}, expected 1 to {}", guests.len());
+            return Err(Problem::new(format!("load.{number}.only"), message));
+        }
+        for guest in (0..guests.len())
+            .filter(|guest| load.only.as_ref().is_none_or(|only| only.contains(&(guest + 1))))
+        {
             let end = |end, other| match end {
                 End::Uplink => Endpoint::Peer(0),
+                // On another host it is the one with the same number.
+                End::Guests if other && twins => Endpoint::Guest(guest + guests.len()),
                 End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
             };
             let (from, to) = (end(load.from, false), end(load.to, load.from == End::Guests));
@@ -310,7 +340,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
             }));
         }
     }
-    Ok(Scenario {
+    let one = Scenario {
         seed: file.seeds.first().copied().unwrap_or(1),
         topology: Topology {
             sockets: topology.sockets,
@@ -341,11 +371,61 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
             })
             .collect(),
         rivals: Vec::new(),
+        realization,
         loads,
         warm_up_ns: file.warm_up.0,
         run_ns: file.run.0,
         check_each_event: false,
+    };
+    Ok(if twins { doubled(one) } else { one })
+}
+
+fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
+    let hosts = file.hosts.unwrap_or(1);
+    if !(1..=2).contains(&hosts) {
+        let message = format!("there are {hosts} hosts, expected 1 or 2");
+        return Err(Problem::new("realization.hosts", message));
+    }
+    let policy = |it: &PlacementFile| match it.policy {
+        PlacementPolicy::None => None,
+        PlacementPolicy::Static => Some(Policy::Static),
+        PlacementPolicy::Dynamic => Some(Policy::Dynamic),
+    };
+    Ok(Realization {
+        dedicated: file.workers == Workers::Dedicated,
+        uplink_apart: file.uplink_apart,
+        identifiers: file
+            .identifiers
+            .as_ref()
+            .map(|it| Identifiers { count: it.count, cpu: it.cpu }),
+        placement: file.placement.as_ref().and_then(|it| {
+            let (look_ns, pin_vcpus) = (it.look.0, it.pin_vcpus);
+            policy(it).map(|policy| Placement { policy, look_ns, pin_vcpus })
+        }),
+        cache_blind: file.cache_blind,
+        tx_calls_when_full: file.tx_calls_when_full,
+        twins: hosts == 2,
     })
+}
+
+/// A second host like the first, at the other end of the uplink's wire.
+fn doubled(one: Scenario) -> Scenario {
+    let each = one.topology.cpus().unwrap_or(0);
+    let on = |cpus: &[usize], host: usize| match cpus.is_empty() {
+        true => (host * each..(host + 1) * each).collect(),
+        false => cpus.iter().map(|cpu| cpu + host * each).collect(),
+    };
+    let worker = |host, it: &Worker| Worker { cpus: on(&it.cpus, host), ..it.clone() };
+    let guest = |host, it: &Guest| Guest { cpus: on(&it.cpus, host), ..it.clone() };
+    Scenario {
+        topology: Topology { sockets: 2 * one.topology.sockets, ..one.topology },
+        workers: (0..2)
+            .flat_map(|host| one.workers.iter().map(move |it| worker(host, it)))
+            .collect(),
+        guests: (0..2).flat_map(|host| one.guests.iter().map(move |it| guest(host, it))).collect(),
+        uplinks: (0..2).flat_map(|_| one.uplinks.iter().cloned()).collect(),
+        ..one
+    }
 }
 
 fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
@@ -389,13 +469,19 @@ fn traffic(load: &LoadFile) -> Result<LoadKind, &'static str> {
                 on_off: None,
             }
         }
-        TrafficFile::Requests { clients, request, answer, think, serve } => LoadKind::Requests {
-            outstanding: *clients,
-            request_bytes: *request,
-            answer_bytes: *answer,
-            think: Distribution::Constant(think.0),
-            serve_ns: serve.0,
-        },
+        TrafficFile::Requests { clients, request, answer, think, think_max, serve } => {
+            let think = match think_max {
+                Some(max) => Distribution::Uniform { min: think.0, max: max.0 },
+                None => Distribution::Constant(think.0),
+            };
+            LoadKind::Requests {
+                outstanding: *clients,
+                request_bytes: *request,
+                answer_bytes: *answer,
+                think,
+                serve_ns: serve.0,
+            }
+        }
         TrafficFile::Stream { segment, window } => {
             LoadKind::Stream { segment_bytes: *segment, window: *window }
         }

@@ -1,7 +1,8 @@
 //! What is read off runs: each figure's mean over the seeds, and its spread.
 
 use serde::Serialize;
-use weir_lab::report::Report;
+use weir_lab::report::{LoadReport, Report};
+use weir_lab::stats::Times;
 
 use super::file::Figure;
 
@@ -25,6 +26,13 @@ impl Measured {
     }
 }
 
+fn merged<'t>(all: impl Iterator<Item = &'t Times>) -> Times {
+    all.fold(Times::default(), |mut sum, times| {
+        sum.merge(times);
+        sum
+    })
+}
+
 impl Figure {
     /// The name in files and output, with the unit at its end.
     pub const fn as_str(self) -> &'static str {
@@ -37,19 +45,25 @@ impl Figure {
             Self::CallsPerS => "calls_per_s",
             Self::InterruptsPerS => "interrupts_per_s",
             Self::LatencyMeanUs => "latency_mean_us",
+            Self::LatencyMedianUs => "latency_median_us",
             Self::LatencyP99Us => "latency_p99_us",
             Self::JitterUs => "jitter_us",
+            Self::SignalUs => "signal_us",
+            Self::RingWaitUs => "ring_wait_us",
         }
     }
 
     /// What a run says: CPU in percent of one CPU; throughput and frames of all loads together; latency of
-    /// the first load.
+    /// all flows of the first load.
     pub fn of(self, report: &Report) -> f64 {
         let workers = || report.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
         let guests = || report.guests.iter().map(|guest| guest.cpu_ns).sum::<u64>();
         let loads = || report.loads.iter();
-        let latency = report.loads.first().map(|load| &load.latency);
-        let quantile = |share| latency.map_or(0, |times| times.quantile_ns(share)) as f64 / 1e3;
+        let name = |load: &LoadReport| load.name.rsplit_once(' ').map(|it| it.0.to_owned());
+        let first = report.loads.first().map(name);
+        let flows = report.loads.iter().filter(|load| Some(name(load)) == first);
+        let latency = || merged(flows.clone().map(|load| &load.latency));
+        let quantile = |share| latency().quantile_ns(share) as f64 / 1e3;
         match self {
             Self::CpuPercent => 100.0 * report.cpus(workers() + guests()),
             Self::WorkerCpuPercent => 100.0 * report.cpus(workers()),
@@ -60,9 +74,14 @@ impl Figure {
                 report.per_s(report.guests.iter().map(|guest| guest.interrupts).sum())
             }
             Self::CallsPerS => report.per_s(report.guests.iter().map(|guest| guest.rx_calls).sum()),
-            Self::LatencyMeanUs => latency.map_or(0.0, |times| times.mean_ns() / 1e3),
+            Self::LatencyMeanUs => latency().mean_ns() / 1e3,
+            Self::LatencyMedianUs => quantile(0.5),
             Self::LatencyP99Us => quantile(0.99),
             Self::JitterUs => quantile(0.75) - quantile(0.25),
+            Self::SignalUs => report.demux.mean_ns() / 1e3,
+            Self::RingWaitUs => {
+                merged(report.workers.iter().map(|worker| &worker.waits)).mean_ns() / 1e3
+            }
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct ExperimentFile {
     pub warm_up: Time,
     pub run: Time,
     pub topology: TopologyFile,
+    #[serde(default)]
+    pub realization: RealizationFile,
     #[serde(rename = "worker")]
     pub workers: Vec<WorkerFile>,
     pub guests: GuestsFile,
@@ -47,6 +49,61 @@ pub struct TopologyFile {
     pub llcs_per_socket: usize,
     pub cores_per_llc: usize,
     pub threads_per_core: usize,
+}
+
+/// How weir is realized, and what else there is around it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealizationFile {
+    #[serde(default)]
+    pub workers: Workers,
+    /// The last worker has the uplink, and the others the guests.
+    #[serde(default)]
+    pub uplink_apart: bool,
+    /// 2: another host like this at the other end of the wire.
+    pub hosts: Option<usize>,
+    /// Who wakes up goes to any idle CPU.
+    #[serde(default)]
+    pub cache_blind: bool,
+    /// Guests want calls for sent frames only while their rings are full.
+    #[serde(default)]
+    pub tx_calls_when_full: bool,
+    pub identifiers: Option<IdentifiersFile>,
+    pub placement: Option<PlacementFile>,
+}
+
+/// As `realization` in weir.toml.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workers {
+    #[default]
+    Shared,
+    Dedicated,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdentifiersFile {
+    pub count: usize,
+    /// Where they are demultiplexed.
+    pub cpu: usize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlacementFile {
+    pub policy: PlacementPolicy,
+    pub look: Time,
+    #[serde(default)]
+    pub pin_vcpus: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlacementPolicy {
+    None,
+    Static,
+    Dynamic,
 }
 
 #[derive(Debug, Deserialize)]
@@ -111,6 +168,8 @@ pub struct LoadFile {
     pub to: End,
     #[serde(default = "one")]
     pub flows: usize,
+    /// Only these guests, counted from 1.
+    pub only: Option<Vec<usize>>,
     pub traffic: TrafficFile,
 }
 
@@ -124,9 +183,23 @@ pub enum End {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TrafficFile {
-    Datagrams { bytes: u32, arrivals: Arrivals },
-    Requests { clients: u32, request: u32, answer: u32, think: Time, serve: Time },
-    Stream { segment: u32, window: u32 },
+    Datagrams {
+        bytes: u32,
+        arrivals: Arrivals,
+    },
+    Requests {
+        clients: u32,
+        request: u32,
+        answer: u32,
+        think: Time,
+        /// Thinks for a time between the two, by chance.
+        think_max: Option<Time>,
+        serve: Time,
+    },
+    Stream {
+        segment: u32,
+        window: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -166,8 +239,11 @@ pub enum Figure {
     CallsPerS,
     InterruptsPerS,
     LatencyMeanUs,
+    LatencyMedianUs,
     LatencyP99Us,
     JitterUs,
+    SignalUs,
+    RingWaitUs,
 }
 
 /// A point of the sweeps: what each is at.

@@ -66,6 +66,16 @@ pub fn written(field: &str, value: u64) -> String {
 }
 
 impl Machine {
+    /// An experiment is about this machine too.
+    pub fn add(&mut self, other: Self) {
+        if self.title.contains(&other.title) {
+            return;
+        }
+        let theirs = other.fitted.into_iter();
+        self.fitted.extend(theirs.map(|(cost, to)| (format!("{cost} ({})", other.title), to)));
+        self.title = format!("{}; {}", self.title, other.title);
+    }
+
     /// Reads a profile.
     ///
     /// # Errors
@@ -89,9 +99,13 @@ impl Machine {
         let profile = Profile::from_fields(|field| {
             let (name, read) = key(field);
             let found = costs.iter().find(|(key, _)| key.get_ref() == name);
-            let (_, cost) = found.ok_or_else(|| {
-                source.invalid(&format!("`{name}` is missing"), Some(file.costs.span()))
-            })?;
+            let Some((_, cost)) = found else {
+                if Profile::OPTIONAL.contains(&field) {
+                    return Ok(0);
+                }
+                let message = format!("`{name}` is missing");
+                return Err(source.invalid(&message, Some(file.costs.span())));
+            };
             let Cost { value, source: from, fitted: to, assumed } = cost.get_ref();
             if [from, to, assumed].into_iter().flatten().count() != 1 {
                 let message =

@@ -311,7 +311,10 @@ impl Host<'_> {
         match interrupt {
             Interrupt::Call(Side::Rx) | Interrupt::Timer => self.poll_begins(guest),
             Interrupt::Call(Side::Tx) => {
-                self.guests[guest].tx.reclaim();
+                match self.scenario.realization.tx_calls_when_full {
+                    true => self.guests[guest].tx.reclaim_unless_full(),
+                    false => self.guests[guest].tx.reclaim(),
+                }
                 self.drain(guest);
             }
         }
@@ -328,7 +331,10 @@ impl Host<'_> {
     }
 
     fn clean(&mut self, guest: usize) {
-        self.guests[guest].tx.reclaim_delayed();
+        match self.scenario.realization.tx_calls_when_full {
+            true => self.guests[guest].tx.reclaim_unless_full(),
+            false => self.guests[guest].tx.reclaim_delayed(),
+        }
         self.drain(guest);
     }
 

@@ -260,7 +260,9 @@ impl<'s> Host<'s> {
         for load in 0..self.loads.len() {
             self.start_load(load);
         }
-        self.look_at_places();
+        if let Some(placement) = &self.scenario.realization.placement {
+            self.calendar.after(placement.look_ns, Event::Look);
+        }
     }
 
     fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
