@@ -22,6 +22,8 @@ pub struct Realization {
     pub placement: Option<Placement>,
     /// Who wakes up goes to any idle CPU, whatever its caches (Xen's credit scheduler of Guo 2009).
     pub cache_blind: bool,
+    /// vCPUs look at their rings all the time, and want no calls for received frames.
+    pub guests_poll: bool,
     /// Guests' drivers want calls for sent frames only while their rings are full (Raj 2006 §4.3).
     pub tx_calls_when_full: bool,
     /// There are two hosts, and a wire from the one's uplink to the other's: the first half of CPUs,

@@ -27,7 +27,7 @@ impl Used {
     }
 
     /// The driver wants none.
-    fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.event = u64::MAX;
     }
 

@@ -8,6 +8,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("raj-fig4", include_str!("../scenarios/raj-fig4.toml")),
     ("raj-fig5", include_str!("../scenarios/raj-fig5.toml")),
     ("raj-fig8", include_str!("../scenarios/raj-fig8.toml")),
+    ("raj-fig9", include_str!("../scenarios/raj-fig9.toml")),
     ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
 ];
 
@@ -16,5 +17,6 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("dong-2011", include_str!("../scenarios/profiles/dong-2011.toml")),
     ("raj-2006-device", include_str!("../scenarios/profiles/raj-2006-device.toml")),
     ("raj-2006-host", include_str!("../scenarios/profiles/raj-2006-host.toml")),
+    ("raj-2006-mailbox", include_str!("../scenarios/profiles/raj-2006-mailbox.toml")),
     ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
 ];

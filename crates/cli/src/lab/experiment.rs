@@ -403,6 +403,7 @@ fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
             policy(it).map(|policy| Placement { policy, look_ns, pin_vcpus })
         }),
         cache_blind: file.cache_blind,
+        guests_poll: file.guests_poll,
         tx_calls_when_full: file.tx_calls_when_full,
         twins: hosts == 2,
     })

@@ -65,6 +65,9 @@ pub struct RealizationFile {
     /// Who wakes up goes to any idle CPU.
     #[serde(default)]
     pub cache_blind: bool,
+    /// vCPUs look at their rings all the time.
+    #[serde(default)]
+    pub guests_poll: bool,
     /// Guests want calls for sent frames only while their rings are full.
     #[serde(default)]
     pub tx_calls_when_full: bool,

@@ -102,7 +102,9 @@ impl Host<'_> {
         if batch.frames > 0 {
             if !rx_calls.withholds {
                 rx.publish();
+                self.found(to, self.scenario.profile.look_ns);
             }
+            let rx_calls = &mut self.guests[to].rx_calls;
             let answer = rx_calls.published(now_ns, batch, (buffers, parked), buffers_max);
             self.act(worker, to, Side::Rx, answer);
         } else if full && rx_calls.is_pending() {
@@ -137,16 +139,17 @@ impl Host<'_> {
     /// Tells a guest of everything it has received, if it wants to be told.
     fn announce(&mut self, worker: usize, guest: usize) {
         let now_ns = self.now_ns();
-        let Guest { rx, rx_calls, suppressed, .. } = &mut self.guests[guest];
+        let Guest { rx, rx_calls, .. } = &mut self.guests[guest];
         let hidden = rx_calls.withholds;
         rx.publish();
         let called = rx.used.call_if_wanted() == Some(true);
         rx_calls.told(now_ns, called, hidden);
+        self.found(guest, self.scenario.profile.look_ns);
         if called {
             self.workers[worker].debt_ns += self.scenario.profile.call_ns;
             self.signal(guest, Side::Rx);
         } else {
-            *suppressed += 1;
+            self.guests[guest].suppressed += 1;
         }
     }
 

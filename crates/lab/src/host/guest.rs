@@ -19,6 +19,8 @@ use crate::topology::{CpuId, Distance};
 
 /// So much of a program's work (ns) is done at a time, with interrupts between.
 const STEP_NS: u64 = 5_000;
+/// How long a vCPU that polls looks on (ns), where nothing cuts that short.
+const SPIN_NS: u64 = 10_000_000;
 /// Frames that one poll takes (Linux: `NAPI_POLL_WEIGHT`).
 const POLL_FRAMES: u32 = 64;
 
@@ -36,6 +38,8 @@ enum Job {
     PollEnd,
     /// A program's.
     Program(Program),
+    /// A look at an empty receive ring, over and over.
+    Spin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,8 @@ pub(super) struct Guest {
     pub(super) poll: Option<scenario::GuestPoll>,
     /// Faults that leave it without memory for buffers.
     pub(super) without_buffers: u32,
+    /// It looks at its ring all the time.
+    spins: bool,
     /// Frames that wait for room in the transmit ring, and the most that may.
     queue: VecDeque<Frame>,
     queue_max: usize,
@@ -102,6 +108,7 @@ impl Guest {
             full_since: None,
             poll: spec.poll,
             without_buffers: 0,
+            spins: false,
             queue: VecDeque::new(),
             queue_max: spec.queue_max,
             job: None,
@@ -187,6 +194,9 @@ impl Guest {
         }
         match self.polled {
             Some(_) if self.rx.first().is_some() => Some(Job::Receive),
+            Some(_) if self.spins => {
+                self.programs.pop_front().map(Job::Program).or(Some(Job::Spin))
+            }
             Some(_) => Some(Job::PollEnd),
             None => self.programs.pop_front().map(Job::Program),
         }
@@ -206,6 +216,7 @@ impl Host<'_> {
             Job::Stall(ns) => *ns,
             Job::Kick(_) => profile.kick_ns,
             Job::PollEnd => profile.poll_end_ns,
+            Job::Spin => SPIN_NS,
             Job::Receive => {
                 let Guest { rx, thread, .. } = &self.guests[guest];
                 let Some(frame) = rx.first() else { return 0 };
@@ -229,8 +240,25 @@ impl Host<'_> {
         }
     }
 
+    /// From now on a vCPU looks at its ring all the time.
+    pub(super) fn spin(&mut self, guest: usize) {
+        let Guest { rx, spins, polled, job, thread, .. } = &mut self.guests[guest];
+        rx.used.disarm();
+        (*spins, *polled, *job) = (true, Some(0), Some(Job::Spin));
+        self.cpus.wake(&mut self.calendar, *thread, SPIN_NS, 0);
+    }
+
+    /// A vCPU that looks on finds what has come.
+    pub(super) fn found(&mut self, guest: usize, look_ns: u64) {
+        let Guest { job, thread, .. } = &self.guests[guest];
+        if matches!(job, Some(Job::Spin)) {
+            self.cpus.cut(&mut self.calendar, *thread, look_ns);
+        }
+    }
+
     /// There may be something to do for a vCPU.
     fn rouse(&mut self, guest: usize) {
+        self.found(guest, 0);
         if self.guests[guest].job.is_some() {
             return;
         }
@@ -254,6 +282,7 @@ impl Host<'_> {
             }
             Job::Receive => self.receive(guest),
             Job::PollEnd => self.poll_end(guest),
+            Job::Spin => {}
             Job::Program(Program::Send(frame)) => self.transmit(guest, frame),
             Job::Program(Program::Serve(serve_ns, frame)) => match serve_ns.checked_sub(STEP_NS) {
                 None | Some(0) => self.write(frame),

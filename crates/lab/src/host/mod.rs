@@ -260,6 +260,9 @@ impl<'s> Host<'s> {
         for load in 0..self.loads.len() {
             self.start_load(load);
         }
+        if self.scenario.realization.guests_poll {
+            (0..self.guests.len()).for_each(|guest| self.spin(guest));
+        }
         if let Some(placement) = &self.scenario.realization.placement {
             self.calendar.after(placement.look_ns, Event::Look);
         }

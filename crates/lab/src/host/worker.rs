@@ -25,6 +25,8 @@ const WARM_NS: u64 = 100_000;
 /// How long a dedicated worker looks on before it looks at the epoll set (ns), where nothing cuts that
 /// short: a kick does here, so that this can be longer than the engine's.
 const DEDICATED_LOOK_NS: u64 = 10_000_000;
+/// The same while it has frames that wait for a receiver (ns), which may have had room for them.
+const STALLED_LOOK_NS: u64 = 20_000;
 
 /// A port whose transmit queue has work, or had lately; since when, or until when.
 #[derive(Clone, Copy, Debug)]
@@ -243,7 +245,9 @@ impl Host<'_> {
             return Rest::Sleep;
         }
         if self.scenario.realization.dedicated {
-            return Rest::Poll(DEDICATED_LOOK_NS);
+            // Frames that wait for a receiver are tried again at each end of a look.
+            let waits = !self.workers[worker].stalled.is_empty();
+            return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
         match pace.rest(now_ns, self.budget_ns) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
@@ -255,6 +259,11 @@ impl Host<'_> {
     fn rest(&mut self, worker: usize) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].looked_ns = now_ns;
+        if self.scenario.realization.dedicated && !self.workers[worker].kicked.is_empty() {
+            self.workers[worker].debt_ns += self.scenario.profile.poll_ns;
+            self.look_at_kicks(worker);
+            return self.retries(worker);
+        }
         match self.how_to_rest(worker, now_ns) {
             Rest::Poll(window_ns) => {
                 let end_ns = now_ns + window_ns;

@@ -147,3 +147,18 @@ fn threads_that_ignore_caches_are_near_as_often_as_chance_has_it() {
     let far_ns = Profile::example().far_socket_ns as f64 / 2.0;
     about(latency(&blind) - latency(&near), far_ns, 0.1);
 }
+
+#[test]
+fn a_guest_that_polls_pays_a_look_for_a_wake_up_and_an_interrupt() {
+    let waits = |guests_poll| {
+        report(&twins(1, Realization { dedicated: true, guests_poll, ..Realization::default() }))
+    };
+    let (called, polls) = (waits(false), waits(true));
+    let it = Profile::example();
+    let saved = it.wakeup_latency_ns + it.interrupt_ns - it.look_ns;
+    let latency = |report: &Report| report.loads[0].latency.max_ns();
+    // Once on each way; and the server does not ask for calls before it answers.
+    assert_eq!(latency(&called) - latency(&polls), 2 * saved + it.poll_end_ns, "{polls}");
+    assert!(polls.guests.iter().all(|guest| polls.cpus(guest.cpu_ns) > 0.999), "{polls}");
+    assert_eq!(polls.guests[0].rx_calls, 0, "{polls}");
+}
