@@ -27,6 +27,8 @@
 //!     workers: vec![Worker { cpus: vec![0], class: Class::Realtime { priority: 1 } }],
 //!     guests: vec![Guest::new("web0", &[1], calls), Guest::new("db0", &[2], calls)],
 //!     uplinks: Vec::new(),
+//!     first_worker: None,
+//!     dispatch: None,
 //!     rivals: Vec::new(),
 //!     realization: Realization::default(),
 //!     loads: vec![Load {
@@ -35,6 +37,7 @@
 //!         to: Endpoint::Guest(1),
 //!         kind: LoadKind::Datagrams { bytes, gap, on_off: None },
 //!     }],
+//!     start_ns: 0,
 //!     warm_up_ns: 10_000_000,
 //!     run_ns: 50_000_000,
 //!     check_each_event: false,

@@ -24,6 +24,8 @@ pub struct Report {
     pub workers: Vec<WorkerReport>,
     /// Of the interrupt controllers: CPU time for each identifier that they demultiplexed.
     pub demux: Times,
+    /// Queues that moved between workers.
+    pub moves: u64,
     /// Frames dropped, by reason.
     pub drops: Vec<(DropReason, u64)>,
 }
@@ -132,6 +134,9 @@ impl fmt::Display for Report {
             write!(f, "worker {at}: cpu {:.4}, {frames} frames", self.cpus(*cpu_ns))?;
             write!(f, " in {bursts} bursts, {wakeups} wake-ups, {naps} naps")?;
             writeln!(f, ", looked on {looks} times")?;
+        }
+        if self.moves > 0 {
+            writeln!(f, "queues moved: {}", self.moves)?;
         }
         for (reason, frames) in &self.drops {
             writeln!(f, "dropped {}: {frames}", reason.as_str())?;

@@ -4,6 +4,7 @@ use weir_limits::{
     FRAME_LEN_MAX, FRAME_LEN_MIN, LAB_BITS_PER_S_MAX, LAB_CLIENTS_MAX, LAB_COST_MAX, LAB_NS_MAX,
     LAB_QUEUE_MAX, LAB_WEIGHT_MAX, LATENCY_BUDGET_NS_MAX, PORTS_MAX, QUEUE_SIZE_MAX,
 };
+use weir_policy::dispatch::Aim;
 use weir_policy::moderation::Kind;
 
 use crate::cpus::Class;
@@ -21,8 +22,12 @@ pub struct Scenario {
     pub topology: Topology,
     /// What things cost.
     pub profile: Profile,
-    /// weir's workers; queues are theirs in turn.
+    /// weir's workers.
     pub workers: Vec<Worker>,
+    /// The worker that has all queues at first; they are the workers' in turn, if `None`.
+    pub first_worker: Option<usize>,
+    /// What moving queues between workers is for; `None` where they do not move.
+    pub dispatch: Option<Aim>,
     /// The guests.
     pub guests: Vec<Guest>,
     /// The ways out of the host.
@@ -33,6 +38,8 @@ pub struct Scenario {
     pub realization: Realization,
     /// The traffic.
     pub loads: Vec<Load>,
+    /// Each load begins at a random time below this (ns); all at once, if 0.
+    pub start_ns: u64,
     /// Time before anything is measured (ns).
     pub warm_up_ns: u64,
     /// Time that is measured (ns).
@@ -80,6 +87,8 @@ pub struct Guest {
     pub calls: Calls,
     /// Whether it polls on its own timer (Dong 2011, FVIC).
     pub poll: Option<GuestPoll>,
+    /// Its driver merges TCP segments that one poll finds (LRO; Zhang 2010).
+    pub lro: bool,
 }
 
 /// When a guest is called.
@@ -208,6 +217,14 @@ pub enum ScenarioError {
         /// How many there are.
         cpus: usize,
     },
+    /// All queues have a worker at first that there is not.
+    #[error("queues have worker {worker} at first, and there are {workers}, from 0")]
+    NoSuchWorker {
+        /// Which, from 0.
+        worker: usize,
+        /// How many there are.
+        workers: usize,
+    },
     /// A load has an end that is not there.
     #[error("load `{load}`: there is no {endpoint:?}")]
     NoSuchEndpoint {
@@ -270,11 +287,16 @@ impl Scenario {
         if self.workers.is_empty() {
             return Err(ScenarioError::NoWorker);
         }
+        let workers = self.workers.len();
+        if let Some(worker) = self.first_worker.filter(|worker| *worker >= workers) {
+            return Err(ScenarioError::NoSuchWorker { worker, workers });
+        }
         if self.guests.len() + self.uplinks.len() > PORTS_MAX {
             return Err(ScenarioError::Ports);
         }
         within("the run", "`run_ns`", self.run_ns, 1..=LAB_NS_MAX)?;
         within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=LAB_NS_MAX)?;
+        within("the run", "`start_ns`", self.start_ns, 0..=LAB_NS_MAX)?;
         for (what, value) in self.profile.fields() {
             // Time passes with each slice and each burst, so that a run ends.
             let least = u64::from(matches!(what, "slice_ns" | "burst_ns" | "smt_permille"));
@@ -365,6 +387,7 @@ impl Guest {
             queue_max: 1_000,
             calls,
             poll: None,
+            lro: false,
         }
     }
 

@@ -2,13 +2,18 @@
 
 /// Experiments by name.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
+    ("dong-fig2", include_str!("../scenarios/dong-fig2.toml")),
     ("dong-fig6-9", include_str!("../scenarios/dong-fig6-9.toml")),
+    ("dong-fig10", include_str!("../scenarios/dong-fig10.toml")),
     ("dong-fig11", include_str!("../scenarios/dong-fig11.toml")),
     ("dong-fig12-15", include_str!("../scenarios/dong-fig12-15.toml")),
     ("raj-fig4", include_str!("../scenarios/raj-fig4.toml")),
     ("raj-fig5", include_str!("../scenarios/raj-fig5.toml")),
     ("raj-fig8", include_str!("../scenarios/raj-fig8.toml")),
     ("raj-fig9", include_str!("../scenarios/raj-fig9.toml")),
+    ("dong-fig16", include_str!("../scenarios/dong-fig16.toml")),
+    ("zhang-ladder", include_str!("../scenarios/zhang-ladder.toml")),
+    ("thakur-table1", include_str!("../scenarios/thakur-table1.toml")),
     ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
 ];
 
@@ -18,5 +23,7 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("raj-2006-device", include_str!("../scenarios/profiles/raj-2006-device.toml")),
     ("raj-2006-host", include_str!("../scenarios/profiles/raj-2006-host.toml")),
     ("raj-2006-mailbox", include_str!("../scenarios/profiles/raj-2006-mailbox.toml")),
+    ("dong-2011-10g", include_str!("../scenarios/profiles/dong-2011-10g.toml")),
+    ("zhang-2010", include_str!("../scenarios/profiles/zhang-2010.toml")),
     ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
 ];

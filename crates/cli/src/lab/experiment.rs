@@ -14,12 +14,13 @@ use weir_lab::scenario::{
 };
 use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
+use weir_policy::dispatch::Aim;
 use weir_policy::placement::Policy;
 
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, End, ExperimentFile, GuestsFile, LoadFile, PlacementFile, PlacementPolicy,
-    RealizationFile, Statement, TrafficFile, Workers,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, PlacementFile,
+    PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
 };
 use super::profile::Machine;
 
@@ -167,6 +168,9 @@ impl Experiment {
             let whole: Vec<At> = match &claim.is {
                 Statement::Value { at, .. } => vec![at.clone()],
                 Statement::Ratio { from, to, .. } => vec![from.clone(), to.clone()],
+                Statement::More { from, to, than } => {
+                    [from, to, &than.from, &than.to].map(Clone::clone).to_vec()
+                }
                 Statement::Change { from, to, by, percent, sign, .. } => {
                     if [by.is_some(), percent.is_some(), sign.is_some()]
                         .iter()
@@ -280,8 +284,10 @@ impl From<ScenarioError> for Problem {
                 "realization.identifiers"
             }
             ScenarioError::NoSuchCpu { .. } => "guests.cpus",
+            ScenarioError::NoSuchWorker { .. } => "first_worker",
             ScenarioError::Value { what: "`run_ns`", .. } => "run",
             ScenarioError::Value { what: "`warm_up_ns`", .. } => "warm_up",
+            ScenarioError::Value { what: "`start_ns`", .. } => "start",
             ScenarioError::Value { of, .. } if of == "the profile" => "profile",
             ScenarioError::Value { of, .. } if of == UPLINK => UPLINK,
             ScenarioError::Value { of, .. } if of.starts_with(GUEST) => "guests",
@@ -304,11 +310,12 @@ const GUEST: &str = "guest";
 
 /// The host that a file speaks of.
 fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Problem> {
-    let fair = Class::Fair { weight: WEIGHT_USUAL };
     let topology = &file.topology;
     let guests = guests(&file.guests)?;
     let realization = realization(&file.realization)?;
     let twins = realization.twins;
+    let uplinks = uplinks(file)?;
+    let workers = workers(file, guests.len() + uplinks.len())?;
     let mut loads = Vec::new();
     for (number, load) in file.loads.iter().enumerate() {
         if load.flows.saturating_mul(guests.len()) > LAB_FLOWS_MAX - loads.len() {
@@ -324,7 +331,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
             .filter(|guest| load.only.as_ref().is_none_or(|only| only.contains(&(guest + 1))))
         {
             let end = |end, other| match end {
-                End::Uplink => Endpoint::Peer(0),
+                End::Uplink => Endpoint::Peer(guest % uplinks.len().max(1)),
                 // On another host it is the one with the same number.
                 End::Guests if other && twins => Endpoint::Guest(guest + guests.len()),
                 End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
@@ -349,30 +356,19 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
             threads_per_core: topology.threads_per_core,
         },
         profile: machine.profile,
-        workers: file
-            .workers
-            .iter()
-            .map(|worker| Worker {
-                cpus: worker.cpus.clone(),
-                class: worker.priority.map_or(fair, |priority| Class::Realtime { priority }),
-            })
-            .collect(),
+        workers,
+        first_worker: file.first_worker,
+        dispatch: match file.dispatch {
+            DispatchFile::None => None,
+            DispatchFile::Spread => Some(Aim::Spread),
+            DispatchFile::Pack => Some(Aim::Pack),
+        },
         guests,
-        uplinks: file
-            .uplink
-            .iter()
-            .map(|uplink| Uplink {
-                name: UPLINK.into(),
-                bits_per_s: uplink.rate.0,
-                delay_ns: uplink.delay.0,
-                queue_max: uplink.queue,
-                ring: uplink.ring,
-                hold_ns: uplink.hold.0,
-            })
-            .collect(),
+        uplinks,
         rivals: Vec::new(),
         realization,
         loads,
+        start_ns: file.start.map_or(0, |start| start.0),
         warm_up_ns: file.warm_up.0,
         run_ns: file.run.0,
         check_each_event: false,
@@ -429,11 +425,55 @@ fn doubled(one: Scenario) -> Scenario {
     }
 }
 
-fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
-    if !(1..=PORTS_MAX).contains(&file.count) {
-        let message = format!("`guests.count` is {}, expected 1 to {PORTS_MAX}", file.count);
-        return Err(Problem::new("guests.count", message));
+/// What `count` says, within the number of ports that there may be.
+fn count(key: &str, count: usize) -> Result<usize, Problem> {
+    if (1..=PORTS_MAX).contains(&count) {
+        return Ok(count);
     }
+    let message = format!("`{key}` is {count}, expected 1 to {PORTS_MAX}");
+    Err(Problem::new(key, message))
+}
+
+/// The workers; one for each of `ports` where the execution model asks for that.
+fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Worker>, Problem> {
+    /// Of threads that are real-time where nothing is written.
+    const PRIORITY: u8 = 1;
+    let mut workers = Vec::new();
+    for (number, worker) in file.workers.iter().enumerate() {
+        let class = match (worker.priority, file.execution) {
+            (_, Execution::Threads) => Class::Fair { weight: WEIGHT_USUAL },
+            (Some(priority), _) => Class::Realtime { priority },
+            (None, Execution::RtThreads) => Class::Realtime { priority: PRIORITY },
+            (None, Execution::Tasklet) => Class::Fair { weight: WEIGHT_USUAL },
+        };
+        let count = count(&format!("worker.{number}.count"), worker.count)?;
+        let own = count > 1 && file.execution == Execution::Tasklet;
+        workers.extend((0..count).map(|at| {
+            let cpu = worker.cpus.get(at % worker.cpus.len().max(1)).filter(|_| own);
+            Worker { cpus: cpu.map_or_else(|| worker.cpus.clone(), |cpu| vec![*cpu]), class }
+        }));
+    }
+    if file.execution != Execution::Tasklet {
+        workers = workers.iter().cycle().take(ports).cloned().collect();
+    }
+    Ok(workers)
+}
+
+fn uplinks(file: &ExperimentFile) -> Result<Vec<Uplink>, Problem> {
+    let Some(uplink) = &file.uplink else { return Ok(Vec::new()) };
+    let one = Uplink {
+        name: UPLINK.into(),
+        bits_per_s: uplink.rate.0,
+        delay_ns: uplink.delay.0,
+        queue_max: uplink.queue,
+        ring: uplink.ring,
+        hold_ns: uplink.hold.0,
+    };
+    Ok(vec![one; count("uplink.count", uplink.count)?])
+}
+
+fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
+    let count = count("guests.count", file.count)?;
     let calls = Calls {
         kind: file.moderation,
         latency_budget_ns: file.latency_budget.0,
@@ -449,9 +489,10 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
             cpus.map_or(&[], std::slice::from_ref),
             calls,
         );
-        Guest { rx_ring: file.rx_ring.unwrap_or(usual.rx_ring), poll, ..usual }
+        let rx_ring = file.rx_ring.unwrap_or(usual.rx_ring);
+        Guest { rx_ring, poll, lro: file.lro, ..usual }
     };
-    Ok((0..file.count).map(guest).collect())
+    Ok((0..count).map(guest).collect())
 }
 
 fn traffic(load: &LoadFile) -> Result<LoadKind, &'static str> {

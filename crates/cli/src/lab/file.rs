@@ -16,11 +16,20 @@ pub struct ExperimentFile {
     pub profile: String,
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
+    /// Each flow begins at a random time before this.
+    pub start: Option<Time>,
     pub warm_up: Time,
     pub run: Time,
     pub topology: TopologyFile,
     #[serde(default)]
     pub realization: RealizationFile,
+    /// As `weir.toml`'s; `worker` says more of each.
+    #[serde(default)]
+    pub execution: Execution,
+    /// The worker that has all queues at first, from 0; they are the workers' in turn without it.
+    pub first_worker: Option<usize>,
+    #[serde(default)]
+    pub dispatch: DispatchFile,
     #[serde(rename = "worker")]
     pub workers: Vec<WorkerFile>,
     pub guests: GuestsFile,
@@ -107,11 +116,36 @@ pub enum PlacementPolicy {
     None,
     Static,
     Dynamic,
+/// Which threads do weir's work (Dong 2011 §4.3.1).
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Execution {
+    /// The workers that are written, each of which serves many queues.
+    #[default]
+    Tasklet,
+    /// A worker for each guest and each uplink, under the ordinary scheduler.
+    Threads,
+    /// The same, of the real-time class.
+    RtThreads,
+}
+
+/// What moving queues between workers is for: see [`weir_policy::dispatch::Aim`].
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum DispatchFile {
+    /// They do not move.
+    #[default]
+    None,
+    Spread,
+    Pack,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerFile {
+    /// So many like this; each on one of `cpus` then, in turn.
+    #[serde(default = "one")]
+    pub count: usize,
     #[serde(default)]
     pub cpus: Vec<usize>,
     /// Of the real-time class; of the fair class without one.
@@ -135,6 +169,9 @@ pub struct GuestsFile {
     pub poll: Option<Time>,
     #[serde(default)]
     pub empty_polls: u32,
+    /// Whether the driver merges TCP segments (LRO).
+    #[serde(default)]
+    pub lro: bool,
 }
 
 fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
@@ -144,6 +181,9 @@ fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkFile {
+    /// So many like this; guests have them in turn.
+    #[serde(default = "one")]
+    pub count: usize,
     pub rate: BitRate,
     pub delay: Time,
     #[serde(default = "queue")]
@@ -293,8 +333,18 @@ pub enum Statement {
     },
     /// The second over the first.
     Ratio { from: At, to: At, value: f64 },
+    /// The change from a point to another is larger than another change, and the same way.
+    More { from: At, to: At, than: Span },
     /// Points of the plot's x, from the least y on; those not named come after.
     Least { at: At, points: Vec<String> },
+}
+
+/// From a point to another.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    pub from: At,
+    pub to: At,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

@@ -99,13 +99,12 @@ impl Machine {
         let profile = Profile::from_fields(|field| {
             let (name, read) = key(field);
             let found = costs.iter().find(|(key, _)| key.get_ref() == name);
-            let Some((_, cost)) = found else {
-                if Profile::OPTIONAL.contains(&field) {
-                    return Ok(0);
-                }
-                let message = format!("`{name}` is missing");
-                return Err(source.invalid(&message, Some(file.costs.span())));
-            };
+            if found.is_none() && Profile::OPTIONAL.contains(&field) {
+                return Ok(0);
+            }
+            let (_, cost) = found.ok_or_else(|| {
+                source.invalid(&format!("`{name}` is missing"), Some(file.costs.span()))
+            })?;
             let Cost { value, source: from, fitted: to, assumed } = cost.get_ref();
             if [from, to, assumed].into_iter().flatten().count() != 1 {
                 let message =

@@ -75,6 +75,14 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
                 (paper.into(), format!("{relative:+.1} %"), direction(up, relative, *percent_max))
             }
         }
+        Statement::More { from, to, than } => {
+            let (change, other) = (y(to) - y(from), y(&than.to) - y(&than.from));
+            let verdict = match change * other > 0.0 && change.abs() > other.abs() {
+                true => Verdict::Reproduced,
+                false => Verdict::Not,
+            };
+            (format!("more than {other:+.1}"), format!("{change:+.1}"), verdict)
+        }
         Statement::Least { at, points } => {
             let mut order: Vec<(&String, f64)> =
                 x.1.iter()

@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 
 use super::calls::{RxCalls, TxCalls};
+use super::lro::Lro;
 use super::{Event, Host, Side};
 use crate::cpus::ThreadId;
-use crate::frame::{DropReason, Frame};
+use crate::frame::{Content, DropReason, Frame};
 use crate::profile::bytes_ns;
 use crate::report::GuestReport;
 use crate::ring::{RxRing, TxRing};
@@ -77,6 +78,8 @@ pub(super) struct Guest {
     /// What the vCPU does now; `None` while it is halted.
     job: Option<Job>,
     urgent: VecDeque<Job>,
+    /// Merges segments of a poll.
+    pub(super) lro: Option<Lro>,
     /// Frames taken in the poll under way.
     polled: Option<u32>,
     /// The programs' turn has come.
@@ -113,6 +116,7 @@ impl Guest {
             queue_max: spec.queue_max,
             job: None,
             urgent: VecDeque::new(),
+            lro: spec.lro.then(Lro::default),
             polled: None,
             yields: false,
             empty_polls: 0,
@@ -164,7 +168,8 @@ impl Guest {
         let written = programs.map(|(Program::Send(frame) | Program::Serve(_, frame))| frame);
         // An answer is sent, and counts, when its request has been served.
         let written = written.filter(|frame| frame.number != NOT_SENT);
-        self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written)
+        let merged = self.lro.iter().flat_map(Lro::frames);
+        self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written).chain(merged)
     }
 
     /// Its vCPU is halted.
@@ -218,9 +223,10 @@ impl Host<'_> {
             Job::PollEnd => profile.poll_end_ns,
             Job::Spin => SPIN_NS,
             Job::Receive => {
-                let Guest { rx, thread, .. } = &self.guests[guest];
+                let Guest { rx, thread, lro, .. } = &self.guests[guest];
                 let Some(frame) = rx.first() else { return 0 };
-                profile.receive_ns
+                let merges = lro.as_ref().is_some_and(|lro| lro.merges(frame));
+                (if merges { profile.merge_ns } else { profile.receive_ns })
                     + bytes_ns(frame.bytes, profile.receive_ps_per_byte)
                     + self.far_ns(frame.cpu, self.cpus.last_cpu(*thread))
             }
@@ -384,7 +390,13 @@ impl Host<'_> {
             self.refill(guest);
             self.clean(guest);
         }
-        self.read(frame);
+        match (&mut self.guests[guest].lro, frame.content) {
+            (Some(lro), Content::Segment(_)) => {
+                let complete = lro.add(frame, round_over);
+                complete.iter().for_each(|run| self.read_merged(run));
+            }
+            _ => self.read(frame),
+        }
     }
 
     /// Buffers that were emptied go back, if they are many (`try_fill_recv`).
@@ -412,6 +424,8 @@ impl Host<'_> {
 
     /// The driver has found its ring empty: it asks for calls, or polls again by its timer.
     fn poll_end(&mut self, guest: usize) {
+        let merged = self.guests[guest].lro.as_mut().map(Lro::flush).unwrap_or_default();
+        merged.iter().for_each(|run| self.read_merged(run));
         self.refill(guest);
         let Guest { rx, polled, poll, empty_polls, timer, .. } = &mut self.guests[guest];
         match poll {

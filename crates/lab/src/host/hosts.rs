@@ -15,6 +15,9 @@ impl Host<'_> {
 
     /// The worker that serves a port's queue: those of its host in turn.
     pub(super) fn owner(&self, port: PortId) -> usize {
+        if let Some(worker) = self.dispatcher.worker(port) {
+            return worker;
+        }
         let realization = &self.scenario.realization;
         let host = self.host_of(port);
         let workers = realization.of_host(host, self.workers.len());

@@ -153,6 +153,36 @@ impl Host<'_> {
     /// A frame has reached its reader.
     pub(super) fn read(&mut self, frame: Frame) {
         let now_ns = self.now_ns();
+        self.count_read(&frame);
+        match frame.content {
+            Content::Message => {
+                self.loads[frame.load].bytes += u64::from(frame.bytes);
+                self.message(&frame);
+            }
+            Content::Answer(_) => self.think(frame.load),
+            Content::Segment(segment) => self.segments(frame.load, &[segment]),
+            Content::Ack(upto) => {
+                if let State::Stream { sender, .. } = &mut self.loads[frame.load].kind {
+                    sender.acked(now_ns, upto);
+                }
+                self.pump(frame.load);
+            }
+        }
+    }
+
+    /// Segments of one load have reached their reader as one.
+    pub(super) fn read_merged(&mut self, run: &[Frame]) {
+        let Some(Frame { load, .. }) = run.first() else { return };
+        run.iter().for_each(|frame| self.count_read(frame));
+        let number = |frame: &Frame| match frame.content {
+            Content::Segment(segment) => Some(segment),
+            _ => None,
+        };
+        self.segments(*load, &run.iter().filter_map(number).collect::<Vec<_>>());
+    }
+
+    fn count_read(&mut self, frame: &Frame) {
+        let now_ns = self.now_ns();
         let state = &mut self.loads[frame.load];
         let before = state.last[frame.way as usize].replace(frame.number);
         state.received += 1;
@@ -165,20 +195,6 @@ impl Host<'_> {
         if let Some(before) = before.filter(|before| *before >= frame.number) {
             let load = self.scenario.loads[frame.load].name.clone();
             self.violated(Violation::Order { now_ns, load, number: frame.number, before });
-        }
-        match frame.content {
-            Content::Message => {
-                self.loads[frame.load].bytes += u64::from(frame.bytes);
-                self.message(&frame);
-            }
-            Content::Answer(_) => self.think(frame.load),
-            Content::Segment(segment) => self.segment(frame.load, segment),
-            Content::Ack(upto) => {
-                if let State::Stream { sender, .. } = &mut self.loads[frame.load].kind {
-                    sender.acked(now_ns, upto);
-                }
-                self.pump(frame.load);
-            }
         }
     }
 
@@ -260,14 +276,19 @@ impl Host<'_> {
         }
     }
 
-    /// A segment has been read.
-    fn segment(&mut self, load: usize, segment: u64) {
+    /// Segments have been read, as one: they are acknowledged together.
+    fn segments(&mut self, load: usize, segments: &[u64]) {
         let now_ns = self.now_ns();
         let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };
         let Load { bytes, kind, .. } = &mut self.loads[load];
         let State::Stream { receiver, ack_ns, ack_timer, .. } = kind else { return };
         let before = receiver.expected();
-        let when = receiver.segment(segment);
+        let mut when = Ack::Later;
+        for segment in segments {
+            if receiver.segment(*segment) == Ack::Now {
+                when = Ack::Now;
+            }
+        }
         *bytes += (receiver.expected() - before) * u64::from(segment_bytes);
         match when {
             Ack::Now => self.ack(load),

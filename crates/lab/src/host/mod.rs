@@ -12,12 +12,14 @@
 
 mod calls;
 mod deliver;
+mod dispatch;
 mod guest;
 mod hosts;
 mod loads;
-mod trouble;
+mod lro;
 mod placement;
 mod signals;
+mod trouble;
 mod uplink;
 mod watch;
 mod worker;
@@ -26,11 +28,12 @@ use std::collections::VecDeque;
 
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
+use self::dispatch::Dispatcher;
 use self::guest::Guest;
 use self::loads::Load;
-use self::trouble::Thief;
 use self::placement::Place;
 use self::signals::Demux;
+use self::trouble::Thief;
 use self::uplink::{Direction, Uplink};
 use self::watch::Watch;
 use self::worker::Worker;
@@ -57,6 +60,8 @@ enum Side {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Cpu(cpus::Event),
+    /// A load begins.
+    Start(usize),
     /// The next datagram of a load is due.
     Datagram(usize),
     /// A client of a load sends its next request.
@@ -81,6 +86,8 @@ enum Event {
     FaultOver(usize),
     /// The placer looks.
     Look,
+    /// Queues may move between workers.
+    Dispatch,
 }
 
 impl From<cpus::Event> for Event {
@@ -134,6 +141,7 @@ struct Host<'s> {
     /// By host, where there are identifiers.
     demuxes: Vec<Demux>,
     place: Option<Place>,
+    dispatcher: Dispatcher,
     /// The smallest latency budget (ns).
     budget_ns: u64,
     /// By port: frames of its that wait for receivers that were full.
@@ -226,6 +234,7 @@ impl<'s> Host<'s> {
             scenario,
             demuxes,
             place,
+            dispatcher: Dispatcher::new(scenario),
             budget_ns: budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
             cpus,
@@ -258,7 +267,12 @@ impl<'s> Host<'s> {
             self.start_worker(worker);
         }
         for load in 0..self.loads.len() {
-            self.start_load(load);
+            // Numbers that no load's own chance has.
+            let mut random = Random::stream(self.scenario.seed, u64::MAX - load as u64);
+            match random.below(self.scenario.start_ns) {
+                0 => self.start_load(load),
+                ns => self.calendar.after(ns, Event::Start(load)),
+            }
         }
         if self.scenario.realization.guests_poll {
             (0..self.guests.len()).for_each(|guest| self.spin(guest));
@@ -266,6 +280,7 @@ impl<'s> Host<'s> {
         if let Some(placement) = &self.scenario.realization.placement {
             self.calendar.after(placement.look_ns, Event::Look);
         }
+        self.start_dispatch();
     }
 
     fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
@@ -304,6 +319,7 @@ impl<'s> Host<'s> {
                     Owner::Rival => self.cpus.go_on(&mut self.calendar, thread, RIVAL_NS),
                 }
             }
+            Event::Start(load) => self.start_load(load),
             Event::Datagram(load) => self.datagram(load),
             Event::Request(load) => self.request(load),
             Event::Resend(load) => self.resend(load),
@@ -316,6 +332,7 @@ impl<'s> Host<'s> {
             Event::Fault(at) => self.fault(at),
             Event::FaultOver(at) => self.fault_over(at),
             Event::Look => self.look_at_places(),
+            Event::Dispatch => self.dispatch(),
         }
     }
 
@@ -349,6 +366,7 @@ impl<'s> Host<'s> {
     fn forget(&mut self) {
         let now_ns = self.now_ns();
         self.dropped = [0; DropReason::ALL.len()];
+        self.dispatcher.moved = 0;
         self.loads.iter_mut().for_each(Load::forget);
         self.demuxes.iter_mut().for_each(|demux| demux.spent = Times::default());
         for guest in &mut self.guests {
@@ -403,6 +421,7 @@ impl<'s> Host<'s> {
                 all.merge(&demux.spent);
                 all
             }),
+            moves: self.dispatcher.moved,
             drops: dropped.filter(|(_, frames)| *frames > 0).collect(),
         }
     }

@@ -37,7 +37,7 @@ struct Queue {
 
 /// Where in its loop a worker is.
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// It has run out of work.
     Rest,
     /// It looks at warm queues until then.
@@ -55,8 +55,8 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Burst {
-    port: PortId,
+pub(super) struct Burst {
+    pub(super) port: PortId,
     frames: Vec<Frame>,
     /// Frames that were parked before.
     again: bool,
@@ -76,7 +76,7 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) thread: ThreadId,
-    phase: Phase,
+    pub(super) phase: Phase,
     pace: Pace,
     ready: VecDeque<Queue>,
     warm: Vec<Queue>,
@@ -197,7 +197,7 @@ impl Host<'_> {
     }
 
     /// Wakes a worker up, if it sleeps.
-    fn wake(&mut self, worker: usize, latency_ns: u64) {
+    pub(super) fn wake(&mut self, worker: usize, latency_ns: u64) {
         let Worker { phase, thread, sleeps, .. } = &mut self.workers[worker];
         if let Phase::Asleep { start_ns, nap_ns } = *phase {
             *phase = Phase::Awake { start_ns, nap_ns };
@@ -374,6 +374,10 @@ impl Host<'_> {
             self.workers[worker].phase = Phase::Round { left, any: left > 0 };
             return Step::Next;
         };
+        // It may have become another's since it was found to be due.
+        if self.owner(port) != worker {
+            return self.retry(worker, ports);
+        }
         self.workers[worker].taken_ns = self.now_ns();
         let frames = self.take_waiting(worker, port);
         self.begin(worker, Burst { port, frames, again: true, next: Phase::Retry(ports).into() })
@@ -430,6 +434,7 @@ impl Host<'_> {
                 + self.far_ns(frame.cpu, cpu)
         };
         let ns = profile.burst_ns + burst.frames.iter().map(frame_ns).sum::<u64>();
+        self.dispatcher.took(burst.port, ns);
         self.workers[worker].phase = Phase::Burst(burst);
         Step::Work(ns)
     }
@@ -464,6 +469,7 @@ impl Host<'_> {
         } else {
             self.set_kicks(port, true);
         }
+        self.hand_over(worker, port);
         Step::Next
     }
 }

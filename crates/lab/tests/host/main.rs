@@ -2,8 +2,10 @@
 
 mod guests;
 mod invariants;
+mod lro;
 mod realization;
 mod tcp;
+mod workers;
 
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::host::run;
@@ -43,9 +45,12 @@ fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
             ring: 512,
             hold_ns: 0,
         }],
+        first_worker: None,
+        dispatch: None,
         rivals: Vec::new(),
         realization: Realization::default(),
         loads,
+        start_ns: 0,
         warm_up_ns: 20 * MS,
         run_ns: 50 * MS,
         check_each_event: false,

@@ -5,6 +5,35 @@ use weir_limits::{BURST_MAX, TAP_BURST_MAX};
 use super::{Host, PortId, Queue, Side, Worker};
 use crate::frame::Frame;
 
+impl Worker {
+    /// Forgets a queue that is another's now; its kicks that were not seen, and when its parked frames have
+    /// waited long enough (ns).
+    pub(in crate::host) fn forget_queue(
+        &mut self,
+        port: PortId,
+    ) -> (Vec<(PortId, Side)>, Option<u64>) {
+        self.ready.retain(|ready| ready.port != port);
+        self.warm.retain(|warm| warm.port != port);
+        let kicked = self.kicked.extract_if(.., |kicked| kicked.0 == port).collect();
+        let stalled = self.stalled.iter().position(|stalled| stalled.0 == port);
+        (kicked, stalled.map(|at| self.stalled.swap_remove(at).1))
+    }
+
+    /// Takes over a queue: it may have work.
+    pub(in crate::host) fn receive_queue(
+        &mut self,
+        port: PortId,
+        since_ns: u64,
+        kicked: Vec<(PortId, Side)>,
+        stalled: Option<u64>,
+    ) {
+        self.ready.push_back(Queue { port, since_ns });
+        self.kicked.extend(kicked);
+        self.stalled.extend(stalled.map(|until_ns| (port, until_ns)));
+        self.retry |= stalled.is_some();
+    }
+}
+
 impl Host<'_> {
     /// Takes note of the kicks that have come.
     pub(super) fn look_at_kicks(&mut self, worker: usize) {
@@ -40,7 +69,7 @@ impl Host<'_> {
     }
 
     /// Turns a transmit queue's kicks on or off.
-    pub(super) fn set_kicks(&mut self, port: PortId, wanted: bool) {
+    pub(in crate::host) fn set_kicks(&mut self, port: PortId, wanted: bool) {
         match port.checked_sub(self.guests.len()) {
             Some(uplink) => self.uplinks[uplink].kick_wanted = wanted,
             None => self.guests[port].tx.kick_wanted = wanted,

@@ -1,0 +1,106 @@
+//! Queues that move between workers by load: `engine/dispatcher.rs` around `weir_policy::dispatch`.
+//!
+//! A queue moves between two bursts: one that is being forwarded is forwarded first, where the engine's
+//! workers wait for the queue's lock.
+
+use weir_policy::dispatch::{CORE, Dispatch, Move, Queue};
+
+use super::worker::Phase;
+use super::{Event, Host, PortId};
+use crate::scenario::Scenario;
+
+/// Between two steps (ns), as in weir's manager.
+const STEP_NS: u64 = 50_000_000;
+
+/// Which worker has which port's queue.
+#[derive(Debug)]
+pub(super) struct Dispatcher {
+    policy: Option<Dispatch>,
+    ports: Vec<Port>,
+    moves: Vec<Move>,
+    /// Queues that have moved.
+    pub(super) moved: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Port {
+    /// The worker it was given, instead of the one that its number gives.
+    worker: Option<usize>,
+    /// The worker that is to have it, once a burst of its is forwarded.
+    next: Option<usize>,
+    /// Time that its bursts took since the last step (ns).
+    busy_ns: u64,
+    /// See [`Queue::stays`].
+    stays: u8,
+}
+
+impl Dispatcher {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let port = Port { worker: scenario.first_worker, ..Port::default() };
+        let policy = scenario.dispatch.map(|aim| Dispatch::new(aim, scenario.workers.len()));
+        let ports = vec![port; scenario.guests.len() + scenario.uplinks.len()];
+        Self { policy, ports, moves: Vec::new(), moved: 0 }
+    }
+
+    /// The worker that a port's queue was given.
+    pub(super) fn worker(&self, port: PortId) -> Option<usize> {
+        self.ports[port].worker
+    }
+
+    /// A burst of a port's queue takes so long.
+    pub(super) fn took(&mut self, port: PortId, ns: u64) {
+        self.ports[port].busy_ns += ns;
+    }
+}
+
+impl Host<'_> {
+    pub(super) fn start_dispatch(&mut self) {
+        if self.dispatcher.policy.is_some() {
+            self.calendar.after(STEP_NS, Event::Dispatch);
+        }
+    }
+
+    /// One step: queues are given to other workers by what they took since the last.
+    pub(super) fn dispatch(&mut self) {
+        let mut ports = Vec::new();
+        let mut queues = Vec::new();
+        for port in 0..self.dispatcher.ports.len() {
+            let worker = self.owner(port);
+            let Port { busy_ns, stays, .. } = &mut self.dispatcher.ports[port];
+            let took_ns = std::mem::take(busy_ns);
+            if took_ns > 0 {
+                let load = (took_ns * u64::from(CORE) / STEP_NS).min(CORE.into());
+                ports.push(port);
+                queues.push(Queue { worker, load: load as u32, stays: *stays }); // at most CORE
+            }
+        }
+        let Dispatcher { policy: Some(policy), moves, .. } = &mut self.dispatcher else { return };
+        policy.step(&mut queues, moves);
+        for (&port, queue) in ports.iter().zip(&queues) {
+            self.dispatcher.ports[port].stays = queue.stays;
+        }
+        for Move { queue, to, .. } in self.dispatcher.moves.clone() {
+            let port = ports[queue];
+            let from = self.owner(port);
+            self.dispatcher.ports[port].next = Some(to);
+            let burst =
+                matches!(&self.workers[from].phase, Phase::Burst(burst) if burst.port == port);
+            if !burst {
+                self.hand_over(from, port);
+            }
+        }
+        self.calendar.after(STEP_NS, Event::Dispatch);
+    }
+
+    /// Hands a queue of `from` to the worker that is to have it, if there is one.
+    pub(super) fn hand_over(&mut self, from: usize, port: PortId) {
+        let Some(to) = self.dispatcher.ports[port].next.take() else { return };
+        self.dispatcher.ports[port].worker = Some(to);
+        self.dispatcher.moved += 1;
+        let since_ns = self.now_ns();
+        let (kicked, stalled) = self.workers[from].forget_queue(port);
+        self.workers[to].receive_queue(port, since_ns, kicked, stalled);
+        self.set_kicks(port, false);
+        self.wake(to, self.scenario.profile.wakeup_latency_ns);
+    }
+}

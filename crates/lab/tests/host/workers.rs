@@ -1,0 +1,106 @@
+//! Several workers and uplinks, and queues that move between workers.
+
+use weir_lab::scenario::OnOff;
+use weir_policy::dispatch::Aim;
+use weir_policy::moderation::Kind;
+
+use super::*;
+
+/// `count` uplinks, each with more small frames for a guest of its own than a worker can take, and each thread on a core
+/// of its own.
+fn uplinks(count: usize, workers: usize) -> Scenario {
+    let one = host(Kind::Immediate, Vec::new());
+    let gap = every(500);
+    Scenario {
+        topology: Topology::flat(count + workers),
+        workers: (0..workers).map(|cpu| Worker { cpus: vec![cpu], class: FAIR }).collect(),
+        guests: (0..count)
+            .map(|at| Guest::new(&format!("guest{at}"), &[workers + at], calls(Kind::Immediate)))
+            .collect(),
+        uplinks: vec![one.uplinks[0].clone(); count],
+        loads: (0..count)
+            .map(|at| datagrams(Endpoint::Peer(at), Endpoint::Guest(at), gap.clone()))
+            .collect(),
+        profile: Profile { burst_ns: 10, ..one.profile },
+        warm_up_ns: 300 * MS,
+        ..one
+    }
+}
+
+/// Frames a second that all loads had received.
+fn received(report: &Report) -> f64 {
+    report.per_s(report.loads.iter().map(|load| load.received).sum())
+}
+
+#[test]
+fn a_worker_passes_what_its_cpu_can_and_two_twice_as_much() {
+    let it = Profile::example();
+    let copies = 2 * (64 * it.copy_ps_per_byte / 1_000);
+    let frame_ns = it.uplink_take_ns + it.classify_ns + it.place_ns + it.publish_ns + copies;
+    // Two workers have two of the four uplinks each: guests are 0 to 3 and uplinks 4 to 7, in turn.
+    for workers in [1, 2] {
+        let report = report(&uplinks(4, workers));
+        // Bursts, rounds and calls take the rest.
+        about(received(&report), workers as f64 * 1e9 / frame_ns as f64, 0.07);
+        assert_eq!(report.moves, 0);
+    }
+}
+
+#[test]
+fn queues_that_begin_with_one_worker_are_spread_until_all_have_as_much() {
+    let in_turn = received(&report(&uplinks(4, 2)));
+    let mut scenario = uplinks(4, 2);
+    scenario.first_worker = Some(0);
+    let one = received(&report(&scenario));
+    about(one, in_turn / 2.0, 0.02);
+    scenario.dispatch = Some(Aim::Spread);
+    let spread = report(&scenario);
+    about(received(&spread), in_turn, 0.02);
+    assert_eq!(spread.moves, 0, "all moves are in the warm-up");
+}
+
+#[test]
+fn queues_that_one_worker_can_serve_are_packed() {
+    let mut scenario = uplinks(4, 2);
+    for load in &mut scenario.loads {
+        if let LoadKind::Datagrams { gap, .. } = &mut load.kind {
+            *gap = every(100_000);
+        }
+    }
+    scenario.dispatch = Some(Aim::Pack);
+    let report = report(&scenario);
+    let busy: Vec<_> = report.workers.iter().map(|worker| worker.frames > 0).collect();
+    assert_eq!(busy.iter().filter(|busy| **busy).count(), 1, "{report}");
+}
+
+#[test]
+fn a_queue_that_moves_loses_nothing_and_keeps_its_order() {
+    let mut scenario = uplinks(3, 2);
+    // Loads that come and go, at times of their own: what is best changes all the time.
+    for (number, load) in (1u64..).zip(&mut scenario.loads) {
+        if let LoadKind::Datagrams { gap, on_off, .. } = &mut load.kind {
+            let period_ns = 110 * MS * number;
+            (*gap, *on_off) = (every(5_000), Some(OnOff { on_ns: period_ns, off_ns: period_ns }));
+        }
+    }
+    scenario.dispatch = Some(Aim::Spread);
+    (scenario.warm_up_ns, scenario.run_ns) = (0, 1_200 * MS);
+    // Lost frames are looked for at the end, and order with each frame.
+    assert!(report(&scenario).moves > 2);
+    scenario.first_worker = Some(0);
+    (scenario.run_ns, scenario.check_each_event) = (60 * MS, true);
+    assert!(report(&scenario).moves > 0);
+}
+
+#[test]
+fn loads_begin_at_times_that_the_seed_gives() {
+    let first_ns = |seed| {
+        let mut scenario = host(Kind::Immediate, vec![datagrams(PEER, B, every(MS))]);
+        (scenario.seed, scenario.start_ns, scenario.warm_up_ns) = (seed, 40 * MS, 0);
+        report(&scenario).loads[0].received
+    };
+    assert_eq!(first_ns(1), first_ns(1));
+    let received: Vec<_> = (1..9).map(first_ns).collect();
+    assert!(received.iter().all(|frames| (9..=49).contains(frames)), "{received:?}");
+    assert!(received.iter().any(|frames| *frames != received[0]), "{received:?}");
+}
