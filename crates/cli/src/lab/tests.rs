@@ -1,4 +1,6 @@
 use miette::{GraphicalReportHandler, GraphicalTheme};
+use weir_lab::cpus::{Class, WEIGHT_USUAL};
+use weir_lab::scenario::Endpoint;
 
 use super::*;
 
@@ -72,6 +74,33 @@ fn a_sweep_makes_a_point_of_each_value() {
 }
 
 #[test]
+fn each_execution_model_has_its_workers() {
+    let workers = |keys: &str, count: &str| {
+        let text = SMALL.replace("cpus = [0]", &format!("count = {count}\ncpus = [0, 3]"));
+        let text = text.replace("[topology]", &format!("{keys}\n[topology]"));
+        let text = text.replace("rate = ", "count = 2\nrate = ");
+        // With three guests.
+        experiment(&text).unwrap().points[1].1.workers.clone()
+    };
+    let tasklets = workers("execution = \"tasklet\"", "3");
+    let cpus: Vec<_> = tasklets.iter().map(|worker| worker.cpus.clone()).collect();
+    assert_eq!(cpus, [[0], [3], [0]], "each on one, in turn");
+    let threads = workers("execution = \"threads\"", "1");
+    let fair = Class::Fair { weight: WEIGHT_USUAL };
+    assert_eq!(threads.len(), 5, "three guests and two uplinks");
+    assert!(threads.iter().all(|it| it.cpus == [0, 3] && it.class == fair));
+    let real_time = workers("execution = \"rt-threads\"", "1");
+    assert!(real_time.iter().all(|it| it.class == Class::Realtime { priority: 1 }));
+}
+
+#[test]
+fn guests_have_uplinks_in_turn() {
+    let experiment = experiment(&SMALL.replace("rate = ", "count = 2\nrate = ")).unwrap();
+    let loads: Vec<_> = experiment.points[1].1.loads.iter().map(|load| load.from).collect();
+    assert_eq!(loads, [Endpoint::Peer(0), Endpoint::Peer(1), Endpoint::Peer(0)]);
+}
+
+#[test]
 fn problems_show_the_line_and_what_was_expected() {
     let problems = [
         problem("count = 1", "number = 1"),
@@ -88,6 +117,10 @@ fn problems_show_the_line_and_what_was_expected() {
         problem("cpus = [0]", "cpus = [9]"),
         problem("to = \"guests\"", "to = \"guests\"\nflows = 5000"),
         problem("points = [\"1\", \"3\"]", "points = [\"1\", \"1\"]"),
+        problem("seeds = [7]", "execution = \"thread\""),
+        problem("seeds = [7]", "first_worker = 1"),
+        problem("cpus = [0]", "cpus = [0]\ncount = 0"),
+        problem("rate = ", "count = 5000\nrate = "),
     ];
     insta::assert_snapshot!(problems.join("\n"));
 }
@@ -104,6 +137,10 @@ fn claims_are_about_points_that_there_are() {
     let problems = [
         claim("{ value = { at = { guests = \"2\" }, value = 1.0 } }"),
         claim("{ change = { from = { guests = \"1\" }, to = { guests = \"3\" } } }"),
+        claim(
+            "{ more = { from = { guests = \"1\" }, to = { guests = \"3\" }, \
+             than = { from = { guests = \"1\" }, to = { guests = \"9\" } } } }",
+        ),
         claim("{ least = { at = {}, points = [\"1\", \"3\"] } }"),
     ];
     insta::assert_snapshot!(problems.join("\n"));

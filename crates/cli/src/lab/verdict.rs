@@ -6,6 +6,8 @@ use super::file::{At, ClaimFile, Sign, Statement, Use};
 
 /// A size is reproduced within this share of the paper's.
 const TOLERANCE: f64 = 0.15;
+/// A change of less than this (percent) has no direction: as much comes and goes with the seed.
+const NO_CHANGE_PERCENT: f64 = 1.0;
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,9 +68,10 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
             let change = to - from;
             let relative = 100.0 * change / from;
             if let Some(by) = by {
-                (format!("{by:+.1}"), format!("{change:+.1}"), size(*by, change))
+                (format!("{by:+.1}"), format!("{change:+.1}"), moved(relative, size(*by, change)))
             } else if let Some(percent) = percent {
-                (format!("{percent:+.1} %"), format!("{relative:+.1} %"), size(*percent, relative))
+                let verdict = moved(relative, size(*percent, relative));
+                (format!("{percent:+.1} %"), format!("{relative:+.1} %"), verdict)
             } else {
                 let up = *sign == Some(Sign::Up);
                 let paper = if up { "up" } else { "down" };
@@ -121,12 +124,20 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
 
 /// Of a change of which the paper gives no number, though it may say that it is small.
 fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
-    if percent.is_nan() || percent == 0.0 || (percent > 0.0) != up {
+    if percent.is_nan() || percent.abs() < NO_CHANGE_PERCENT || (percent > 0.0) != up {
         Verdict::Not
     } else if percent_max.is_some_and(|max| percent.abs() > max) {
         Verdict::DirectionOnly
     } else {
         Verdict::Reproduced
+    }
+}
+
+/// A verdict on a change, of which one of hardly a percent has not even the direction.
+fn moved(percent: f64, verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::DirectionOnly if percent.abs() < NO_CHANGE_PERCENT => Verdict::Not,
+        verdict => verdict,
     }
 }
 
@@ -143,6 +154,7 @@ fn size(paper: f64, ours: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::{Figure, Span};
     use super::*;
 
     #[test]
@@ -154,11 +166,40 @@ mod tests {
     }
 
     #[test]
+    fn a_larger_change_goes_the_same_way_and_further() {
+        let verdict = |values: [f64; 4]| {
+            let at = |point: &str| At::from([("x".to_owned(), point.to_owned())]);
+            let more = Statement::More {
+                from: at("0"),
+                to: at("1"),
+                than: Span { from: at("2"), to: at("3") },
+            };
+            let claim = ClaimFile {
+                figure: String::new(),
+                source: String::new(),
+                says: String::new(),
+                used: Use::Predict,
+                y: Figure::CpuPercent,
+                is: more,
+                reason: None,
+            };
+            let y = |at: &At| values[at["x"].parse::<usize>().unwrap()];
+            judge(&claim, ("x", &[]), y).verdict
+        };
+        assert_eq!(verdict([100.0, 40.0, 100.0, 90.0]), Verdict::Reproduced);
+        assert_eq!(verdict([100.0, 95.0, 100.0, 90.0]), Verdict::Not);
+        assert_eq!(verdict([100.0, 140.0, 100.0, 90.0]), Verdict::Not);
+    }
+
+    #[test]
     fn a_change_without_a_number_has_a_direction_and_may_have_to_be_small() {
         assert_eq!(direction(false, -40.0, None), Verdict::Reproduced);
         assert_eq!(direction(false, -40.0, Some(15.0)), Verdict::DirectionOnly);
         assert_eq!(direction(true, -40.0, None), Verdict::Not);
         assert_eq!(direction(false, 0.0, None), Verdict::Not);
+        assert_eq!(direction(false, -0.9, None), Verdict::Not, "less than a percent");
+        assert_eq!(moved(-0.9, size(-16.5, -0.9)), Verdict::Not);
+        assert_eq!(moved(-0.9, size(-1.0, -0.9)), Verdict::Reproduced);
         assert_eq!(direction(false, f64::NAN, None), Verdict::Not);
     }
 }

@@ -82,6 +82,9 @@ fn random(seed: u64) -> Scenario {
     scenario.rivals.truncate(random.below(3) as usize);
     scenario.workers.truncate(1 + random.below(2) as usize);
     scenario.loads.retain(|_| random.below(3) > 0);
+    scenario.guests.iter_mut().for_each(|guest| guest.lro = random.below(2) > 0);
+    scenario.first_worker = (random.below(2) > 0).then_some(0);
+    scenario.start_ns = random.below(MS);
     (scenario.warm_up_ns, scenario.run_ns) = (random.below(MS), 10 * MS);
     scenario
 }
@@ -122,6 +125,8 @@ fn what_makes_no_sense_is_refused_with_its_place() {
     };
     assert_eq!(refused(&|it| it.workers.clear()), ScenarioError::NoWorker);
     assert_eq!(refused(&|it| it.topology.sockets = 0), ScenarioError::Cpus);
+    let error = refused(&|it| it.first_worker = Some(1));
+    assert_eq!(error, ScenarioError::NoSuchWorker { worker: 1, workers: 1 });
     let error = refused(&|it| it.guests[1].cpus.push(3)).to_string();
     assert_eq!(error, "b may run on CPU 3, and the host has 3");
     let error = refused(&|it| it.loads[0].to = Endpoint::Guest(2)).to_string();

@@ -6,11 +6,14 @@ use weir_policy::moderation::Kind;
 
 use super::*;
 
-/// `count` uplinks, each with more small frames for a guest of its own than a worker can take, and each thread on a core
-/// of its own.
+/// Most of what a frame costs a worker here (ns).
+const UPLINK_TAKE_NS: u64 = 5_000;
+
+/// `count` uplinks with small frames, each for a guest of its own; four have more than two workers can take. Each
+/// thread has a core.
 fn uplinks(count: usize, workers: usize) -> Scenario {
     let one = host(Kind::Immediate, Vec::new());
-    let gap = every(500);
+    let gap = every(8_000);
     Scenario {
         topology: Topology::flat(count + workers),
         workers: (0..workers).map(|cpu| Worker { cpus: vec![cpu], class: FAIR }).collect(),
@@ -21,7 +24,7 @@ fn uplinks(count: usize, workers: usize) -> Scenario {
         loads: (0..count)
             .map(|at| datagrams(Endpoint::Peer(at), Endpoint::Guest(at), gap.clone()))
             .collect(),
-        profile: Profile { burst_ns: 10, ..one.profile },
+        profile: Profile { uplink_take_ns: UPLINK_TAKE_NS, ..one.profile },
         warm_up_ns: 300 * MS,
         ..one
     }
@@ -36,12 +39,12 @@ fn received(report: &Report) -> f64 {
 fn a_worker_passes_what_its_cpu_can_and_two_twice_as_much() {
     let it = Profile::example();
     let copies = 2 * (64 * it.copy_ps_per_byte / 1_000);
-    let frame_ns = it.uplink_take_ns + it.classify_ns + it.place_ns + it.publish_ns + copies;
+    let frame_ns = UPLINK_TAKE_NS + it.classify_ns + it.place_ns + it.publish_ns + copies;
     // Two workers have two of the four uplinks each: guests are 0 to 3 and uplinks 4 to 7, in turn.
     for workers in [1, 2] {
         let report = report(&uplinks(4, workers));
         // Bursts, rounds and calls take the rest.
-        about(received(&report), workers as f64 * 1e9 / frame_ns as f64, 0.07);
+        about(received(&report), workers as f64 * 1e9 / frame_ns as f64, 0.03);
         assert_eq!(report.moves, 0);
     }
 }
@@ -80,14 +83,13 @@ fn a_queue_that_moves_loses_nothing_and_keeps_its_order() {
     for (number, load) in (1u64..).zip(&mut scenario.loads) {
         if let LoadKind::Datagrams { gap, on_off, .. } = &mut load.kind {
             let period_ns = 110 * MS * number;
-            (*gap, *on_off) = (every(5_000), Some(OnOff { on_ns: period_ns, off_ns: period_ns }));
+            (*gap, *on_off) = (every(25_000), Some(OnOff { on_ns: period_ns, off_ns: period_ns }));
         }
     }
-    scenario.dispatch = Some(Aim::Spread);
+    (scenario.first_worker, scenario.dispatch) = (Some(0), Some(Aim::Spread));
     (scenario.warm_up_ns, scenario.run_ns) = (0, 1_200 * MS);
     // Lost frames are looked for at the end, and order with each frame.
-    assert!(report(&scenario).moves > 2);
-    scenario.first_worker = Some(0);
+    assert!(report(&scenario).moves > 1);
     (scenario.run_ns, scenario.check_each_event) = (60 * MS, true);
     assert!(report(&scenario).moves > 0);
 }
