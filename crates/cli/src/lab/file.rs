@@ -116,6 +116,8 @@ pub enum PlacementPolicy {
     None,
     Static,
     Dynamic,
+}
+
 /// Which threads do weir's work (Dong 2011 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]

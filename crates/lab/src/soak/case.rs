@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use weir_policy::dispatch::Aim;
 use weir_policy::moderation::Kind;
 
 use super::shrink::shorter;
@@ -10,6 +11,7 @@ use crate::faults::{Fault, Trouble};
 use crate::host::{Error, run_with};
 use crate::profile::Profile;
 use crate::random::{Distribution, Random};
+use crate::realization::Realization;
 use crate::scenario::{
     Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, Uplink, Worker,
 };
@@ -190,7 +192,11 @@ impl Case {
             guests,
             uplinks,
             rivals: (0..dice.index(3)).map(|_| Rival { cpus: dice.cpus(cpus), class }).collect(),
+            first_worker: None,
+            dispatch: [None, Some(Aim::Spread), Some(Aim::Pack)][dice.index(3)],
+            realization: Realization::default(),
             loads: Vec::new(),
+            start_ns: 0,
             warm_up_ns: 0,
             run_ns,
             check_each_event: true,
