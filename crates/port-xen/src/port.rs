@@ -82,6 +82,7 @@ pub struct XenPort {
     rx_ready: AtomicUsize,
     steering: Steering,
     latency_budget_ns: AtomicU64,
+    wait_ns_max: AtomicU64,
     pub(crate) groups: Groups,
     /// A worker found the guest breaking the rules: nothing is served until a front end starts afresh.
     failed: AtomicBool,
@@ -118,6 +119,7 @@ impl XenPort {
             rx_ready: AtomicUsize::new(0),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
+            wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             groups: Groups::default(),
             failed: AtomicBool::new(false),
             failures: Arc::clone(&xen.failures),
@@ -144,6 +146,7 @@ impl XenPort {
     /// Changes the moderation policy while traffic flows. A held event is given first.
     pub fn set_moderation(&self, calls: &CallPolicy) {
         self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
+        self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
         for (index, pair) in self.pairs.iter().enumerate() {
             let new = calls.build();
             // The old one is freed here, outside the lock.
@@ -318,8 +321,8 @@ impl Port for XenPort {
         self.pair(queue).is_some_and(|pair| lock(&pair.tx).ring.as_mut().is_some_and(TxRing::peek))
     }
 
-    fn latency_budget_ns(&self) -> u64 {
-        self.latency_budget_ns.load(Ordering::Relaxed)
+    fn wait_ns_max(&self) -> u64 {
+        self.wait_ns_max.load(Ordering::Relaxed)
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
