@@ -20,7 +20,7 @@ use weir_policy::placement::Policy;
 use super::error::{LabError, Source};
 use super::file::{
     Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile,
-    PlacementFile, PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
+    MeasuredFile, PlacementFile, PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
 };
 use super::profile::Machine;
 
@@ -143,6 +143,11 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// How many there are: one for each point and seed.
+    pub fn runs(&self) -> usize {
+        self.points.len() * self.file.seeds.len()
+    }
+
     /// Events of all runs, at most.
     pub fn events_expected(&self) -> u64 {
         let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
@@ -202,6 +207,25 @@ impl Experiment {
                         names()
                     )));
                 }
+            }
+        }
+        for (number, measured) in self.file.measured.iter().enumerate() {
+            let MeasuredFile { mean, min, max, .. } = *measured;
+            let in_order = min.is_none_or(|min| min <= mean) && max.is_none_or(|max| mean <= max);
+            if !in_order
+                || ![mean, min.unwrap_or(mean), max.unwrap_or(mean)].iter().all(|it| it.is_finite())
+            {
+                let place = span(source.text, &format!("measured.{number}"));
+                return Err(source.invalid("expected numbers with `min` <= `mean` <= `max`", place));
+            }
+            if self.points.iter().all(|point| point.0 != measured.at) {
+                let message = format!(
+                    "there is no point `{}`, expected a point of each of: {}",
+                    name_of(&measured.at),
+                    names()
+                );
+                let place = span(source.text, &format!("measured.{number}.at"));
+                return Err(source.invalid(&message, place));
             }
         }
         Ok(())

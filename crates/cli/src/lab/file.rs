@@ -41,6 +41,15 @@ pub struct ExperimentFile {
     pub plot: PlotFile,
     #[serde(default, rename = "claim")]
     pub claims: Vec<ClaimFile>,
+    #[serde(default)]
+    pub measured: Vec<MeasuredFile>,
+}
+
+impl ExperimentFile {
+    /// What the points of a sweep are called; none, if there is no such sweep.
+    pub fn points_of(&self, sweep: &str) -> &[String] {
+        self.sweeps.iter().find(|it| it.name == sweep).map_or(&[], |it| &it.points)
+    }
 }
 
 fn one_seed() -> Vec<u64> {
@@ -310,12 +319,37 @@ pub struct ClaimFile {
     pub reason: Option<String>,
 }
 
+/// What was measured on a real host at a point, to stand beside what comes out here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredFile {
+    pub at: At,
+    pub y: Figure,
+    pub mean: f64,
+    /// Of several measurements, the least; the mean without it.
+    pub min: Option<f64>,
+    /// And the most.
+    pub max: Option<f64>,
+    /// Where and how it was measured.
+    pub source: String,
+}
+
 /// Whether a profile was fitted to a claim.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
     Fit,
     Predict,
+}
+
+impl Use {
+    /// The word in files and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fit => "fit",
+            Self::Predict => "predict",
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

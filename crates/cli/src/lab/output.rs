@@ -7,22 +7,22 @@ use serde::Serialize;
 
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
-use super::file::{At, ExperimentFile, Figure, Use};
+use super::file::{At, ExperimentFile, Figure};
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
 
 /// What came of an experiment. The same for the same experiment and seeds, to the byte.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    name: String,
-    title: String,
-    paper: Option<String>,
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) paper: Option<String>,
     machine: String,
     /// Costs of the machine that were fitted, with what to.
     fitted: BTreeMap<String, String>,
-    seeds: Vec<u64>,
+    pub(super) seeds: Vec<u64>,
     pub(super) events: u64,
-    points: Vec<Point>,
+    pub(super) points: Vec<Point>,
     pub(super) claims: Vec<Judged>,
 }
 
@@ -37,8 +37,9 @@ pub struct Point {
 
 /// What the plot and the claims need.
 pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
-    let mut all: Vec<_> =
-        file.plot.y.iter().copied().chain(file.claims.iter().map(|claim| claim.y)).collect();
+    let claimed = file.claims.iter().map(|claim| claim.y);
+    let measured = file.measured.iter().map(|measured| measured.y);
+    let mut all: Vec<_> = file.plot.y.iter().copied().chain(claimed).chain(measured).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -48,8 +49,7 @@ impl Outcome {
     /// Judges the claims by what came out at each point.
     pub fn new(experiment: &Experiment, points: Vec<Point>, events: u64) -> Self {
         let file = &experiment.file;
-        let swept = file.sweeps.iter().find(|sweep| sweep.name == file.plot.x);
-        let x = swept.map_or(&[][..], |sweep| &sweep.points);
+        let x = file.points_of(&file.plot.x);
         let value = |figure: Figure, at: &At| {
             let point = points.iter().find(|point| point.at == *at);
             let measured = point.and_then(|point| point.figures.get(figure.as_str()));
@@ -63,7 +63,11 @@ impl Outcome {
             title: file.title.clone(),
             paper: file.paper.clone(),
             machine: experiment.machine.title.clone(),
-            fitted: experiment.machine.fitted.iter().cloned().collect(),
+            fitted: experiment
+                .machine
+                .fitted()
+                .map(|cost| (cost.name.to_owned(), cost.text.clone()))
+                .collect(),
             seeds: file.seeds.clone(),
             events,
             points,
@@ -99,7 +103,7 @@ impl fmt::Display for Outcome {
             table.row(vec![
                 claim.figure.clone(),
                 claim.says.clone(),
-                if claim.used == Use::Fit { "fit" } else { "predict" }.to_owned(),
+                claim.used.as_str().to_owned(),
                 claim.paper.clone(),
                 claim.ours.clone(),
                 claim.verdict.as_str().to_owned(),

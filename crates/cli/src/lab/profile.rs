@@ -33,8 +33,45 @@ pub struct Machine {
     pub title: String,
     /// What things cost on it.
     pub profile: Profile,
-    /// The numbers that were fitted, with what to.
-    pub fitted: Vec<(String, String)>,
+    /// The same, as they are written, each with where it is from; in the order of [`Profile::fields`].
+    pub costs: Vec<StatedCost>,
+}
+
+/// A cost as a profile states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatedCost {
+    /// Of [`Profile::fields`].
+    pub field: &'static str,
+    /// Its key.
+    pub name: &'static str,
+    /// The number with its unit.
+    pub value: String,
+    /// Where it is from.
+    pub origin: Origin,
+    /// The source, what it was fitted to, or why it was assumed.
+    pub text: String,
+}
+
+/// Where a cost is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It stands somewhere, or was measured.
+    Source,
+    /// It was chosen so that a figure comes out.
+    Fitted,
+    /// Neither.
+    Assumed,
+}
+
+impl Origin {
+    /// The key in a profile.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Fitted => "fitted",
+            Self::Assumed => "assumed",
+        }
+    }
 }
 
 /// Reads a number with its unit.
@@ -95,7 +132,7 @@ impl Machine {
                 return Err(source.invalid(&message, Some(name.span())));
             }
         }
-        let mut fitted = Vec::new();
+        let mut stated = Vec::new();
         let profile = Profile::from_fields(|field| {
             let (name, read) = key(field);
             let found = costs.iter().find(|(key, _)| key.get_ref() == name);
@@ -106,16 +143,24 @@ impl Machine {
                 source.invalid(&format!("`{name}` is missing"), Some(file.costs.span()))
             })?;
             let Cost { value, source: from, fitted: to, assumed } = cost.get_ref();
-            if [from, to, assumed].into_iter().flatten().count() != 1 {
-                let message =
-                    "expected one of `source`, `fitted` and `assumed`: where the number is from";
-                return Err(source.invalid(message, Some(cost.span())));
-            }
-            if let Some(to) = to {
-                fitted.push((name.to_owned(), to.clone()));
-            }
+            let (origin, text) = match (from, to, assumed) {
+                (Some(text), None, None) => (Origin::Source, text),
+                (None, Some(text), None) => (Origin::Fitted, text),
+                (None, None, Some(text)) => (Origin::Assumed, text),
+                _ => {
+                    let message = "expected one of `source`, `fitted` and `assumed`: where the number is from";
+                    return Err(source.invalid(message, Some(cost.span())));
+                }
+            };
+            let (value_text, text) = (value.get_ref().clone(), text.clone());
+            stated.push(StatedCost { field, name, value: value_text, origin, text });
             read(value.get_ref()).map_err(|error| source.invalid(&error, Some(value.span())))
         })?;
-        Ok(Self { title: file.title, profile, fitted })
+        Ok(Self { title: file.title, profile, costs: stated })
+    }
+
+    /// The costs that were fitted.
+    pub fn fitted(&self) -> impl Iterator<Item = &StatedCost> {
+        self.costs.iter().filter(|cost| cost.origin == Origin::Fitted)
     }
 }
