@@ -151,6 +151,8 @@ pub enum LabCommand {
     List,
     /// Run experiments; for one seed the output is the same on every machine
     Run(LabRunArgs),
+    /// Run experiments and write a page with their plots, verdicts and costs
+    Report(LabReportArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
     Calibrate,
     /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
@@ -181,6 +183,9 @@ pub struct LabRunArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+    /// Vary each fitted cost of the machine by 10, 25 and 50 percent, and show what the claims come to
+    #[arg(long)]
+    pub sensitivity: bool,
     /// The profile of the machine, in place of the experiment's
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
@@ -198,6 +203,32 @@ pub struct LabSoakArgs {
     /// Play this seed and no other
     #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "from"])]
     pub seed: Option<u64>,
+}
+
+/// `weir lab report`
+#[derive(Debug, Args)]
+pub struct LabReportArgs {
+    /// Experiments that `weir lab list` lists, or files
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// All experiments that `weir lab list` lists
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+    /// The page: one file that needs no other [default: lab-report.html, without --markdown]
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// A folder for the same as Markdown with plots as SVG files
+    #[arg(long, value_name = "FOLDER")]
+    pub markdown: Option<PathBuf>,
+    /// Also vary each fitted cost of the machines by 10, 25 and 50 percent; takes some 25 times as long
+    #[arg(long)]
+    pub sensitivity: bool,
+    /// The seed, in place of those of the experiments
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// The profile of the machine, in place of those of the experiments
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
 }
 
 /// `weir run`

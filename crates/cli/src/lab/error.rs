@@ -78,6 +78,20 @@ pub enum LabError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Rig(Box<RigError>),
+    /// A file of a report cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Two experiments would be written to the same files.
+    #[error("two experiments are called `{name}`, and their files would be, too")]
+    SameName {
+        /// The name.
+        name: String,
+    },
     /// The output cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),

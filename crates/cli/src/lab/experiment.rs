@@ -19,8 +19,8 @@ use weir_policy::placement::Policy;
 
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile,
-    MeasuredFile, PlacementFile, PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, MeasuredFile,
+    PlacementFile, PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
 };
 use super::profile::Machine;
 

@@ -8,16 +8,20 @@
 //! | `figures.rs` | what is read off a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `output.rs` | the table, and JSON |
+//! | `sensitivity.rs` | the same with each fitted cost varied |
+//! | `report/` | the same as a page with plots |
 //! | `calibrate/` | this machine's costs, as a profile |
 //! | `soak.rs` | hosts by chance on which things go wrong |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde::Serialize;
 use weir_lab::host::run_within;
 use weir_lab::scenario::Scenario;
 use weir_lab::scenarios::{EXPERIMENTS, PROFILES};
@@ -34,6 +38,8 @@ mod figures;
 mod file;
 mod output;
 mod profile;
+mod report;
+mod sensitivity;
 mod soak;
 mod units;
 mod verdict;
@@ -42,6 +48,7 @@ pub use error::LabError;
 use error::Source;
 use experiment::{Experiment, name_of};
 use figures::Measured;
+use file::At;
 use output::{Outcome, Point};
 use profile::Machine;
 
@@ -55,6 +62,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::Calibrate => calibrate::run(out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Soak(args) => soak::run(args, out),
+        LabCommand::Report(args) => report::run(args, out),
         LabCommand::Check { file, profile } => {
             let text = read(file)?;
             let name = file.display().to_string();
@@ -88,73 +96,114 @@ fn list(out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabError> {
-    let profile = args.profile.as_deref();
-    let mut experiments = Vec::new();
-    match &args.name {
-        None => {
-            for (name, text) in EXPERIMENTS {
-                experiments.push(parse(Source { name, text }, args.seed, profile)?);
-            }
+    let experiments = selected(args.name.as_slice(), args.seed, args.profile.as_deref())?;
+    if args.sensitivity {
+        let bar = progress(sensitivity::runs(&experiments)?);
+        let all = sensitivity::of(&experiments, &bar)?;
+        bar.finish_and_clear();
+        if all.is_empty() && !args.json {
+            writeln!(
+                out,
+                "nothing to vary: no cost of the machine is fitted, or there is no claim"
+            )?;
         }
-        Some(name) => {
-            let built_in = EXPERIMENTS.iter().find(|experiment| experiment.0 == name);
-            let text = match built_in {
-                Some((_, text)) => (*text).to_owned(),
-                None if name.ends_with(".toml") => read(Path::new(name))?,
-                None => return Err(LabError::Unknown { name: name.clone() }),
-            };
-            experiments.push(parse(Source { name, text: &text }, args.seed, profile)?);
-        }
+        return show(&all, args.json, out);
     }
-    let runs = experiments.iter().map(|it| it.points.len() * it.file.seeds.len()).sum::<usize>();
-    // On standard error, and only where that is a terminal.
-    let bar = ProgressBar::new(runs as u64).with_finish(ProgressFinish::AndClear);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
-    let bar = bar.with_style(style.expect("a constant template that is valid"));
-    let mut outcomes = Vec::new();
-    for experiment in &experiments {
-        bar.set_message(experiment.name.clone());
-        outcomes.push(run_one(experiment, &bar)?);
-    }
+    let bar = progress(experiments.iter().map(Experiment::runs).sum());
+    let outcomes = run_each(&experiments, &bar)?;
     bar.finish_and_clear();
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &outcomes).map_err(io::Error::from)?;
+    show(&outcomes, args.json, out)
+}
+
+/// One after the other, or as JSON.
+fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Result<(), LabError> {
+    if json {
+        serde_json::to_writer_pretty(&mut *out, all).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        for (number, outcome) in outcomes.iter().enumerate() {
+        for (number, one) in all.iter().enumerate() {
             let gap = if number > 0 { "\n" } else { "" };
-            write!(out, "{gap}{outcome}")?;
+            write!(out, "{gap}{one}")?;
         }
     }
     Ok(())
+}
+
+/// The experiments of these names and files, or all that come with weir.
+fn selected(
+    names: &[String],
+    seed: Option<u64>,
+    profile: Option<&Path>,
+) -> Result<Vec<Experiment>, LabError> {
+    let built_in = |name: &str| EXPERIMENTS.iter().find(|it| it.0 == name).map(|it| it.1);
+    if names.is_empty() {
+        let all = EXPERIMENTS.iter();
+        return all.map(|(name, text)| parse(Source { name, text }, seed, profile)).collect();
+    }
+    let mut experiments = Vec::new();
+    for name in names {
+        let text = match built_in(name) {
+            Some(text) => text.to_owned(),
+            None if name.ends_with(".toml") => read(Path::new(name))?,
+            None => return Err(LabError::Unknown { name: name.clone() }),
+        };
+        experiments.push(parse(Source { name, text: &text }, seed, profile)?);
+    }
+    Ok(experiments)
+}
+
+/// On standard error, and only where that is a terminal.
+fn progress(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64).with_finish(ProgressFinish::AndClear);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    bar.with_style(style.expect("a constant template that is valid"))
+}
+
+fn run_each(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Outcome>, LabError> {
+    let one = |experiment: &Experiment| {
+        bar.set_message(experiment.name.clone());
+        run_one(experiment, bar)
+    };
+    experiments.iter().map(one).collect()
 }
 
 /// Runs each point with each seed.
 fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
     let mut events_left = LAB_EVENTS_MAX;
     let mut points = Vec::new();
-    let wanted = output::figures(&experiment.file);
     for (at, scenario) in &experiment.points {
-        let mut values = vec![Vec::new(); wanted.len()];
-        for seed in &experiment.file.seeds {
-            let scenario = Scenario { seed: *seed, ..scenario.clone() };
-            let report = run_within(&scenario, events_left).map_err(|source| LabError::Run {
-                experiment: experiment.name.clone(),
-                point: name_of(at),
-                seed: *seed,
-                source: Box::new(source),
-            })?;
-            events_left = events_left.saturating_sub(report.events);
-            for (values, figure) in values.iter_mut().zip(&wanted) {
-                values.push(figure.of(&report));
-            }
-            bar.inc(1);
-        }
-        let values = values.iter().map(|values| Measured::of(values));
-        let figures = wanted.iter().map(|figure| figure.as_str()).zip(values).collect();
-        points.push(Point { at: at.clone(), figures });
+        points.push(run_point(experiment, at, scenario, &mut events_left, bar)?);
     }
     Ok(Outcome::new(experiment, points, LAB_EVENTS_MAX - events_left))
+}
+
+/// Runs a point with each seed.
+fn run_point(
+    experiment: &Experiment,
+    at: &At,
+    scenario: &Scenario,
+    events_left: &mut u64,
+    bar: &ProgressBar,
+) -> Result<Point, LabError> {
+    let wanted = output::figures(&experiment.file);
+    let mut values = vec![Vec::new(); wanted.len()];
+    for seed in &experiment.file.seeds {
+        let scenario = Scenario { seed: *seed, ..scenario.clone() };
+        let report = run_within(&scenario, *events_left).map_err(|source| LabError::Run {
+            experiment: experiment.name.clone(),
+            point: name_of(at),
+            seed: *seed,
+            source: Box::new(source),
+        })?;
+        *events_left = events_left.saturating_sub(report.events);
+        for (values, figure) in values.iter_mut().zip(&wanted) {
+            values.push(figure.of(&report));
+        }
+        bar.inc(1);
+    }
+    let values = values.iter().map(|values| Measured::of(values));
+    let figures = wanted.iter().map(|figure| figure.as_str()).zip(values).collect();
+    Ok(Point { at: at.clone(), figures })
 }
 
 /// An experiment with the profile of `profile`, or else the one that it names.

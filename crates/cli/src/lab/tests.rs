@@ -176,7 +176,14 @@ fn a_cost_says_where_it_is_from() {
 
 fn output(name: &str, seed: u64) -> String {
     let name = Some(name.to_owned());
-    let args = LabRunArgs { name, all: false, seed: Some(seed), json: true, profile: None };
+    let args = LabRunArgs {
+        name,
+        all: false,
+        seed: Some(seed),
+        json: true,
+        sensitivity: false,
+        profile: None,
+    };
     let mut out = Vec::new();
     run(&LabCommand::Run(args), &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -223,6 +230,7 @@ fn an_unknown_experiment_is_named() {
         all: false,
         seed: None,
         json: false,
+        sensitivity: false,
         profile: None,
     };
     let error = run(&LabCommand::Run(args), &mut Vec::new()).unwrap_err();

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::file::{At, ClaimFile, Sign, Statement, Use};
 
 /// A size is reproduced within this share of the paper's.
-const TOLERANCE: f64 = 0.15;
+pub const TOLERANCE: f64 = 0.15;
 /// A change of less than this (percent) has no direction: as much comes and goes with the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
@@ -30,6 +30,15 @@ impl Verdict {
             Self::Not => "not",
         }
     }
+
+    /// In a letter.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Reproduced => "✓",
+            Self::DirectionOnly => "≈",
+            Self::Not => "✗",
+        }
+    }
 }
 
 /// A claim with what came out.
@@ -47,6 +56,8 @@ pub struct Judged {
     pub paper: String,
     /// Ours.
     pub ours: String,
+    /// Ours over the paper's, where it gives a number.
+    pub ratio: Option<f64>,
     /// Which of them agree.
     pub verdict: Verdict,
     /// Why it is not reproduced, if it is not.
@@ -55,6 +66,11 @@ pub struct Judged {
 
 /// Judges a claim. `y` gives its figure at a point, and `x` the name and points of the plot's x.
 pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) -> Judged {
+    let mut of_paper = None;
+    let mut size = |paper: f64, ours: f64| {
+        of_paper = Some(ours / paper);
+        size(paper, ours)
+    };
     let (paper, ours, verdict) = match &claim.is {
         Statement::Value { at, value } => {
             (format!("{value:.1}"), format!("{:.1}", y(at)), size(*value, y(at)))
@@ -117,6 +133,7 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
         used: claim.used,
         paper,
         ours,
+        ratio: of_paper,
         verdict,
         reason,
     }

@@ -1,0 +1,285 @@
+//! The page. It asks for nothing outside itself and runs no script: the choice of colours is CSS, and a
+//! policy in its head forbids everything else.
+
+use std::fmt::{self, Write as _};
+
+use super::moves as drawn;
+use super::style::{DARK, LIGHT, PLOT};
+use super::text::Escaped;
+use super::{Entry, Report, Tally, moves, numbers, svg};
+use crate::lab::file::Use;
+use crate::lab::profile::{Machine, Origin};
+use crate::lab::verdict::{Judged, Verdict};
+
+/// Of everything but plots.
+const PAGE: &str = include_str!("page.css");
+
+const COLOURS: &str = "<fieldset><legend>Colours</legend>\
+    <label><input type=\"radio\" name=\"colours\" checked> system</label>\
+    <label><input type=\"radio\" name=\"colours\" id=\"light\"> light</label>\
+    <label><input type=\"radio\" name=\"colours\" id=\"dark\"> dark</label></fieldset>\n";
+
+/// The page's text.
+pub fn page(report: &Report<'_>) -> String {
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut page, report);
+    page
+}
+
+fn write(page: &mut String, report: &Report<'_>) -> fmt::Result {
+    let tally = Tally::of(report.claims());
+    writeln!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>weir lab: {}</title>\n<style>\n:root {{ color-scheme: light; {LIGHT} }}\n\
+         @media (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {DARK} }} }}\n\
+         :root:has(#light:checked) {{ color-scheme: light; {LIGHT} }}\n\
+         :root:has(#dark:checked) {{ color-scheme: dark; {DARK} }}\n{PLOT}{PAGE}</style>\n</head>\n<body>",
+        tally.words(),
+    )?;
+    summary(page, report, tally)?;
+    page.push_str("<main>\n");
+    for entry in &report.entries {
+        section(page, entry)?;
+    }
+    sensitivity(page, report)?;
+    page.push_str(
+        "</main>\n<section id=\"machines\">\n<h2>What things cost on the machines</h2>\n",
+    );
+    let mut titles: Vec<&str> = Vec::new();
+    for machine in report.entries.iter().map(|entry| &entry.experiment.machine) {
+        if !titles.contains(&machine.title.as_str()) {
+            titles.push(&machine.title);
+            costs(page, machine)?;
+        }
+    }
+    writeln!(
+        page,
+        "</section>\n<footer>weir {}, <code>weir lab report</code>. Computed in virtual time; the same \
+         experiments and seeds give the same page.</footer>\n</body>\n</html>",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// All verdicts.
+fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result {
+    writeln!(
+        page,
+        "<header>\n{COLOURS}<h1>What the papers say, and what comes out here</h1>\n<p class=\"soft\">The \
+         papers' experiments, run by weir's own policies in virtual time</p>"
+    )?;
+    if tally.all() > 0 {
+        writeln!(
+            page,
+            "<p class=\"headline\"><b>{}</b> of {} reproduced, {} direction only, {} not</p>",
+            tally.reproduced,
+            tally.all(),
+            tally.direction_only,
+            tally.not
+        )?;
+        page.push_str("<div class=\"share\" aria-hidden=\"true\">");
+        let parts =
+            [("good", tally.reproduced), ("part", tally.direction_only), ("bad", tally.not)];
+        for (class, count) in parts.into_iter().filter(|part| part.1 > 0) {
+            write!(page, "<span class=\"{class}\" style=\"flex:{count}\"></span>")?;
+        }
+        page.push_str("</div>\n");
+        for (used, what) in [(Use::Predict, "predicted"), (Use::Fit, "fitted to")] {
+            let part = Tally::of(report.claims().filter(|claim| claim.used == used));
+            if part.all() > 0 {
+                writeln!(page, "<p class=\"soft\">{what} ({}): {}</p>", part.all(), part.words())?;
+            }
+        }
+    }
+    page.push_str("</header>\n<section id=\"verdicts\">\n<h2>All verdicts</h2>\n");
+    page.push_str(
+        "<p class=\"soft\">reproduced: direction, order of the alternatives, and size within 15 %, as far \
+         as the paper gives them. direction only: no more than that. Only what was predicted says something \
+         about the model; a cost of the machine was fitted to the rest.</p>\n",
+    );
+    table_head(page, "", &["Verdict", "Experiment", "Figure", "Says", "Paper", "Here", "Used to"])?;
+    for entry in &report.entries {
+        for claim in &entry.outcome.claims {
+            page.push_str("<tr>");
+            verdict(page, claim)?;
+            let id = Escaped(&entry.id);
+            write!(page, "<td data-name=\"Experiment\"><a href=\"#{id}\">{id}</a></td>")?;
+            said(page, claim)?;
+            page.push_str("</tr>\n");
+        }
+    }
+    page.push_str("</tbody></table>\n</section>\n");
+    Ok(())
+}
+
+/// A table that falls apart into cards where there is little room.
+fn table_head(page: &mut String, caption: &str, names: &[&str]) -> fmt::Result {
+    page.push_str("<table class=\"cards\">");
+    if !caption.is_empty() {
+        write!(page, "<caption>{}</caption>", Escaped(caption))?;
+    }
+    page.push_str("<thead><tr>");
+    for name in names {
+        write!(page, "<th scope=\"col\">{name}</th>")?;
+    }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    Ok(())
+}
+
+fn verdict(page: &mut String, claim: &Judged) -> fmt::Result {
+    let class = match claim.verdict {
+        Verdict::Reproduced => "good",
+        Verdict::DirectionOnly => "part",
+        Verdict::Not => "bad",
+    };
+    let (sign, words) = (claim.verdict.sign(), claim.verdict.as_str());
+    write!(page, "<td><span class=\"verdict {class}\">{sign} {words}</span></td>")
+}
+
+/// What a claim says, beside what came out.
+fn said(page: &mut String, claim: &Judged) -> fmt::Result {
+    write!(
+        page,
+        "<td data-name=\"Figure\">{}</td><td data-name=\"Says\">{}</td>\
+         <td class=\"number\" data-name=\"Paper\">{}</td><td class=\"number\" data-name=\"Here\">{}</td>\
+         <td data-name=\"Used to\">{}</td>",
+        Escaped(&claim.figure),
+        Escaped(&claim.says),
+        Escaped(&claim.paper),
+        Escaped(&claim.ours),
+        claim.used.as_str(),
+    )
+}
+
+/// An experiment.
+fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
+    let Entry { experiment, outcome, id, charts } = entry;
+    let seeds: Vec<_> = outcome.seeds.iter().map(ToString::to_string).collect();
+    writeln!(
+        page,
+        "<section id=\"{id}\">\n<h2>{}</h2>\n<p class=\"soft\">{} <code>{}</code>, on <a \
+         href=\"#machines\">{}</a>; seeds {}; {} events</p>",
+        Escaped(&outcome.title),
+        Escaped(&outcome.paper.as_ref().map(|paper| format!("{paper}.")).unwrap_or_default()),
+        Escaped(&outcome.name),
+        Escaped(&experiment.machine.title),
+        seeds.join(", "),
+        outcome.events,
+    )?;
+    if !outcome.claims.is_empty() {
+        table_head(
+            page,
+            "",
+            &["Verdict", "Figure", "Says", "Paper", "Here", "Used to", "Where, and why not"],
+        )?;
+        for claim in &outcome.claims {
+            page.push_str("<tr>");
+            verdict(page, claim)?;
+            said(page, claim)?;
+            write!(page, "<td data-name=\"Where\">{}", Escaped(&claim.source))?;
+            if let Some(reason) = &claim.reason {
+                write!(page, "<br><strong>Why not:</strong> {}", Escaped(reason))?;
+            }
+            page.push_str("</td></tr>\n");
+        }
+        page.push_str("</tbody></table>\n");
+    }
+    page.push_str("<div class=\"plots\">\n");
+    for chart in charts {
+        figure(page, &svg::inline(chart), &chart.heading(), numbers(chart))?;
+    }
+    page.push_str("</div>\n");
+    measured(page, entry)?;
+    page.push_str("</section>\n");
+    Ok(())
+}
+
+/// A plot, and below it a table with the same numbers.
+fn figure(
+    page: &mut String,
+    svg: &str,
+    caption: &str,
+    (head, rows): (Vec<String>, Vec<Vec<String>>),
+) -> fmt::Result {
+    write!(
+        page,
+        "<figure>\n{svg}<details><summary>Numbers</summary><div class=\"wide\" tabindex=\"0\"><table>\
+         <caption>{}</caption><thead><tr>",
+        Escaped(caption),
+    )?;
+    for name in head {
+        write!(page, "<th scope=\"col\">{}</th>", Escaped(&name))?;
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for row in rows {
+        page.push_str("<tr>");
+        for (number, cell) in row.iter().enumerate() {
+            let cell = Escaped(cell);
+            if number == 0 {
+                write!(page, "<th scope=\"row\">{cell}</th>")?;
+            } else {
+                write!(page, "<td class=\"number\">{cell}</td>")?;
+            }
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div></details>\n</figure>\n");
+    Ok(())
+}
+
+/// What hangs on the fitted numbers.
+fn sensitivity(page: &mut String, report: &Report<'_>) -> fmt::Result {
+    if report.varied.is_empty() {
+        return Ok(());
+    }
+    page.push_str(
+        "<section id=\"sensitivity\">\n<h2>What hangs on the fitted numbers</h2>\n<p class=\"soft\">Each \
+         fitted cost is varied alone, and the claims of all experiments on that machine are judged \
+         again.</p>\n<div class=\"plots\">\n",
+    );
+    for (number, it) in report.varied.iter().enumerate() {
+        let svg = drawn::inline(&drawn::id(number, it), it);
+        figure(page, &svg, &drawn::heading(it), moves(it))?;
+    }
+    page.push_str("</div>\n</section>\n");
+    Ok(())
+}
+
+/// Where measured figures are from.
+fn measured(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
+    for source in entry.measured() {
+        writeln!(page, "<p class=\"soft\">Measured: {}</p>", Escaped(source))?;
+    }
+    Ok(())
+}
+
+/// A machine's costs, each with where it is from.
+fn costs(page: &mut String, machine: &Machine) -> fmt::Result {
+    let count = |origin| machine.costs.iter().filter(|cost| cost.origin == origin).count();
+    writeln!(
+        page,
+        "<h3>{}</h3>\n<details><summary>{} costs: {} from a source, {} fitted, {} assumed</summary>",
+        Escaped(&machine.title),
+        machine.costs.len(),
+        count(Origin::Source),
+        count(Origin::Fitted),
+        count(Origin::Assumed),
+    )?;
+    table_head(page, "", &["Cost", "Value", "Is", "From"])?;
+    for cost in &machine.costs {
+        writeln!(
+            page,
+            "<tr><td><code>{}</code></td><td class=\"number\" data-name=\"Value\">{}</td>\
+             <td data-name=\"Is\">{}</td><td data-name=\"From\">{}</td></tr>",
+            cost.name,
+            Escaped(&cost.value),
+            cost.origin.as_str(),
+            Escaped(&cost.text),
+        )?;
+    }
+    page.push_str("</tbody></table></details>\n");
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! The report as Markdown: a page for each experiment, its plots as SVG files, and an index.
+
+use std::fmt::{self, Write as _};
+
+use super::moves as drawn;
+use super::{Entry, Report, Tally, moves, numbers, svg};
+use crate::lab::profile::Machine;
+use crate::lab::sensitivity::Sensitivity;
+
+/// The page that leads to the others.
+pub const INDEX: &str = "README.md";
+/// The page of what hangs on the fitted numbers, without its ending.
+const SENSITIVITY: &str = "sensitivity";
+
+/// The files: their names and texts.
+pub fn files(report: &Report<'_>) -> Vec<(String, String)> {
+    let mut files = vec![(INDEX.to_owned(), index(report))];
+    for entry in &report.entries {
+        let plots = entry.charts.iter();
+        files.extend(plots.map(|chart| (format!("{}.svg", chart.id), svg::file(chart))));
+        files.push((format!("{}.md", entry.id), experiment(entry)));
+    }
+    if !report.varied.is_empty() {
+        let ids = report.varied.iter().enumerate().map(|(number, it)| (drawn::id(number, it), it));
+        files.push((format!("{SENSITIVITY}.md"), sensitivity(ids.clone())));
+        files.extend(ids.map(|(id, it)| (format!("{id}.svg"), drawn::file(&id, it))));
+    }
+    files
+}
+
+fn sensitivity<'s>(all: impl Iterator<Item = (String, &'s Sensitivity)>) -> String {
+    let mut text = "# What hangs on the fitted numbers\n\nEach fitted cost is varied alone, and the claims of all \
+                    experiments on that machine are judged again.\n\n"
+        .to_owned();
+    for (id, it) in all {
+        text += &figure(&drawn::heading(it), &id, moves(it));
+    }
+    text
+}
+
+/// A plot, and below it a table with the same numbers.
+fn figure(heading: &str, id: &str, (head, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
+    let heading = Cell(heading);
+    let cells =
+        |row: &[String]| -> Vec<String> { row.iter().map(|cell| Cell(cell).to_string()).collect() };
+    let table = table(&cells(&head), rows.iter().map(|row| cells(row)));
+    format!(
+        "## {heading}\n\n![{heading}]({id}.svg)\n\n<details><summary>Numbers</summary>\n\n{table}\n\
+         </details>\n\n"
+    )
+}
+
+/// A text in a cell, in which no letter is markup.
+struct Cell<'t>(&'t str);
+
+impl fmt::Display for Cell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '<' | '>' | '#' | '&' => {
+                    write!(f, "\\{letter}")?
+                }
+                _ if letter.is_control() => f.write_str(" ")?,
+                _ => write!(f, "{letter}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row(cells: &[String]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn table(head: &[String], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = row(head) + &format!("|{}\n", "---|".repeat(head.len()));
+    table.extend(rows.into_iter().map(|cells| row(&cells)));
+    table
+}
+
+fn index(report: &Report<'_>) -> String {
+    let tally = Tally::of(report.claims());
+    let mut text = format!(
+        "# What the papers say, and what comes out here\n\nWritten by `weir lab report`, in virtual time. \
+         Of {}: **{}**.\n\n",
+        crate::config::error::count(tally.all(), "claim"),
+        tally.words()
+    );
+    let head = ["experiment", "figure", "says", "used to", "paper", "here", "verdict"];
+    let rows = report.entries.iter().flat_map(|entry| {
+        let link = format!("[{}]({}.md)", Cell(&entry.id), entry.id);
+        entry.outcome.claims.iter().map(move |claim| {
+            vec![
+                link.clone(),
+                Cell(&claim.figure).to_string(),
+                Cell(&claim.says).to_string(),
+                claim.used.as_str().to_owned(),
+                Cell(&claim.paper).to_string(),
+                Cell(&claim.ours).to_string(),
+                format!("{} {}", claim.verdict.sign(), claim.verdict.as_str()),
+            ]
+        })
+    });
+    text += &table(&head.map(str::to_owned), rows);
+    text += "\n";
+    for entry in &report.entries {
+        let _ = writeln!(text, "- [{}]({}.md)", Cell(&entry.outcome.title), entry.id);
+    }
+    if !report.varied.is_empty() {
+        let _ = writeln!(text, "- [What hangs on the fitted numbers]({SENSITIVITY}.md)");
+    }
+    text
+}
+
+fn experiment(entry: &Entry<'_>) -> String {
+    let Entry { experiment, outcome, charts, .. } = entry;
+    let seeds: Vec<_> = outcome.seeds.iter().map(ToString::to_string).collect();
+    let mut text = format!(
+        "# {}\n\n{}`{}`, on {}; seeds {}; {} events. Written by `weir lab report`.\n\n",
+        Cell(&outcome.title),
+        outcome.paper.as_ref().map(|paper| format!("{}. ", Cell(paper))).unwrap_or_default(),
+        outcome.name.replace('`', ""),
+        Cell(&experiment.machine.title),
+        seeds.join(", "),
+        outcome.events,
+    );
+    if !outcome.claims.is_empty() {
+        let head = ["figure", "says", "where", "used to", "paper", "here", "verdict", "why not"];
+        let rows = outcome.claims.iter().map(|claim| {
+            vec![
+                Cell(&claim.figure).to_string(),
+                Cell(&claim.says).to_string(),
+                Cell(&claim.source).to_string(),
+                claim.used.as_str().to_owned(),
+                Cell(&claim.paper).to_string(),
+                Cell(&claim.ours).to_string(),
+                format!("{} {}", claim.verdict.sign(), claim.verdict.as_str()),
+                claim.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default(),
+            ]
+        });
+        text += &table(&head.map(str::to_owned), rows);
+        text += "\n";
+    }
+    for chart in charts {
+        text += &figure(&chart.heading(), &chart.id, numbers(chart));
+    }
+    for source in entry.measured() {
+        let _ = writeln!(text, "Measured: {}\n", Cell(source));
+    }
+    text += &costs(&experiment.machine);
+    text
+}
+
+fn costs(machine: &Machine) -> String {
+    let head = ["cost", "value", "is", "from"].map(str::to_owned);
+    let rows = machine.costs.iter().map(|cost| {
+        vec![
+            format!("`{}`", cost.name),
+            Cell(&cost.value).to_string(),
+            cost.origin.as_str().to_owned(),
+            Cell(&cost.text).to_string(),
+        ]
+    });
+    let table = table(&head, rows);
+    format!("## What things cost on the machine\n\n{table}")
+}

@@ -1,0 +1,240 @@
+//! `weir lab report`: experiments as a page with plots, and as Markdown.
+//!
+//! | file | what |
+//! |---|---|
+//! | `chart.rs` | what a plot shows: simulated, said by the paper, measured |
+//! | `svg.rs` | how it is drawn; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
+//! | `moves.rs` | what becomes of claims when fitted costs are varied, drawn |
+//! | `html.rs` | the page: one file that asks for no other |
+//! | `markdown.rs` | the same for a repository, with plots as files |
+//! | `style.rs`, `*.css` | colours, light and dark |
+//!
+//! All of it is made from an experiment's `[plot]` and claims: a new experiment needs no code. The same
+//! experiments and seeds give the same bytes.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
+
+use super::experiment::Experiment;
+use super::output::Outcome;
+use super::sensitivity::{self, PERCENTS, Sensitivity};
+use super::verdict::{Judged, Verdict};
+use super::{LabError, progress, run_each, selected};
+use crate::args::LabReportArgs;
+
+mod axis;
+mod chart;
+mod html;
+mod legend;
+mod markdown;
+mod moves;
+mod style;
+mod svg;
+mod text;
+
+use chart::{Chart, slug};
+
+/// Where the page is written to if nothing is said.
+const HTML_DEFAULT: &str = "lab-report.html";
+
+/// Runs the experiments and writes the page, or the Markdown, or both. Says on `out` what it has written.
+///
+/// # Errors
+/// [`LabError`]: nothing is written unless all experiments came to an end.
+pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let experiments = selected(&args.names, args.seed, args.profile.as_deref())?;
+    check_names(&experiments)?;
+    let html = match (&args.html, &args.markdown) {
+        (None, Some(_)) => None,
+        (None, None) => Some(PathBuf::from(HTML_DEFAULT)),
+        (Some(path), _) => Some(path.clone()),
+    };
+    // Files that cannot be written are known before the experiments are run.
+    let html = html.map(|path| begin(&path).map(|file| (file, path))).transpose()?;
+    if let Some(folder) = &args.markdown {
+        fs::create_dir_all(folder)
+            .map_err(|source| LabError::Write { path: folder.clone(), source })?;
+    }
+    let varied = if args.sensitivity { sensitivity::runs(&experiments)? } else { 0 };
+    let bar = progress(experiments.iter().map(Experiment::runs).sum::<usize>() + varied);
+    let outcomes = run_each(&experiments, &bar)?;
+    let varied = if args.sensitivity { sensitivity::of(&experiments, &bar)? } else { Vec::new() };
+    bar.finish_and_clear();
+    let report = Report::new(&experiments, &outcomes, &varied);
+    if let Some((file, path)) = html {
+        finish(file, &path, &html::page(&report))?;
+        writeln!(out, "{}", path.display())?;
+    }
+    if let Some(folder) = &args.markdown {
+        for (name, text) in markdown::files(&report) {
+            let path = folder.join(name);
+            finish(begin(&path)?, &path, &text)?;
+        }
+        writeln!(out, "{}", folder.join(markdown::INDEX).display())?;
+    }
+    Ok(())
+}
+
+/// A file that will be at `path`; what is there stays until [`finish`].
+fn begin(path: &Path) -> Result<NamedTempFile, LabError> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let mut builder = Builder::new();
+    // As any file that is made: less what the umask takes.
+    builder.permissions(Permissions::from_mode(0o666));
+    let file = builder.tempfile_in(folder.unwrap_or(Path::new(".")));
+    file.map_err(|source| LabError::Write { path: path.to_owned(), source })
+}
+
+fn finish(mut file: NamedTempFile, path: &Path, text: &str) -> Result<(), LabError> {
+    let failed = |source| LabError::Write { path: path.to_owned(), source };
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// Each experiment has a link and files of its own.
+fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
+    for (number, experiment) in experiments.iter().enumerate() {
+        let name = slug(&experiment.name);
+        if experiments.iter().take(number).any(|other| slug(&other.name) == name) {
+            return Err(LabError::SameName { name });
+        }
+    }
+    Ok(())
+}
+
+/// What a page is made of.
+struct Report<'r> {
+    entries: Vec<Entry<'r>>,
+    varied: &'r [Sensitivity],
+}
+
+/// An experiment with what came of it.
+struct Entry<'r> {
+    experiment: &'r Experiment,
+    outcome: &'r Outcome,
+    /// Its name in links and in files' names.
+    id: String,
+    charts: Vec<Chart>,
+}
+
+impl Entry<'_> {
+    /// Where and how what is measured was.
+    fn measured(&self) -> Vec<&str> {
+        let mut sources: Vec<&str> = Vec::new();
+        for measured in &self.experiment.file.measured {
+            if !sources.contains(&measured.source.as_str()) {
+                sources.push(&measured.source);
+            }
+        }
+        sources
+    }
+}
+
+impl<'r> Report<'r> {
+    fn new(
+        experiments: &'r [Experiment],
+        outcomes: &'r [Outcome],
+        varied: &'r [Sensitivity],
+    ) -> Self {
+        let entry = |(experiment, outcome): (&'r Experiment, &'r Outcome)| {
+            let charts = chart::all(experiment, outcome);
+            Entry { experiment, outcome, id: slug(&experiment.name), charts }
+        };
+        Self { entries: experiments.iter().zip(outcomes).map(entry).collect(), varied }
+    }
+
+    fn claims(&self) -> impl Iterator<Item = &'r Judged> + Clone {
+        self.entries.iter().flat_map(|entry| &entry.outcome.claims)
+    }
+}
+
+/// How many claims have which verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    reproduced: usize,
+    direction_only: usize,
+    not: usize,
+}
+
+impl Tally {
+    fn of<'j>(claims: impl Iterator<Item = &'j Judged>) -> Self {
+        let mut tally = Self::default();
+        for claim in claims {
+            *match claim.verdict {
+                Verdict::Reproduced => &mut tally.reproduced,
+                Verdict::DirectionOnly => &mut tally.direction_only,
+                Verdict::Not => &mut tally.not,
+            } += 1;
+        }
+        tally
+    }
+
+    fn all(self) -> usize {
+        self.reproduced + self.direction_only + self.not
+    }
+
+    /// In words.
+    fn words(self) -> String {
+        let Self { reproduced, direction_only, not } = self;
+        format!("{reproduced} reproduced, {direction_only} direction only, {not} not")
+    }
+}
+
+/// A table of a plot's numbers: its head, and a row for each point of x.
+fn numbers(chart: &Chart) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut head = vec![chart.x_name.clone()];
+    for series in &chart.series {
+        head.push(series.name.clone());
+        if series.measured.iter().any(Option::is_some) {
+            head.push(format!("{}, measured", series.name));
+        }
+    }
+    if !chart.marks.is_empty() {
+        head.push("paper".into());
+    }
+    let rows = chart.x.iter().enumerate().map(|(x, name)| {
+        let mut row = vec![name.clone()];
+        for series in &chart.series {
+            let value = |values: &[Option<super::figures::Measured>]| {
+                let Some(it) = values.get(x).copied().flatten() else { return "-".to_owned() };
+                if it.max > it.min {
+                    format!("{:.1} ({:.1} to {:.1})", it.mean, it.min, it.max)
+                } else {
+                    format!("{:.1}", it.mean)
+                }
+            };
+            row.push(value(&series.simulated));
+            if series.measured.iter().any(Option::is_some) {
+                row.push(value(&series.measured));
+            }
+        }
+        if !chart.marks.is_empty() {
+            let here = chart.marks.iter().filter(|mark| mark.x == x);
+            let words: Vec<_> = here.map(|mark| chart.says(mark)).collect();
+            row.push(words.join("; "));
+        }
+        row
+    });
+    (head, rows.collect())
+}
+
+/// A table of what a sensitivity plot shows.
+fn moves(it: &Sensitivity) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut head = ["claim", "used to", "paper"].map(str::to_owned).to_vec();
+    head.extend(PERCENTS.map(|(_, words)| words.to_owned()));
+    let rows = it.claims.iter().map(|claim| {
+        let words = format!("{}: {}", claim.figure, claim.says);
+        let mut row = vec![words, claim.used.as_str().to_owned(), claim.paper.clone()];
+        row.extend(claim.at.iter().map(|at| format!("{} {}", at.ours, at.verdict.sign())));
+        row
+    });
+    (head, rows.collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! A [`Chart`] as SVG: lines where x is a number, bars where its points have names; the paper's numbers and
+//! what was measured drawn over them. Colours and lines are classes of `plot.css`.
+
+use std::fmt::Write as _;
+
+use super::axis::{self, Scale, short};
+use super::chart::{Chart, MarkKind};
+use super::legend::{Key, Legend};
+use super::style::{COLOURS, standalone};
+use super::text::{Escaped, cut, lines, width};
+use crate::lab::figures::Measured;
+
+/// Lengths, in the SVG's units.
+pub const WIDTH: f64 = 480.0;
+/// The margin all round.
+pub const MARGIN: f64 = 14.0;
+/// Height of the area in which values stand.
+const AREA: f64 = 216.0;
+/// Size of the text of points.
+const SMALL: f64 = 11.0;
+/// Height of a line of that.
+const LINE: f64 = 13.0;
+/// Most lines below a point, before the names are turned.
+const LINES_MAX: usize = 3;
+/// Most letters of a turned name.
+const TURNED_MAX: usize = 26;
+/// How steep turned names are (degrees), and how much of their length is height.
+const TURN: (f64, f64) = (35.0, 0.58);
+/// Widest bar.
+const BAR_MAX: f64 = 34.0;
+/// The share of a point's room that its bars take.
+const BARS: f64 = 0.8;
+/// Half of a marker's height.
+const DOT: f64 = 4.0;
+/// How far to the right of its point a number of the paper's stands, where there are lines: both are seen
+/// where they agree.
+const ASIDE: f64 = 10.0;
+
+/// The class of what is of any series.
+const NEUTRAL: &str = "any";
+
+/// A plot that is being drawn.
+struct Drawing {
+    svg: String,
+    left: f64,
+    top: f64,
+    /// Of each point of x, the middle.
+    middles: Vec<f64>,
+    /// The width of a bar, where there are bars.
+    bar: Option<f64>,
+    scale: Scale,
+}
+
+/// The plot as an element of a page.
+pub fn inline(chart: &Chart) -> String {
+    draw(chart, "", "")
+}
+
+/// The plot as a file's text.
+pub fn file(chart: &Chart) -> String {
+    draw(chart, " xmlns=\"http://www.w3.org/2000/svg\"", &standalone())
+}
+
+/// What a plot shows, for those who do not see it.
+pub fn described(chart: &Chart) -> String {
+    let names: Vec<_> = chart.series.iter().map(|series| series.name.as_str()).collect();
+    let mut text = format!("By {} ({}): {}.", chart.x_name, chart.x.join(", "), names.join(", "));
+    for mark in &chart.marks {
+        let _ = write!(text, " Paper, {}.", chart.says(mark));
+    }
+    text
+}
+
+fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
+    let legend = Legend::of(chart, WIDTH - 2.0 * MARGIN);
+    let head = if chart.at.is_empty() { 30.0 } else { 46.0 };
+    let positions = axis::numeric(&chart.x);
+    let values = all_values(chart);
+    let scale = Scale::holding(values.iter().copied());
+    let ticks = scale.ticks().map(|tick| width(&tick.1, SMALL)).fold(0.0, f64::max);
+    let left = MARGIN + ticks + 6.0;
+    let top = head + legend.height() + 8.0;
+    let room = WIDTH - MARGIN - left;
+    let middles: Vec<f64> = match &positions {
+        Some(shares) => {
+            // So that the first and the last do not stand on the edge.
+            let inset = 16.0;
+            shares.iter().map(|share| left + inset + (room - 2.0 * inset) * share).collect()
+        }
+        None => {
+            let step = room / chart.x.len().max(1) as f64;
+            (0..chart.x.len()).map(|number| left + step * (number as f64 + 0.5)).collect()
+        }
+    };
+    let bar = positions.is_none().then(|| {
+        let each = BARS * room / (chart.x.len() * chart.series.len()).max(1) as f64;
+        each.min(BAR_MAX)
+    });
+    let mut drawing = Drawing { svg: String::new(), left, top, middles, bar, scale };
+    let names_end = drawing.axes(chart);
+    for (number, series) in chart.series.iter().enumerate() {
+        drawing.series(chart, number, &series.simulated);
+    }
+    for (number, series) in chart.series.iter().enumerate() {
+        drawing.measured(chart, number, &series.measured);
+    }
+    drawing.marks(chart);
+
+    let height = names_end + 26.0;
+    let id = Escaped(&chart.id);
+    let title = Escaped(&chart.title);
+    let mut svg = format!(
+        "<svg{attributes} class=\"plot\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
+         aria-labelledby=\"{id}-title {id}-desc\">\n<title id=\"{id}-title\">{}</title>\n\
+         <desc id=\"{id}-desc\">{}</desc>\n{style}\
+         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\"/>\n\
+         <text class=\"title\" x=\"{MARGIN}\" y=\"22\">{title}</text>\n",
+        Escaped(&chart.heading()),
+        Escaped(&described(chart)),
+    );
+    if !chart.at.is_empty() {
+        let _ = writeln!(
+            svg,
+            "<text class=\"small\" x=\"{MARGIN}\" y=\"39\">{}</text>",
+            Escaped(&chart.at)
+        );
+    }
+    legend.draw(&mut svg, head);
+    let _ = write!(
+        svg,
+        "{}<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
+        drawing.svg,
+        left + room / 2.0,
+        names_end + 15.0,
+        Escaped(&chart.x_name),
+    );
+    svg
+}
+
+/// Everything that stands somewhere on the scale of y.
+fn all_values(chart: &Chart) -> Vec<f64> {
+    let each = |it: &Measured| [it.mean, it.min, it.max];
+    let series = chart.series.iter();
+    let points = series.flat_map(|series| series.simulated.iter().chain(&series.measured));
+    let stated = chart.marks.iter().filter_map(|mark| match mark.kind {
+        MarkKind::Value(value) | MarkKind::FromOurs(value) => Some(value),
+        MarkKind::Up | MarkKind::Down | MarkKind::Least(_) => None,
+    });
+    points.flatten().flat_map(each).chain(stated).collect()
+}
+
+/// The class of a series' colour.
+pub fn colour(series: usize) -> String {
+    format!("s{}", series % COLOURS)
+}
+
+/// A series' marker: these differ in shape, for those who do not see their colours.
+pub fn dot(series: usize, x: f64, y: f64) -> String {
+    let class = format!("class=\"dot {}\"", colour(series));
+    let r = DOT;
+    match series % 4 {
+        0 => format!("<circle {class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"/>"),
+        1 => format!(
+            "<path {class} d=\"M{:.1} {:.1}h{}v{}h-{}z\"/>",
+            x - r,
+            y - r,
+            2.0 * r,
+            2.0 * r,
+            2.0 * r
+        ),
+        2 => format!(
+            "<path {class} d=\"M{x:.1} {:.1}l{} {}h-{}z\"/>",
+            y - 5.0,
+            r + 1.0,
+            2.0 * r,
+            2.0 * r + 2.0
+        ),
+        _ => format!(
+            "<path {class} d=\"M{x:.1} {:.1}l-{} -{}h{}z\"/>",
+            y + 5.0,
+            r + 1.0,
+            2.0 * r,
+            2.0 * r + 2.0
+        ),
+    }
+}
+
+/// A mark of the paper's, with the class of a colour.
+pub fn mark(kind: MarkKind, colour: &str, x: f64, y: f64) -> String {
+    match kind {
+        MarkKind::Value(_) | MarkKind::FromOurs(_) => {
+            let class = if matches!(kind, MarkKind::Value(_)) { "stated" } else { "derived" };
+            let path = format!("d=\"M{x:.1} {:.1}l6.5 6.5l-6.5 6.5l-6.5 -6.5z\"", y - 6.5);
+            format!("<path class=\"halo\" {path}/><path class=\"{class} {colour}\" {path}/>")
+        }
+        MarkKind::Up => {
+            format!("<path class=\"arrow\" d=\"M{x:.1} {:.1}l5 6h-3v7h-4v-7h-3z\"/>", y - 24.0)
+        }
+        MarkKind::Down => {
+            format!("<path class=\"arrow\" d=\"M{x:.1} {:.1}l5 -6h-3v-7h-4v7h-3z\"/>", y - 11.0)
+        }
+        MarkKind::Least(rank) => {
+            let class = if rank == 1 { "ring" } else { "ring next" };
+            let circle = format!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"7.5\"");
+            format!("<circle class=\"{class}\" {circle}/>")
+        }
+    }
+}
+
+/// What was measured.
+pub fn cross(x: f64, y: f64) -> String {
+    let path = format!("d=\"M{:.1} {:.1}l9 9m0 -9l-9 9\"", x - 4.5, y - 4.5);
+    format!("<path class=\"halo\" {path}/><path class=\"measured\" {path}/>")
+}
+
+/// From the least to the most of several runs.
+pub fn whisker(class: &str, x: f64, low: f64, high: f64) -> String {
+    format!(
+        "<path class=\"{class}\" d=\"M{:.1} {high:.1}h6M{x:.1} {high:.1}V{low:.1}M{:.1} {low:.1}h6\"/>",
+        x - 3.0,
+        x - 3.0
+    )
+}
+
+impl Drawing {
+    fn y(&self, value: f64) -> f64 {
+        self.top + AREA * (1.0 - self.scale.share(value))
+    }
+
+    /// Where a series stands at a point of x.
+    fn x(&self, chart: &Chart, series: usize, point: usize) -> f64 {
+        let middle = self.middles.get(point).copied().unwrap_or(self.left);
+        let offset = series as f64 + 0.5 - chart.series.len() as f64 / 2.0;
+        middle + self.bar.map_or(0.0, |bar| bar * offset)
+    }
+
+    /// Grid, ticks and the names of x's points; where these end.
+    fn axes(&mut self, chart: &Chart) -> f64 {
+        let right = WIDTH - MARGIN;
+        for (tick, words) in self.scale.ticks() {
+            let y = self.y(tick);
+            let _ = writeln!(
+                self.svg,
+                "<path class=\"grid\" d=\"M{:.1} {y:.1}H{right}\"/><text class=\"small\" x=\"{:.1}\" \
+                 y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                self.left,
+                self.left - 6.0,
+                y + 4.0,
+                words,
+            );
+        }
+        let bottom = self.top + AREA;
+        let axis = self.y(self.scale.from.max(0.0));
+        let _ =
+            writeln!(self.svg, "<path class=\"axis\" d=\"M{:.1} {axis:.1}H{right}\"/>", self.left);
+        let gap = self.middles.windows(2).map(|pair| pair[1] - pair[0]);
+        let gap = gap.fold(right - self.left, f64::min) - 4.0;
+        let names: Vec<_> = chart.x.iter().map(|name| lines(name, SMALL, gap)).collect();
+        let fits = |lines: &Vec<String>| {
+            lines.len() <= LINES_MAX && lines.iter().all(|line| width(line, SMALL) <= gap)
+        };
+        if names.iter().all(fits) {
+            for (name, x) in names.iter().zip(&self.middles) {
+                for (number, line) in name.iter().enumerate() {
+                    let _ = writeln!(
+                        self.svg,
+                        "<text class=\"small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                        bottom + 16.0 + LINE * number as f64,
+                        Escaped(line),
+                    );
+                }
+            }
+            let most = names.iter().map(Vec::len).max().unwrap_or(0);
+            return bottom + 5.0 + LINE * most as f64;
+        }
+        // A turned name that would begin left of the plot is cut to what there is room for.
+        let mut depth: f64 = 0.0;
+        for (name, x) in chart.x.iter().zip(&self.middles) {
+            let letters = ((x - 4.0) / (0.6 * SMALL * TURN.0.to_radians().cos())) as usize;
+            let name = cut(name, letters.min(TURNED_MAX));
+            depth = depth.max(width(&name, SMALL) * TURN.1);
+            let _ = writeln!(
+                self.svg,
+                "<text class=\"small\" transform=\"translate({:.1} {:.1}) rotate(-{})\" \
+                 text-anchor=\"end\">{}</text>",
+                x + 4.0,
+                bottom + 14.0,
+                TURN.0,
+                Escaped(&name),
+            );
+        }
+        bottom + 14.0 + depth
+    }
+
+    /// What came out here: a line with markers, or bars.
+    fn series(&mut self, chart: &Chart, number: usize, values: &[Option<Measured>]) {
+        let class = colour(number);
+        let at: Vec<(usize, f64, Measured)> = values
+            .iter()
+            .enumerate()
+            .filter_map(|(point, value)| Some((point, self.x(chart, number, point), (*value)?)))
+            .collect();
+        if self.bar.is_none() {
+            let path: Vec<_> =
+                at.iter().map(|(_, x, it)| format!("{x:.1} {:.1}", self.y(it.mean))).collect();
+            let _ = writeln!(self.svg, "<path class=\"line {class}\" d=\"M{}\"/>", path.join("L"));
+        }
+        for (point, x, it) in at {
+            let y = self.y(it.mean);
+            if let Some(bar) = self.bar {
+                let zero = self.y(0.0);
+                let (high, low) = (y.min(zero), y.max(zero));
+                let wide = (bar - 1.5).max(1.0);
+                let _ = writeln!(
+                    self.svg,
+                    "<rect class=\"bar {class}\" x=\"{:.1}\" y=\"{high:.1}\" width=\"{wide:.1}\" height=\"{:.1}\"/>",
+                    x - wide / 2.0,
+                    (low - high).max(1.0),
+                );
+                if !chart.marks.iter().any(|mark| {
+                    (mark.series, mark.x) == (number, point) && self.covers(mark.kind, y)
+                }) {
+                    self.value(bar, x, it);
+                }
+            }
+            if it.max > it.min {
+                let whisker = whisker("whisker", x, self.y(it.min), self.y(it.max));
+                let _ = writeln!(self.svg, "{whisker}");
+            }
+            if self.bar.is_none() {
+                let _ = writeln!(self.svg, "{}", dot(number, x, y));
+            }
+        }
+    }
+
+    /// Whether a mark stands where the value of a bar that ends at `y` would.
+    fn covers(&self, kind: MarkKind, y: f64) -> bool {
+        match kind {
+            MarkKind::Value(value) | MarkKind::FromOurs(value) => {
+                (y - 22.0..y + 6.0).contains(&self.y(value))
+            }
+            MarkKind::Least(_) => true,
+            MarkKind::Up | MarkKind::Down => false,
+        }
+    }
+
+    /// A bar's value above it, where it fits.
+    fn value(&mut self, bar: f64, x: f64, it: Measured) {
+        let text = short(it.mean);
+        if width(&text, SMALL) <= bar {
+            let _ = writeln!(
+                self.svg,
+                "<text class=\"small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
+                self.y(it.max) - 4.0,
+            );
+        }
+    }
+
+    fn measured(&mut self, chart: &Chart, number: usize, values: &[Option<Measured>]) {
+        for (point, value) in values.iter().enumerate() {
+            let Some(it) = value else { continue };
+            let x = self.x(chart, number, point);
+            if it.max > it.min {
+                let whisker = whisker("measured", x, self.y(it.min), self.y(it.max));
+                let _ = writeln!(self.svg, "{whisker}");
+            }
+            let _ = writeln!(self.svg, "{}", cross(x, self.y(it.mean)));
+        }
+    }
+
+    /// What the paper says, each with its words for a pointer that rests on it.
+    fn marks(&mut self, chart: &Chart) {
+        for (number, it) in chart.marks.iter().enumerate() {
+            let ours =
+                chart.series.get(it.series).and_then(|series| *series.simulated.get(it.x)?);
+            let ours = ours.unwrap_or(Measured { mean: 0.0, min: 0.0, max: 0.0 });
+            let x = self.x(chart, it.series, it.x);
+            let (x, y, link) = match it.kind {
+                MarkKind::Value(value) | MarkKind::FromOurs(value) if self.bar.is_none() => {
+                    let (from, to) = (self.y(ours.mean), self.y(value));
+                    let class = colour(it.series);
+                    let link = format!(
+                        "<path class=\"link {class}\" d=\"M{x:.1} {from:.1}L{:.1} {to:.1}\"/>",
+                        x + ASIDE
+                    );
+                    (x + ASIDE, to, link)
+                }
+                MarkKind::Value(value) | MarkKind::FromOurs(value) => {
+                    (x, self.y(value), String::new())
+                }
+                MarkKind::Least(_) => (x, self.y(ours.mean), String::new()),
+                MarkKind::Up | MarkKind::Down => {
+                    // Above a bar's value, and beside other arrows at the same place.
+                    let before = chart.marks.iter().take(number).filter(|other| {
+                        (other.series, other.x) == (it.series, it.x)
+                            && matches!(other.kind, MarkKind::Up | MarkKind::Down)
+                    });
+                    let above = if self.bar.is_some() { 5.0 } else { 0.0 };
+                    (x + 11.0 * before.count() as f64, self.y(ours.max) - above, String::new())
+                }
+            };
+            let mark = mark(it.kind, &colour(it.series), x, y);
+            let _ = writeln!(self.svg, "<g><title>{}</title>{link}{mark}</g>", Escaped(&it.says));
+        }
+    }
+}
+
+/// What the keys of `chart` look like; the words are the legend's.
+pub fn key(key: Key, x: f64, y: f64, lines: bool) -> String {
+    match key {
+        Key::Series(series) if lines => {
+            let class = colour(series);
+            format!(
+                "<path class=\"line {class}\" d=\"M{:.1} {y:.1}h32\"/>{}",
+                x - 16.0,
+                dot(series, x, y)
+            )
+        }
+        Key::Series(series) => format!(
+            "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"11\" height=\"11\"/>",
+            colour(series),
+            x - 5.5,
+            y - 5.5
+        ),
+        Key::Mark(kind @ (MarkKind::Up | MarkKind::Down)) => mark(kind, NEUTRAL, x, y + 17.5),
+        Key::Mark(kind) => mark(kind, NEUTRAL, x, y),
+        Key::Measured => cross(x, y),
+        Key::Whisker => whisker("whisker", x, y + 6.0, y - 6.0),
+    }
+}

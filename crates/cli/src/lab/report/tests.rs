@@ -1,0 +1,414 @@
+use super::axis::numeric;
+use super::chart::{Mark, MarkKind, Series};
+use super::*;
+use crate::lab::error::Source;
+use crate::lab::figures::Measured;
+use crate::lab::output::Point;
+use crate::lab::profile::{self, Machine};
+use crate::lab::{EXPERIMENTS, PROFILES, parse};
+
+/// Two sweeps, one of them numbers; markup in every text; each kind of claim; something measured.
+const SMALL: &str = r#"title = "Streams & <b>guests</b>"
+paper = "Nobody | 2099"
+profile = "dong-2011"
+seeds = [1, 2]
+warm_up = "1ms"
+run = "5ms"
+
+[topology]
+sockets = 1
+llcs_per_socket = 1
+cores_per_llc = 4
+threads_per_core = 1
+
+[[worker]]
+cpus = [0]
+
+[guests]
+count = 1
+cpus = [1, 2, 3]
+moderation = "immediate"
+latency_budget = "250us"
+
+[uplink]
+rate = "1Gbit"
+delay = "20us"
+hold = "0ns"
+
+[[load]]
+name = "packets"
+from = "uplink"
+to = "guests"
+traffic = { datagrams = { bytes = 500, arrivals = { poisson = "20kpps" } } }
+
+[[sweep]]
+name = "guests"
+points = ["1", "2", "3"]
+sweep = { "guests.count" = [1, 2, 3] }
+
+[[sweep]]
+name = "calls"
+points = ["at <once>", "held"]
+sweep = { "guests.moderation" = ["immediate", "backend"] }
+
+[plot]
+x = "guests"
+series = "calls"
+y = ["cpu_percent", "calls_per_s"]
+
+[[measured]]
+at = { guests = "3", calls = "held" }
+y = "cpu_percent"
+mean = 30.0
+min = 25.0
+max = 40.0
+source = "two cores & a <watch>"
+
+[[claim]]
+figure = "Fig. 1"
+source = "page \"1\""
+says = "1 guest <held>"
+used = "fit"
+y = "cpu_percent"
+is = { value = { at = { guests = "1", calls = "held" }, value = 20.0 } }
+reason = "it is <not>"
+
+[[claim]]
+figure = "Fig. 1"
+source = "page 1"
+says = "3 guests gain a tenth"
+used = "predict"
+y = "cpu_percent"
+is = { ratio = { from = { guests = "3", calls = "at <once>" }, to = { guests = "3", calls = "held" }, value = 0.9 } }
+reason = "so it is"
+
+[[claim]]
+figure = "Fig. 2"
+source = "page 1"
+says = "least at 1, then 2"
+used = "predict"
+y = "cpu_percent"
+is = { least = { at = { calls = "held" }, points = ["1", "2"] } }
+reason = "so it is"
+
+[[claim]]
+figure = "Fig. 3"
+source = "page 1"
+says = "fewer calls"
+used = "predict"
+y = "calls_per_s"
+is = { change = { from = { guests = "3", calls = "at <once>" }, to = { guests = "3", calls = "held" }, sign = "down" } }
+reason = "so it is"
+"#;
+
+fn experiment() -> Experiment {
+    let source = Source { name: "a/small.toml", text: SMALL };
+    Experiment::parse(source, None, |_| Ok(Some(machine()))).unwrap()
+}
+
+/// With one fitted cost, whatever the profile of Dong 2011 comes to have.
+fn machine() -> Machine {
+    let (name, text) = PROFILES[0];
+    let text = text.replace("fitted = ", "assumed = ");
+    let line = text.lines().find(|line| line.starts_with("interrupt = ")).unwrap();
+    let fitted = "interrupt = { value = \"30us\", fitted = \"Fig. 1 <there>\" }";
+    let text = text.replace(line, fitted);
+    let machine = Machine::parse(Source { name, text: &text }).unwrap();
+    Machine { title: "a <host>".into(), ..machine }
+}
+
+/// What came of an experiment if each figure at point number n is 10 (n + 1), give or take 1.
+fn outcome(experiment: &Experiment) -> Outcome {
+    let points = experiment.points.iter().enumerate().map(|(number, (at, _))| {
+        let mean = 10.0 * (number as f64 + 1.0);
+        let value = Measured { mean, min: mean - 1.0, max: mean + 1.0 };
+        let figures = super::super::output::figures(&experiment.file).into_iter();
+        Point { at: at.clone(), figures: figures.map(|it| (it.as_str(), value)).collect() }
+    });
+    Outcome::new(experiment, points.collect(), 7)
+}
+
+fn varied(experiments: &[Experiment]) -> Vec<Sensitivity> {
+    sensitivity::of(experiments, &indicatif::ProgressBar::hidden()).unwrap()
+}
+
+/// Every element that is begun is ended, in order; attributes are quoted.
+fn assert_well_formed(text: &str) {
+    const VOID: [&str; 4] = ["meta", "input", "br", "!doctype"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('<') {
+        let end = at + rest[at..].find('>').expect("a tag that ends");
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "<{tag}>");
+        if VOID.contains(&name) || tag.ends_with('/') {
+            continue;
+        }
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "before {rest:.80}");
+        } else {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    assert!(!text.contains("NaN") && !text.contains("inf,"), "a number that is none");
+}
+
+#[test]
+fn a_plot_shows_what_the_paper_says_what_came_out_and_what_was_measured() {
+    let experiment = experiment();
+    let charts = chart::all(&experiment, &outcome(&experiment));
+    let [cpu, calls] = &charts[..] else { panic!("{charts:?}") };
+    assert_eq!((cpu.id.as_str(), cpu.title.as_str()), ("small-cpu_percent", "CPU (%)"));
+    // Points are numbered with the first sweep the innermost.
+    let means =
+        |series: &Series| series.simulated.iter().map(|it| it.unwrap().mean).collect::<Vec<_>>();
+    assert_eq!(means(&cpu.series[0]), [10.0, 20.0, 30.0]);
+    assert_eq!(means(&cpu.series[1]), [40.0, 50.0, 60.0]);
+    assert_eq!(cpu.series[1].measured[2].unwrap().max, 40.0);
+    let marks = |chart: &Chart| {
+        chart.marks.iter().map(|mark| (mark.series, mark.x, mark.kind)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        marks(cpu),
+        [
+            (1, 0, MarkKind::Value(20.0)),
+            (1, 2, MarkKind::FromOurs(27.0)),
+            (1, 0, MarkKind::Least(1)),
+            (1, 1, MarkKind::Least(2)),
+        ]
+    );
+    assert_eq!(marks(calls), [(1, 2, MarkKind::Down)]);
+}
+
+#[test]
+fn what_is_neither_x_nor_series_has_plots_of_its_own() {
+    let text = SMALL.replace("series = \"calls\"\n", "");
+    let experiment = parse(Source { name: "small.toml", text: &text }, None, None).unwrap();
+    let charts = chart::all(&experiment, &outcome(&experiment));
+    let ids: Vec<_> = charts.iter().map(|chart| (chart.id.as_str(), chart.at.as_str())).collect();
+    assert_eq!(ids[0], ("small-cpu_percent-1", "calls at <once>"));
+    assert_eq!(ids[1], ("small-cpu_percent-2", "calls held"));
+    assert_eq!(charts[0].marks.len(), 0, "claims are about what is held");
+    assert_eq!(charts[1].marks.len(), 4);
+}
+
+#[test]
+fn a_plot_as_svg() {
+    let experiment = experiment();
+    let charts = chart::all(&experiment, &outcome(&experiment));
+    insta::assert_snapshot!(svg::inline(&charts[0]));
+}
+
+#[test]
+fn a_page_is_well_formed_and_asks_for_nothing() {
+    let experiments = [experiment()];
+    let outcomes = [outcome(&experiments[0])];
+    let varied = varied(&experiments);
+    let report = Report::new(&experiments, &outcomes, &varied);
+    let page = html::page(&report);
+    assert_well_formed(
+        &page[..page.find("<style>").unwrap()].replace("<html lang=\"en\">\n<head>", ""),
+    );
+    assert_well_formed(&page[page.find("<body>").unwrap()..].replace("</html>", ""));
+    assert!(page.contains("fitted to Fig. 1 &lt;there&gt;"));
+    for outside in ["http:", "https:", "url(", "@import", "<script", "<link", "<img", "src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.contains("Streams &amp; &lt;b&gt;guests&lt;/b&gt;"));
+    assert!(page.contains("two cores &amp; a &lt;watch&gt;") && page.contains("it is &lt;not&gt;"));
+    let ids: Vec<_> = page.split(" id=\"").skip(1).filter_map(|it| it.split('"').next()).collect();
+    for (number, id) in ids.iter().enumerate() {
+        assert!(!ids[..number].contains(id), "two elements are called {id}");
+    }
+    for (name, text) in markdown::files(&report) {
+        if name.ends_with(".svg") {
+            assert_well_formed(&text);
+        }
+    }
+}
+
+#[test]
+fn the_same_as_markdown() {
+    let experiments = [experiment()];
+    let outcomes = [outcome(&experiments[0])];
+    let files = markdown::files(&Report::new(&experiments, &outcomes, &[]));
+    let names: Vec<_> = files.iter().map(|file| file.0.as_str()).collect();
+    assert_eq!(names, ["README.md", "small-cpu_percent.svg", "small-calls_per_s.svg", "small.md"]);
+    let page = files[3].1.split("## What things cost").next().unwrap();
+    insta::assert_snapshot!(format!("{}\n----\n{page}", files[0].1));
+}
+
+#[test]
+fn each_fitted_cost_is_varied_and_the_claims_judged_again() {
+    let experiments = [experiment()];
+    let runs = sensitivity::runs(&experiments).unwrap();
+    assert_eq!(
+        runs,
+        7 * 2 * 4,
+        "seven values, two seeds, and of six points those that claims are about"
+    );
+    let varied = varied(&experiments);
+    let [interrupt] = &varied[..] else { panic!("{varied:?}") };
+    assert_eq!((interrupt.cost.as_str(), interrupt.value.as_str()), ("interrupt", "30us"));
+    let ratios: Vec<_> = interrupt.claims[0].at.iter().map(|at| at.ratio.unwrap()).collect();
+    assert_eq!(ratios.len(), 7);
+    assert!(ratios.windows(2).all(|pair| pair[0] < pair[1]), "more CPU each: {ratios:?}");
+    assert_eq!(interrupt.claims[2].at[0].ratio, None, "an order has no size");
+    let said = interrupt.to_string();
+    assert!(said.starts_with("interrupt = 30us, fitted to Fig. 1 <there>\nmachine: "), "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("Fig.")).count(), 4, "{said}");
+}
+
+#[test]
+fn what_takes_too_long_with_costs_varied_is_refused_before_it_starts() {
+    let text = SMALL.replace("\"5ms\"", "\"60s\"");
+    let mut machine = machine();
+    for cost in &mut machine.costs {
+        cost.origin = profile::Origin::Fitted;
+    }
+    let source = Source { name: "small.toml", text: &text };
+    let experiment = Experiment::parse(source, None, |_| Ok(Some(machine))).unwrap();
+    let error = sensitivity::runs(&[experiment]).unwrap_err().to_string();
+    assert!(error.starts_with("small.toml would take about "), "{error}");
+    assert!(
+        error.ends_with("events with each fitted number varied; at most 10000000000 may be run")
+    );
+}
+
+/// Whatever comes with weir has a page, whose plots are not empty and say all that the papers say.
+#[test]
+fn every_experiment_has_plots_with_all_its_claims() {
+    for (name, text) in EXPERIMENTS {
+        let experiment = parse(Source { name, text }, None, None).unwrap();
+        let outcome = outcome(&experiment);
+        let charts = chart::all(&experiment, &outcome);
+        for claim in &experiment.file.claims {
+            let says = format!("{}: {}", claim.figure, claim.says);
+            let marks = charts.iter().flat_map(|chart| &chart.marks);
+            assert!(marks.into_iter().any(|mark| mark.says == says), "{name}: {says}");
+        }
+        for chart in &charts {
+            let drawn = chart.series.iter().flat_map(|series| series.simulated.iter().flatten());
+            assert_eq!(drawn.count(), chart.series.len() * chart.x.len(), "{}", chart.id);
+            assert_well_formed(&svg::file(chart));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_number_is_not_drawn() {
+    let experiment = experiment();
+    let mut chart = chart::all(&experiment, &outcome(&experiment)).remove(0);
+    assert!(numeric(&chart.x).is_some());
+    chart.series[0].simulated = vec![None, None, None];
+    chart.series.truncate(1);
+    chart.marks = vec![Mark { series: 0, x: 0, kind: MarkKind::Up, says: "<up>".into() }];
+    assert_well_formed(&svg::inline(&chart));
+    chart.x = vec!["a name".into(), "another".into(), "and one more".into()];
+    assert_well_formed(&svg::inline(&chart));
+}
+
+#[test]
+fn measured_numbers_are_in_order_and_at_points_that_there_are() {
+    let problem = |from: &str, to: &str| {
+        assert!(SMALL.contains(from), "{from}");
+        let text = SMALL.replacen(from, to, 1);
+        parse(Source { name: "small.toml", text: &text }, None, None).unwrap_err().to_string()
+    };
+    let order = "small.toml: expected numbers with `min` <= `mean` <= `max`";
+    assert_eq!(problem("mean = 30.0", "mean = 50.0"), order);
+    assert_eq!(problem("mean = 30.0", "mean = nan"), order);
+    assert_eq!(
+        problem("at = { guests = \"3\"", "at = { guests = \"4\""),
+        "small.toml: there is no point `calls held, guests 4`, expected a point of each of: guests, calls"
+    );
+}
+
+fn report(names: &[&str], folder: &Path) -> Result<String, LabError> {
+    let args = LabReportArgs {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        all: false,
+        html: Some(folder.join("page.html")),
+        markdown: Some(folder.join("pages/of/it")),
+        sensitivity: false,
+        seed: None,
+        profile: None,
+    };
+    let mut out = Vec::new();
+    run(&args, &mut out).map(|()| String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn files_are_the_same_to_the_byte_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("small.toml");
+    fs::write(&source, SMALL).unwrap();
+    let written = || {
+        let said = report(&[source.to_str().unwrap()], folder.path()).unwrap();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        let mut files = Vec::new();
+        for path in [folder.path().to_owned(), folder.path().join("pages/of/it")] {
+            let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+            files.extend(entries.filter(|it| it.is_file()).map(|it| (fs::read(&it).unwrap(), it)));
+        }
+        files.sort();
+        files
+    };
+    let first = written();
+    assert_eq!(first.len(), 6, "source, page, index, experiment and two plots");
+    assert_eq!(first, written());
+}
+
+#[test]
+fn a_report_that_cannot_be_written_or_run_leaves_what_there_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    fs::write(&page, "before").unwrap();
+    let error = report(&["dong-fig11", "nothing-such"], folder.path()).unwrap_err();
+    assert_eq!(error.to_string(), "there is no experiment called `nothing-such`");
+    let error = report(&["dong-fig11", "dong-fig11"], folder.path()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "two experiments are called `dong-fig11`, and their files would be, too"
+    );
+    assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+    let nowhere = folder.path().join("no-such-folder");
+    let error = report(&["dong-fig11"], &nowhere).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot write {}", nowhere.join("page.html").display()));
+}
+
+/// WCAG 2.2, 1.4.11 and 1.4.3: 3 to 1 for what is drawn, 4.5 to 1 for text.
+#[test]
+fn colours_can_be_told_from_the_page() {
+    let luminance = |colour: &str| {
+        let digits: String = match colour.len() {
+            4 => colour[1..].chars().flat_map(|digit| [digit, digit]).collect(),
+            _ => colour[1..].to_owned(),
+        };
+        let part = |at: usize| {
+            let share = f64::from(u8::from_str_radix(&digits[at..at + 2], 16).unwrap()) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * part(0) + 0.7152 * part(2) + 0.0722 * part(4)
+    };
+    for palette in [style::LIGHT, style::DARK] {
+        let colours: Vec<_> =
+            palette.split(';').filter_map(|it| it.trim().split_once(':')).collect();
+        let of = |name| luminance(colours.iter().find(|it| it.0 == name).unwrap().1);
+        for (name, colour) in &colours {
+            let least = match *name {
+                "--page" | "--ground" | "--line" => continue,
+                "--ink" | "--soft" | "--link" | "--good" | "--part" | "--bad" => 4.5,
+                _ => 3.0,
+            };
+            for ground in ["--page", "--ground"] {
+                let (a, b) = (luminance(colour), of(ground));
+                let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                assert!(contrast >= least, "{name} {colour} on {ground}: {contrast:.2}");
+            }
+        }
+    }
+}

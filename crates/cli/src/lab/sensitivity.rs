@@ -1,0 +1,223 @@
+//! What hangs on the numbers that were fitted: each is varied alone, and the claims are judged again.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use weir_lab::estimate;
+use weir_lab::profile::Profile;
+use weir_lab::scenario::Scenario;
+use weir_limits::{LAB_EVENTS_MAX, LAB_SENSITIVITY_EVENTS_MAX};
+
+use super::error::LabError;
+use super::experiment::Experiment;
+use super::file::{At, Figure, Use};
+use super::output::Point;
+use super::profile::StatedCost;
+use super::run_point;
+use super::verdict::{Judged, Verdict, judge};
+use crate::stats::Table;
+
+/// By how much a number is varied (percent), and how that is written.
+pub const PERCENTS: [(i64, &str); 7] = [
+    (-50, "-50 %"),
+    (-25, "-25 %"),
+    (-10, "-10 %"),
+    (0, "as it is"),
+    (10, "+10 %"),
+    (25, "+25 %"),
+    (50, "+50 %"),
+];
+
+/// A fitted number of a machine, and what its experiments' claims come to when it is another.
+#[derive(Debug, Serialize)]
+pub struct Sensitivity {
+    /// The machine.
+    pub machine: String,
+    /// The number's name.
+    pub cost: String,
+    /// The number, with its unit.
+    pub value: String,
+    /// What it was fitted to.
+    pub fitted: String,
+    /// One for each claim of the experiments on that machine.
+    pub claims: Vec<Varied>,
+}
+
+/// A claim under each of [`PERCENTS`].
+#[derive(Debug, Serialize)]
+pub struct Varied {
+    /// Its experiment.
+    pub experiment: String,
+    /// Which figure or table.
+    pub figure: String,
+    /// What it says.
+    pub says: String,
+    /// Whether a number was fitted to it.
+    pub used: Use,
+    /// The paper's number or order.
+    pub paper: String,
+    /// What came out.
+    pub at: Vec<AtPercent>,
+}
+
+/// What a claim comes to at one of [`PERCENTS`].
+#[derive(Debug, Serialize)]
+pub struct AtPercent {
+    /// By how much the number was varied.
+    pub percent: i64,
+    /// Ours.
+    pub ours: String,
+    /// Ours over the paper's, where it gives a number.
+    pub ratio: Option<f64>,
+    /// Which of them agree.
+    pub verdict: Verdict,
+}
+
+/// The points that an experiment's claims speak of.
+fn needed(experiment: &Experiment) -> Vec<&(At, Scenario)> {
+    let asked = RefCell::new(Vec::new());
+    judged(experiment, |_, at| {
+        asked.borrow_mut().push(at.clone());
+        f64::NAN
+    });
+    let asked = asked.into_inner();
+    experiment.points.iter().filter(|point| asked.contains(&point.0)).collect()
+}
+
+fn judged(experiment: &Experiment, y: impl Fn(Figure, &At) -> f64) -> Vec<Judged> {
+    let file = &experiment.file;
+    let x = (file.plot.x.as_str(), file.points_of(&file.plot.x));
+    file.claims.iter().map(|claim| judge(claim, x, |at| y(claim.y, at))).collect()
+}
+
+/// How many runs [`of`] makes.
+///
+/// # Errors
+/// That they would not end within bounds.
+pub fn runs(experiments: &[Experiment]) -> Result<usize, LabError> {
+    let mut runs = 0;
+    for experiment in experiments {
+        let needed = needed(experiment);
+        let seeds = experiment.file.seeds.len();
+        let times = variations(experiment).count();
+        runs += times * needed.len() * seeds;
+        let once = needed.iter().map(|point| estimate::events(&point.1));
+        let once = once.fold(0, u64::saturating_add).saturating_mul(seeds as u64);
+        let events = once.saturating_mul(times as u64);
+        if events > LAB_SENSITIVITY_EVENTS_MAX {
+            return Err(LabError::TooLong {
+                experiment: experiment.name.clone(),
+                what: format!("{events} events with each fitted number varied"),
+                max: LAB_SENSITIVITY_EVENTS_MAX,
+            });
+        }
+    }
+    Ok(runs)
+}
+
+fn variations(experiment: &Experiment) -> impl Iterator<Item = (&StatedCost, i64)> {
+    let each = |cost| PERCENTS.into_iter().map(move |(percent, _)| (cost, percent));
+    experiment.machine.fitted().flat_map(each)
+}
+
+/// Varies each fitted number of the experiments' machines.
+///
+/// # Errors
+/// A run that failed.
+pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivity>, LabError> {
+    let mut all: Vec<Sensitivity> = Vec::new();
+    for experiment in experiments {
+        bar.set_message(experiment.name.clone());
+        let needed = needed(experiment);
+        let machine = &experiment.machine;
+        for (cost, percent) in variations(experiment) {
+            let profile = varied(&machine.profile, cost.field, percent);
+            let mut events_left = LAB_EVENTS_MAX;
+            let mut points: Vec<Point> = Vec::new();
+            for (at, scenario) in &needed {
+                let scenario = Scenario { profile, ..scenario.clone() };
+                points.push(run_point(experiment, at, &scenario, &mut events_left, bar)?);
+            }
+            let claims = judged(experiment, |figure, at| {
+                let point = points.iter().find(|point| point.at == *at);
+                point.and_then(|it| it.figures.get(figure.as_str())).map_or(f64::NAN, |it| it.mean)
+            });
+            let same = |it: &Sensitivity| it.machine == machine.title && it.cost == cost.name;
+            let number = all.iter().position(same).unwrap_or_else(|| {
+                all.push(Sensitivity {
+                    machine: machine.title.clone(),
+                    cost: cost.name.to_owned(),
+                    value: cost.value.clone(),
+                    fitted: cost.text.clone(),
+                    claims: Vec::new(),
+                });
+                all.len() - 1
+            });
+            add(&mut all[number].claims, &experiment.name, claims, percent);
+        }
+    }
+    all.retain(|it| !it.claims.is_empty());
+    Ok(all)
+}
+
+/// A profile with one number varied.
+fn varied(profile: &Profile, field: &str, percent: i64) -> Profile {
+    let fields = profile.fields();
+    let value = |name| {
+        let found = fields.iter().find(|it| it.0 == name).map_or(0, |it| it.1);
+        let factor = if name == field { 100u64.saturating_add_signed(percent) } else { 100 };
+        Ok::<_, std::convert::Infallible>(found.saturating_mul(factor) / 100)
+    };
+    match Profile::from_fields(value) {
+        Ok(profile) => profile,
+        Err(never) => match never {},
+    }
+}
+
+fn add(to: &mut Vec<Varied>, experiment: &str, claims: Vec<Judged>, percent: i64) {
+    for claim in claims {
+        let at = AtPercent {
+            percent,
+            ours: claim.ours,
+            ratio: claim.ratio.filter(|ratio| ratio.is_finite()),
+            verdict: claim.verdict,
+        };
+        let same = |it: &&mut Varied| {
+            it.experiment == experiment && it.figure == claim.figure && it.says == claim.says
+        };
+        match to.iter_mut().find(same) {
+            Some(row) => row.at.push(at),
+            None => to.push(Varied {
+                experiment: experiment.to_owned(),
+                figure: claim.figure,
+                says: claim.says,
+                used: claim.used,
+                paper: claim.paper,
+                at: vec![at],
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Sensitivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { machine, cost, value, fitted, claims } = self;
+        writeln!(f, "{cost} = {value}, fitted to {fitted}\nmachine: {machine}\n")?;
+        let mut head = vec!["<PAPER", "<SAYS", "<USED TO", "<THERE"];
+        head.extend(PERCENTS.map(|(_, words)| words));
+        let mut table = Table::new(&head);
+        for claim in claims {
+            let mut row = vec![
+                claim.figure.clone(),
+                claim.says.clone(),
+                claim.used.as_str().to_owned(),
+                claim.paper.clone(),
+            ];
+            row.extend(claim.at.iter().map(|it| format!("{} {}", it.ours, it.verdict.sign())));
+            table.row(row);
+        }
+        writeln!(f, "{table}")
+    }
+}
