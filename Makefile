@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap demo demo-vm build test test-xen soak bench fmt clean
+.PHONY: help libpcap demo demo-vm build test test-xen soak bench lab-report fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,10 @@ soak: libpcap ## Hosts by chance on which things go wrong, until Ctrl-C
 
 bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench
+
+lab-report: libpcap ## Run the lab's experiments; write docs/lab and target/lab-report.html
+	rm -rf docs/lab
+	$(CARGO) run --release -p weir -- lab report --all --sensitivity --markdown docs/lab --html target/lab-report.html
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

@@ -31,8 +31,8 @@ pub struct Experiment {
     pub name: String,
     /// What it says of itself.
     pub file: ExperimentFile,
-    /// The machine.
-    pub machine: Machine,
+    /// The machine, and those that a sweep puts in its place.
+    pub machines: Vec<Machine>,
     /// Where in the sweeps, and what is run there (with the first seed).
     pub points: Vec<(At, Scenario)>,
 }
@@ -65,9 +65,9 @@ impl Experiment {
                 source.invalid(&message, place)
             })
         };
-        let mut machine = find(&file.profile, place("profile"))?;
+        let mut machines = vec![find(&file.profile, place("profile"))?];
         // As it is written first, so that a problem is shown where it is, not at a sweep.
-        scenario(&file, &machine)
+        scenario(&file, &machines[0])
             .and_then(|scenario| scenario.check().map_err(Problem::from))
             .map_err(|problem| source.invalid(&problem.message, place(&problem.path)))?;
         let mut settings = vec![(At::new(), root)];
@@ -119,18 +119,20 @@ impl Experiment {
                 true => None,
                 false => Some(find(&swept.profile, place("sweep"))?),
             };
-            let scenario = scenario(&swept, other.as_ref().unwrap_or(&machine))
+            let scenario = scenario(&swept, other.as_ref().unwrap_or(&machines[0]))
                 .and_then(|it| it.check().map_err(Problem::from).map(|()| it))
                 .map_err(|error| problem(&error.message))?;
             if points.iter().any(|(other, _)| *other == at) {
                 return Err(problem("two points, or two sweeps, have one name"));
             }
             points.push((at, scenario));
-            if let Some(other) = other {
-                machine.add(other);
+            if let Some(other) = other
+                && machines.iter().all(|machine| machine.title != other.title)
+            {
+                machines.push(other);
             }
         }
-        let experiment = Self { name: source.name.to_owned(), file, machine, points };
+        let experiment = Self { name: source.name.to_owned(), file, machines, points };
         experiment.check_names(source)?;
         let events = experiment.events_expected();
         if events > LAB_EVENTS_MAX {
@@ -141,6 +143,12 @@ impl Experiment {
             });
         }
         Ok(experiment)
+    }
+
+    /// The machines' titles.
+    pub fn machine(&self) -> String {
+        let titles: Vec<_> = self.machines.iter().map(|machine| machine.title.as_str()).collect();
+        titles.join("; ")
     }
 
     /// How many there are: one for each point and seed.

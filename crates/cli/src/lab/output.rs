@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
 use super::file::{At, ExperimentFile, Figure};
+use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
 
@@ -62,18 +63,25 @@ impl Outcome {
             name: experiment.name.clone(),
             title: file.title.clone(),
             paper: file.paper.clone(),
-            machine: experiment.machine.title.clone(),
-            fitted: experiment
-                .machine
-                .fitted()
-                .map(|cost| (cost.name.to_owned(), cost.text.clone()))
-                .collect(),
+            machine: experiment.machine(),
+            fitted: experiment.machines.iter().enumerate().flat_map(fitted).collect(),
             seeds: file.seeds.clone(),
             events,
             points,
             claims,
         }
     }
+}
+
+/// What was fitted, and to what; costs of a second machine are told apart by its title.
+fn fitted((number, machine): (usize, &Machine)) -> impl Iterator<Item = (String, String)> {
+    machine.fitted().map(move |cost| {
+        let name = match number {
+            0 => cost.name.to_owned(),
+            _ => format!("{} ({})", cost.name, machine.title),
+        };
+        (name, cost.text.clone())
+    })
 }
 
 impl fmt::Display for Outcome {

@@ -103,16 +103,6 @@ pub fn written(field: &str, value: u64) -> String {
 }
 
 impl Machine {
-    /// An experiment is about this machine too.
-    pub fn add(&mut self, other: Self) {
-        if self.title.contains(&other.title) {
-            return;
-        }
-        let theirs = other.fitted.into_iter();
-        self.fitted.extend(theirs.map(|(cost, to)| (format!("{cost} ({})", other.title), to)));
-        self.title = format!("{}; {}", self.title, other.title);
-    }
-
     /// Reads a profile.
     ///
     /// # Errors

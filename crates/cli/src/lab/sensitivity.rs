@@ -14,7 +14,7 @@ use super::error::LabError;
 use super::experiment::Experiment;
 use super::file::{At, Figure, Use};
 use super::output::Point;
-use super::profile::StatedCost;
+use super::profile::{Machine, StatedCost};
 use super::run_point;
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
@@ -117,9 +117,11 @@ pub fn runs(experiments: &[Experiment]) -> Result<usize, LabError> {
     Ok(runs)
 }
 
-fn variations(experiment: &Experiment) -> impl Iterator<Item = (&StatedCost, i64)> {
-    let each = |cost| PERCENTS.into_iter().map(move |(percent, _)| (cost, percent));
-    experiment.machine.fitted().flat_map(each)
+fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &StatedCost, i64)> {
+    experiment.machines.iter().flat_map(|machine| {
+        let each = move |cost| PERCENTS.into_iter().map(move |it| (machine, cost, it.0));
+        machine.fitted().flat_map(each)
+    })
 }
 
 /// Varies each fitted number of the experiments' machines.
@@ -131,13 +133,15 @@ pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivi
     for experiment in experiments {
         bar.set_message(experiment.name.clone());
         let needed = needed(experiment);
-        let machine = &experiment.machine;
-        for (cost, percent) in variations(experiment) {
+        for (machine, cost, percent) in variations(experiment) {
             let profile = varied(&machine.profile, cost.field, percent);
             let mut events_left = LAB_EVENTS_MAX;
             let mut points: Vec<Point> = Vec::new();
             for (at, scenario) in &needed {
-                let scenario = Scenario { profile, ..scenario.clone() };
+                let mut scenario = Scenario::clone(scenario);
+                if scenario.profile == machine.profile {
+                    scenario.profile = profile;
+                }
                 points.push(run_point(experiment, at, &scenario, &mut events_left, bar)?);
             }
             let claims = judged(experiment, |figure, at| {

@@ -225,6 +225,11 @@ impl Plot<'_> {
                 };
                 mark.map(|mark| (to.clone(), mark)).into_iter().collect()
             }
+            Statement::More { to, than, .. } => {
+                let up = ours(&than.to).zip(ours(&than.from)).map(|(to, from)| to > from);
+                let mark = up.map(|up| if up { MarkKind::Up } else { MarkKind::Down });
+                mark.map(|mark| (to.clone(), mark)).into_iter().collect()
+            }
             Statement::Least { at, points } => {
                 let ranked = points.iter().zip(1..).map(|(point, rank)| {
                     let mut at = at.clone();

@@ -50,7 +50,7 @@ fn write(page: &mut String, report: &Report<'_>) -> fmt::Result {
         "</main>\n<section id=\"machines\">\n<h2>What things cost on the machines</h2>\n",
     );
     let mut titles: Vec<&str> = Vec::new();
-    for machine in report.entries.iter().map(|entry| &entry.experiment.machine) {
+    for machine in report.entries.iter().flat_map(|entry| &entry.experiment.machines) {
         if !titles.contains(&machine.title.as_str()) {
             titles.push(&machine.title);
             costs(page, machine)?;
@@ -165,7 +165,7 @@ fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
         Escaped(&outcome.title),
         Escaped(&outcome.paper.as_ref().map(|paper| format!("{paper}.")).unwrap_or_default()),
         Escaped(&outcome.name),
-        Escaped(&experiment.machine.title),
+        Escaped(&experiment.machine()),
         seeds.join(", "),
         outcome.events,
     )?;

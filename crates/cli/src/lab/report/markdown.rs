@@ -120,7 +120,7 @@ fn experiment(entry: &Entry<'_>) -> String {
         Cell(&outcome.title),
         outcome.paper.as_ref().map(|paper| format!("{}. ", Cell(paper))).unwrap_or_default(),
         outcome.name.replace('`', ""),
-        Cell(&experiment.machine.title),
+        Cell(&experiment.machine()),
         seeds.join(", "),
         outcome.events,
     );
@@ -147,7 +147,13 @@ fn experiment(entry: &Entry<'_>) -> String {
     for source in entry.measured() {
         let _ = writeln!(text, "Measured: {}\n", Cell(source));
     }
-    text += &costs(&experiment.machine);
+    text += "## What things cost on the machine\n\n";
+    for machine in &experiment.machines {
+        if experiment.machines.len() > 1 {
+            let _ = writeln!(text, "### {}\n", Cell(&machine.title));
+        }
+        text += &costs(machine);
+    }
     text
 }
 
@@ -161,6 +167,5 @@ fn costs(machine: &Machine) -> String {
             Cell(&cost.text).to_string(),
         ]
     });
-    let table = table(&head, rows);
-    format!("## What things cost on the machine\n\n{table}")
+    table(&head, rows)
 }

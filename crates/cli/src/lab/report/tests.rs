@@ -270,7 +270,7 @@ fn what_takes_too_long_with_costs_varied_is_refused_before_it_starts() {
         cost.origin = profile::Origin::Fitted;
     }
     let source = Source { name: "small.toml", text: &text };
-    let experiment = Experiment::parse(source, None, |_| Ok(Some(machine))).unwrap();
+    let experiment = Experiment::parse(source, None, |_| Ok(Some(machine.clone()))).unwrap();
     let error = sensitivity::runs(&[experiment]).unwrap_err().to_string();
     assert!(error.starts_with("small.toml would take about "), "{error}");
     assert!(
