@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 
 use weir_limits::PORTS_MAX;
@@ -16,6 +17,9 @@ use super::{Link, Switch, SwitchError, Vif, port_rules};
 use crate::config::{SocketPath, ValueError, VifConfig, XenConfig};
 use crate::control::Response;
 use crate::manager::NewVif;
+
+/// Is there while the kernel's back end is loaded.
+const KERNEL_BACK_END: &str = "/sys/bus/xen-backend/drivers/vif";
 
 /// What makes a vif impossible to serve.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +85,11 @@ impl Switch {
         // Each channel opens it; better to know now.
         let evtchn = OpenOptions::new().read(true).write(true).open("/dev/xen/evtchn");
         evtchn.map_err(failed("/dev/xen/evtchn"))?;
+        if Path::new(KERNEL_BACK_END).exists() {
+            tracing::warn!(
+                "the kernel's xen-netback is loaded, and answers the same vifs: unload it"
+            );
+        }
         self.start_xen_on(config, Arc::new(hypervisor), client)
     }
 

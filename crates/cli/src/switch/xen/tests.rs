@@ -1,6 +1,5 @@
 //! Vifs of guests on a played Xen, beside vhost-user guests, on one switch.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
