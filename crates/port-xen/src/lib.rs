@@ -3,7 +3,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `tx.rs` | transmit queues: requests to burst, by one grant copy, and their answers |
+//! | `tx.rs` | transmit queues: requests to burst, and the event for their answers |
+//! | `tx/ring.rs` | a transmit ring: its packets under way |
 //! | `tx/pool.rs` | weir's memory for what guests send |
 //! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
 //! | `rx/writer.rs` | which bytes go to which page |
