@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use weir_limits::{LAB_NS_MAX, PORTS_MAX};
+use weir_limits::{LAB_CPUS_MAX, LAB_NS_MAX, PORTS_MAX};
 use weir_policy::placement::Policy;
 
 use crate::scenario::{Endpoint, Scenario, ScenarioError, within};
@@ -73,7 +73,7 @@ impl Realization {
         let cpus = scenario.topology.cpus().unwrap_or(0);
         let workers = scenario.workers.len() / self.hosts();
         if self.uplink_apart {
-            within(of, "workers of a host", workers as u64, 2..=u64::MAX)?;
+            within(of, "workers of a host", workers as u64, 2..=LAB_CPUS_MAX as u64)?;
         }
         if let Some(Identifiers { count, cpu }) = self.identifiers {
             within(of, "`identifiers.count`", count as u64, 1..=PORTS_MAX as u64)?;
@@ -88,18 +88,20 @@ impl Realization {
             within(of, "hosts with a placer", self.hosts() as u64, 1..=1)?;
         }
         if self.twins {
-            let halves = [
-                ("workers", scenario.workers.len()),
-                ("guests", scenario.guests.len()),
-                ("sockets", scenario.topology.sockets),
+            let counts = [
+                scenario.workers.len(),
+                scenario.guests.len(),
+                scenario.topology.sockets,
+                scenario.uplinks.len(),
             ];
-            for (what, count) in halves {
-                within("twins", what, (count % 2) as u64, 0..=0)?;
-            }
-            within("twins", "uplinks", scenario.uplinks.len() as u64, 2..=2)?;
             let peer = |it: &Endpoint| matches!(it, Endpoint::Peer(_));
-            let peers = scenario.loads.iter().filter(|load| peer(&load.from) || peer(&load.to));
-            within("twins", "loads of a peer", peers.count() as u64, 0..=0)?;
+            if counts.iter().any(|count| count % 2 != 0) {
+                return Err(ScenarioError::Twins { what: "are alike" });
+            } else if scenario.uplinks.len() != 2 {
+                return Err(ScenarioError::Twins { what: "have an uplink each" });
+            } else if scenario.loads.iter().any(|load| peer(&load.from) || peer(&load.to)) {
+                return Err(ScenarioError::Twins { what: "have loads between guests only" });
+            }
         }
         Ok(())
     }

@@ -293,4 +293,22 @@ mod tests {
         ring.complete(1);
         assert_eq!(ring.used.call_if_wanted(), Some(true));
     }
+
+    #[test]
+    fn a_driver_that_looks_itself_wants_calls_only_while_its_ring_is_full() {
+        let mut ring = TxRing::new(2);
+        for full in [false, true, false] {
+            ring.reclaim_unless_full();
+            assert!(ring.has_room());
+            ring.offer(Frame::default());
+            if full {
+                ring.offer(Frame::default());
+                ring.reclaim_unless_full();
+            }
+            while ring.take().is_some() {
+                ring.complete(1);
+            }
+            assert_eq!(ring.used.call_if_wanted(), Some(full));
+        }
+    }
 }

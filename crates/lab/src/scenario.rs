@@ -251,6 +251,12 @@ pub enum ScenarioError {
         /// What would be right.
         expected: String,
     },
+    /// Two hosts that are not as they have to be.
+    #[error("two hosts {what}")]
+    Twins {
+        /// What would be right.
+        what: &'static str,
+    },
     /// A distribution from which nothing sensible can be drawn.
     #[error("load `{load}`: {what}: {fault}")]
     Distribution {

@@ -7,6 +7,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("dong-fig10", include_str!("../scenarios/dong-fig10.toml")),
     ("dong-fig11", include_str!("../scenarios/dong-fig11.toml")),
     ("dong-fig12-15", include_str!("../scenarios/dong-fig12-15.toml")),
+    ("guo", include_str!("../scenarios/guo.toml")),
     ("raj-fig4", include_str!("../scenarios/raj-fig4.toml")),
     ("raj-fig5", include_str!("../scenarios/raj-fig5.toml")),
     ("raj-fig8", include_str!("../scenarios/raj-fig8.toml")),
@@ -20,6 +21,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
 /// Profiles by name.
 pub const PROFILES: &[(&str, &str)] = &[
     ("dong-2011", include_str!("../scenarios/profiles/dong-2011.toml")),
+    ("guo-2009", include_str!("../scenarios/profiles/guo-2009.toml")),
     ("raj-2006-device", include_str!("../scenarios/profiles/raj-2006-device.toml")),
     ("raj-2006-host", include_str!("../scenarios/profiles/raj-2006-host.toml")),
     ("raj-2006-mailbox", include_str!("../scenarios/profiles/raj-2006-mailbox.toml")),

@@ -8,21 +8,20 @@ use toml::{Spanned, Table, Value};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::estimate;
 use weir_lab::random::Distribution;
-use weir_lab::realization::{Identifiers, Placement, Realization};
 use weir_lab::scenario::{
     Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, Scenario, ScenarioError, Uplink, Worker,
 };
 use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
 use weir_policy::dispatch::Aim;
-use weir_policy::placement::Policy;
 
 use super::error::{LabError, Source};
 use super::file::{
     Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, MeasuredFile,
-    PlacementFile, PlacementPolicy, RealizationFile, Statement, TrafficFile, Workers,
+    Statement, TrafficFile,
 };
 use super::profile::Machine;
+use super::realization::{doubled, realization};
 
 /// An experiment that can be run.
 #[derive(Debug)]
@@ -294,13 +293,13 @@ fn span(text: &str, path: &str) -> Option<Range<usize>> {
 }
 
 /// A value that makes no sense, and the path to it.
-struct Problem {
+pub struct Problem {
     path: String,
     message: String,
 }
 
 impl Problem {
-    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
 }
@@ -323,9 +322,8 @@ impl From<ScenarioError> for Problem {
             ScenarioError::Value { of, .. } if of == "the profile" => "profile",
             ScenarioError::Value { of, .. } if of == UPLINK => UPLINK,
             ScenarioError::Value { of, .. } if of.starts_with(GUEST) => "guests",
-            ScenarioError::Value { of, .. } if of == "the realization" || of == "twins" => {
-                "realization"
-            }
+            ScenarioError::Value { of, .. } if of == "the realization" => "realization",
+            ScenarioError::Twins { .. } => "realization",
             ScenarioError::Value { .. }
             | ScenarioError::NoSuchEndpoint { .. }
             | ScenarioError::SameEndpoint { .. }
@@ -406,55 +404,6 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
         check_each_event: false,
     };
     Ok(if twins { doubled(one) } else { one })
-}
-
-fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
-    let hosts = file.hosts.unwrap_or(1);
-    if !(1..=2).contains(&hosts) {
-        let message = format!("there are {hosts} hosts, expected 1 or 2");
-        return Err(Problem::new("realization.hosts", message));
-    }
-    let policy = |it: &PlacementFile| match it.policy {
-        PlacementPolicy::None => None,
-        PlacementPolicy::Static => Some(Policy::Static),
-        PlacementPolicy::Dynamic => Some(Policy::Dynamic),
-    };
-    Ok(Realization {
-        dedicated: file.workers == Workers::Dedicated,
-        uplink_apart: file.uplink_apart,
-        identifiers: file
-            .identifiers
-            .as_ref()
-            .map(|it| Identifiers { count: it.count, cpu: it.cpu }),
-        placement: file.placement.as_ref().and_then(|it| {
-            let (look_ns, pin_vcpus) = (it.look.0, it.pin_vcpus);
-            policy(it).map(|policy| Placement { policy, look_ns, pin_vcpus })
-        }),
-        cache_blind: file.cache_blind,
-        guests_poll: file.guests_poll,
-        tx_calls_when_full: file.tx_calls_when_full,
-        twins: hosts == 2,
-    })
-}
-
-/// A second host like the first, at the other end of the uplink's wire.
-fn doubled(one: Scenario) -> Scenario {
-    let each = one.topology.cpus().unwrap_or(0);
-    let on = |cpus: &[usize], host: usize| match cpus.is_empty() {
-        true => (host * each..(host + 1) * each).collect(),
-        false => cpus.iter().map(|cpu| cpu + host * each).collect(),
-    };
-    let worker = |host, it: &Worker| Worker { cpus: on(&it.cpus, host), ..it.clone() };
-    let guest = |host, it: &Guest| Guest { cpus: on(&it.cpus, host), ..it.clone() };
-    Scenario {
-        topology: Topology { sockets: 2 * one.topology.sockets, ..one.topology },
-        workers: (0..2)
-            .flat_map(|host| one.workers.iter().map(move |it| worker(host, it)))
-            .collect(),
-        guests: (0..2).flat_map(|host| one.guests.iter().map(move |it| guest(host, it))).collect(),
-        uplinks: (0..2).flat_map(|_| one.uplinks.iter().cloned()).collect(),
-        ..one
-    }
 }
 
 /// What `count` says, within the number of ports that there may be.

@@ -38,6 +38,7 @@ mod figures;
 mod file;
 mod output;
 mod profile;
+mod realization;
 mod report;
 mod sensitivity;
 mod soak;

@@ -101,6 +101,34 @@ fn guests_have_uplinks_in_turn() {
 }
 
 #[test]
+fn a_second_host_is_like_the_first_and_asked_by_number() {
+    let two = SMALL
+        .replace("from = \"uplink\"", "from = \"guests\"")
+        .replace("cpus = [0]", "cpus = []")
+        .replace("[guests]", "[realization]\nhosts = 2\n[guests]");
+    let experiment = experiment(&two).unwrap();
+    let three = &experiment.points[1].1;
+    assert_eq!((three.topology.sockets, three.workers.len(), three.uplinks.len()), (2, 2, 2));
+    assert_eq!(three.workers[1].cpus, [4, 5, 6, 7]);
+    assert_eq!((three.guests.len(), three.guests[3].cpus.clone()), (6, vec![5]));
+    let ends: Vec<_> = three.loads.iter().map(|load| (load.from, load.to)).collect();
+    use weir_lab::scenario::Endpoint::Guest;
+    assert_eq!(ends, [(Guest(0), Guest(3)), (Guest(1), Guest(4)), (Guest(2), Guest(5))]);
+}
+
+#[test]
+fn a_swept_profile_is_the_machine_of_its_points() {
+    let text = SMALL
+        .replace("\"guests.count\" = [1, 3]", "\"profile\" = [\"dong-2011\", \"raj-2006-host\"]");
+    let experiment = experiment(&text).unwrap();
+    let receive = |point: usize| experiment.points[point].1.profile.receive_ns;
+    assert_eq!((receive(0), receive(1)), (3_000, 8_000));
+    let title = experiment.machine();
+    assert!(title.contains("Dong 2011") && title.contains("; Raj 2006, host"), "{title}");
+    assert!(experiment.machines[1].fitted().any(|cost| cost.name == "take"));
+}
+
+#[test]
 fn problems_show_the_line_and_what_was_expected() {
     let problems = [
         problem("count = 1", "number = 1"),
@@ -121,6 +149,14 @@ fn problems_show_the_line_and_what_was_expected() {
         problem("seeds = [7]", "first_worker = 1"),
         problem("cpus = [0]", "cpus = [0]\ncount = 0"),
         problem("rate = ", "count = 5000\nrate = "),
+        problem("to = \"guests\"", "to = \"guests\"\nonly = [2]"),
+        problem("[guests]", "[realization]\nworkers = \"own\"\n[guests]"),
+        problem("[guests]", "[realization]\nhosts = 3\n[guests]"),
+        problem("[guests]", "[realization]\nhosts = 2\n[guests]"),
+        problem("[guests]", "[realization]\nuplink_apart = true\n[guests]"),
+        problem("[guests]", "[realization]\nidentifiers = { count = 0, cpu = 0 }\n[guests]"),
+        problem("[guests]", "[realization]\nidentifiers = { count = 8, cpu = 4 }\n[guests]"),
+        problem("\"guests.count\" = [1, 3]", "\"profile\" = [\"dong-2011\", \"raj\"]"),
     ];
     insta::assert_snapshot!(problems.join("\n"));
 }

@@ -153,3 +153,38 @@ fn work_that_is_cut_ends_sooner_and_work_that_goes_on_keeps_the_cpu() {
     rig.run(10_000);
     assert_eq!(rig.ended, [(150, first), (160, second)]);
 }
+
+#[test]
+fn a_handler_preempts_for_its_work_alone() {
+    let scheduling = Scheduling { switch_ns: 50, ..Scheduling::ideal(SLICE_NS) };
+    let mut rig = Rig::new(Topology::flat(1), scheduling);
+    let fair = rig.fair(WEIGHT_USUAL);
+    let handler = rig.cpus.spawn_handler(0);
+    rig.wake(fair, 100);
+    rig.run(10);
+    rig.wake(handler, 20);
+    rig.run(1_000);
+    assert_eq!(rig.ended, [(30, handler), (120, fair)]);
+}
+
+#[test]
+fn a_thread_goes_where_it_may_at_once_and_leaves_its_cpu_to_who_waits() {
+    let mut rig = Rig::new(Topology::flat(2), Scheduling::ideal(SLICE_NS));
+    let fair = |rig: &mut Rig| rig.cpus.spawn(Class::Fair { weight: WEIGHT_USUAL }, &[0]);
+    let (first, second) = (fair(&mut rig), fair(&mut rig));
+    rig.wake(first, 100);
+    rig.wake(second, 100);
+    rig.run(10);
+    rig.cpus.allow(&mut rig.calendar, first, &[1]);
+    rig.run(SLICE_NS);
+    assert_eq!(rig.ended, [(100, first), (110, second)]);
+    // One that waits takes an idle CPU as soon as it may.
+    rig.ended.clear();
+    rig.cpus.allow(&mut rig.calendar, first, &[0]);
+    rig.wake(first, 100);
+    rig.wake(second, 100);
+    rig.run(SLICE_NS + 10);
+    rig.cpus.allow(&mut rig.calendar, second, &[1]);
+    rig.run(2 * SLICE_NS);
+    assert_eq!(rig.ended, [(SLICE_NS + 100, first), (SLICE_NS + 110, second)]);
+}

@@ -1,0 +1,57 @@
+//! Where threads run, apart from what [`Cpus`] does by itself: handlers of interrupts, placers, and schedulers
+//! that look at no caches.
+
+use super::{Class, Cpus, Event, FULL_SPEED, State, Thread, ThreadId};
+use crate::calendar::Calendar;
+use crate::random::Random;
+use crate::topology::{CpuId, CpuSet};
+
+impl Cpus {
+    /// From now on a thread that wakes up goes to any idle CPU, by chance.
+    pub fn ignore_caches(&mut self, random: Random) {
+        self.blind = Some(random);
+    }
+
+    /// Makes an interrupt handler, which runs on one CPU, before all threads and without a switch.
+    pub fn spawn_handler(&mut self, cpu: CpuId) -> ThreadId {
+        let thread = self.spawn(Class::Realtime { priority: u8::MAX }, &[cpu]);
+        self.threads[thread].handler = true;
+        thread
+    }
+
+    /// A thread may run on the CPUs `allowed`, and nowhere else; it leaves its CPU at once if it has to.
+    pub fn allow<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        thread: ThreadId,
+        allowed: &[CpuId],
+    ) {
+        self.threads[thread].allowed = CpuSet::new(allowed);
+        let cpu = match self.threads[thread].state {
+            State::On(cpu) if !self.threads[thread].allowed.contains(cpu) => cpu,
+            State::Ready => return self.find_cpu(calendar, thread),
+            State::On(_) | State::Blocked | State::Waking => return,
+        };
+        self.account(calendar.now_ns(), cpu);
+        self.put_back(cpu);
+        self.find_cpu(calendar, thread);
+        self.take_up(calendar, cpu);
+    }
+
+    /// An idle CPU for the thread: nearest to its last, on an idle core if there is one; any at
+    /// all where caches are ignored.
+    pub(super) fn idle_cpu(&mut self, thread: ThreadId) -> Option<CpuId> {
+        let Thread { allowed, last, .. } = self.threads[thread];
+        let idle = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.running.is_none());
+        let idle = idle.map(|(cpu, _)| cpu).filter(|&cpu| allowed.contains(cpu));
+        if let Some(random) = &mut self.blind {
+            let idle: Vec<CpuId> = idle.collect();
+            let any = random.below(idle.len().max(1) as u64) as usize; // below its length
+            return idle.get(any).copied();
+        }
+        idle.min_by_key(|&cpu| {
+            let busy_core = self.speed(cpu) < FULL_SPEED;
+            (self.distance(last, Some(cpu)), busy_core, Some(cpu) != last, cpu)
+        })
+    }
+}
