@@ -32,8 +32,13 @@ pub fn events(scenario: &Scenario) -> u64 {
                 let receive_ns =
                     costs.receive_ns + bytes_ns(*segment_bytes, costs.receive_ps_per_byte);
                 let alone = ns / receive_ns.max(1) as f64;
-                match (load.from, load.to) {
-                    (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => {
+                let shared = match (load.from, load.to) {
+                    (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => Some(uplink),
+                    // From host to host.
+                    _ => scenario.realization.twins.then_some(0),
+                };
+                match shared {
+                    Some(uplink) => {
                         let bits = 8.0 * f64::from(*segment_bytes);
                         let rate = scenario.uplinks.get(uplink).map_or(0, |it| it.bits_per_s);
                         let filled = rate as f64 / bits * ns / 1e9;
@@ -41,7 +46,7 @@ pub fn events(scenario: &Scenario) -> u64 {
                             *link = link.max(filled);
                         }
                     }
-                    _ => frames += alone,
+                    None => frames += alone,
                 }
             }
         }
