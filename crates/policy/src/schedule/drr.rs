@@ -61,14 +61,18 @@ pub(super) struct Drr<Q> {
     fresh: VecDeque<Entry<Q>>,
     /// Had deficit when they were put here.
     current: VecDeque<Entry<Q>>,
-    /// Had none: they wait for the next round.
+    /// Had none: they wait for the next round. First come those that were passed over in this one, since
+    /// another queue of their flow had used it up: or else that would be the first in each round, and
+    /// the only one where a burst costs more than is given.
     spent: VecDeque<Entry<Q>>,
+    /// How many those are.
+    passed_over: usize,
 }
 
 impl<Q: Copy> Drr<Q> {
     pub(super) fn new() -> Self {
         let (fresh, current, spent) = Default::default();
-        Self { accounts: Vec::new(), round: 0, fresh, current, spent }
+        Self { accounts: Vec::new(), round: 0, fresh, current, spent, passed_over: 0 }
     }
 
     #[inline]
@@ -137,8 +141,8 @@ impl<Q: Copy> Drr<Q> {
             if self.deficit_ns(entry.flow) > 0 {
                 return Some(entry);
             }
-            // Another queue of its flow has used it.
-            self.spent.push_back(entry);
+            self.spent.insert(self.passed_over, entry);
+            self.passed_over += 1;
         }
     }
 
@@ -149,6 +153,7 @@ impl<Q: Copy> Drr<Q> {
         let rounds = spent.iter().filter_map(needed).min()?;
         self.round += rounds;
         mem::swap(&mut self.current, &mut self.spent);
+        self.passed_over = 0;
         Some(())
     }
 }

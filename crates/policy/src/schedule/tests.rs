@@ -190,6 +190,22 @@ fn more_queues_give_no_larger_share() {
 }
 
 #[test]
+fn queues_of_a_flow_take_turns_though_each_burst_costs_more_than_is_given() {
+    let mut scheduler = Scheduler::new(Kind::Drr);
+    let cost_ns = 5 * weir_limits::SCHEDULE_QUANTUM_NS.unsigned_abs();
+    let flow_of = |queue: usize| usize::from(queue == 3);
+    (0..4).for_each(|queue| scheduler.wake(flow_of(queue), queue, 0));
+    let mut served = [0; 4];
+    for _ in 0..60 {
+        let queue = scheduler.next(0).unwrap();
+        served[queue] += 1;
+        scheduler.charge(flow_of(queue), cost_ns);
+        scheduler.again(flow_of(queue), queue);
+    }
+    assert_eq!(served, [10, 10, 10, 30]);
+}
+
+#[test]
 fn a_debt_of_any_size_is_paid_without_being_counted_round_by_round() {
     let mut scheduler = Scheduler::new(Kind::Drr);
     scheduler.wake(0, 0, 0);
