@@ -238,12 +238,6 @@ impl PortCounters {
         }
     }
 
-    /// Bytes that were sent from a queue.
-    #[inline]
-    pub(crate) fn sent_bytes(&self, queue: usize) -> u64 {
-        self.tx.get(queue).map_or(0, |queue| queue.bytes.get())
-    }
-
     /// Counts packets that were merged for this receiver.
     #[inline]
     pub fn merged(&self, packets: u64) {

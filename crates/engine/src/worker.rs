@@ -409,11 +409,15 @@ impl Worker {
             counters: &slot.counters,
             now_ns,
         };
-        let sent_before = slot.counters.sent_bytes(queue.queue);
+        let limited = matches!(turn, Turn::Granted(_));
+        let mut sent_bytes = 0;
         self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
+                if limited {
+                    sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
+                }
                 forwarder.forward(ingress, burst);
             })
         }));
@@ -439,8 +443,7 @@ impl Worker {
         if std::mem::take(&mut self.forwarder.retry) {
             self.handle.retry.store(true, Ordering::SeqCst);
         }
-        let sent = slot.counters.sent_bytes(queue.queue).saturating_sub(sent_before);
-        self.ready.settle(queue.port, turn, taken.frames, sent);
+        self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
         let cost = self.ready.charge(queue.port, begun);
         slot.counters.charge(cost);
         if let Some(pair) = slot.pairs.get(queue.queue) {

@@ -19,6 +19,8 @@ struct BusyPort {
     empty_takes: AtomicU64,
     /// Frames that it has, at most.
     left: AtomicU64,
+    /// The engine sees its frames; else it only hears of them.
+    forwards: AtomicBool,
 }
 
 impl Receiver for BusyPort {}
@@ -30,11 +32,22 @@ impl Port for BusyPort {
         what: Take,
         _now_ns: u64,
         scratch: &mut Scratch,
-        _forward: &mut dyn FnMut(&mut Burst<'_>),
+        forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         assert_eq!(what, Take::New, "nothing waits");
-        let burst = scratch.lend();
+        let buffer = HostBuffer::new(12 + self.frame_bytes as usize);
+        let whole = buffer.slice(0, buffer.len()).unwrap();
+        let mut burst = scratch.lend();
         let frames = (burst.frames_max as u64).min(self.left.load(Ordering::Relaxed));
+        if self.forwards.load(Ordering::Relaxed) {
+            for token in 0..frames {
+                let pieces = (burst.pieces.len() as u32, burst.pieces.len() as u32 + 1);
+                burst.pieces.push(whole);
+                let chain = TakenChain { token, len: whole.len() as u32, pieces };
+                burst.add(chain, 12, 0).unwrap();
+            }
+            forward(&mut burst);
+        }
         scratch.give_back(burst);
         self.left.fetch_sub(frames, Ordering::Relaxed);
         let kind = if frames > 0 { &self.bursts } else { &self.empty_takes };
@@ -72,9 +85,9 @@ impl Port for BusyPort {
 
 fn add_busy(engine: &Engine, cost: Duration, frame_bytes: u64) -> Arc<BusyPort> {
     let make = |id, counters| {
-        let (bursts, empty_takes) = Default::default();
+        let (bursts, empty_takes, forwards) = Default::default();
         let left = AtomicU64::new(u64::MAX);
-        Arc::new(BusyPort { id, counters, cost, frame_bytes, bursts, empty_takes, left })
+        Arc::new(BusyPort { id, counters, cost, frame_bytes, bursts, empty_takes, left, forwards })
     };
     engine.add_port(PortConfig::vif(), make).unwrap().1
 }
@@ -179,6 +192,7 @@ fn bytes_are_limited_as_they_turn_out_to_be() {
     const FRAME_BYTES: u64 = 1500;
     let engine = Engine::start(1).unwrap();
     let port = add_busy(&engine, Duration::ZERO, FRAME_BYTES);
+    port.forwards.store(true, Ordering::Relaxed);
     let bits = Rate { per_s: 800_000_000, burst: 8 * 200_000 };
     let start = Instant::now();
     engine.set_share(port.id, Share::default(), RateLimit { bits: Some(bits), packets: None });
