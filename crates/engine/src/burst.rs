@@ -1,6 +1,8 @@
 //! A burst: frames taken from one queue, their fronts copied out and checked, the rest of each
 //! still where the sender put it.
 
+use std::cell::RefCell;
+
 use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle};
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
@@ -9,6 +11,7 @@ use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
 use crate::gro::Fronts;
 use crate::stats::DropReason;
+use crate::turn::Turn;
 
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +131,10 @@ pub struct Burst<'m> {
     pub from_device: bool,
     /// Its frames waited in their sender's memory for receivers without buffers.
     pub waited: bool,
+    /// Where several workers serve its queue: given back when all frames have their places.
+    pub turn: RefCell<Option<Turn>>,
+    /// The receive queue that is served now is the last one.
+    pub(crate) at_last: bool,
     /// Room for the fronts of frames that are merged.
     pub(crate) fronts: Fronts,
 }
@@ -161,7 +168,7 @@ impl Default for Scratch {
 
 impl Scratch {
     /// An empty burst with this scratch's room.
-    #[inline]
+    #[inline(always)]
     pub fn lend<'m>(&mut self) -> Burst<'m> {
         if self.slots.is_empty() {
             self.slots = vec![Frame::EMPTY; BURST_MAX];
@@ -177,12 +184,14 @@ impl Scratch {
             park_room: 0,
             from_device: false,
             waited: false,
+            turn: RefCell::new(None),
+            at_last: false,
             fronts: std::mem::take(&mut self.fronts),
         }
     }
 
     /// Takes the room back.
-    #[inline]
+    #[inline(always)]
     pub fn give_back(&mut self, mut burst: Burst<'_>) {
         burst.chains.clear();
         burst.blocked.clear();
@@ -289,6 +298,15 @@ impl<'m> Burst<'m> {
         *frame = Frame { head, len, arrived_ns: now_ns, ..Frame::EMPTY };
         self.count += 1;
         true
+    }
+
+    /// All frames of the receive queue that is served now have their places, and only copies are left: if
+    /// that holds for all others too, the next burst of the same queue has its turn.
+    #[inline]
+    pub fn placed(&self) {
+        if self.at_last && self.parked.is_empty() {
+            self.turn.take();
+        }
     }
 
     /// Leaves a frame with its sender until `port` has buffers again; `false` when no more may wait.

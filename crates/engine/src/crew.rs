@@ -81,6 +81,8 @@ const _: () = assert!(WORKERS_MAX < NOBODY as usize);
 #[derive(Debug)]
 pub struct Pair {
     worker: AtomicU16,
+    /// A second one that sends from the same queue, where one is not enough.
+    helper: AtomicU16,
     /// Time for which its bursts kept a worker (ns).
     pub(crate) busy_ns: Counter,
 }
@@ -90,7 +92,8 @@ pub type Pairs = [Pair; QUEUE_PAIRS_MAX];
 
 impl Default for Pair {
     fn default() -> Self {
-        Self { worker: AtomicU16::new(NOBODY), busy_ns: Counter::default() }
+        let nobody = || AtomicU16::new(NOBODY);
+        Self { worker: nobody(), helper: nobody(), busy_ns: Counter::default() }
     }
 }
 
@@ -100,6 +103,19 @@ impl Pair {
     pub(crate) fn worker(&self) -> Option<usize> {
         let worker = self.worker.load(Ordering::Relaxed);
         (worker != NOBODY).then_some(worker.into())
+    }
+
+    /// The number of the worker that helps it.
+    #[inline]
+    pub(crate) fn helper(&self) -> Option<usize> {
+        let helper = self.helper.load(Ordering::Relaxed);
+        (helper != NOBODY).then_some(helper.into())
+    }
+
+    /// Whether that worker serves it.
+    #[inline]
+    pub(crate) fn is_served_by(&self, worker: usize) -> bool {
+        self.worker() == Some(worker) || self.helper() == Some(worker)
     }
 
     fn set_worker(&self, worker: usize) {
@@ -246,6 +262,45 @@ impl Crew {
         Ok(())
     }
 
+    /// Lets a second worker serve a pair as well, or no longer.
+    ///
+    /// What each of them keeps of it is right by itself: that kicks are off means that one of them will look,
+    /// since whoever turned them off does. So the helper, which no kick wakes, is told to look now and then
+    /// ([`nudge_helper`](Self::nudge_helper)). What one that helps no longer kept in mind, the pair's worker
+    /// finds: it looks, and tries frames that wait for receivers.
+    pub(crate) fn set_helper(&self, pair: &Pair, queue: QueueRef, helper: Option<usize>) {
+        let _roster = self.roster();
+        // A port that is gone has none.
+        let worker = pair.worker();
+        let helper = helper.filter(|_| worker.is_some());
+        // Below WORKERS_MAX.
+        let number = helper.map_or(NOBODY, |helper| helper as u16);
+        let before = pair.helper.swap(number, Ordering::Relaxed);
+        self.nudge_helper(pair, queue);
+        if before != NOBODY
+            && before != number
+            && let Some(worker) = worker.and_then(|worker| self.get(worker))
+        {
+            worker.retry.store(true, Ordering::SeqCst);
+            worker.poller.nudge(queue);
+        }
+    }
+
+    /// Makes the worker of a pair look at it: another one, which had taken from it a moment ago and turned its
+    /// kicks off, finds that it is its no more.
+    pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
+        if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
+            worker.poller.nudge(queue);
+        }
+    }
+
+    /// Makes the helper of a pair look at it, if it has one.
+    pub(crate) fn nudge_helper(&self, pair: &Pair, queue: QueueRef) {
+        if let Some(helper) = pair.helper().and_then(|helper| self.get(helper)) {
+            helper.poller.nudge(queue);
+        }
+    }
+
     /// A port is gone.
     pub(crate) fn release(&self, port: PortId, pairs: &Pairs) {
         let mut roster = self.roster();
@@ -257,6 +312,7 @@ impl Crew {
                 roster.free.push(worker);
             }
             pair.worker.store(NOBODY, Ordering::Relaxed);
+            pair.helper.store(NOBODY, Ordering::Relaxed);
         }
     }
 }

@@ -3,9 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use weir_fabric::PortId;
-use weir_policy::dispatch::{CORE, Dispatch, Move, Queue};
+use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
 use crate::crew::Options;
+use crate::engine::set_helper;
+use crate::poller::QueueRef;
+use crate::port::Side;
 use crate::shared::Shared;
 
 /// Moves that are remembered.
@@ -13,7 +16,7 @@ const LOG_LEN: usize = 32;
 /// A longer time (ns) between two steps says nothing of the load: there was no traffic.
 const STEP_NS_MAX: u64 = 1_000_000_000;
 
-/// A pair of queues that was given to another worker.
+/// A pair of queues that was given to another worker, or got or lost a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// When (ns).
@@ -24,7 +27,7 @@ pub struct Moved {
     pub queue: usize,
     /// The worker it had.
     pub from: usize,
-    /// The worker it has.
+    /// The worker it has, or its helper.
     pub to: usize,
     /// How busy it kept the one it had, in millionths of a core.
     pub load: u32,
@@ -81,9 +84,12 @@ impl Dispatcher {
                 seen.insert((port, queue), Seen { busy_ns, stays });
                 if took_ns > 0 {
                     let load = took_ns.saturating_mul(CORE.into()) / elapsed_ns.max(1);
-                    let load = u32::try_from(load).unwrap_or(CORE).min(CORE);
+                    let helper = pair.helper();
+                    let load_max = if helper.is_some() { 2 * CORE } else { CORE };
+                    let load = u32::try_from(load).unwrap_or(load_max).min(load_max);
                     refs.push((slot, port, queue));
-                    queues.push(Queue { worker, load, stays });
+                    queues.push(Queue { worker, load, stays, helper });
+                    shared.crew.nudge_helper(pair, QueueRef { port, queue, side: Side::Tx });
                 }
             }
         }
@@ -104,8 +110,20 @@ impl Dispatcher {
             else {
                 continue;
             };
-            if let Err(error) = shared.crew.assign(&slot.pairs, port, queue, to) {
-                tracing::warn!(%port, queue, worker = to, %error, "a queue keeps its worker");
+            let done = match reason {
+                Reason::Relieved | Reason::Joined => {
+                    let assigned = shared.crew.assign(&slot.pairs, port, queue, to);
+                    assigned.inspect_err(|error| {
+                        tracing::warn!(%port, queue, worker = to, %error, "a queue keeps its worker");
+                    })
+                    .is_ok()
+                }
+                Reason::Helped | Reason::Alone => {
+                    let helper = (reason == Reason::Helped).then_some(to);
+                    set_helper(&shared.crew, slot, QueueRef { port, queue, side: Side::Tx }, helper)
+                }
+            };
+            if !done {
                 continue;
             }
             self.moves += 1;

@@ -18,7 +18,7 @@ use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved};
 use crate::filter::PortRules;
 use crate::poller::{QueueRef, Watch};
-use crate::port::Port;
+use crate::port::{Port, Side};
 use crate::share::RateLimit;
 use crate::shared::{Shared, WorkerHandle};
 use crate::stats::PortCounters;
@@ -225,6 +225,15 @@ impl Engine {
         self.shared.crew.assign(&slot.pairs, port, queue, worker)
     }
 
+    /// Lets `helper` serve a pair of queues beside the worker that it has, or nobody any more, while traffic
+    /// flows. `false` where the port's queues are for one worker at a time, and nothing has changed.
+    pub fn set_helper(&self, port: PortId, queue: usize, helper: Option<usize>) -> bool {
+        let ports = self.shared.ports.load();
+        slot(&ports, port).is_some_and(|slot| {
+            set_helper(&self.shared.crew, slot, QueueRef { port, queue, side: Side::Tx }, helper)
+        })
+    }
+
     /// The worker that a pair of queues has, or will begin with; `None` where there is no such pair, or
     /// its worker is yet to be made.
     pub fn worker_of(&self, port: PortId, queue: usize) -> Option<usize> {
@@ -290,6 +299,16 @@ impl Drop for Engine {
             let _ = thread.join();
         }
     }
+}
+
+/// See [`Engine::set_helper`].
+pub(crate) fn set_helper(crew: &Crew, slot: &Slot, queue: QueueRef, helper: Option<usize>) -> bool {
+    let Some(pair) = slot.pairs.get(queue.queue) else { return false };
+    if helper.is_some_and(|_| !slot.port.share_tx(queue.queue, true)) {
+        return false;
+    }
+    crew.set_helper(pair, queue, helper);
+    helper.is_some() || slot.port.share_tx(queue.queue, false)
 }
 
 /// Makes this a thread that only other real-time threads preempt, of the lowest priority that there is.

@@ -22,6 +22,7 @@
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
+//! | `turn.rs` | the order of workers that send from one queue |
 //! | `shared.rs` | what workers share |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
@@ -48,6 +49,7 @@ mod shared;
 pub mod stages;
 pub mod stats;
 mod switch;
+pub mod turn;
 mod worker;
 
 pub use crew::{Execution, Options, Pair, Pairs, Realization};

@@ -107,6 +107,13 @@ pub trait Port: Receiver + Send + Sync {
         self.arm_tx(queue)
     }
 
+    /// From now on, until it is called with `false`, several workers at a time may [`take`](Self::take) from
+    /// transmit queue `queue`, and its frames stay in order: as far as they can be, bursts pass side by side.
+    /// `false` where that brings nothing, and nothing has changed.
+    fn share_tx(&self, _queue: usize, _on: bool) -> bool {
+        false
+    }
+
     /// How long a frame for this port may wait for others (ns), in all: workers nap no longer.
     fn wait_ns_max(&self) -> u64 {
         LATENCY_BUDGET_NS_DEFAULT

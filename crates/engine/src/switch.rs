@@ -205,6 +205,7 @@ impl Forwarder {
         }
         stages::lap(Stage::Classify);
         for list in 0..self.used {
+            burst.at_last = list + 1 == self.used;
             self.serve(&ingress, burst, list);
         }
         self.used = 0;

@@ -54,6 +54,8 @@ struct FakePort {
     peeks: bool,
     /// Times that a kick was asked for.
     armed: AtomicUsize,
+    /// It says that several workers may take from it.
+    shares: bool,
 }
 
 impl FakePort {
@@ -78,6 +80,7 @@ impl FakePort {
             serving: Mutex::default(),
             peeks: false,
             armed: AtomicUsize::new(0),
+            shares: false,
         }
     }
 }
@@ -179,6 +182,10 @@ impl Port for FakePort {
 
     fn peek_tx(&self, _queue: usize) -> bool {
         !self.to_send.lock().unwrap().is_empty()
+    }
+
+    fn share_tx(&self, _queue: usize, _on: bool) -> bool {
+        self.shares
     }
 
     fn kicked(&self, _queue: usize, _side: Side) {}
@@ -574,3 +581,4 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
 }
 
 mod filter;
+mod helper;

@@ -237,10 +237,11 @@ impl Worker {
         let mut now_ns = None;
         let mut warm = std::mem::take(&mut self.warm);
         warm.retain(|&Warm { queue, since_ns }| {
-            let Some(slot) = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))
-            else {
+            let Some(slot) = slot(&ports, queue.port) else { return false };
+            if !is_of(self.index, slot, queue) {
+                hand_over(&self.shared, slot, queue);
                 return false;
-            };
+            }
             let work = if keep_ns > 0 && slot.port.peek_tx(queue.queue) {
                 true
             } else if keep_ns == u64::MAX
@@ -358,6 +359,10 @@ impl Worker {
         };
         let turn = self.ready.turn(queue.port, now_ns);
         let Some(taken) = self.take(queue, Take::New, turn, since_ns, now_ns) else {
+            let ports = self.shared.ports.load();
+            if let Some(slot) = slot(&ports, queue.port) {
+                hand_over(&self.shared, slot, queue);
+            }
             return;
         };
         let ready = Ready { queue, since_ns: now_ns };
@@ -530,7 +535,16 @@ impl Worker {
 /// Whether a queue is that worker's. Another's may be among those that a worker keeps in mind, until it
 /// comes to it.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
-    slot.pairs.get(queue.queue).is_some_and(|pair| pair.worker() == Some(worker))
+    slot.pairs.get(queue.queue).is_some_and(|pair| pair.is_served_by(worker))
+}
+
+/// A queue that was kept in mind is another worker's now: that one is told, since this one may have turned
+/// its kicks off after the other had looked.
+#[cold]
+fn hand_over(shared: &Shared, slot: &Slot, queue: QueueRef) {
+    if let Some(pair) = slot.pairs.get(queue.queue) {
+        shared.crew.hand_over(pair, queue);
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
+use weir_engine::turn::Turns;
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
@@ -17,6 +18,7 @@ use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
 
+mod side_by_side;
 mod steering;
 
 /// What an interface is made with.
@@ -99,6 +101,8 @@ pub(crate) struct Shown {
 struct Pair {
     tx: Mutex<TxQueue>,
     rx: Mutex<RxQueue>,
+    /// Of workers that send from it side by side.
+    turns: Arc<Turns>,
 }
 
 /// A guest's interface.
@@ -132,6 +136,7 @@ impl VhostPort {
         let pair = |_| Pair {
             tx: Mutex::new(TxQueue::new(&options.calls)),
             rx: Mutex::new(RxQueue::new(&options.calls)),
+            turns: Arc::default(),
         };
         Self {
             name: options.name.clone(),
@@ -277,7 +282,11 @@ impl VhostPort {
             rx.reset();
             rx.queue.ring.take()
         } else {
-            let mut tx = lock(&pair.tx);
+            // A worker that has a burst under way settles it soon; one that panicked has failed the port.
+            let mut tx =
+                self.lock_when(pair, TxQueue::is_settled).unwrap_or_else(|| lock(&pair.tx));
+            tx.abandon_turns();
+            pair.turns.settled();
             tx.abandon_waiting(&self.counters);
             tx.flush(ring / 2, &self.counters);
             tx.queue.ring.take()
@@ -297,6 +306,12 @@ impl VhostPort {
     #[cfg(test)]
     pub(crate) fn first_rx(&self) -> MutexGuard<'_, RxQueue> {
         lock(&self.pairs[0].rx)
+    }
+
+    /// Whether a worker is taking from its first transmit queue.
+    #[cfg(test)]
+    pub(crate) fn first_tx_is_locked(&self) -> bool {
+        self.pairs[0].tx.try_lock().is_err()
     }
 
     /// Whether such a frame waits.
@@ -359,17 +374,19 @@ impl Port for VhostPort {
         };
         let mut tx = lock(&pair.tx);
         let multi_queue = self.rx_queues() > 1;
-        let taken = tx.take(queue, what, now_ns, &self.counters, scratch, &mut |burst| {
+        let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if multi_queue {
                 self.follow(queue, burst, clock::secs(now_ns));
             }
             forward(burst);
-        });
-        taken.unwrap_or_else(|reason| {
-            tx.queue.signal_error();
-            self.stop(&reason);
-            Taken::default()
-        })
+        };
+        if tx.side_by_side {
+            drop(tx);
+            let forward = &mut follow_and_forward;
+            return self.take_side_by_side(queue, pair, what, now_ns, scratch, forward);
+        }
+        let taken = tx.take(queue, what, now_ns, &self.counters, scratch, &mut follow_and_forward);
+        taken.unwrap_or_else(|reason| self.broken(&tx, &reason))
     }
 
     fn deliver(
@@ -408,6 +425,15 @@ impl Port for VhostPort {
         tx.queue.ring.as_mut().is_some_and(|ring| ring.started && ring.device.peek())
     }
 
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        let Some(pair) = self.pairs.get(queue) else { return false };
+        // What is under way passes by itself only as long as nobody takes the usual way.
+        let settled = self.lock_when(pair, |tx| on || tx.is_settled());
+        // Of a port that has failed nothing is taken.
+        settled.unwrap_or_else(|| lock(&pair.tx)).side_by_side = on;
+        true
+    }
+
     fn wait_ns_max(&self) -> u64 {
         self.wait_ns_max.load(Ordering::Relaxed)
     }
@@ -423,8 +449,7 @@ impl Port for VhostPort {
         match ring.device.enable_kicks() {
             Ok(available) => available > 0,
             Err(error) => {
-                tx.queue.signal_error();
-                self.stop(&StopReason::Ring { ring: 2 * queue + 1, error });
+                self.broken(&tx, &StopReason::Ring { ring: 2 * queue + 1, error });
                 false
             }
         }
@@ -490,6 +515,9 @@ impl VhostPort {
             rx.place(queue, &memory, burst, frames, now_ns, &self.counters)?;
         drop(rx);
         if let Some(copies) = rest {
+            if delivered.frames == frames.len() {
+                burst.placed();
+            }
             copies.copy();
             delivered.hold_until = lock(&pair.rx).finish(queue, copies, &self.counters)?;
         }

@@ -6,6 +6,8 @@
 //! §2.7.7), and gets no call of its own; one that has not gets it then. So that none is lost, a call
 //! given for received frames counts for nothing by itself.
 
+pub(crate) mod side_by_side;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,6 +47,11 @@ pub(crate) struct TxQueue {
     untold: u32,
     /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<[u8]>>,
+    /// Several workers may send from it at a time.
+    pub(crate) side_by_side: bool,
+    /// Bursts that were taken so, ever, and those that are settled: in the same order.
+    begun: u64,
+    settled: u64,
 }
 
 impl TxQueue {
@@ -66,7 +73,6 @@ impl TxQueue {
         let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.started) else {
             return Ok(Taken::default());
         };
-        let bound = PARKED_MAX.min(usize::from(ring.device.config().size / 2));
         // The burst borrows the memory while the ring is completed below.
         let memory = Arc::clone(&ring.memory);
         let mut burst = scratch.lend();
@@ -89,7 +95,7 @@ impl TxQueue {
         if enabled {
             burst.blocked.extend(self.waiting.iter().map(|waiting| waiting.port));
             burst.blocked.dedup();
-            burst.park_room = bound.saturating_sub(self.waiting.len() + later.len());
+            burst.park_room = self.waiting_max().saturating_sub(self.waiting.len() + later.len());
             if !burst.frames().is_empty() {
                 count(counters, index, &burst, what);
                 forward(&mut burst);
@@ -101,7 +107,24 @@ impl TxQueue {
         let hold_until = self.settle(index, what, &burst, now_ns, counters);
         let parked_more = what == Take::Parked && self.go_on(&burst, later);
         scratch.give_back(burst);
+        self.taken(consumed, parked_more, hold_until)
+    }
 
+    /// Most frames that wait for receivers.
+    #[inline]
+    fn waiting_max(&self) -> usize {
+        let size = self.queue.ring.as_ref().map_or(0, |ring| ring.device.config().size);
+        PARKED_MAX.min(usize::from(size / 2))
+    }
+
+    /// What is to be said of a burst of `consumed` chains that is settled.
+    #[inline(always)]
+    pub(crate) fn taken(
+        &mut self,
+        consumed: usize,
+        parked_more: bool,
+        hold_until: Option<u64>,
+    ) -> Result<Taken, StopReason> {
         let ring = self.queue.ring.as_mut();
         let (more, gone) =
             ring.map_or((false, false), |ring| (ring.device.has_more(), ring.memory_gone()));
@@ -131,6 +154,7 @@ impl TxQueue {
 
     /// Completes what was forwarded or refused, and keeps what was parked. Says when to ask about the
     /// call, if it is held and a timer is to be set.
+    #[inline(always)]
     fn settle(
         &mut self,
         index: usize,

@@ -2,7 +2,8 @@
 //!
 //! Given how busy each queue kept its worker, a [`Dispatch`] says which queues move. There are two
 //! [aims](Aim): the same load for all workers, or as few workers as suffice. Either way
-//! a move must be worth it, and a queue that has moved stays for a while.
+//! a move must be worth it, and a queue that has moved stays for a while. A queue that alone is more
+//! than a worker can do gets a second one, if one is idle.
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,10 @@ const LOW: u32 = CORE / 2;
 const GAIN_MIN: u32 = CORE / 20;
 /// A queue that keeps its worker less busy than this has no traffic worth moving.
 const IDLE: u32 = CORE / 1000;
+/// A queue that keeps its worker so busy may have more than one can do.
+const FULL: u32 = CORE / 10 * 9;
+/// A worker with no more than this to do has time for another's queue.
+const SPARE: u32 = CORE / 10;
 /// Steps for which a queue stays where it was moved to.
 const STAYS: u8 = 10;
 /// Steps in a row in which two workers must have been one too many.
@@ -42,18 +47,26 @@ pub enum Aim {
 pub struct Queue {
     /// Its worker's number.
     pub worker: usize,
-    /// Time that its bursts took, in millionths of a core.
+    /// Time that its bursts took, in millionths of a core; of both its workers where it has two.
     pub load: u32,
     /// Steps for which it is not moved again; [`Dispatch::step`] counts them.
     pub stays: u8,
+    /// A second worker that serves it.
+    pub helper: Option<usize>,
 }
 
-/// A queue is to have another worker.
+impl Queue {
+    fn may_move(&self) -> bool {
+        self.stays == 0 && self.helper.is_none()
+    }
+}
+
+/// A queue is to have another worker, or a helper, or none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Its index among those given.
     pub queue: usize,
-    /// The worker's number.
+    /// The worker's number; of the helper where it gets or loses one.
     pub to: usize,
     /// Why.
     pub reason: Reason,
@@ -66,6 +79,10 @@ pub enum Reason {
     Relieved,
     /// Its worker and another were one too many.
     Joined,
+    /// It keeps its worker busy by itself: another one, which is idle, is to serve it as well.
+    Helped,
+    /// Its worker is to serve it alone again.
+    Alone,
 }
 
 impl Reason {
@@ -74,6 +91,8 @@ impl Reason {
         match self {
             Self::Relieved => "its worker was busier",
             Self::Joined => "one worker is enough for both",
+            Self::Helped => "one worker is not enough for it",
+            Self::Alone => "one worker is enough for it, or its helper has other work",
         }
     }
 }
@@ -110,8 +129,12 @@ impl Dispatch {
         for queue in &mut *queues {
             queue.stays = queue.stays.saturating_sub(1);
             queue.worker = queue.worker.min(self.workers - 1);
-            let load = &mut self.loads[queue.worker];
-            *load = load.saturating_add(queue.load);
+            let helper = queue.helper.filter(|helper| *helper < self.workers);
+            let halves = if helper.is_some() { 2 } else { 1 };
+            for worker in [Some(queue.worker), helper].into_iter().flatten() {
+                let load = &mut self.loads[worker];
+                *load = load.saturating_add(queue.load / halves);
+            }
         }
         // A worker that is too busy may have more to do than it shows: loads are made equal then.
         if self.aim == Aim::Spread || self.loads.iter().any(|load| *load > HIGH) {
@@ -128,6 +151,37 @@ impl Dispatch {
                 }
             }
         }
+        self.help(queues, moves);
+    }
+
+    /// Gives a helper to a queue that is more than its worker can do, and takes one away that is not needed
+    /// any more or has enough to do without it. Such queues keep the worker that they have.
+    fn help(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
+        for (index, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| queue.stays == 0) {
+            let (to, reason) = match queue.helper {
+                Some(helper) => {
+                    let others =
+                        self.loads.get(helper).map(|load| load.saturating_sub(queue.load / 2));
+                    if queue.load > HIGH && others.is_some_and(|others| others <= LOW) {
+                        continue;
+                    }
+                    queue.helper = None;
+                    (helper, Reason::Alone)
+                }
+                None if queue.load < FULL => continue,
+                None => {
+                    let others = (0..self.workers).filter(|worker| *worker != queue.worker);
+                    let idlest = others.min_by_key(|worker| self.loads[*worker]);
+                    let Some(to) = idlest.filter(|to| self.loads[*to] <= SPARE) else { continue };
+                    // Until its load is known: nobody else is to have the same helper.
+                    self.loads[to] = self.loads[to].saturating_add(queue.load / 2);
+                    queue.helper = Some(to);
+                    (to, Reason::Helped)
+                }
+            };
+            queue.stays = STAYS;
+            moves.push(Move { queue: index, to, reason });
+        }
     }
 
     /// Moves one queue away from the busiest worker, if that is worth it.
@@ -143,7 +197,7 @@ impl Dispatch {
             let candidates = queues
                 .iter()
                 .enumerate()
-                .filter(|(_, queue)| queue.worker == from && queue.load > IDLE && queue.stays == 0);
+                .filter(|(_, queue)| queue.worker == from && queue.load > IDLE && queue.may_move());
             for (index, queue) in candidates {
                 let after = (before - queue.load).max(self.loads[to].saturating_add(queue.load));
                 if best.is_none_or(|(least, ..)| after < least) {
@@ -194,7 +248,7 @@ impl Dispatch {
             let to = others
                 .filter(|worker| loads[*worker].saturating_add(queue.load) <= LOW)
                 .max_by_key(|worker| loads[*worker])?;
-            if queue.stays > 0 || fit.len() == MOVES_MAX {
+            if !queue.may_move() || fit.len() == MOVES_MAX {
                 return None;
             }
             loads[to] += queue.load;

@@ -6,7 +6,9 @@ const PERCENT: u32 = CORE / 100;
 
 /// Queues with their workers and loads in percent of a core.
 fn queues(of: &[(usize, u32)]) -> Vec<Queue> {
-    of.iter().map(|&(worker, load)| Queue { worker, load: load * PERCENT, stays: 0 }).collect()
+    of.iter()
+        .map(|&(worker, load)| Queue { worker, load: load * PERCENT, ..Queue::default() })
+        .collect()
 }
 
 fn loads(workers: usize, queues: &[Queue]) -> Vec<u32> {
@@ -56,13 +58,53 @@ fn loads_that_one_worker_can_just_bear_stay_there() {
 #[test]
 fn one_busy_queue_is_not_sent_to_and_fro() {
     for aim in [Aim::Spread, Aim::Pack] {
-        let mut queues = queues(&[(0, 100), (1, 0)]);
+        let mut queues = queues(&[(0, 89), (1, 0)]);
         assert_eq!(settle(&mut Dispatch::new(aim, 2), &mut queues), 0);
         // What shares its worker leaves, not it, if that is the smaller of two evils.
         let mut queues = self::queues(&[(0, 85), (0, 15)]);
         settle(&mut Dispatch::new(aim, 2), &mut queues);
         assert_ne!(queues[0].worker, queues[1].worker);
     }
+}
+
+#[test]
+fn a_queue_that_is_more_than_a_worker_can_do_is_helped_for_as_long_as_that_is_so() {
+    for aim in [Aim::Spread, Aim::Pack] {
+        let mut dispatch = Dispatch::new(aim, 3);
+        let mut queues = queues(&[(0, 95), (1, 15), (2, 0)]);
+        let mut moves = Vec::new();
+        dispatch.step(&mut queues, &mut moves);
+        assert_eq!(moves, [Move { queue: 0, to: 2, reason: Reason::Helped }]);
+        // Both are busy with it.
+        queues[0].load = 170 * PERCENT;
+        assert_eq!(settle(&mut dispatch, &mut queues), 0);
+        assert_eq!((queues[0].worker, queues[0].helper), (0, Some(2)));
+        queues[0].load = 60 * PERCENT;
+        dispatch.step(&mut queues, &mut moves);
+        assert!(moves.contains(&Move { queue: 0, to: 2, reason: Reason::Alone }));
+        assert_eq!((queues[0].worker, queues[0].helper), (0, None));
+    }
+}
+
+#[test]
+fn there_is_no_help_from_who_has_work() {
+    let mut queues = queues(&[(0, 100), (1, 30)]);
+    assert_eq!(settle(&mut Dispatch::new(Aim::Spread, 2), &mut queues), 0);
+    // And what it gets later comes first.
+    let mut queues = self::queues(&[(0, 100), (1, 5)]);
+    let mut dispatch = Dispatch::new(Aim::Spread, 2);
+    assert_eq!(settle(&mut dispatch, &mut queues), 1);
+    queues[1].load = 60 * PERCENT;
+    dispatch.step(&mut queues, &mut Vec::new());
+    assert_eq!(queues[0].helper, None);
+}
+
+#[test]
+fn two_queues_do_not_get_the_same_helper() {
+    let mut queues = queues(&[(0, 100), (1, 100), (2, 0)]);
+    let mut moves = Vec::new();
+    Dispatch::new(Aim::Pack, 3).step(&mut queues, &mut moves);
+    assert_eq!(moves.len(), 1, "{moves:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod hostile;
 mod moderation;
 mod peer;
 mod session;
+mod side_by_side;
 mod steering;
 mod together;
 mod traffic;

@@ -119,7 +119,7 @@ fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
 }
 
 /// Ends another thread's loop, also after a panic.
-struct StopsAtEnd<'a>(&'a AtomicBool);
+pub(super) struct StopsAtEnd<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for StopsAtEnd<'_> {
     fn drop(&mut self) {

@@ -12,6 +12,7 @@
 //! | `starved.rs` | the device for enough buffers to receive into |
 //! | `both_ways.rs` | each for the other, around a ring that is too short |
 //! | `fill.rs` | the driver for frames of two workers |
+//! | `side_by_side.rs` | two workers that send from one ring, each for its turn |
 //! | `waiting.rs` | two workers for buffers of one receive ring |
 #![cfg(loom)]
 
@@ -19,6 +20,7 @@ mod both_ways;
 mod complete;
 mod fill;
 mod rig;
+mod side_by_side;
 mod starved;
 mod transmit;
 mod waiting;

@@ -11,6 +11,8 @@ use weir_ring::{Addresses, Buffer, Chain, DeviceRing, DriverRing, RingConfig, Us
 
 const MEMORY: u64 = 0x1_0000;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x1000, device: 0x2000 };
+/// A second ring.
+const ALSO_AT: Addresses = Addresses { descriptor: 0x3000, driver: 0x4000, device: 0x5000 };
 /// Guest address of the buffers. Nobody touches them: what is checked is who learns of them, when.
 const BUFFERS: u64 = 0x8000;
 
@@ -51,9 +53,7 @@ pub fn buffer(nth: u16, writable: bool) -> Buffer {
 
 /// A driver and a device that have passed `before` transmit chains to and fro.
 pub fn rings(config: RingConfig, before: u16) -> (DriverRing, Device) {
-    let mut driver = DriverRing::new(&GUEST, config, &AT).unwrap();
-    let ring = DeviceRing::new(&GUEST, config, &AT, config.fresh_base()).unwrap();
-    let mut device = Device { ring };
+    let (mut driver, mut device) = rings_at(config, &AT);
     for nth in 0..before {
         let head = driver.offer(&[buffer(nth, false)]).unwrap();
         driver.publish();
@@ -65,6 +65,17 @@ pub fn rings(config: RingConfig, before: u16) -> (DriverRing, Device) {
         assert_eq!(driver.take(), Some(Used { head, written: 0 }));
     }
     (driver, device)
+}
+
+/// A driver and a device of another ring, fresh.
+pub fn more_rings(config: RingConfig) -> (DriverRing, Device) {
+    rings_at(config, &ALSO_AT)
+}
+
+fn rings_at(config: RingConfig, at: &Addresses) -> (DriverRing, Device) {
+    let driver = DriverRing::new(&GUEST, config, at).unwrap();
+    let ring = DeviceRing::new(&GUEST, config, at, config.fresh_base()).unwrap();
+    (driver, Device { ring })
 }
 
 /// The device side, with the memory that its chains lie in.

@@ -1,0 +1,121 @@
+//! Several workers send from one transmit queue: each has a burst under way, and they place their frames
+//! one after the other, in the order in which they took them.
+//!
+//! ```text
+//! worker 1   | take        | place, in its turn |   copy ........   | complete |
+//! worker 2                 | take               | place             |  copy .. | complete |
+//!            | queue's lock | .. then no lock ...................... | queue's lock |
+//! ```
+//!
+//! A turn is waited for with the queue's lock held, so that nobody can take later frames and have an earlier
+//! turn, and then the lock is given back: the next worker takes while this one places.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_fabric::PortId;
+
+/// Looks at whose turn it is before the core is offered to others: placing a burst takes a few microseconds,
+/// unless whoever places it was preempted.
+const SPINS: u32 = 1_000;
+
+/// The turns of one transmit queue, numbered from 0.
+#[derive(Debug, Default)]
+pub struct Turns {
+    now: AtomicU64,
+    /// Receivers of frames that were parked in their turn, and are not yet among those that wait.
+    blocked: Mutex<Vec<PortId>>,
+}
+
+/// A burst's turn. It ends when this is dropped, however that comes.
+#[derive(Debug)]
+pub struct Turn {
+    turns: Arc<Turns>,
+    number: u64,
+}
+
+impl Turns {
+    /// Waits for turn `number`. Each number is to be waited for once, with the queue's lock held under which
+    /// it was drawn.
+    pub fn wait(self: &Arc<Self>, number: u64) -> Turn {
+        let mut spins = 0;
+        while self.now.load(Ordering::Acquire) != number {
+            pause(&mut spins);
+        }
+        Turn { turns: Arc::clone(self), number }
+    }
+
+    /// No burst is under way: whatever was parked is among the frames that wait.
+    pub fn settled(&self) {
+        self.blocked().clear();
+    }
+
+    fn blocked(&self) -> MutexGuard<'_, Vec<PortId>> {
+        // Names of ports: right whatever their holder did.
+        self.blocked.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Turn {
+    /// The receivers that frames of earlier turns were parked for, once for each frame.
+    pub fn blocked(&self, blocked: &mut Vec<PortId>) {
+        blocked.extend_from_slice(&self.turns.blocked());
+    }
+
+    /// Frames for these were parked in this turn.
+    pub fn park(&self, parked: impl Iterator<Item = PortId>) {
+        self.turns.blocked().extend(parked);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.now.store(self.number + 1, Ordering::Release);
+    }
+}
+
+/// One look more in a short wait for another worker.
+pub fn pause(spins: &mut u32) {
+    *spins += 1;
+    if spins.is_multiple_of(SPINS) {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_come_one_after_the_other_also_after_a_panic() {
+        let turns = Arc::new(Turns::default());
+        let first = turns.wait(0);
+        let next = Arc::clone(&turns);
+        let second = std::thread::spawn(move || {
+            let _turn = next.wait(1);
+            panic!("with the turn");
+        });
+        drop(first);
+        assert!(second.join().is_err());
+        drop(turns.wait(2));
+    }
+
+    #[test]
+    fn a_later_turn_learns_whom_earlier_ones_parked_frames_for_until_they_are_settled() {
+        let turns = Arc::new(Turns::default());
+        let port = PortId::new(3).unwrap();
+        let first = turns.wait(0);
+        first.park([port, port].into_iter());
+        drop(first);
+        let (mut blocked, second) = (Vec::new(), turns.wait(1));
+        second.blocked(&mut blocked);
+        assert_eq!(blocked, [port, port]);
+        drop(second);
+        turns.settled();
+        blocked.clear();
+        turns.wait(2).blocked(&mut blocked);
+        assert!(blocked.is_empty());
+    }
+}

@@ -1,0 +1,197 @@
+//! Two workers that send from one queue.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use weir_engine::burst::Scratch;
+use weir_engine::{Port, Take, clock};
+
+use super::traffic::StopsAtEnd;
+use super::*;
+
+/// Frames that are sent before all are to have arrived.
+const WINDOW: u8 = 48;
+/// They are offered so many at a time, so that there is something for both workers.
+const AT_ONCE: u8 = 4;
+/// The receiver has so few buffers left, at times, that frames must wait for it; half a ring of them may.
+const FEW: u16 = 20;
+
+/// Frames without anything to copy but their fronts, and others.
+const LENGTHS: [usize; 2] = [60, 1500];
+
+/// Sends a window of frames and sees all of them arrive, once, in order. `owed` are buffers that the receiver
+/// keeps back.
+fn send_and_receive(a: &mut Guest, b: &mut Guest, first: u8, owed: &mut u16) {
+    for slot in 0..WINDOW {
+        let number = first.wrapping_add(slot);
+        let sent = frame(a, Some(b), LENGTHS[usize::from(number / 16) % 2], number);
+        a.offer(slot.into(), &VnetHdr::default(), &sent);
+        if (slot + 1) % AT_ONCE == 0 {
+            a.send_now();
+        }
+    }
+    for slot in 0..WINDOW {
+        let number = first.wrapping_add(slot);
+        let mut arrived = None;
+        eventually("a frame arrives", || {
+            // What keeps back buffers that are waited for would wait for ever.
+            if *owed >= SIZE - FEW {
+                b.post(std::mem::take(owed));
+            }
+            arrived = b.received();
+            let lost: Vec<_> = a.port.counters().drops().chain(b.port.counters().drops()).collect();
+            assert!(lost.is_empty(), "{lost:?}");
+            arrived.is_some()
+        });
+        let (vnet, bytes) = arrived.unwrap();
+        assert_eq!((bytes[14], vnet.num_buffers), (number, 1));
+        assert!(bytes[15..].iter().all(|byte| *byte == number), "another frame's bytes");
+        *owed += 1;
+    }
+    a.reap();
+}
+
+#[test]
+fn frames_stay_in_order_while_helpers_come_and_go() {
+    for format in formats() {
+        let switch = Switch::with_workers(2);
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let (stop, mut owed) = (AtomicBool::new(false), 1);
+        let stops = StopsAtEnd(&stop);
+        let (engine, a_id) = (&switch.engine, a.port.id());
+        let counters = Arc::clone(&a.port);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let helper = [Some(1), None, Some(0), Some(1)][n % 4];
+                    assert!(engine.set_helper(a_id, 0, helper));
+                    engine.assign(a_id, 0, n / 8 % 2).unwrap();
+                    std::thread::sleep(Duration::from_micros(n as u64 % 7 * 50));
+                }
+            });
+            let stops = stops;
+            for round in 0..400_u32 {
+                send_and_receive(&mut a, &mut b, (round * u32::from(WINDOW)) as u8, &mut owed);
+            }
+            drop(stops);
+        });
+        let waited = counters.counters().parked.get();
+        assert!(waited > 0, "or it was not tried whether frames that wait are overtaken");
+        assert_eq!(counters.counters().drops().count() + b.port.counters().drops().count(), 0);
+    }
+}
+
+#[test]
+fn both_workers_send_from_the_queue() {
+    let switch = Switch::with_workers(2);
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    // The other pairs of queues are not to be what the second worker does.
+    for port in [a.port.id(), b.port.id()] {
+        switch.engine.assign(port, 0, 0).unwrap();
+    }
+    let bursts = || switch.engine.workers().iter().map(|worker| worker.bursts).collect::<Vec<_>>();
+    let mut owed = 1;
+    send_and_receive(&mut a, &mut b, 0, &mut owed);
+    let before = bursts();
+    send_and_receive(&mut a, &mut b, 0, &mut owed);
+    assert_eq!(bursts()[1], before[1], "nobody helps yet");
+
+    assert!(switch.engine.set_helper(a.port.id(), 0, Some(1)));
+    let mut rounds = 0;
+    eventually("the second has its part", || {
+        switch.engine.set_helper(a.port.id(), 0, Some(1));
+        send_and_receive(&mut a, &mut b, 0, &mut owed);
+        rounds += 1;
+        let both = bursts();
+        both.iter().zip(&before).all(|(now, before)| now - before >= 50)
+    });
+    assert!(switch.engine.set_helper(a.port.id(), 0, None));
+    send_and_receive(&mut a, &mut b, 0, &mut owed);
+    let after = bursts();
+    send_and_receive(&mut a, &mut b, 0, &mut owed);
+    assert_eq!(bursts()[1], after[1], "nobody helps any more");
+}
+
+#[test]
+fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
+    // The workers sleep, and are not told of anything: this test serves the ring.
+    let switch = Switch::new();
+    let (mut a, b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    let (port, receiver) = (Arc::clone(&a.port), b.port.id());
+    assert!(port.share_tx(0, true));
+    a.tx.suppress_calls();
+    let mut offer = |number: u8| {
+        let sent = frame(&a, Some(&b), 60, number);
+        a.offer(number.into(), &VnetHdr::default(), &sent);
+        a.tx.publish();
+    };
+    let (told, hears) = mpsc::channel();
+    let take = |what, parks: bool, go_on: mpsc::Receiver<()>| {
+        let (told, port) = (told.clone(), &port);
+        move || {
+            port.take(0, what, clock::now_ns(), &mut Scratch::default(), &mut |burst| {
+                told.send((burst.frames()[0].head.as_slice()[14], burst.blocked.clone())).unwrap();
+                go_on.recv().unwrap();
+                assert!(!parks || burst.park(0, receiver));
+            })
+        }
+    };
+    offer(1);
+    std::thread::scope(|scope| {
+        let ((first_may, first_waits), (second_may, second_waits)) =
+            (mpsc::channel(), mpsc::channel());
+        let first = scope.spawn(take(Take::New, true, first_waits));
+        assert_eq!(hears.recv().unwrap(), (1, vec![]));
+        // The queue is not locked now.
+        offer(2);
+        assert!(port.peek_tx(0));
+        let second = scope.spawn(take(Take::New, false, second_waits));
+        // While it waits for its turn it holds the lock: nobody can take what is newer before.
+        eventually("the second takes", || port.first_tx_is_locked());
+        assert!(hears.try_recv().is_err(), "the first still has its turn");
+        first_may.send(()).unwrap();
+        let blocked = vec![receiver];
+        assert_eq!(hears.recv().unwrap(), (2, blocked), "a frame of the first waits for it");
+        second_may.send(()).unwrap();
+        let (first, second) = (first.join().unwrap(), second.join().unwrap());
+        assert_eq!((first.frames, first.parked, second.frames), (1, 1, 1));
+    });
+    let (may, waits) = mpsc::channel();
+    may.send(()).unwrap();
+    assert_eq!(take(Take::Parked, false, waits)().frames, 1);
+    assert_eq!(hears.recv().unwrap(), (1, vec![]));
+    a.reap();
+}
+
+#[test]
+fn a_transmit_ring_that_stops_amid_two_workers_has_sent_all_that_it_took() {
+    for format in formats() {
+        let switch = Switch::with_workers(2);
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        assert!(switch.engine.set_helper(a.port.id(), 0, Some(1)));
+        for round in 0..50_u8 {
+            for slot in 0..WINDOW {
+                let sent = frame(&a, Some(&b), 1500, slot);
+                a.offer(slot.into(), &VnetHdr::default(), &sent);
+            }
+            a.send_now();
+            let base = a.front.get_vring_base(1).unwrap();
+            a.front.set_vring_base(1, base).unwrap();
+            a.front.set_vring_kick(1, Some(a.kicks[1].as_fd())).unwrap();
+            a.kick(1);
+            switch.engine.set_helper(a.port.id(), 0, Some(usize::from(round % 2)));
+            for slot in 0..WINDOW {
+                let (vnet, bytes) = b.wait_received();
+                assert_eq!(bytes[14], slot);
+                b.post(vnet.num_buffers);
+            }
+            a.reap();
+        }
+    }
+}
