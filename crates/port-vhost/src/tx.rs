@@ -59,7 +59,9 @@ impl TxQueue {
         Self { completions: calls.completions(), ..Self::default() }
     }
 
-    /// See [`weir_engine::Port::take`]. `index` is the queue pair.
+    /// See [`weir_engine::Port::take`]. `index` is the queue pair. Inlined, as if it had one caller: the other
+    /// is no hot one.
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         index: usize,
@@ -165,7 +167,9 @@ impl TxQueue {
     ) -> Option<u64> {
         let ring = self.queue.ring.as_mut()?;
         if burst.parked.is_empty() {
-            burst.chains.iter().for_each(|chain| ring.device.complete(chain.token.into(), 0));
+            for chain in &burst.chains {
+                ring.device.complete(chain.token.into(), 0);
+            }
         } else {
             settle_parked(ring, &mut self.waiting, what, burst, counters);
         }
