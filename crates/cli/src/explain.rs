@@ -15,6 +15,7 @@ use crate::stats::{
 mod dispatch;
 mod manager;
 mod placement;
+mod sharing;
 mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
@@ -23,6 +24,7 @@ pub use manager::{
     UplinkLayer,
 };
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
+pub use sharing::{PortShare, SharingExplanation};
 pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
 
 /// What a command explains.
@@ -92,6 +94,9 @@ pub struct VifExplanation {
     /// Which workers serve its queues.
     #[serde(default)]
     pub dispatch: DispatchExplanation,
+    /// Its share of the workers' time, and what limits it as a sender.
+    #[serde(default)]
+    pub sharing: SharingExplanation,
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
@@ -129,6 +134,7 @@ impl VifExplanation {
             now.calls = now.calls.saturating_sub(before.calls);
             now.calls_suppressed = now.calls_suppressed.saturating_sub(before.calls_suppressed);
         }
+        self.sharing.since(&before.sharing);
         self
     }
 }
@@ -176,7 +182,7 @@ impl fmt::Display for VifExplanation {
                 queue.reason.clone(),
             ]);
         }
-        write!(f, "\n\n{table}{}", self.dispatch)?;
+        write!(f, "\n\n{table}{}{}", self.dispatch, self.sharing)?;
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -237,6 +243,13 @@ mod tests {
                     reason: "its worker was busier".into(),
                 }],
             },
+            sharing: SharingExplanation {
+                own: PortShare { weight: 2, worker_ns: 10_000 * frames },
+                workers: 1,
+                elapsed_ns: 20_000 * frames,
+                rate_waits: calls,
+                ..SharingExplanation::default()
+            },
             steering: None,
         }
     }
@@ -252,6 +265,7 @@ mod tests {
             1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
         workers, by queue: 1, none yet
         3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
+        share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waited 5,000 times)
         agent: none is configured
         told too late: asked_late 2
         ");

@@ -8,10 +8,12 @@ use weir_policy::steering::Steering;
 use weir_port_vhost::{QueueDecision, State};
 
 use super::guest_port::PortInfo;
-use super::{Switch, Uplink, Vif};
-use crate::config::{Moderation, PortName};
+use super::{Ports, Switch, Uplink, Vif};
+use crate::config::{Moderation, PortName, Weight};
 use crate::control::Response;
-use crate::explain::{DispatchExplanation, MovedPair, QueueExplanation, VifExplanation};
+use crate::explain::{
+    DispatchExplanation, MovedPair, PortShare, QueueExplanation, SharingExplanation, VifExplanation,
+};
 use crate::manager::ManagedExplanation;
 use crate::stats::{
     CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, RuleStats,
@@ -62,9 +64,34 @@ impl Switch {
             agent,
             filter: RuleStats::of(&vif.config.filter, &vif.rules),
             dispatch,
+            sharing: self.sharing_of(&ports, vif, now_ns),
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
+    }
+
+    /// An interface as a sender among the ports.
+    fn sharing_of(&self, ports: &Ports, vif: &Vif, now_ns: u64) -> SharingExplanation {
+        let share = |weight: Option<Weight>, counters: &PortCounters| PortShare {
+            weight: weight.map_or(1, Weight::get),
+            worker_ns: counters.worker_ns.get(),
+        };
+        let of_vif = |vif: &Vif| share(vif.config.sharing.weight, vif.port.counters());
+        let others = ports.vifs.iter().filter(|other| other.config.name != vif.config.name);
+        let others = others.map(|other| (other.config.name.clone(), of_vif(other)));
+        let uplinks = ports.uplinks.iter().map(|uplink| {
+            (uplink.config.name.clone(), share(uplink.config.weight, &uplink.counters))
+        });
+        let counters = vif.port.counters();
+        SharingExplanation {
+            own: of_vif(vif),
+            others: others.chain(uplinks).collect(),
+            workers: self.engine.workers().len() as u64,
+            elapsed_ns: now_ns,
+            rate_waits: counters.rate_waits.get(),
+            window_violations: counters.window_violations.get(),
+            parked: counters.parked.get(),
+        }
     }
 
     fn placement_explain(&self) -> Response {

@@ -3,7 +3,7 @@
 //! A queue moves between two bursts: one that is being forwarded is forwarded first, where the engine's
 //! workers wait for the queue's lock.
 
-use weir_policy::dispatch::{CORE, Dispatch, Move, Queue};
+use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
 use super::worker::Phase;
 use super::{Event, Host, PortId};
@@ -71,7 +71,8 @@ impl Host<'_> {
             if took_ns > 0 {
                 let load = (took_ns * u64::from(CORE) / STEP_NS).min(CORE.into());
                 ports.push(port);
-                queues.push(Queue { worker, load: load as u32, stays: *stays }); // at most CORE
+                let load = load as u32; // at most CORE
+                queues.push(Queue { worker, load, stays: *stays, helper: None });
             }
         }
         let Dispatcher { policy: Some(policy), moves, .. } = &mut self.dispatcher else { return };
@@ -79,7 +80,11 @@ impl Host<'_> {
         for (&port, queue) in ports.iter().zip(&queues) {
             self.dispatcher.ports[port].stays = queue.stays;
         }
-        for Move { queue, to, .. } in self.dispatcher.moves.clone() {
+        for Move { queue, to, reason } in self.dispatcher.moves.clone() {
+            // A second worker for one queue is not simulated.
+            if matches!(reason, Reason::Helped | Reason::Alone) {
+                continue;
+            }
             let port = ports[queue];
             let from = self.owner(port);
             self.dispatcher.ports[port].next = Some(to);

@@ -110,9 +110,15 @@ impl Balance {
         *looks += 1;
         let before = queues.clone();
         let mut loads = vec![0u64; self.workers];
-        before.iter().for_each(|queue| loads[queue.worker] += u64::from(queue.load));
+        for queue in &before {
+            let load = u64::from(queue.load);
+            let helped = queue.helper.map_or(0, |_| load / 2);
+            loads[queue.worker] += load - helped;
+            queue.helper.into_iter().for_each(|helper| loads[helper] += helped);
+        }
         rule.look(queues, moves);
         let mut workers: Vec<_> = before.iter().map(|queue| queue.worker).collect();
+        let mut helpers: Vec<_> = before.iter().map(|queue| queue.helper).collect();
         for Move { queue, to, reason } in moves.iter().copied() {
             if queue >= self.queues || to >= self.workers {
                 return Err(format!("queue {queue} goes to worker {to}, which is not there"));
@@ -121,6 +127,22 @@ impl Balance {
                 return Err(format!("queue {queue} moves again after less than {STAYS} looks"));
             }
             moved[queue] = Some(*looks);
+            match reason {
+                Reason::Helped if helpers[queue].is_some() || workers[queue] == to => {
+                    return Err(format!(
+                        "queue {queue} is to be helped by {to}, which it can't be"
+                    ));
+                }
+                Reason::Helped => helpers[queue] = Some(to),
+                Reason::Alone if helpers[queue] != Some(to) => {
+                    return Err(format!("queue {queue} loses {to}, which does not help it"));
+                }
+                Reason::Alone => helpers[queue] = None,
+                _ => {}
+            }
+            if matches!(reason, Reason::Helped | Reason::Alone) {
+                continue;
+            }
             let from = std::mem::replace(&mut workers[queue], to);
             let load = u64::from(before[queue].load);
             if reason == Reason::Relieved && loads[to] + load >= loads[from] {
@@ -132,7 +154,8 @@ impl Balance {
                 return Err(format!("queue {queue} does not fit on worker {to}"));
             }
         }
-        match queues.iter().map(|queue| queue.worker).eq(workers) {
+        let said = workers.into_iter().zip(helpers);
+        match queues.iter().map(|queue| (queue.worker, queue.helper)).eq(said) {
             true => Ok(()),
             false => Err("queues have other workers than the moves say".to_owned()),
         }
