@@ -92,6 +92,9 @@ enum Task {
     },
     /// Run weir on a real Xen, under QEMU, and compare it with the kernel's back end.
     Xen {
+        /// Only scenarios whose name contains this; the comparison is called `figures`.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
         /// A built weir to test instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
@@ -121,8 +124,9 @@ fn run(task: Task) -> Result<ExitCode> {
             let tally = steps::run(&workspace, &Selection { only, weir })?;
             return Ok(tally.report());
         }
-        Task::Xen { weir, attachments } => {
-            return Ok(xen::run(&workspace, weir, attachments)?.report());
+        Task::Xen { only, weir, attachments } => {
+            let selection = xen::Selection { only, weir, attachments };
+            return Ok(xen::run(&workspace, &selection)?.report());
         }
         Task::Bench { only, rounds, weir } => {
             need_root()?;

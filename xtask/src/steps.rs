@@ -110,7 +110,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
 /// `make test-xen`.
 fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if packages::is_root() {
-        return xen::run(workspace, selection.weir.clone(), xen::ATTACHMENTS);
+        let (weir, attachments) = (selection.weir.clone(), xen::ATTACHMENTS);
+        return xen::run(workspace, &xen::Selection { only: None, weir, attachments });
     }
     println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");
     Ok(Tally { skipped: 1, ..Tally::default() })

@@ -93,11 +93,10 @@ impl Bed {
     /// Gives a guest its interface: by booting it if it does not run, by `xl network-attach` if it does. Some
     /// back end must answer.
     pub fn connect(&mut self, domain: Domain) -> Result<()> {
-        let name = domain.name();
         if self.created.contains(&domain) {
-            let words = domain.vif().replace(',', " ");
-            self.run(&format!("xl network-attach {name} {words}"), XL_PATIENCE)?;
+            self.attach(domain)?;
         } else {
+            let name = domain.name();
             let create = format!("xl create -q /{} && guest {name}", domain.config_path());
             self.run(&create, GUEST_PATIENCE)?;
             self.created.push(domain);
@@ -108,13 +107,22 @@ impl Bed {
     /// Gives a running guest an interface, waits until its driver is connected, and takes it away again, as
     /// often as the kit says.
     pub fn attach_and_detach(&mut self, domain: Domain) -> Result<()> {
-        let (name, vif, times) = (domain.name(), domain.vif().replace(',', " "), self.attachments);
-        let command = format!(
-            "state=/local/domain/$(xl domid {name})/device/vif/0/state; for i in $(seq {times}); do \
-             xl network-attach {name} {vif} && until [ \"$(xenstore-read $state)\" = 4 ]; do :; done && \
-             xl network-detach {name} 0 || exit 1; done"
-        );
-        self.run(&command, XL_PATIENCE * times).map(drop)
+        let name = domain.name();
+        let state = format!("/local/domain/$(xl domid {name})/device/vif/0/state");
+        for _ in 0..self.attachments {
+            self.attach(domain)?;
+            // XenbusStateConnected (xen/io/xenbus.h).
+            let connected = format!("[ \"$(xenstore-read {state})\" = 4 ]");
+            self.until(&connected, "xenstore-ls /local/domain")?;
+            self.detach(domain)?;
+        }
+        Ok(())
+    }
+
+    /// `xl network-attach`: gives a running guest its interface.
+    fn attach(&mut self, domain: Domain) -> Result<()> {
+        let words = domain.vif().replace(',', " ");
+        self.run(&format!("xl network-attach {} {words}", domain.name()), XL_PATIENCE).map(drop)
     }
 
     /// `xl network-detach`: takes it away.

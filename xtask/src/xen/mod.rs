@@ -51,14 +51,31 @@ const SCENARIOS: &[Scenario] = &[
 ];
 
 /// How often an interface comes and goes where nothing else is said: what three minutes have room for.
-pub const ATTACHMENTS: u32 = 10;
+pub const ATTACHMENTS: u32 = 5;
 
 /// What weir has to reach against netback.
 const TCP_RATIO_MIN: f64 = 1.0;
 const EVENTS_RATIO_MAX: f64 = 0.5;
 
-/// Runs all scenarios and compares the back ends; an error only where nothing could be tried.
-pub fn run(workspace: &Workspace, weir: Option<PathBuf>, attachments: u32) -> Result<Tally> {
+/// What `xtask xen` was asked to do.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Only scenarios whose name contains this; the comparison's is `figures`.
+    pub only: Option<String>,
+    /// A built weir to test instead of this workspace's.
+    pub weir: Option<PathBuf>,
+    /// How often a guest's interface comes and goes before no grant may be left mapped.
+    pub attachments: u32,
+}
+
+impl Selection {
+    fn includes(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+}
+
+/// Runs the scenarios and compares the back ends; an error only where nothing could be tried.
+pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let parts = match fetch(workspace) {
         Ok(parts) => parts,
         Err(why) => {
@@ -67,8 +84,8 @@ pub fn run(workspace: &Workspace, weir: Option<PathBuf>, attachments: u32) -> Re
         }
     };
     workspace.clear_runs()?;
-    let weir = match weir {
-        Some(weir) => weir,
+    let weir = match &selection.weir {
+        Some(weir) => weir.clone(),
         None => weir::build(workspace)?,
     };
     let serves_xen = serves_xen(&weir, workspace)?;
@@ -77,15 +94,21 @@ pub fn run(workspace: &Workspace, weir: Option<PathBuf>, attachments: u32) -> Re
     }
     let mut programs = build_examples(workspace)?;
     programs.push(("weir", weir));
+    let attachments = selection.attachments;
     let kit = Kit { workspace: workspace.clone(), parts, programs, attachments };
     let mut stand = Stand { kit, bed: None };
     let mut tally = Tally::default();
-    for Scenario { name, of_weir, run } in SCENARIOS {
+    for Scenario { name, of_weir, run } in
+        SCENARIOS.iter().filter(|scenario| selection.includes(scenario.name))
+    {
         if *of_weir && !serves_xen {
             tally.skipped += 1;
         } else {
             tally += stand.passes(name, run).1;
         }
+    }
+    if !selection.includes("figures") {
+        return Ok(tally);
     }
     let compare = |bed: &mut Bed| figures::compare(bed, serves_xen);
     let (comparison, of_comparison) = stand.passes("figures", compare);

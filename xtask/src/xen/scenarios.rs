@@ -125,7 +125,7 @@ fn ping_both_ways(bed: &mut Bed) -> Result<()> {
 
 /// Three echo requests, each of which must be answered.
 fn ping(bed: &mut Bed, from: Domain, to: &str, payload: u32) -> Result<()> {
-    bed.run_in(from, &format!("ping -c 3 -W 5 -s {payload} {to}"), Duration::from_secs(30))
+    bed.run_in(from, &format!("ping -c 3 -i 0.2 -W 5 -s {payload} {to}"), Duration::from_secs(30))
         .map(drop)
 }
 
