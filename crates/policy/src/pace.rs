@@ -73,6 +73,8 @@ struct Naps {
     /// While napping: frames a second before it began.
     rate_before: Option<u64>,
     nap_ns: u64,
+    /// What the first nap brings is not known yet.
+    first: bool,
     hold_off: HoldOff,
     good_periods: u32,
 }
@@ -94,6 +96,7 @@ impl Pace {
     /// There is nothing to do. `budget_ns`: the smallest latency budget of those who may receive what
     /// comes.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
+        self.naps.judge_first(now_ns);
         self.naps.judge(now_ns, nap_ns_max(budget_ns));
         if self.naps.rate_before.is_some() {
             Rest::Nap(self.naps.nap_ns)
@@ -130,6 +133,28 @@ impl Pace {
 }
 
 impl Naps {
+    /// After the first nap: one that brings next to nothing has kept somebody waiting who sends one frame at a
+    /// time, and need not be repeated until the period ends to know it.
+    fn judge_first(&mut self, now_ns: u64) {
+        let Some(before) = self.rate_before.filter(|_| self.first) else { return };
+        let napped_ns = now_ns.saturating_sub(self.period_start_ns);
+        let expected = before.saturating_mul(napped_ns) / 1_000_000_000;
+        // One that was cut short says nothing.
+        if expected >= NAP_FRAMES_MIN {
+            self.first = false;
+            if self.frames.saturating_mul(NAP_FRAMES_MIN) <= expected {
+                self.failed();
+            }
+        }
+    }
+
+    /// Naps do harm.
+    fn failed(&mut self) {
+        self.rate_before = None;
+        self.hold_off.failed();
+        self.good_periods = 0;
+    }
+
     /// At the end of a period: begin, go on or end?
     fn judge(&mut self, now_ns: u64, nap_ns_max: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.period_start_ns);
@@ -146,12 +171,9 @@ impl Naps {
             None => {
                 let pays = self.nap_ns > POLL_NS_MAX && frames_in(self.nap_ns) >= NAP_FRAMES_MIN;
                 self.rate_before = pays.then_some(rate);
+                self.first = pays;
             }
-            Some(before) if rate < before - before / 8 => {
-                self.rate_before = None;
-                self.hold_off.failed();
-                self.good_periods = 0;
-            }
+            Some(before) if rate < before - before / 8 => self.failed(),
             Some(_) => {
                 self.good_periods += 1;
                 if self.good_periods == PERIODS_TO_FORGET {
