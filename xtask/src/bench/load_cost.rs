@@ -23,29 +23,41 @@ const ARRIVED_MIN: f64 = 0.99;
 /// How long is counted, after a second to warm up.
 const SECONDS: u32 = 3;
 
-/// CPU of all of weir's threads while 1 Gbit/s crosses it.
+/// CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency budget and with one that
+/// is four times as long.
 pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let mut cores = Samples::new();
+    let budgets = [None, Some(super::vm_coalescing::BUDGET)];
+    let mut cores = budgets.map(|_| Samples::new());
     for round in 1..=bench.rounds {
-        let (weir, sockets) = start(bench)?;
-        let load = bench.programs.paced(
-            &sockets,
-            FRAMES_PER_SECOND,
-            FRAME_BYTES,
-            1 + SECONDS,
-            CLIENT_CPU,
-        )?;
-        let Measured { figure: frames, cores: used } = measure(&weir, load)?;
-        check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
-            format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
-        })?;
-        println!("round {round}/{}: {frames:.0} frames/s, {used:.3} of a core", bench.rounds);
-        cores.push(used);
+        for (cores, budget) in cores.iter_mut().zip(budgets) {
+            let (weir, sockets) = start(bench, budget)?;
+            let seconds = 1 + SECONDS;
+            let load = bench.programs.paced(
+                &sockets,
+                FRAMES_PER_SECOND,
+                FRAME_BYTES,
+                seconds,
+                CLIENT_CPU,
+            )?;
+            let Measured { figure: frames, cores: used } = measure(&weir, load)?;
+            check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
+                format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
+            })?;
+            println!(
+                "round {round}/{}: budget {}: {frames:.0} frames/s, {used:.3} of a core",
+                bench.rounds,
+                budget.unwrap_or("as it comes"),
+            );
+            cores.push(used);
+        }
     }
+    let [default, long] = cores;
     let what = "1 Gbit/s of UDP in 1518 B frames, vif to vif, evenly paced: CPU of all \
                 threads";
-    let figure = Figure::new("cpu_at_1gbps_1500B", "cores", what, cores);
+    let figure = Figure::new("cpu_at_1gbps_1500B", "cores", what, default);
     report.add(figure.goal(Some(Goal::AtMost(0.15))));
+    let what = "the same with a latency budget of 1 ms";
+    report.add(Figure::new("cpu_at_1gbps_1500B_1ms", "cores", what, long));
     Ok(())
 }
 
@@ -53,7 +65,7 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let [mut plain, mut per_core, mut copies] = [const { Samples::new() }; 3];
     for round in 1..=bench.rounds {
-        let (weir, sockets) = start(bench)?;
+        let (weir, sockets) = start(bench, None)?;
         let load = bench.programs.stream(&sockets, 1 + SECONDS, CLIENT_CPU)?;
         let Measured { figure: gbit, cores } = measure(&weir, load)?;
         check(gbit > 0.0, || String::from("nothing arrived"))?;
@@ -82,9 +94,9 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     Ok(())
 }
 
-fn start(bench: &Bench<'_>) -> Result<(Weir, [PathBuf; 2])> {
+fn start(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<(Weir, [PathBuf; 2])> {
     bench.note_other_load()?;
-    let vifs = MACS.map(|mac| Vif { mac: Some(mac), ..Vif::default() }).to_vec();
+    let vifs = MACS.map(|mac| Vif { mac: Some(mac), latency_budget, ..Vif::default() }).to_vec();
     let setup = Setup { vifs, cpu: Some(SWITCH_CPU), ..Setup::default() };
     let weir = Weir::start(bench.lab, &setup)?;
     let sockets = [weir.socket(0_u8)?, weir.socket(1_u8)?];
