@@ -85,8 +85,10 @@ struct Naps {
 struct Trial {
     /// Frames a second that there would be without.
     rate: u64,
-    /// What the first nap brings is not known yet.
-    first: bool,
+    /// What the first nap brings is not known yet: when it began (ns).
+    first: Option<u64>,
+    /// Frames since then.
+    brought: u64,
     /// In this many periods so many frames were expected, and so many came.
     periods: u32,
     expected: u64,
@@ -94,8 +96,8 @@ struct Trial {
 }
 
 impl Trial {
-    const fn new(rate: u64) -> Self {
-        Self { rate, first: true, periods: 0, expected: 0, came: 0 }
+    const fn new(rate: u64, now_ns: u64) -> Self {
+        Self { rate, first: Some(now_ns), brought: 0, periods: 0, expected: 0, came: 0 }
     }
 
     /// Fewer came, by an eighth and by more than chance makes of random arrivals (twice their standard
@@ -117,7 +119,11 @@ pub struct Pace {
 impl Pace {
     /// Frames were served.
     pub fn served(&mut self, frames: usize) {
-        self.naps.frames += frames as u64;
+        let frames = frames as u64;
+        self.naps.frames += frames;
+        if let Some(trial) = &mut self.naps.trial {
+            trial.brought += frames;
+        }
     }
 
     /// There is nothing to do. `budget_ns`: the smallest latency budget of those who may receive what
@@ -163,15 +169,18 @@ impl Naps {
     /// After the first nap: one that brings next to nothing has kept somebody waiting who sends one frame at a
     /// time, and need not be repeated until the period ends to know it.
     fn judge_first(&mut self, now_ns: u64) {
-        let napped_ns = now_ns.saturating_sub(self.period_start_ns);
-        let Some(trial) = self.trial.as_mut().filter(|trial| trial.first) else { return };
-        let expected = frames_in(trial.rate, napped_ns);
-        // One that was cut short says nothing.
-        if expected >= NAP_FRAMES_MIN {
-            trial.first = false;
-            if self.frames.saturating_mul(NAP_FRAMES_MIN) <= expected {
-                self.failed();
-            }
+        let Some(trial) = &mut self.trial else { return };
+        let Some(since_ns) = trial.first else { return };
+        let expected = frames_in(trial.rate, now_ns.saturating_sub(since_ns));
+        let brought = std::mem::take(&mut trial.brought);
+        if expected < NAP_FRAMES_MIN {
+            // Cut short by a kick, it says nothing.
+            trial.first = Some(now_ns);
+            return;
+        }
+        trial.first = None;
+        if brought.saturating_mul(NAP_FRAMES_MIN) <= expected {
+            self.failed();
         }
     }
 
@@ -195,7 +204,7 @@ impl Naps {
             } else if self.nap_ns > POLL_NS_MAX
                 && frames_in(self.rate.min(rate), self.nap_ns) >= NAP_FRAMES_MIN
             {
-                self.trial = Some(Trial::new(self.rate));
+                self.trial = Some(Trial::new(self.rate, now_ns));
             }
             return;
         };
