@@ -125,7 +125,7 @@ fn run(task: Task) -> Result<ExitCode> {
             return Ok(tally.report());
         }
         Task::Xen { only, weir, attachments } => {
-            let selection = xen::Selection { only, weir, attachments };
+            let selection = xen::Selection { only, weir, attachments, figures: true };
             return Ok(xen::run(&workspace, &selection)?.report());
         }
         Task::Bench { only, rounds, weir } => {

@@ -111,7 +111,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
 fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if packages::is_root() {
         let (weir, attachments) = (selection.weir.clone(), xen::ATTACHMENTS);
-        return xen::run(workspace, &xen::Selection { only: None, weir, attachments });
+        let only = None;
+        return xen::run(workspace, &xen::Selection { only, weir, attachments, figures: false });
     }
     println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");
     Ok(Tally { skipped: 1, ..Tally::default() })

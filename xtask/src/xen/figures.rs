@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::{
     back_end::BackEnd,
     bed::{Bed, PATIENCE},
@@ -14,7 +12,7 @@ use crate::{
     error::{Error, Result},
     iperf::{self, Tcp, Transfer},
     qemu::parse_interrupts,
-    report::Samples,
+    report::{Figure, Goal, Report, Samples},
 };
 
 const CLIENT: Domain = Domain(0);
@@ -42,61 +40,47 @@ pub struct Figures {
     pub udp_packets_per_second: Samples,
 }
 
-/// Both, measured in turns.
-#[derive(Clone, Debug, Default)]
-pub struct Comparison {
-    /// The kernel's.
-    pub netback: Figures,
-    /// weir's; empty where weir does not serve Xen guests.
-    pub weir: Figures,
+/// Measures netback and weir, in turns.
+pub fn compare(bed: &mut Bed) -> Result<Report> {
+    let (mut netback, mut weir) = (Figures::default(), Figures::default());
+    for _ in 0..ROUNDS {
+        let kernel = BackEnd::netback(bed)?;
+        measure(bed, &mut netback)?;
+        kernel.stop(bed)?;
+        let ours = BackEnd::weir(bed)?;
+        measure(bed, &mut weir)?;
+        ours.stop(bed)?;
+    }
+    Ok(report(&netback, &weir))
 }
 
-/// Measures netback and, if it serves Xen guests, weir.
-pub fn compare(bed: &mut Bed, weir: bool) -> Result<Comparison> {
-    let mut comparison = Comparison::default();
-    for _ in 0..ROUNDS {
-        let netback = BackEnd::netback(bed)?;
-        measure(bed, &mut comparison.netback)?;
-        netback.stop(bed)?;
-        if weir {
-            let weir = BackEnd::weir(bed)?;
-            measure(bed, &mut comparison.weir)?;
-            weir.stop(bed)?;
+fn report(netback: &Figures, weir: &Figures) -> Report {
+    let mut report = Report::default();
+    let what = "one TCP connection between two PV guests: weir / xen-netback and a bridge";
+    let ratio = weir.tcp_bits_per_second.ratio_to(&netback.tcp_bits_per_second);
+    report.add(Figure::ratio("xen_tcp_vs_netback", what, ratio).goal(Some(Goal::AtLeast(1.0))));
+    let what = "interrupts of the receiving guest's interface per packet it took in that transfer, auto with 1 ms";
+    let ratio = weir.tcp_events_per_packet.ratio_to(&netback.tcp_events_per_packet);
+    report.add(Figure::ratio("xen_events_vs_netback", what, ratio).goal(Some(Goal::AtMost(0.5))));
+    let what = "the same under UDP, of which the two deliver different shares";
+    let ratio = weir.udp_events_per_packet.ratio_to(&netback.udp_events_per_packet);
+    report.add(Figure::ratio("xen_udp_events_vs_netback", what, ratio));
+    let figures = [
+        ["xen_tcp_weir", "xen_tcp_events_weir", "xen_udp_events_weir", "xen_udp_weir"],
+        ["xen_tcp_netback", "xen_tcp_events_netback", "xen_udp_events_netback", "xen_udp_netback"],
+    ];
+    for ([tcp, tcp_events, udp_events, udp], of) in figures.into_iter().zip([weir, netback]) {
+        let add = [
+            (tcp, "bit/s", "payload of the connection", &of.tcp_bits_per_second),
+            (tcp_events, "1/packet", "interrupts under TCP", &of.tcp_events_per_packet),
+            (udp_events, "1/packet", "interrupts under UDP", &of.udp_events_per_packet),
+            (udp, "packets/s", "datagrams that arrived", &of.udp_packets_per_second),
+        ];
+        for (name, unit, what, samples) in add {
+            report.add(Figure::new(name, unit, what, samples.clone()));
         }
     }
-    Ok(comparison)
-}
-
-impl Comparison {
-    /// `xen_tcp_vs_netback`: weir's throughput over netback's, the middle one of the rounds.
-    pub fn tcp_ratio(&self) -> f64 {
-        self.weir.tcp_bits_per_second.ratio_to(&self.netback.tcp_bits_per_second).median()
-    }
-
-    /// `xen_events_vs_netback`: the guest's interrupts per packet under weir over those under netback. Of
-    /// TCP, which finds its own pace: how many datagrams a guest gets sent and taken without KVM differs
-    /// from one back end to the other.
-    pub fn events_ratio(&self) -> f64 {
-        self.weir.tcp_events_per_packet.ratio_to(&self.netback.tcp_events_per_packet).median()
-    }
-
-    /// One line for programs: the middle values.
-    pub fn to_json(&self) -> String {
-        let figures = |figures: &Figures| {
-            json!({
-                "tcp_bits_per_second": figures.tcp_bits_per_second.median(),
-                "tcp_events_per_packet": figures.tcp_events_per_packet.median(),
-                "udp_events_per_packet": figures.udp_events_per_packet.median(),
-                "udp_packets_per_second": figures.udp_packets_per_second.median(),
-            })
-        };
-        let weir = &self.weir.tcp_bits_per_second;
-        json!({
-            "netback": figures(&self.netback),
-            "weir": (!weir.is_empty()).then(|| figures(&self.weir)),
-        })
-        .to_string()
-    }
+    report
 }
 
 fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {

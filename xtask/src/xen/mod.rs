@@ -20,14 +20,13 @@ use std::{
 
 use self::{
     bed::{Bed, Kit},
-    figures::Comparison,
     parts::Parts,
 };
 use crate::{
     error::{Error, Result, check},
     guest_image::IPERF3,
     packages,
-    process::{run as run_program, run_in},
+    process::run_in,
     steps::Tally,
     weir,
     workspace::Workspace,
@@ -37,25 +36,19 @@ use crate::{
 struct Scenario {
     /// What holds when it passes.
     name: &'static str,
-    /// Whether it is about weir as a back end.
-    of_weir: bool,
     run: fn(&mut Bed) -> Result<()>,
 }
 
 /// All but the figures, in the order they run. Each begins and ends with no back end and no interface.
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "vifs_come_and_go", of_weir: false, run: scenarios::vifs_come_and_go },
-    Scenario { name: "xen_boot_ping", of_weir: true, run: scenarios::xen_boot_ping },
-    Scenario { name: "weir_keeps_no_grant", of_weir: true, run: scenarios::weir_keeps_no_grant },
-    Scenario { name: "xen_mixed", of_weir: true, run: scenarios::xen_mixed },
+    Scenario { name: "vifs_come_and_go", run: scenarios::vifs_come_and_go },
+    Scenario { name: "xen_boot_ping", run: scenarios::xen_boot_ping },
+    Scenario { name: "weir_keeps_no_grant", run: scenarios::weir_keeps_no_grant },
+    Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
 ];
 
 /// How often an interface comes and goes where nothing else is said: what three minutes have room for.
 pub const ATTACHMENTS: u32 = 5;
-
-/// What weir has to reach against netback.
-const TCP_RATIO_MIN: f64 = 1.0;
-const EVENTS_RATIO_MAX: f64 = 0.5;
 
 /// What `xtask xen` was asked to do.
 #[derive(Clone, Debug)]
@@ -66,6 +59,8 @@ pub struct Selection {
     pub weir: Option<PathBuf>,
     /// How often a guest's interface comes and goes before no grant may be left mapped.
     pub attachments: u32,
+    /// Whether to compare weir with the kernel's back end, too.
+    pub figures: bool,
 }
 
 impl Selection {
@@ -88,35 +83,22 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
         Some(weir) => weir.clone(),
         None => weir::build(workspace)?,
     };
-    let serves_xen = serves_xen(&weir, workspace)?;
-    if !serves_xen {
-        println!("skipped: this weir takes no [xen]: all scenarios of weir as a back end");
-    }
     let mut programs = build_examples(workspace)?;
     programs.push(("weir", weir));
     let attachments = selection.attachments;
     let kit = Kit { workspace: workspace.clone(), parts, programs, attachments };
     let mut stand = Stand { kit, bed: None };
     let mut tally = Tally::default();
-    for Scenario { name, of_weir, run } in
+    for Scenario { name, run } in
         SCENARIOS.iter().filter(|scenario| selection.includes(scenario.name))
     {
-        if *of_weir && !serves_xen {
-            tally.skipped += 1;
-        } else {
-            tally += stand.passes(name, run).1;
-        }
+        tally += stand.passes(name, run).1;
     }
-    if !selection.includes("figures") {
-        return Ok(tally);
-    }
-    let compare = |bed: &mut Bed| figures::compare(bed, serves_xen);
-    let (comparison, of_comparison) = stand.passes("figures", compare);
-    tally += of_comparison;
-    if let Some(comparison) = comparison {
-        println!("{}", comparison.to_json());
-        if serves_xen {
-            tally += judge(&comparison);
+    if selection.figures && selection.includes("figures") {
+        let (report, of_comparison) = stand.passes("figures", figures::compare);
+        tally += of_comparison;
+        if let Some(report) = report {
+            print!("\n{}\n", report.table());
         }
     }
     Ok(tally)
@@ -132,16 +114,6 @@ fn fetch(workspace: &Workspace) -> Result<Parts> {
     Parts::ensure(workspace)
 }
 
-/// Whether `weir` knows `[xen]`. If it does, but does not like the configuration, that is an error.
-fn serves_xen(weir: &Path, workspace: &Workspace) -> Result<bool> {
-    let config = workspace.root.join("xtask/src/xen/weir.toml");
-    match run_program(&[weir.as_os_str(), "check".as_ref(), config.as_os_str()]) {
-        Ok(_) => Ok(true),
-        Err(Error::Command { output, .. }) if output.contains("unknown key `xen`") => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// The programs beside weir that dom0 runs.
 fn build_examples(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     let cargo = Workspace::cargo();
@@ -150,25 +122,6 @@ fn build_examples(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>>
     run_in(&argv, &workspace.root, &[])?;
     let dir = workspace.build_dir()?.join("release").join("examples");
     Ok(["xen_vifs", "answer"].map(|name| (name, dir.join(name))).to_vec())
-}
-
-/// The two figures that weir has to reach.
-fn judge(comparison: &Comparison) -> Tally {
-    let (tcp, events) = (comparison.tcp_ratio(), comparison.events_ratio());
-    let mut tally = Tally::default();
-    for (name, figure, bar, reached) in [
-        ("xen_tcp_vs_netback", tcp, format!(">= {TCP_RATIO_MIN}"), tcp >= TCP_RATIO_MIN),
-        (
-            "xen_events_vs_netback",
-            events,
-            format!("<= {EVENTS_RATIO_MAX}"),
-            events <= EVENTS_RATIO_MAX,
-        ),
-    ] {
-        println!("{} {name}: {figure:.2} ({bar})", word(reached));
-        tally += Tally::one(reached);
-    }
-    tally
 }
 
 /// The machine, which scenarios share as long as none fails.
