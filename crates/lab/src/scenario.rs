@@ -104,6 +104,13 @@ pub struct Calls {
     pub rx_frames: Option<u32>,
 }
 
+impl Calls {
+    /// How long a frame may wait for others in its sender's ring (ns).
+    pub const fn wait_ns_max(&self) -> u64 {
+        self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
+    }
+}
+
 /// A guest that polls on its own timer (Linux: `gro_flush_timeout`, `napi_defer_hard_irqs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPoll {

@@ -38,8 +38,7 @@ impl CallPolicy {
     /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
     /// policy that holds nothing.
     pub fn completions(&self) -> Option<Completions> {
-        let holds = !matches!(self.kind, Kind::Immediate | Kind::Frontend);
-        holds.then(|| Completions::new(self.hold_ns_max()))
+        self.kind.completions(self.hold_ns_max())
     }
 
     /// The policy for received frames.

@@ -122,7 +122,7 @@ fn a_swept_profile_is_the_machine_of_its_points() {
         .replace("\"guests.count\" = [1, 3]", "\"profile\" = [\"dong-2011\", \"raj-2006-host\"]");
     let experiment = experiment(&text).unwrap();
     let receive = |point: usize| experiment.points[point].1.profile.receive_ns;
-    assert_eq!((receive(0), receive(1)), (3_000, 8_000));
+    assert_eq!((receive(0), receive(1)), (3_500, 8_000));
     let title = experiment.machine();
     assert!(title.contains("Dong 2011") && title.contains("; Raj 2006, host"), "{title}");
     assert!(experiment.machines[1].fitted().any(|cost| cost.name == "take"));

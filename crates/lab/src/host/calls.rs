@@ -169,9 +169,8 @@ pub(super) struct TxCalls {
 impl TxCalls {
     pub(super) fn new(calls: &Calls) -> Self {
         let hold_ns_max = hold_ns_max(calls.latency_budget_ns);
-        let holds = !matches!(calls.kind, Kind::Immediate | Kind::Frontend);
         Self {
-            completions: holds.then(|| Completions::new(hold_ns_max)),
+            completions: calls.kind.completions(hold_ns_max),
             kind: calls.kind,
             hold_ns_max,
             deadline: Deadline::default(),

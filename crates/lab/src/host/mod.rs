@@ -142,8 +142,8 @@ struct Host<'s> {
     demuxes: Vec<Demux>,
     place: Option<Place>,
     dispatcher: Dispatcher,
-    /// The smallest latency budget (ns).
-    budget_ns: u64,
+    /// The shortest time that a guest lets frames wait for others (ns).
+    wait_ns_max: u64,
     /// By port: frames of its that wait for receivers that were full.
     waiting: Vec<VecDeque<Frame>>,
     dropped: [u64; DropReason::ALL.len()],
@@ -229,13 +229,13 @@ impl<'s> Host<'s> {
             let stream = 2 * at as u64;
             Load::new(spec, [stream, stream + 1].map(|it| Random::stream(scenario.seed, it)))
         });
-        let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
+        let waits = scenario.guests.iter().map(|guest| guest.calls.wait_ns_max());
         Self {
             scenario,
             demuxes,
             place,
             dispatcher: Dispatcher::new(scenario),
-            budget_ns: budgets.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
+            wait_ns_max: waits.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
             cpus,
             owners,

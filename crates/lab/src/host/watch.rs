@@ -101,9 +101,9 @@ impl Watch {
         let profile = &scenario.profile;
         let round_ns = round_ns(scenario);
         let wake_ns = profile.timer_late_ns + profile.wakeup_latency_ns + profile.sleep_ns;
-        let budgets = scenario.guests.iter().map(|guest| guest.calls.latency_budget_ns);
-        // No nap takes more than the smallest budget.
-        let nap_ns = budgets.min().unwrap_or(0);
+        // No nap takes longer than any guest lets frames wait.
+        let waits = scenario.guests.iter().map(|guest| guest.calls.wait_ns_max());
+        let nap_ns = waits.min().unwrap_or(0);
         let (guests, ports) =
             (scenario.guests.len(), scenario.guests.len() + scenario.uplinks.len());
         let scheduling = profile.scheduling;

@@ -249,7 +249,7 @@ impl Host<'_> {
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
-        match pace.rest(now_ns, self.budget_ns) {
+        match pace.rest(now_ns, self.wait_ns_max) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
