@@ -132,7 +132,7 @@ pub struct Burst<'m> {
     /// Its frames waited in their sender's memory for receivers without buffers.
     pub waited: bool,
     /// Where several workers serve its queue: given back when all frames have their places.
-    pub turn: RefCell<Option<Turn>>,
+    pub turn: Option<&'m RefCell<Option<Turn>>>,
     /// The receive queue that is served now is the last one.
     pub(crate) at_last: bool,
     /// Room for the fronts of frames that are merged.
@@ -184,7 +184,7 @@ impl Scratch {
             park_room: 0,
             from_device: false,
             waited: false,
-            turn: RefCell::new(None),
+            turn: None,
             at_last: false,
             fronts: std::mem::take(&mut self.fronts),
         }
@@ -304,8 +304,11 @@ impl<'m> Burst<'m> {
     /// that holds for all others too, the next burst of the same queue has its turn.
     #[inline]
     pub fn placed(&self) {
-        if self.at_last && self.parked.is_empty() {
-            self.turn.take();
+        if let Some(turn) = self.turn
+            && self.at_last
+            && self.parked.is_empty()
+        {
+            turn.take();
         }
     }
 

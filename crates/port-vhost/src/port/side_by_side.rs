@@ -1,5 +1,6 @@
 //! Bursts of one transmit queue that pass side by side: see [`crate::tx::side_by_side`].
 
+use std::cell::RefCell;
 use std::sync::MutexGuard;
 
 use weir_engine::burst::{Burst, Scratch};
@@ -31,6 +32,7 @@ impl VhostPort {
         }
         // The burst borrows it.
         let Some(memory) = tx.memory() else { return Taken::default() };
+        let turn = RefCell::new(None);
         let mut burst = scratch.lend();
         let begun = match tx.begin(queue, &memory, &mut burst, now_ns, &self.counters) {
             Ok(Some(begun)) => begun,
@@ -41,15 +43,16 @@ impl VhostPort {
             }
             Err(reason) => return self.broken(&tx, &reason),
         };
-        let turn = pair.turns.wait(begun.number);
-        tx.note_turn(&turn, &mut burst);
+        let mine = pair.turns.wait(begun.number);
+        tx.note_turn(&mine, &mut burst);
         drop(tx);
-        burst.turn = Some(turn).into();
+        turn.replace(Some(mine));
+        burst.turn = Some(&turn);
         if !burst.frames().is_empty() {
             forward(&mut burst);
         }
-        if let Some(turn) = burst.turn.take() {
-            turn.park(burst.parked.iter().map(|parked| parked.port));
+        if let Some(mine) = turn.take() {
+            mine.park(burst.parked.iter().map(|parked| parked.port));
         }
 
         let may_settle = |tx: &TxQueue| tx.may_settle(&begun) != Some(false);
