@@ -68,10 +68,10 @@ impl SharingExplanation {
         let Self { rate_waits, window_violations, parked, .. } = self;
         let mut limits = Vec::new();
         if *rate_waits > 0 {
-            limits.push(format!("its rate (waited {} times)", decimal(*rate_waits)));
+            limits.push(format!("its rate (waits: {})", decimal(*rate_waits)));
         }
         if *parked > 0 {
-            limits.push(format!("full receivers ({} frames waited)", decimal(*parked)));
+            limits.push(format!("full receivers (frames that waited: {})", decimal(*parked)));
         }
         let busy_ns: u64 = self.senders().map(|share| share.worker_ns).sum();
         let there_was_ns = self.elapsed_ns.saturating_mul(self.workers);
@@ -79,7 +79,7 @@ impl SharingExplanation {
             limits.push("the schedule (the workers had no time left)".into());
         }
         if *window_violations > 0 {
-            limits.push(format!("the schedule ({} turns too late)", decimal(*window_violations)));
+            limits.push(format!("the schedule (turns too late: {})", decimal(*window_violations)));
         }
         limits
     }
@@ -150,7 +150,7 @@ mod tests {
             now.workers = 2;
             (now.rate_waits, now.parked, now.window_violations) = (1200, 3, 1);
         });
-        let expected = "its rate (waited 1,200 times), full receivers (3 frames waited), the schedule (1 turns too late)\n";
+        let expected = "its rate (waits: 1,200), full receivers (frames that waited: 3), the schedule (turns too late: 1)\n";
         assert!(limited.ends_with(expected), "{limited}");
     }
 
