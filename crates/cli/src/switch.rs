@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_engine::filter::PortRules;
+use weir_engine::guest::State;
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
-use weir_port_vhost::{Endpoint, Manager, State, VhostOptions, VhostPort};
+use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{

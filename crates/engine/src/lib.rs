@@ -39,6 +39,7 @@ mod engine;
 pub mod filter;
 mod flow;
 pub mod gro;
+pub mod guest;
 mod holds;
 mod meter;
 mod poller;

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use weir_engine::burst::Burst;
 use weir_engine::burst::Scratch;
 use weir_engine::filter::{Action, PortRules, Rules};
+use weir_engine::guest::{CallPolicy, State};
 use weir_engine::{
     Delivered, Engine, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot, Take,
     Taken, clock,
@@ -33,7 +34,7 @@ use weir_fabric::{PortConfig, PortId};
 use weir_filter::Program;
 use weir_policy::moderation::Kind;
 use weir_policy::steering::Receiver;
-use weir_port_vhost::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
+use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 

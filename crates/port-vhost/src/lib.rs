@@ -14,10 +14,8 @@
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 #![forbid(unsafe_code)]
 
-mod calls;
 mod error;
 mod features;
-mod hold;
 mod manager;
 mod notify;
 mod port;
@@ -26,11 +24,9 @@ mod rx;
 mod session;
 mod tx;
 
-pub use calls::{CallPolicy, QueueDecision};
 pub use error::{Refusal, StopReason};
-pub use hold::Hold;
 pub use manager::{Endpoint, Manager, ManagerGone};
-pub use port::{State, VhostInfo, VhostOptions, VhostPort};
+pub use port::{VhostInfo, VhostOptions, VhostPort};
 
 #[cfg(test)]
 mod tests;

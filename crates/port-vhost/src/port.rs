@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
+use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::turn::Turns;
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
@@ -12,7 +13,6 @@ use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation;
 use weir_policy::steering::Steering;
 
-use crate::calls::{CallPolicy, QueueDecision};
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
@@ -30,31 +30,6 @@ pub struct VhostOptions {
     pub queue_pairs: usize,
     /// When to call the guest.
     pub calls: CallPolicy,
-}
-
-/// How far an interface is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// No front end is connected.
-    Waiting,
-    /// A front end is connected, no ring is running.
-    Connected,
-    /// At least one ring is running.
-    Running,
-    /// The last session broke the rules; see the reason. A new session or a reset starts afresh.
-    Stopped,
-}
-
-impl State {
-    /// The name in statistics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Connected => "connected",
-            Self::Running => "running",
-            Self::Stopped => "stopped",
-        }
-    }
 }
 
 /// A snapshot of an interface.

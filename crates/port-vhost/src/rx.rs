@@ -21,6 +21,7 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
+use weir_engine::guest::{CallPolicy, HeldCall};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{GuestMemory, Slice, recycle};
@@ -31,9 +32,7 @@ use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
-use crate::calls::CallPolicy;
 use crate::error::StopReason;
-use crate::hold::Hold;
 use crate::queue::Queue;
 
 /// A receive queue.
@@ -44,7 +43,7 @@ pub(crate) struct RxQueue {
     /// What the policy says of itself: see [`Moderation::withholds`].
     withholds: bool,
     /// Frames that the guest has not been told of.
-    pub(crate) hold: Hold,
+    pub(crate) hold: HeldCall,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
     /// Frames wait for its next buffer: kicks stay on until one came.
@@ -109,7 +108,7 @@ impl RxQueue {
             queue: Queue::default(),
             withholds: moderation.withholds(),
             moderation,
-            hold: Hold::new(calls),
+            hold: HeldCall::new(calls),
             full_since: None,
             armed: false,
             buffers: Vec::new(),

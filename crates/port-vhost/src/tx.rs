@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
+use weir_engine::guest::CallPolicy;
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
@@ -20,7 +21,6 @@ use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
 use weir_policy::moderation::{Completions, Deadline, Verdict};
 use weir_ring::{Chain, DeviceRing, Pieces, RingError, Token};
 
-use crate::calls::CallPolicy;
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
 

@@ -16,7 +16,7 @@
 //! | `testing.rs` | a guest's driver on the played Xen, for tests |
 //!
 //! When a guest is called, and what is counted of that, is the same code as for virtqueues
-//! ([`weir_port_vhost::Hold`], [`weir_port_vhost::CallPolicy`]).
+//! ([`weir_engine::guest`]).
 #![forbid(unsafe_code)]
 
 mod connect;

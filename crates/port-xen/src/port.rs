@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
+use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock,
@@ -13,7 +14,6 @@ use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_port_vhost::{CallPolicy, QueueDecision, State};
 use weir_xen::Hypervisor;
 use weir_xen::vif::VifId;
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
+use weir_engine::guest::{CallPolicy, HeldCall};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
 use weir_guestmem::{HostPages, Slice, recycle};
@@ -22,7 +23,6 @@ use weir_limits::PARKED_NS_MAX;
 use weir_netif::{RxBack, RxSegment};
 use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
 use weir_policy::steering::Mark;
-use weir_port_vhost::{CallPolicy, Hold};
 use weir_xen::{CopySegment, CopyStatus};
 
 pub(crate) use self::writer::Takes;
@@ -79,7 +79,7 @@ pub(crate) struct RxQueue {
     /// What the policy says of itself: see [`Moderation::withholds`].
     withholds: bool,
     /// Frames that the guest has not been told of.
-    pub(crate) hold: Hold,
+    pub(crate) hold: HeldCall,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
     /// Responses in rings that have stopped.
@@ -93,7 +93,7 @@ impl RxQueue {
             ring: None,
             withholds: moderation.withholds(),
             moderation,
-            hold: Hold::new(calls),
+            hold: HeldCall::new(calls),
             full_since: None,
             placed_before: 0,
         }

@@ -11,11 +11,11 @@ mod pool;
 mod ring;
 
 use weir_engine::burst::{Burst, Scratch};
+use weir_engine::guest::CallPolicy;
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
 use weir_policy::moderation::{Completions, Deadline, Verdict};
-use weir_port_vhost::CallPolicy;
 
 pub(crate) use self::ring::{TxRing, emptied};
 use crate::error::StopReason;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use weir_engine::guest::CallPolicy;
 use weir_policy::moderation::Kind;
-use weir_port_vhost::CallPolicy;
 
 use super::VifConfig;
 use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError};

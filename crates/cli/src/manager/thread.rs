@@ -549,10 +549,11 @@ fn in_ns(at_ns: u64, now_ns: u64) -> Timespec {
 #[cfg(test)]
 mod tests {
     use rustix::event::{EventfdFlags, eventfd};
+    use weir_engine::guest::CallPolicy;
     use weir_engine::{QueueRef, Side};
     use weir_fabric::PortConfig;
     use weir_policy::moderation::Kind;
-    use weir_port_vhost::{CallPolicy, VhostOptions, VhostPort};
+    use weir_port_vhost::{VhostOptions, VhostPort};
 
     use super::*;
     use crate::config::PlacementMode;

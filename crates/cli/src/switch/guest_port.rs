@@ -1,10 +1,11 @@
 //! What the switch does with a guest's interface, whether its rings are virtio's or Xen's.
 
 use rustix::process::Pid;
+use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::TimesSummary;
 use weir_engine::{Port, PortCounters};
 use weir_fabric::PortId;
-use weir_port_vhost::{CallPolicy, QueueDecision, State, VhostInfo, VhostPort};
+use weir_port_vhost::{VhostInfo, VhostPort};
 use weir_port_xen::{XenInfo, XenPort};
 
 /// A guest's interface.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{PortCounters, clock};
 use weir_policy::steering::Steering;
-use weir_port_vhost::{QueueDecision, State};
 
 use super::guest_port::PortInfo;
 use super::{Ports, Switch, Uplink, Vif};

@@ -1,5 +1,5 @@
 //! What a queue owes its guest, and when it asks the policy about it: the bookkeeping of
-//! `port-vhost/hold.rs`, around the policies themselves.
+//! `engine/guest/held.rs`, around the policies themselves.
 
 use weir_policy::moderation::{
     Batch, Completions, Deadline, Delivery, Kind, Moderation, Settings, Verdict, hold_ns_max,

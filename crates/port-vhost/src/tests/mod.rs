@@ -27,7 +27,8 @@ use weir_vhost_user::{FrontEnd, FrontEndError, MemoryRegion, VringAddr};
 use weir_wire::{Offload, VnetHdr};
 
 use crate::features::{Features, OFFERED};
-use crate::{CallPolicy, Endpoint, Manager, State, VhostOptions, VhostPort};
+use crate::{Endpoint, Manager, VhostOptions, VhostPort};
+use weir_engine::guest::{CallPolicy, State};
 
 pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;

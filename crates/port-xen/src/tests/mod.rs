@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir_engine::Engine;
+use weir_engine::guest::{CallPolicy, State};
 use weir_fabric::PortConfig;
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::moderation::Kind;
-use weir_port_vhost::{CallPolicy, State};
 use weir_xen::DomainId;
 use weir_xen::double::Host;
 use weir_xen::vif::{VifId, VifKeys, XenbusState};

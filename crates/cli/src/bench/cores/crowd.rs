@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_port_vhost::State;
+use weir_engine::guest::State;
 use weir_vif::load::{Flow, Station};
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::checksum::ipv4_header_checksum;

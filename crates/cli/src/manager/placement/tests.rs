@@ -5,11 +5,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
+use weir_engine::guest::CallPolicy;
 use weir_engine::{PortCounters, QueueRef, Side};
 use weir_fabric::{PortConfig, PortId};
 use weir_policy::moderation::Kind;
 use weir_policy::placement::{GuestLook, VcpuLook, WorkerLook};
-use weir_port_vhost::{CallPolicy, VhostOptions, VhostPort};
+use weir_port_vhost::{VhostOptions, VhostPort};
 use weir_topology::fixtures;
 
 use super::vcpus::tests::thread as write_stat;

@@ -1,12 +1,12 @@
 //! What a queue owes its guest: frames that the guest has not been told of, since when, until when at
 //! the latest, and whether it came to be too late.
 
-use weir_engine::stats::{BreachReason, Times};
-use weir_engine::{PortCounters, cpu_loss};
 use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Batch, Deadline, Delivery};
 
-use crate::calls::CallPolicy;
+use super::CallPolicy;
+use crate::cpu_loss;
+use crate::stats::{BreachReason, PortCounters, Times};
 
 /// Frames of a receive queue that the guest has not been told of.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ struct Pending {
 /// Frames of a receive queue that wait for their call: of virtqueues, and of other rings whose guests are
 /// called as theirs are.
 #[derive(Debug)]
-pub struct Hold {
+pub struct HeldCall {
     pending: Option<Pending>,
     /// Until when they wait.
     pub deadline: Deadline,
@@ -38,7 +38,7 @@ pub struct Hold {
     pub times: Times,
 }
 
-impl Hold {
+impl HeldCall {
     /// Nothing waits.
     pub fn new(calls: &CallPolicy) -> Self {
         Self {
@@ -145,8 +145,8 @@ mod tests {
 
     const BUDGET_NS: u64 = 100_000;
 
-    fn hold() -> Hold {
-        Hold::new(&CallPolicy::within(Kind::Backend, BUDGET_NS))
+    fn hold() -> HeldCall {
+        HeldCall::new(&CallPolicy::within(Kind::Backend, BUDGET_NS))
     }
 
     fn batch(arrived_ns: u64) -> Batch {

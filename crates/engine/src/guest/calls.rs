@@ -1,7 +1,8 @@
 //! When an interface's guest is called: what a user sets of it, and what comes of that.
 
-use weir_engine::stats::TimesSummary;
 use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings, hold_ns_max};
+
+use crate::stats::TimesSummary;
 
 /// When to call a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

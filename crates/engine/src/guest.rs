@@ -1,0 +1,33 @@
+//! What ports of guests have in common, whatever their rings are: how far an interface is, when its guest is
+//! called, and what is owed to it until then.
+
+mod calls;
+mod held;
+
+pub use calls::{CallPolicy, QueueDecision};
+pub use held::HeldCall;
+
+/// How far an interface is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No front end is connected.
+    Waiting,
+    /// A front end is connected, no ring is running.
+    Connected,
+    /// At least one ring is running.
+    Running,
+    /// The last session broke the rules; see the reason. A new session or a reset starts afresh.
+    Stopped,
+}
+
+impl State {
+    /// The name in statistics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Connected => "connected",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+        }
+    }
+}
