@@ -125,6 +125,11 @@ pub trait Port: Receiver + Send + Sync {
     /// A kick came. The first one starts a virtqueue (vhost-user: "rings start on kick").
     fn kicked(&self, queue: usize, side: Side);
 
+    /// Whether both queues of pair `queue` have one kick, which is watched as that of the transmit queue.
+    fn has_one_kick(&self, _queue: usize) -> bool {
+        false
+    }
+
     /// Receive queues in use; 0 while the port receives nothing.
     fn rx_queues(&self) -> usize;
 

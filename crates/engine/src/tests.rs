@@ -56,6 +56,8 @@ struct FakePort {
     armed: AtomicUsize,
     /// It says that several workers may take from it.
     shares: bool,
+    /// The kick of its transmit queue is that of its receive queue, too.
+    one_kick: bool,
 }
 
 impl FakePort {
@@ -81,6 +83,7 @@ impl FakePort {
             peeks: false,
             armed: AtomicUsize::new(0),
             shares: false,
+            one_kick: false,
         }
     }
 }
@@ -189,6 +192,10 @@ impl Port for FakePort {
     }
 
     fn kicked(&self, _queue: usize, _side: Side) {}
+
+    fn has_one_kick(&self, _queue: usize) -> bool {
+        self.one_kick
+    }
 
     fn rx_queues(&self) -> usize {
         self.rx_queues.load(Ordering::SeqCst)
@@ -485,6 +492,20 @@ fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_t
 }
 
 #[test]
+fn a_kick_for_both_queues_of_a_pair_makes_those_go_on_who_wait_for_its_buffers() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |port| port.one_kick = true));
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(0, Ordering::SeqCst);
+    send(&engine, &a, [frame(1, 2, 1)]);
+    eventually("it waits", || a.waiting.lock().unwrap().len() == 1);
+    b.room.store(100, Ordering::SeqCst);
+    engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Tx });
+    eventually("it arrives", || numbers(&b) == [1]);
+}
+
+#[test]
 fn kicks_follow_their_queue() {
     let engine = Engine::start(2).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
@@ -498,14 +519,17 @@ fn kicks_follow_their_queue() {
         // The nudge that comes with it has been dealt with.
         std::thread::sleep(Duration::from_millis(2));
         let bursts = engine.workers()[to].bursts;
-        let armed = a.armed.load(Ordering::SeqCst);
         a.to_send.lock().unwrap().push_back(frame(1, 0xff, n));
         rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
         eventually("it arrives", || numbers(&b).len() == usize::from(n));
         eventually("by the right worker", || engine.workers()[to].bursts == bursts + 1);
-        eventually("it looks no more", || a.armed.load(Ordering::SeqCst) > armed);
     }
     drop(watch);
+    eventually("nobody looks any more", || {
+        let looks = a.armed.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        a.armed.load(Ordering::SeqCst) == looks
+    });
     a.to_send.lock().unwrap().push_back(frame(1, 0xff, 0));
     rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(20));

@@ -335,9 +335,14 @@ impl Worker {
                 continue;
             };
             slot.port.kicked(queue.queue, queue.side);
+            if queue.side == Side::Tx && slot.port.has_one_kick(queue.queue) {
+                self.shared.retry_everywhere(self.index);
+            }
             match queue.side {
-                // Its new worker was told to look at it after its kicks had been moved there.
-                Side::Tx if !is_of(self.index, slot, queue) => {}
+                // A kick that can be taken once only may have been for its new worker.
+                Side::Tx if !is_of(self.index, slot, queue) => {
+                    hand_over(&self.shared, slot, queue);
+                }
                 Side::Tx if !self.ready.contains(queue) => {
                     self.warm.retain(|warm| warm.queue != queue);
                     self.ready

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weir_engine::{Engine, QueueRef, Side, Watch};
 use weir_guestmem::Window;
@@ -149,9 +150,13 @@ impl XenPort {
                 let id = QueueRef { port: self.id(), queue, side };
                 link.channel.fd().try_clone_to_owned().map(|fd| (id, fd))
             };
-            // One channel for both rings is watched twice: as the kick of each.
+            // An event is taken by reading it: one channel for both rings can't be watched for each of them.
+            let one_channel = Arc::ptr_eq(&tx.link.channel, &rx.link.channel);
+            pair.one_channel.store(one_channel, Ordering::Relaxed);
             kicks.push((queue, kick(&tx.link, Side::Tx)));
-            kicks.push((queue, kick(&rx.link, Side::Rx)));
+            if !one_channel {
+                kicks.push((queue, kick(&rx.link, Side::Rx)));
+            }
             lock(&pair.tx).ring = Some(tx);
             lock(&pair.rx).ring = Some(rx);
         }

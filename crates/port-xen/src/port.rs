@@ -66,6 +66,8 @@ pub(crate) struct Shown {
 pub(crate) struct Pair {
     pub(crate) tx: Mutex<TxQueue>,
     pub(crate) rx: Mutex<RxQueue>,
+    /// The front end gave them one event channel.
+    pub(crate) one_channel: AtomicBool,
 }
 
 /// A vif of a Xen guest.
@@ -108,6 +110,7 @@ impl XenPort {
         let pair = |_| Pair {
             tx: Mutex::new(TxQueue::new(&options.calls)),
             rx: Mutex::new(RxQueue::new(&options.calls)),
+            one_channel: AtomicBool::new(false),
         };
         Self {
             vif: options.vif,
@@ -351,6 +354,10 @@ impl Port for XenPort {
         if let Some(Err(error)) = acknowledged {
             self.stop(&StopReason::Internal(format!("queue {queue}: event channel: {error}")));
         }
+    }
+
+    fn has_one_kick(&self, queue: usize) -> bool {
+        self.pairs.get(queue).is_some_and(|pair| pair.one_channel.load(Ordering::Relaxed))
     }
 
     fn rx_queues(&self) -> usize {
