@@ -265,7 +265,7 @@ mod tests {
             1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
         workers, by queue: 1, none yet
         3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
-        share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waited 5,000 times)
+        share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)
         agent: none is configured
         told too late: asked_late 2
         ");
