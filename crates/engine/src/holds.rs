@@ -26,6 +26,10 @@ impl Holds {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.received.is_empty() && self.transmitted.is_empty()
+    }
+
     /// When to be back from a sleep (ns).
     pub(crate) fn wake_ns(&self, lead_ns: u64) -> Option<u64> {
         let received = until_ns(&self.received).map(|until_ns| until_ns.saturating_sub(lead_ns));

@@ -160,7 +160,7 @@ impl Worker {
             }
             rest = self.how_to_rest(start_ns);
         }
-        self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
+        self.expire_holds_before_sleep();
         if let Rest::Nap(nap_ns) = rest {
             self.nap(nap_ns);
             self.look_at_warm(nap_ns);
@@ -174,7 +174,7 @@ impl Worker {
                 self.pace.slept(clock::now_ns().saturating_sub(start_ns));
             }
         }
-        self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
+        self.expire_holds_before_sleep();
     }
 
     /// It has a core of its own: it never sleeps while it has queues to look at.
@@ -511,6 +511,13 @@ impl Worker {
                 }
                 Some(_) => {}
             }
+        }
+    }
+
+    /// Asks about those that would end before this worker is back from a sleep.
+    fn expire_holds_before_sleep(&mut self) {
+        if !self.holds.is_empty() {
+            self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
         }
     }
 
