@@ -3,9 +3,14 @@
 
 mod calls;
 mod held;
+mod received;
+mod ring;
+mod sent;
 
 pub use calls::{CallPolicy, QueueDecision};
-pub use held::HeldCall;
+pub use received::ReceiveCalls;
+pub use ring::{GuestRing, ReceiveRing, TransmitRing};
+pub use sent::{Completed, TransmitCalls};
 
 /// How far an interface is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

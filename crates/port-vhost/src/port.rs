@@ -171,27 +171,16 @@ impl VhostPort {
         let hold_ns_max = hold_ns_max.min(limit_ns);
         for (index, pair) in self.pairs.iter().enumerate() {
             if queue.is_none_or(|queue| queue == index) {
-                lock(&pair.rx).set_hold_ns_max(hold_ns_max);
-                lock(&pair.tx).set_hold_ns_max(hold_ns_max);
+                lock(&pair.rx).calls.set_hold_ns_max(hold_ns_max);
+                lock(&pair.tx).calls.set_hold_ns_max(hold_ns_max);
             }
         }
     }
 
     /// What the policy of each receive queue does now.
     pub fn decisions(&self) -> Vec<QueueDecision> {
-        let decision = |(pair, counted): (&Pair, &QueueCounters)| {
-            let rx = lock(&pair.rx);
-            let (kind, decision) = rx.decision();
-            QueueDecision {
-                kind,
-                decision,
-                hold_ns_max: rx.hold.hold_ns_max,
-                frames: counted.frames.get(),
-                calls: counted.calls.get(),
-                calls_suppressed: counted.calls_suppressed.get(),
-                hold: rx.hold.times.summary(),
-            }
-        };
+        let decision =
+            |(pair, counted): (&Pair, &QueueCounters)| lock(&pair.rx).calls.decision(counted);
         self.pairs.iter().zip(&self.counters.rx).map(decision).collect()
     }
 
@@ -201,7 +190,7 @@ impl VhostPort {
         let mut running = false;
         for pair in &self.pairs {
             let rx = lock(&pair.rx);
-            hold.merge(&rx.hold.times);
+            hold.merge(rx.calls.times());
             running |= rx.is_ready();
         }
         let shown = lock(&self.shown);

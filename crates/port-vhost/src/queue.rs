@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::DeviceRing;
 
@@ -65,11 +66,16 @@ impl Queue {
             err.notify();
         }
     }
+}
 
-    /// Interrupts the guest if it wants that. Says whether it did, `None` if there was nothing to
-    /// tell.
+impl GuestRing for Queue {
     #[inline]
-    pub(crate) fn call_if_wanted(&mut self) -> Option<bool> {
+    fn size(&mut self) -> u32 {
+        self.ring.as_ref().map_or(0, |ring| ring.device.config().size.into())
+    }
+
+    #[inline]
+    fn call_if_wanted(&mut self) -> Option<bool> {
         let ring = self.ring.as_mut()?;
         if ring.device.unannounced() == 0 {
             return None;
@@ -79,5 +85,21 @@ impl Queue {
             call.notify();
         }
         Some(wanted && self.call.is_some())
+    }
+}
+
+impl ReceiveRing for Queue {
+    #[inline]
+    fn show(&mut self, chains: u16) {
+        if let Some(ring) = &mut self.ring {
+            ring.device.publish_first(chains);
+        }
+    }
+}
+
+impl TransmitRing for Queue {
+    #[inline]
+    fn wants_call(&mut self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.device.wants_call())
     }
 }

@@ -6,9 +6,7 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! Frames may wait for their call (`weir_policy::moderation`), in the guest's sight or, where the policy
-//! withholds them, out of it. Two things end that early, whatever the policy says, so that holding
-//! costs time and never frames: the guest has too few buffers for a frame, or half of its ring waits.
+//! When the guest is told of them: [`weir_engine::guest`].
 //!
 //! Where all frames are no longer than their fronts there is nothing left to copy, and `place`
 //! finishes.
@@ -21,12 +19,12 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
-use weir_engine::guest::{CallPolicy, HeldCall};
+use weir_engine::guest::{CallPolicy, ReceiveCalls};
 use weir_engine::stages::{self, Stage};
-use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
+use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{GuestMemory, Slice, recycle};
-use weir_limits::{PARKED_NS_MAX, RX_MERGE_MAX};
-use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+use weir_limits::RX_MERGE_MAX;
+use weir_policy::moderation::{Batch, Moderation};
 use weir_policy::steering::Mark;
 use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
 use weir_wire::VnetHdr;
@@ -39,13 +37,7 @@ use crate::queue::Queue;
 #[derive(Debug)]
 pub(crate) struct RxQueue {
     pub(crate) queue: Queue,
-    moderation: Box<dyn Moderation>,
-    /// What the policy says of itself: see [`Moderation::withholds`].
-    withholds: bool,
-    /// Frames that the guest has not been told of.
-    pub(crate) hold: HeldCall,
-    /// Since when the guest has offered too few buffers.
-    full_since: Option<u64>,
+    pub(crate) calls: ReceiveCalls,
     /// Frames wait for its next buffer: kicks stay on until one came.
     pub(crate) armed: bool,
     /// Room of the ring in use; kept between bursts.
@@ -103,13 +95,9 @@ impl Copies<'_> {
 
 impl RxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        let moderation = calls.build();
         Self {
             queue: Queue::default(),
-            withholds: moderation.withholds(),
-            moderation,
-            hold: HeldCall::new(calls),
-            full_since: None,
+            calls: ReceiveCalls::new(calls),
             armed: false,
             buffers: Vec::new(),
             chains: Vec::new(),
@@ -169,7 +157,7 @@ impl RxQueue {
         };
         let caps = ring.features.receive_caps();
         // A burst of one frame has nothing to be packed with.
-        let packs = ring.containers && self.moderation.withholds() && frames.len() > 1;
+        let packs = ring.containers && self.calls.withholds() && frames.len() > 1;
         let mut writer = Writer {
             device: &mut ring.device,
             memory,
@@ -227,7 +215,7 @@ impl RxQueue {
         }
 
         let full = dealt_with.frames < frames.len();
-        let worth_waiting = self.note_full(full, delivered_frames > 0, now_ns);
+        let worth_waiting = self.calls.note_full(full, delivered_frames > 0, now_ns);
         // Under the same lock as the look that found too little: between the two another worker could
         // see buffers that no kick comes for any more.
         let again = full && worth_waiting && self.arm(index)?;
@@ -268,32 +256,8 @@ impl RxQueue {
         if ring.memory_gone() {
             return Err(StopReason::MemoryTruncated);
         }
-        if chains == 0 || all.frames == 0 {
-            if chains > 0 {
-                ring.device.publish_first(take(&mut self.hold.withheld) + chains);
-            }
-            if self.is_short() {
-                self.flush(index, counters);
-            }
-            return Ok(None);
-        }
-        if self.withholds {
-            self.hold.withheld += chains;
-        } else {
-            ring.device.publish_first(chains);
-        }
-        stages::lap(Stage::Publish);
-        let now_ns = clock::now_ns();
-        self.hold.add(now_ns, &all, chains, parked);
-        let verdict = self.moderation.published(now_ns, all);
-        Ok(self.act(index, verdict, now_ns, counters))
-    }
-
-    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got: it
-    /// gives new ones for those that it has taken back.
-    fn is_short(&self) -> bool {
-        let size = self.queue.ring.as_ref().map_or(0, |ring| ring.device.config().size);
-        self.full_since.is_some() || self.hold.chains() >= u32::from(size / 2)
+        let Self { calls, queue, .. } = self;
+        Ok(calls.complete(index, queue, chains, all, parked, counters))
     }
 
     /// Asks for a kick at the next buffer, and says whether one came since the last look.
@@ -305,63 +269,6 @@ impl RxQueue {
         now.map(|now| now > seen).map_err(|error| StopReason::Ring { ring: 2 * index, error })
     }
 
-    /// Whether frames may wait for this receiver: not when it has taken nothing for so long that
-    /// they would be dropped anyway.
-    fn note_full(&mut self, full: bool, progress: bool, now_ns: u64) -> bool {
-        if progress || !full {
-            self.full_since = None;
-        }
-        if !full {
-            return true;
-        }
-        let since = *self.full_since.get_or_insert(now_ns);
-        now_ns.saturating_sub(since) < PARKED_NS_MAX
-    }
-
-    fn act(
-        &mut self,
-        index: usize,
-        verdict: Verdict,
-        now_ns: u64,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        match verdict {
-            Verdict::HoldUntil(until_ns) if !self.is_short() => {
-                self.hold.deadline.set(until_ns, now_ns)
-            }
-            _ => {
-                self.announce(index, counters);
-                None
-            }
-        }
-    }
-
-    /// Tells the guest of everything there is, and shows it first what was withheld.
-    ///
-    /// Whether a call is due, the ring alone says, and it is asked now, not when the hold began: a guest
-    /// that has taken the frames by itself meanwhile has moved its event past them (virtio 1.2 §2.7.7,
-    /// §2.8.10), and one that wants no calls looks at the ring again before it waits for one. So a call
-    /// that is left out after a hold is not missed, and nothing else is taken for a sign of polling.
-    fn announce(&mut self, index: usize, counters: &PortCounters) {
-        let withheld = take(&mut self.hold.withheld);
-        if let (1.., Some(ring)) = (withheld, self.queue.ring.as_mut()) {
-            ring.device.publish_first(withheld);
-        }
-        let called = self.queue.call_if_wanted();
-        stages::lap(Stage::Call);
-        let now_ns = clock::now_ns();
-        let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
-        let how = if called == Some(true) {
-            counters.rx[index].calls.add(1);
-            Delivery::Called
-        } else {
-            counters.rx[index].calls_suppressed.add(1);
-            if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
-        };
-        self.hold.told(now_ns, how, withheld > 0, counters);
-        self.moderation.delivered(now_ns, how);
-    }
-
     /// See [`weir_engine::Port::expired`].
     pub(crate) fn expired(
         &mut self,
@@ -369,28 +276,20 @@ impl RxQueue {
         by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.hold.deadline.fired(by_ns) {
-            return ask_at;
-        }
-        let verdict = self.moderation.expired(by_ns);
-        self.act(index, verdict, by_ns, counters)
+        self.calls.expired(index, &mut self.queue, by_ns, counters)
     }
 
     /// Gives a held call now, before the ring stops or the policy changes.
     pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
-        if self.hold.is_pending() {
-            self.announce(index, counters);
-        }
+        self.calls.flush(index, &mut self.queue, counters);
     }
 
     /// The ring has stopped: nothing is pending any more.
     pub(crate) fn reset(&mut self) {
-        self.hold.reset();
-        self.full_since = None;
+        self.calls.reset();
         self.armed = false;
         self.completed_before = self.mark().placed;
         self.order.clear();
-        self.moderation.reset();
     }
 
     /// Replaces the policy; gives back the old one.
@@ -401,21 +300,8 @@ impl RxQueue {
         calls: &CallPolicy,
         counters: &PortCounters,
     ) -> Box<dyn Moderation> {
-        self.flush(index, counters);
-        self.hold.set_policy(calls);
-        self.withholds = moderation.withholds();
-        std::mem::replace(&mut self.moderation, moderation)
-    }
-
-    /// Sets the limit of its holds (ns).
-    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
-        self.hold.hold_ns_max = hold_ns_max;
-        self.moderation.set_hold_ns_max(hold_ns_max);
-    }
-
-    /// Which policy it has, and what that does now.
-    pub(crate) fn decision(&self) -> (Kind, Decision) {
-        (self.moderation.kind(), self.moderation.decision())
+        let Self { calls: of_queue, queue, .. } = self;
+        of_queue.set_moderation(index, queue, moderation, calls, counters)
     }
 }
 

@@ -1,10 +1,5 @@
 //! Transmit queues: from a guest's ring into a burst, and back to the guest when it is forwarded.
-//!
-//! The call for completed frames may wait (`weir_policy::moderation::Completions`) until the guest has
-//! handled a call for received ones, in which Linux frees transmitted frames as well. Whether it did, the
-//! ring says at the deadline: a driver that has freed them has moved its event past them (virtio 1.2
-//! §2.7.7), and gets no call of its own; one that has not gets it then. So that none is lost, a call
-//! given for received frames counts for nothing by itself.
+//! When the guest is told that they are done with: [`weir_engine::guest`].
 
 pub(crate) mod side_by_side;
 
@@ -12,13 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, Completed, TransmitCalls};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
-use weir_policy::moderation::{Completions, Deadline, Verdict};
 use weir_ring::{Chain, DeviceRing, Pieces, RingError, Token};
 
 use crate::error::StopReason;
@@ -40,11 +34,7 @@ pub(crate) struct TxQueue {
     waiting: VecDeque<Waiting>,
     /// Where among them to go on trying: none before that went.
     try_from: usize,
-    /// Holds the calls for completed frames; `None` where they are given at once.
-    completions: Option<Completions>,
-    deadline: Deadline,
-    /// Chains completed that the guest has not been told of.
-    untold: u32,
+    pub(crate) calls: TransmitCalls,
     /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<[u8]>>,
     /// Several workers may send from it at a time.
@@ -56,7 +46,7 @@ pub(crate) struct TxQueue {
 
 impl TxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        Self { completions: calls.completions(), ..Self::default() }
+        Self { calls: TransmitCalls::new(calls), ..Self::default() }
     }
 
     /// See [`weir_engine::Port::take`]. `index` is the queue pair. Inlined, as if it had one caller: the other
@@ -175,60 +165,9 @@ impl TxQueue {
         }
         let published = ring.device.publish();
         stages::lap(Stage::Publish);
-        if self.completions.is_some() {
-            return self.hold(index, published, burst, now_ns, counters);
-        }
-        self.call(index, counters);
-        None
-    }
-
-    /// Asks the policy about the call for what was published just now.
-    #[inline(never)]
-    fn hold(
-        &mut self,
-        index: usize,
-        published: u16,
-        burst: &Burst<'_>,
-        now_ns: u64,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        let (Some(completions), Some(ring)) = (&mut self.completions, &self.queue.ring) else {
-            return None;
-        };
-        if published == 0 {
-            return None;
-        }
-        // A driver that wants no call now looks for itself when it wants one again: nothing is owed.
-        if !ring.device.wants_call() {
-            self.call(index, counters);
-            return None;
-        }
-        self.untold = self.untold.saturating_add(published.into());
-        let bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
         let in_ring = u32::from(ring.device.available()) + self.waiting.len() as u32; // a ring's size
-        let (unreclaimed, size) = (in_ring + self.untold, ring.device.config().size.into());
-        match completions.completed(now_ns, published.into(), bytes, unreclaimed, size) {
-            Verdict::HoldUntil(until_ns) => self.deadline.set(until_ns, now_ns),
-            Verdict::Call => {
-                self.call(index, counters);
-                None
-            }
-        }
-    }
-
-    /// Tells the guest of everything that is completed, if it wants to be told.
-    fn call(&mut self, index: usize, counters: &PortCounters) {
-        match self.queue.call_if_wanted() {
-            Some(true) => counters.tx[index].calls.add(1),
-            Some(false) => counters.tx[index].calls_suppressed.add(1),
-            None => {}
-        }
-        stages::lap(Stage::Call);
-        if let Some(completions) = &mut self.completions {
-            completions.delivered();
-            self.deadline.clear();
-            self.untold = 0;
-        }
+        let done = Completed { chains: published.into(), in_ring, now_ns };
+        self.calls.complete(index, &mut self.queue, done, burst, counters)
     }
 
     /// See [`weir_engine::Port::expired`].
@@ -238,36 +177,17 @@ impl TxQueue {
         by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.deadline.fired(by_ns) {
-            return ask_at;
-        }
-        match self.completions.as_mut().map(|completions| completions.expired(by_ns)) {
-            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, by_ns),
-            _ => {
-                self.call(index, counters);
-                None
-            }
-        }
+        self.calls.expired(index, &mut self.queue, by_ns, counters)
     }
 
     /// Gives a held call now, before the ring stops or the policy changes.
     pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
-        if self.untold > 0 {
-            self.call(index, counters);
-        }
+        self.calls.flush(index, &mut self.queue, counters);
     }
 
     /// Replaces the policy.
     pub(crate) fn set_policy(&mut self, index: usize, calls: &CallPolicy, counters: &PortCounters) {
-        self.flush(index, counters);
-        self.completions = calls.completions();
-    }
-
-    /// Sets the limit of its holds (ns).
-    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
-        if let Some(completions) = &mut self.completions {
-            completions.set_hold_ns_max(hold_ns_max);
-        }
+        self.calls.set_policy(index, &mut self.queue, calls, counters);
     }
 
     /// Drops what waits, so that the ring can stop with nothing in flight.

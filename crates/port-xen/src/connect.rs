@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weir_engine::{Engine, QueueRef, Side, Watch};
 use weir_guestmem::Window;
-use weir_netif::{FrontFeatures, RxBack, TxBack};
+use weir_netif::{BackRing, FrontFeatures, RxBack, TxBack};
 use weir_xen::vif::{FrontKeys, QueueKeys, RingKeys};
 use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
 
@@ -33,9 +33,25 @@ impl Link {
     }
 
     /// Interrupts the guest.
-    pub(crate) fn notify(&self) {
+    fn notify(&self) {
         // A channel whose other end is gone has nobody to interrupt; xenstore tells of that.
         let _ = self.channel.notify();
+    }
+
+    /// Interrupts the guest if there is something in `ring` to be told of, and it wants that. Says whether it
+    /// did; `None` if there is nothing.
+    pub(crate) fn call_if_wanted<const SLOT: usize>(
+        &self,
+        ring: &mut BackRing<SLOT>,
+    ) -> Option<bool> {
+        if ring.unannounced() == 0 {
+            return None;
+        }
+        let wanted = ring.needs_notify();
+        if wanted {
+            self.notify();
+        }
+        Some(wanted)
     }
 
     /// Takes note of an event, so that the next one is reported.

@@ -165,27 +165,16 @@ impl XenPort {
         let hold_ns_max = hold_ns_max.min(limit_ns);
         for (index, pair) in self.pairs.iter().enumerate() {
             if queue.is_none_or(|queue| queue == index) {
-                lock(&pair.rx).set_hold_ns_max(hold_ns_max);
-                lock(&pair.tx).set_hold_ns_max(hold_ns_max);
+                lock(&pair.rx).calls.set_hold_ns_max(hold_ns_max);
+                lock(&pair.tx).calls.set_hold_ns_max(hold_ns_max);
             }
         }
     }
 
     /// What the policy of each receive queue does now.
     pub fn decisions(&self) -> Vec<QueueDecision> {
-        let decision = |(pair, counted): (&Pair, &QueueCounters)| {
-            let rx = lock(&pair.rx);
-            let (kind, decision) = rx.decision();
-            QueueDecision {
-                kind,
-                decision,
-                hold_ns_max: rx.hold.hold_ns_max,
-                frames: counted.frames.get(),
-                calls: counted.calls.get(),
-                calls_suppressed: counted.calls_suppressed.get(),
-                hold: rx.hold.times.summary(),
-            }
-        };
+        let decision =
+            |(pair, counted): (&Pair, &QueueCounters)| lock(&pair.rx).calls.decision(counted);
         self.pairs.iter().zip(&self.counters.rx).map(decision).collect()
     }
 
@@ -193,7 +182,7 @@ impl XenPort {
     pub fn info(&self) -> XenInfo {
         let mut hold = Times::default();
         for pair in &self.pairs {
-            hold.merge(&lock(&pair.rx).hold.times);
+            hold.merge(lock(&pair.rx).calls.times());
         }
         let shown = lock(&self.shown);
         let state = match (self.has_failed(), shown.connected) {

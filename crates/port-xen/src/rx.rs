@@ -2,10 +2,7 @@
 //!
 //! The queue's lock is held during the copy: whether the guest's grants are good is known after it, and
 //! said in the responses before they are shown.
-//!
-//! Frames may wait for their event (`weir_policy::moderation`), in the guest's sight or, where the policy
-//! withholds them, out of it. Two things end that early: the guest has too few buffers for a frame, or half
-//! of its ring waits.
+//! When the guest gets its event: [`weir_engine::guest`].
 
 mod writer;
 
@@ -15,13 +12,12 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
-use weir_engine::guest::{CallPolicy, HeldCall};
+use weir_engine::guest::{CallPolicy, GuestRing, ReceiveCalls, ReceiveRing};
 use weir_engine::stages::{self, Stage};
-use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, clock};
+use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{HostPages, Slice, recycle};
-use weir_limits::PARKED_NS_MAX;
 use weir_netif::{RxBack, RxSegment};
-use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+use weir_policy::moderation::{Batch, Moderation};
 use weir_policy::steering::Mark;
 use weir_xen::{CopySegment, CopyStatus};
 
@@ -66,37 +62,36 @@ impl RxRing {
             pieces: Vec::new(),
         })
     }
+}
 
+impl GuestRing for RxRing {
     fn size(&mut self) -> u32 {
         self.back.ring().size()
+    }
+
+    fn call_if_wanted(&mut self) -> Option<bool> {
+        self.link.call_if_wanted(self.back.ring())
+    }
+}
+
+impl ReceiveRing for RxRing {
+    /// All that there is: what is withheld is shown together.
+    fn show(&mut self, _chains: u16) {
+        self.back.ring().push();
     }
 }
 
 /// A receive queue.
 pub(crate) struct RxQueue {
     pub(crate) ring: Option<RxRing>,
-    moderation: Box<dyn Moderation>,
-    /// What the policy says of itself: see [`Moderation::withholds`].
-    withholds: bool,
-    /// Frames that the guest has not been told of.
-    pub(crate) hold: HeldCall,
-    /// Since when the guest has offered too few buffers.
-    full_since: Option<u64>,
+    pub(crate) calls: ReceiveCalls,
     /// Responses in rings that have stopped.
     placed_before: u64,
 }
 
 impl RxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        let moderation = calls.build();
-        Self {
-            ring: None,
-            withholds: moderation.withholds(),
-            moderation,
-            hold: HeldCall::new(calls),
-            full_since: None,
-            placed_before: 0,
-        }
+        Self { ring: None, calls: ReceiveCalls::new(calls), placed_before: 0 }
     }
 
     /// See [`weir_policy::steering::Receiver`].
@@ -204,50 +199,16 @@ impl RxQueue {
         ring.placed += u64::from(responses);
 
         let full = dealt_with.frames < frames.len();
-        let worth_waiting = self.note_full(full, delivered_frames > 0, now_ns);
+        let worth_waiting = self.calls.note_full(full, delivered_frames > 0, now_ns);
         // Under the same lock as the look that found too little.
         let again = full && worth_waiting && self.arm(index)?;
         counters.rx[index].frames.add(delivered_frames.into());
         counters.rx[index].bytes.add(bytes);
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        let hold_until = self.finish(index, responses, batch, burst.waited, counters);
-        Ok(Delivered { worth_waiting, again, hold_until, ..dealt_with })
-    }
-
-    /// Shows the guest what was placed, with one index write, unless it is withheld, and asks the policy
-    /// about the event. Says when to ask again, if a timer is to be set.
-    fn finish(
-        &mut self,
-        index: usize,
-        responses: u32,
-        batch: Batch,
-        parked: bool,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        let ring = self.ring.as_mut()?;
-        if batch.frames == 0 {
-            if self.is_short() {
-                self.flush(index, counters);
-            }
-            return None;
-        }
+        let Self { calls, ring, .. } = self;
         let responses = u16::try_from(responses).unwrap_or(u16::MAX);
-        if self.withholds {
-            self.hold.withheld = self.hold.withheld.saturating_add(responses);
-        } else {
-            ring.back.ring().push();
-        }
-        stages::lap(Stage::Publish);
-        let now_ns = clock::now_ns();
-        self.hold.add(now_ns, &batch, responses, parked);
-        let verdict = self.moderation.published(now_ns, batch);
-        self.act(index, verdict, now_ns, counters)
-    }
-
-    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got.
-    fn is_short(&mut self) -> bool {
-        let size = self.ring.as_mut().map_or(0, RxRing::size);
-        self.full_since.is_some() || self.hold.chains() >= size / 2
+        let hold_until = calls.complete(index, ring, responses, batch, burst.waited, counters);
+        Ok(Delivered { worth_waiting, again, hold_until, ..dealt_with })
     }
 
     /// Asks for an event at the next buffer, and says whether one came since the last look.
@@ -258,67 +219,6 @@ impl RxQueue {
         Ok(now > seen)
     }
 
-    /// Whether frames may wait for this receiver: not when it has taken nothing for so long that they would
-    /// be dropped anyway.
-    fn note_full(&mut self, full: bool, progress: bool, now_ns: u64) -> bool {
-        if progress || !full {
-            self.full_since = None;
-        }
-        if !full {
-            return true;
-        }
-        let since = *self.full_since.get_or_insert(now_ns);
-        now_ns.saturating_sub(since) < PARKED_NS_MAX
-    }
-
-    fn act(
-        &mut self,
-        index: usize,
-        verdict: Verdict,
-        now_ns: u64,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        match verdict {
-            Verdict::HoldUntil(until_ns) if !self.is_short() => {
-                self.hold.deadline.set(until_ns, now_ns)
-            }
-            _ => {
-                self.announce(index, counters);
-                None
-            }
-        }
-    }
-
-    /// Tells the guest of everything there is, and shows it first what was withheld. Whether it wants an
-    /// event is asked now, not when the hold began: a guest that has taken the frames by itself has moved
-    /// `rsp_event` past them.
-    fn announce(&mut self, index: usize, counters: &PortCounters) {
-        let withheld = take(&mut self.hold.withheld);
-        let called = self.ring.as_mut().and_then(|ring| {
-            ring.back.ring().push();
-            if ring.back.ring().unannounced() == 0 {
-                return None;
-            }
-            let wanted = ring.back.ring().needs_notify();
-            if wanted {
-                ring.link.notify();
-            }
-            Some(wanted)
-        });
-        stages::lap(Stage::Call);
-        let now_ns = clock::now_ns();
-        let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
-        let how = if called == Some(true) {
-            counters.rx[index].calls.add(1);
-            Delivery::Called
-        } else {
-            counters.rx[index].calls_suppressed.add(1);
-            if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
-        };
-        self.hold.told(now_ns, how, withheld > 0, counters);
-        self.moderation.delivered(now_ns, how);
-    }
-
     /// See [`weir_engine::Port::expired`].
     pub(crate) fn expired(
         &mut self,
@@ -326,27 +226,14 @@ impl RxQueue {
         by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.hold.deadline.fired(by_ns) {
-            return ask_at;
-        }
-        let verdict = self.moderation.expired(by_ns);
-        self.act(index, verdict, by_ns, counters)
-    }
-
-    /// Gives a held event now, before the ring stops or the policy changes.
-    fn flush(&mut self, index: usize, counters: &PortCounters) {
-        if self.hold.is_pending() {
-            self.announce(index, counters);
-        }
+        self.calls.expired(index, &mut self.ring, by_ns, counters)
     }
 
     /// Takes the ring out of service, with nothing held.
     pub(crate) fn stop(&mut self, index: usize, counters: &PortCounters) -> Option<RxRing> {
-        self.flush(index, counters);
+        self.calls.flush(index, &mut self.ring, counters);
         self.placed_before = self.mark().placed;
-        self.hold.reset();
-        self.full_since = None;
-        self.moderation.reset();
+        self.calls.reset();
         self.ring.take()
     }
 
@@ -358,20 +245,7 @@ impl RxQueue {
         calls: &CallPolicy,
         counters: &PortCounters,
     ) -> Box<dyn Moderation> {
-        self.flush(index, counters);
-        self.hold.set_policy(calls);
-        self.withholds = moderation.withholds();
-        std::mem::replace(&mut self.moderation, moderation)
-    }
-
-    /// Sets the limit of its holds (ns).
-    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
-        self.hold.hold_ns_max = hold_ns_max;
-        self.moderation.set_hold_ns_max(hold_ns_max);
-    }
-
-    /// Which policy it has, and what that does now.
-    pub(crate) fn decision(&self) -> (Kind, Decision) {
-        (self.moderation.kind(), self.moderation.decision())
+        let Self { calls: of_queue, ring, .. } = self;
+        of_queue.set_moderation(index, ring, moderation, calls, counters)
     }
 }

@@ -3,19 +3,16 @@
 //! Requests are answered in the order in which they came. A ring then says by itself where to go on, when
 //! weir is killed and started again: what was not answered is sent once more, and nothing is answered
 //! twice. Behind a frame that waits for its receiver the answers wait, too.
-//!
-//! The event for answers may wait as the call for completed frames of a virtqueue does
-//! (`weir_policy::moderation::Completions`).
+//! When the guest gets its event: [`weir_engine::guest`].
 
 mod pool;
 mod ring;
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, Completed, TransmitCalls};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
-use weir_policy::moderation::{Completions, Deadline, Verdict};
 
 pub(crate) use self::ring::{TxRing, emptied};
 use crate::error::StopReason;
@@ -34,16 +31,12 @@ pub(crate) struct Context<'p> {
 #[derive(Default)]
 pub(crate) struct TxQueue {
     pub(crate) ring: Option<TxRing>,
-    /// Holds the events for answers; `None` where they are given at once.
-    completions: Option<Completions>,
-    deadline: Deadline,
-    /// Responses that the guest has not been told of.
-    untold: u32,
+    pub(crate) calls: TransmitCalls,
 }
 
 impl TxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        Self { completions: calls.completions(), ..Self::default() }
+        Self { calls: TransmitCalls::new(calls), ..Self::default() }
     }
 
     /// See [`weir_engine::Port::take`].
@@ -86,14 +79,16 @@ impl TxQueue {
         }
         let answered = ring.settle(&burst);
         stages::lap(Stage::Publish);
-        let bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
-        scratch.give_back(burst);
+        let in_ring = ring.back.ring().available() + ring.back.ring().unanswered();
+        let done = Completed { chains: answered, in_ring, now_ns };
         let (mut parked, mut oldest) = (0, None::<u64>);
         for (_, since_ns) in ring.waits() {
             parked += 1;
             oldest = Some(oldest.map_or(since_ns, |oldest| oldest.min(since_ns)));
         }
         let more = ring.peek();
+        let hold_until = self.calls.complete(index, &mut self.ring, done, &burst, counters);
+        scratch.give_back(burst);
         Ok(Taken {
             frames,
             more,
@@ -101,63 +96,8 @@ impl TxQueue {
             parked,
             parked_more: false, // all of them are tried in one burst
             parked_until: oldest.map(|since_ns| since_ns.saturating_add(PARKED_NS_MAX)),
-            hold_until: self.hold(index, answered, bytes, now_ns, counters),
+            hold_until,
         })
-    }
-
-    /// Asks the policy about the event for what was answered just now. Says when to ask again, if a timer
-    /// is to be set.
-    fn hold(
-        &mut self,
-        index: usize,
-        answered: u32,
-        bytes: u64,
-        now_ns: u64,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        let ring = self.ring.as_mut()?;
-        let Some(completions) = &mut self.completions else {
-            self.call(index, counters);
-            return None;
-        };
-        if answered == 0 {
-            return None;
-        }
-        // A driver that wants no event now looks for itself when it wants one again: nothing is owed.
-        if !ring.back.ring().wants_notify() {
-            self.call(index, counters);
-            return None;
-        }
-        self.untold = self.untold.saturating_add(answered);
-        let size = ring.back.ring().size();
-        let in_ring = ring.back.ring().available() + ring.back.ring().unanswered();
-        match completions.completed(now_ns, answered, bytes, in_ring + self.untold, size) {
-            Verdict::HoldUntil(until_ns) => self.deadline.set(until_ns, now_ns),
-            Verdict::Call => {
-                self.call(index, counters);
-                None
-            }
-        }
-    }
-
-    /// Tells the guest of everything that is answered, if it wants to be told.
-    fn call(&mut self, index: usize, counters: &PortCounters) {
-        if let Some(ring) = self.ring.as_mut()
-            && ring.back.ring().unannounced() > 0
-        {
-            if ring.back.ring().needs_notify() {
-                ring.link.notify();
-                counters.tx[index].calls.add(1);
-            } else {
-                counters.tx[index].calls_suppressed.add(1);
-            }
-        }
-        stages::lap(Stage::Call);
-        if let Some(completions) = &mut self.completions {
-            completions.delivered();
-            self.deadline.clear();
-            self.untold = 0;
-        }
     }
 
     /// See [`weir_engine::Port::expired`].
@@ -167,29 +107,12 @@ impl TxQueue {
         by_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
-        if let Err(ask_at) = self.deadline.fired(by_ns) {
-            return ask_at;
-        }
-        match self.completions.as_mut().map(|completions| completions.expired(by_ns)) {
-            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, by_ns),
-            _ => {
-                self.call(index, counters);
-                None
-            }
-        }
+        self.calls.expired(index, &mut self.ring, by_ns, counters)
     }
 
     /// Replaces the policy.
     pub(crate) fn set_policy(&mut self, index: usize, calls: &CallPolicy, counters: &PortCounters) {
-        self.call(index, counters);
-        self.completions = calls.completions();
-    }
-
-    /// Sets the limit of its holds (ns).
-    pub(crate) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
-        if let Some(completions) = &mut self.completions {
-            completions.set_hold_ns_max(hold_ns_max);
-        }
+        self.calls.set_policy(index, &mut self.ring, calls, counters);
     }
 
     /// Takes the ring out of service: what waits is dropped, so that nothing is left unanswered, and the
@@ -198,7 +121,7 @@ impl TxQueue {
         if let Some(ring) = self.ring.as_mut() {
             counters.dropped(DropReason::TxStopped, ring.abandon());
         }
-        self.call(index, counters);
+        self.calls.call(index, &mut self.ring, counters);
         self.ring.take()
     }
 }

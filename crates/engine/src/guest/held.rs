@@ -21,26 +21,25 @@ struct Pending {
     chains: u32,
 }
 
-/// Frames of a receive queue that wait for their call: of virtqueues, and of other rings whose guests are
-/// called as theirs are.
+/// Frames of a receive queue that wait for their call.
 #[derive(Debug)]
-pub struct HeldCall {
+pub(super) struct HeldCall {
     pending: Option<Pending>,
     /// Until when they wait.
-    pub deadline: Deadline,
+    pub(super) deadline: Deadline,
     /// Chains that are complete and that the guest can't see yet.
-    pub withheld: u16,
+    pub(super) withheld: u16,
     /// The interface's latency budget (ns), which breaches are counted against.
     budget_ns: u64,
     /// The part of it that holds may use (ns).
-    pub hold_ns_max: u64,
+    pub(super) hold_ns_max: u64,
     /// From frames being ready to the guest being told of them.
-    pub times: Times,
+    pub(super) times: Times,
 }
 
 impl HeldCall {
     /// Nothing waits.
-    pub fn new(calls: &CallPolicy) -> Self {
+    pub(super) fn new(calls: &CallPolicy) -> Self {
         Self {
             pending: None,
             deadline: Deadline::default(),
@@ -52,24 +51,24 @@ impl HeldCall {
     }
 
     /// The interface has another policy or budget; nothing is pending.
-    pub fn set_policy(&mut self, calls: &CallPolicy) {
+    pub(super) fn set_policy(&mut self, calls: &CallPolicy) {
         self.budget_ns = calls.latency_budget_ns;
         self.hold_ns_max = calls.hold_ns_max();
     }
 
     /// There are frames that the guest has not been told of.
-    pub fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
     /// Chains that the guest has not been told of.
-    pub fn chains(&self) -> u32 {
+    pub(super) fn chains(&self) -> u32 {
         self.pending.map_or(0, |pending| pending.chains)
     }
 
     /// Frames are ready, in `chains` chains.
     #[inline(always)]
-    pub fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
+    pub(super) fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
         let Batch { arrived_ns, .. } = *batch;
         let chains = u32::from(chains);
         match &mut self.pending {
@@ -86,7 +85,13 @@ impl HeldCall {
 
     /// The guest knows of everything, and how it does. `hidden`: it could not see the frames before.
     #[inline(always)]
-    pub fn told(&mut self, now_ns: u64, how: Delivery, hidden: bool, counters: &PortCounters) {
+    pub(super) fn told(
+        &mut self,
+        now_ns: u64,
+        how: Delivery,
+        hidden: bool,
+        counters: &PortCounters,
+    ) {
         let until_ns = self.deadline.until_ns();
         self.deadline.clear();
         let Some(pending) = self.pending.take() else { return };
@@ -114,7 +119,7 @@ impl HeldCall {
     }
 
     /// The ring has stopped: nothing is pending any more.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.pending = None;
         self.withheld = 0;
         self.deadline.clear();

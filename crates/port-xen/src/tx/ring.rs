@@ -5,6 +5,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::guest::{GuestRing, TransmitRing};
 use weir_engine::{DropReason, PortCounters};
 use weir_fabric::PortId;
 use weir_guestmem::HostPages;
@@ -304,6 +305,22 @@ impl TxRing {
             State::Waits { port, since_ns } => Some((port, since_ns)),
             State::Done(_) => None,
         })
+    }
+}
+
+impl GuestRing for TxRing {
+    fn size(&mut self) -> u32 {
+        self.back.ring().size()
+    }
+
+    fn call_if_wanted(&mut self) -> Option<bool> {
+        self.link.call_if_wanted(self.back.ring())
+    }
+}
+
+impl TransmitRing for TxRing {
+    fn wants_call(&mut self) -> bool {
+        self.back.ring().wants_notify()
     }
 }
 

@@ -1,0 +1,218 @@
+//! When a guest is told of frames that it received.
+//!
+//! Frames may wait for their call (`weir_policy::moderation`), in the guest's sight or, where the policy
+//! withholds them, out of it. Two things end that early, whatever the policy says, so that holding costs
+//! time and never frames: the guest has too few buffers for a frame, or half of its ring waits.
+
+use std::mem::take;
+
+use weir_limits::PARKED_NS_MAX;
+use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
+
+use super::held::HeldCall;
+use super::{CallPolicy, QueueDecision, ReceiveRing};
+use crate::clock;
+use crate::stages::{self, Stage};
+use crate::stats::{PortCounters, QueueCounters, Times};
+
+/// The calls of a receive queue. `index` is the queue's, everywhere.
+#[derive(Debug)]
+pub struct ReceiveCalls {
+    moderation: Box<dyn Moderation>,
+    /// What the policy says of itself: see [`Moderation::withholds`].
+    withholds: bool,
+    /// Frames that the guest has not been told of.
+    hold: HeldCall,
+    /// Since when the guest has offered too few buffers.
+    full_since: Option<u64>,
+}
+
+impl ReceiveCalls {
+    /// Nothing is held.
+    pub fn new(calls: &CallPolicy) -> Self {
+        let moderation = calls.build();
+        Self {
+            withholds: moderation.withholds(),
+            moderation,
+            hold: HeldCall::new(calls),
+            full_since: None,
+        }
+    }
+
+    /// What is held is out of the guest's sight.
+    #[inline]
+    pub fn withholds(&self) -> bool {
+        self.withholds
+    }
+
+    /// Notes at `now_ns` whether frames were left over (`full`), and whether any went in. Says whether they
+    /// may wait for this receiver: not when it has taken nothing for so long that they would be dropped anyway.
+    #[inline]
+    pub fn note_full(&mut self, full: bool, progress: bool, now_ns: u64) -> bool {
+        if progress || !full {
+            self.full_since = None;
+        }
+        if !full {
+            return true;
+        }
+        let since = *self.full_since.get_or_insert(now_ns);
+        now_ns.saturating_sub(since) < PARKED_NS_MAX
+    }
+
+    /// A `batch` is complete, in `chains`: shows it to the guest unless it is withheld, and asks the policy
+    /// about the call. `parked`: one of its frames waited for buffers before. Says when to ask again, if a
+    /// timer is to be set.
+    #[inline(always)]
+    pub fn complete(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        chains: u16,
+        batch: Batch,
+        parked: bool,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if batch.frames == 0 {
+            if chains > 0 {
+                ring.show(take(&mut self.hold.withheld).saturating_add(chains));
+            }
+            if self.is_short(ring) {
+                self.flush(index, ring, counters);
+            }
+            return None;
+        }
+        if self.withholds {
+            self.hold.withheld = self.hold.withheld.saturating_add(chains);
+        } else {
+            ring.show(chains);
+        }
+        stages::lap(Stage::Publish);
+        let now_ns = clock::now_ns();
+        self.hold.add(now_ns, &batch, chains, parked);
+        let verdict = self.moderation.published(now_ns, batch);
+        self.act(index, ring, verdict, now_ns, counters)
+    }
+
+    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got: it
+    /// gives new ones for those that it has taken back.
+    #[inline]
+    fn is_short(&self, ring: &mut impl ReceiveRing) -> bool {
+        self.full_since.is_some() || self.hold.chains() >= ring.size() / 2
+    }
+
+    #[inline(always)]
+    fn act(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        verdict: Verdict,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        match verdict {
+            Verdict::HoldUntil(until_ns) if !self.is_short(ring) => {
+                self.hold.deadline.set(until_ns, now_ns)
+            }
+            _ => {
+                self.announce(index, ring, counters);
+                None
+            }
+        }
+    }
+
+    /// Tells the guest of everything there is, and shows it first what was withheld.
+    ///
+    /// Whether a call is due, the ring alone says, and it is asked now, not when the hold began: a guest
+    /// that has taken the frames by itself meanwhile has moved its event past them (virtio 1.2 §2.7.7,
+    /// §2.8.10; `rsp_event` of Xen's rings), and one that wants no calls looks at the ring again before it
+    /// waits for one. So a call that is left out after a hold is not missed, and nothing else is taken for a
+    /// sign of polling.
+    #[inline]
+    fn announce(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
+        let withheld = take(&mut self.hold.withheld);
+        if withheld > 0 {
+            ring.show(withheld);
+        }
+        let called = ring.call_if_wanted();
+        stages::lap(Stage::Call);
+        let now_ns = clock::now_ns();
+        let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
+        let how = if called == Some(true) {
+            counters.rx[index].calls.add(1);
+            Delivery::Called
+        } else {
+            counters.rx[index].calls_suppressed.add(1);
+            if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
+        };
+        self.hold.told(now_ns, how, withheld > 0, counters);
+        self.moderation.delivered(now_ns, how);
+    }
+
+    /// See [`crate::Port::expired`].
+    pub fn expired(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        by_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if let Err(ask_at) = self.hold.deadline.fired(by_ns) {
+            return ask_at;
+        }
+        let verdict = self.moderation.expired(by_ns);
+        self.act(index, ring, verdict, by_ns, counters)
+    }
+
+    /// Gives a held call now, before the ring stops or the policy changes.
+    pub fn flush(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
+        if self.hold.is_pending() {
+            self.announce(index, ring, counters);
+        }
+    }
+
+    /// The ring has stopped: nothing is pending any more.
+    pub fn reset(&mut self) {
+        self.hold.reset();
+        self.full_since = None;
+        self.moderation.reset();
+    }
+
+    /// Replaces the policy; gives back the old one.
+    pub fn set_moderation(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        moderation: Box<dyn Moderation>,
+        calls: &CallPolicy,
+        counters: &PortCounters,
+    ) -> Box<dyn Moderation> {
+        self.flush(index, ring, counters);
+        self.hold.set_policy(calls);
+        self.withholds = moderation.withholds();
+        std::mem::replace(&mut self.moderation, moderation)
+    }
+
+    /// Sets the limit of its holds (ns).
+    pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold.hold_ns_max = hold_ns_max;
+        self.moderation.set_hold_ns_max(hold_ns_max);
+    }
+
+    /// From frames being ready to the guest being told of them.
+    pub fn times(&self) -> &Times {
+        &self.hold.times
+    }
+
+    /// What the policy does now, and what came of it: `counted` is the queue's.
+    pub fn decision(&self, counted: &QueueCounters) -> QueueDecision {
+        QueueDecision {
+            kind: self.moderation.kind(),
+            decision: self.moderation.decision(),
+            hold_ns_max: self.hold.hold_ns_max,
+            frames: counted.frames.get(),
+            calls: counted.calls.get(),
+            calls_suppressed: counted.calls_suppressed.get(),
+            hold: self.hold.times.summary(),
+        }
+    }
+}

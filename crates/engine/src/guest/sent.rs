@@ -1,0 +1,150 @@
+//! When a guest is told that frames which it sent are done with.
+//!
+//! That call may wait (`weir_policy::moderation::Completions`) until the guest has handled a call for
+//! received frames, in which Linux frees transmitted ones as well. Whether it did, the ring says at the
+//! deadline: a driver that has freed them has moved its event past them (virtio 1.2 §2.7.7), and gets no
+//! call of its own; one that has not gets it then. So that none is lost, a call given for received frames
+//! counts for nothing by itself.
+
+use weir_policy::moderation::{Completions, Deadline, Verdict};
+
+use super::{CallPolicy, TransmitRing};
+use crate::burst::Burst;
+use crate::stages::{self, Stage};
+use crate::stats::PortCounters;
+
+/// The calls of a transmit queue. `index` is the queue's, everywhere.
+#[derive(Debug, Default)]
+pub struct TransmitCalls {
+    /// Holds them; `None` where they are given at once.
+    completions: Option<Completions>,
+    deadline: Deadline,
+    /// Chains completed that the guest has not been told of.
+    untold: u32,
+}
+
+impl TransmitCalls {
+    /// Nothing is held.
+    pub fn new(calls: &CallPolicy) -> Self {
+        Self { completions: calls.completions(), ..Self::default() }
+    }
+
+    /// Chains of `burst` are complete. Says when to ask about the call, if it is held and a timer is to be set.
+    #[inline(always)]
+    pub fn complete(
+        &mut self,
+        index: usize,
+        ring: &mut impl TransmitRing,
+        done: Completed,
+        burst: &Burst<'_>,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if self.completions.is_some() {
+            return self.hold(index, ring, done, burst, counters);
+        }
+        self.call(index, ring, counters);
+        None
+    }
+
+    /// Asks the policy.
+    #[inline(never)]
+    fn hold(
+        &mut self,
+        index: usize,
+        ring: &mut impl TransmitRing,
+        done: Completed,
+        burst: &Burst<'_>,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        let Completed { chains, in_ring, now_ns } = done;
+        let completions = self.completions.as_mut().filter(|_| chains > 0)?;
+        // A driver that wants no call now looks for itself when it wants one again: nothing is owed.
+        if !ring.wants_call() {
+            self.call(index, ring, counters);
+            return None;
+        }
+        self.untold = self.untold.saturating_add(chains);
+        let bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
+        let unreclaimed = in_ring.saturating_add(self.untold);
+        match completions.completed(now_ns, chains, bytes, unreclaimed, ring.size()) {
+            Verdict::HoldUntil(until_ns) => self.deadline.set(until_ns, now_ns),
+            Verdict::Call => {
+                self.call(index, ring, counters);
+                None
+            }
+        }
+    }
+
+    /// Tells the guest of everything that is completed, if it wants to be told.
+    #[inline]
+    pub fn call(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
+        match ring.call_if_wanted() {
+            Some(true) => counters.tx[index].calls.add(1),
+            Some(false) => counters.tx[index].calls_suppressed.add(1),
+            None => {}
+        }
+        stages::lap(Stage::Call);
+        if let Some(completions) = &mut self.completions {
+            completions.delivered();
+            self.deadline.clear();
+            self.untold = 0;
+        }
+    }
+
+    /// See [`crate::Port::expired`].
+    pub fn expired(
+        &mut self,
+        index: usize,
+        ring: &mut impl TransmitRing,
+        by_ns: u64,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        if let Err(ask_at) = self.deadline.fired(by_ns) {
+            return ask_at;
+        }
+        match self.completions.as_mut().map(|completions| completions.expired(by_ns)) {
+            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, by_ns),
+            _ => {
+                self.call(index, ring, counters);
+                None
+            }
+        }
+    }
+
+    /// Gives a held call now, before the ring stops or the policy changes.
+    pub fn flush(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
+        if self.untold > 0 {
+            self.call(index, ring, counters);
+        }
+    }
+
+    /// Replaces the policy.
+    pub fn set_policy(
+        &mut self,
+        index: usize,
+        ring: &mut impl TransmitRing,
+        calls: &CallPolicy,
+        counters: &PortCounters,
+    ) {
+        self.flush(index, ring, counters);
+        self.completions = calls.completions();
+    }
+
+    /// Sets the limit of its holds (ns).
+    pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        if let Some(completions) = &mut self.completions {
+            completions.set_hold_ns_max(hold_ns_max);
+        }
+    }
+}
+
+/// What a burst left behind in its ring.
+#[derive(Debug, Clone, Copy)]
+pub struct Completed {
+    /// Chains that the guest sees more of.
+    pub chains: u32,
+    /// Chains in the ring that are not complete.
+    pub in_ring: u32,
+    /// When the burst was taken (ns).
+    pub now_ns: u64,
+}
