@@ -53,7 +53,7 @@ fn the_best_takes_the_least_cpu_where_packets_arrive() {
 
 #[test]
 fn what_is_worse_counts_round_by_round() {
-    let best = [slice(1_000, 1.0), slice(2_000, 1.0)];
+    let best = [&slice(1_000, 1.0), &slice(2_000, 1.0)];
     assert_eq!(against(&[slice(900, 1.0), slice(1_800, 1.0)], &best), [0.9, 0.9]);
     assert_eq!(against(&[slice(1_000, 2.0), slice(2_000, 2.0)], &best), [0.5, 0.5]);
 }
@@ -61,8 +61,28 @@ fn what_is_worse_counts_round_by_round() {
 #[test]
 fn a_silent_load_is_compared_by_cores_and_idle_is_idle() {
     let idle = |cores| Slice { seconds: 1.0, switch_cpu_s: cores, ..Slice::default() };
-    assert_eq!(against(&[idle(0.004)], &[idle(0.0)]), [1.0]);
-    assert_eq!(against(&[idle(0.01)], &[idle(0.0)]), [0.5]);
+    assert_eq!(against(&[idle(0.004)], &[&idle(0.0)]), [1.0]);
+    assert_eq!(against(&[idle(0.01)], &[&idle(0.0)]), [0.5]);
+}
+
+#[test]
+fn a_setting_that_was_lucky_once_is_not_the_best_in_that_round() {
+    let mut lucky = measured("auto_vs_best_static_bulk", 3, |_| slice(1_000, 1.0));
+    for (round, slices) in lucky.slices.iter_mut().take(3).enumerate() {
+        slices[round] = slice(1_000, 0.5);
+    }
+    // Each time another one: none of them is better than `auto`.
+    assert_eq!(figure(&json(&[lucky]), "auto_vs_best_static"), 1.0);
+}
+
+#[test]
+fn a_setting_that_is_better_in_most_rounds_is_the_best_in_all() {
+    let auto = contests::grid_settings().len() - 1;
+    let mut best = measured("auto_vs_best_static_bulk", 3, |index| {
+        slice(1_000, if index == auto { 1.25 } else { 2.0 })
+    });
+    best.slices[4] = vec![slice(1_000, 1.0), slice(1_000, 1.0), slice(1_000, 0.625)];
+    assert_eq!(figure(&json(&[best]), "auto_vs_best_static"), 0.8);
 }
 
 #[test]
