@@ -31,6 +31,11 @@ impl Samples {
         self.values.push(value);
     }
 
+    /// Adds one round's value, if there is one.
+    pub fn extend(&mut self, value: Option<f64>) {
+        self.values.extend(value);
+    }
+
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

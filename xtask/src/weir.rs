@@ -11,7 +11,7 @@ use crate::{
     address,
     error::{Error, Result},
     lab::Lab,
-    peers::Switch,
+    peers::{Switch, Work},
     process::{Placement, Process, run, run_in, wait_until},
     qemu::{MEMORY, Plug, Qemu},
     testpmd::Link,
@@ -235,6 +235,10 @@ impl Switch for Weir {
 
     fn cpu_time(&self) -> Result<Duration> {
         self.usage().cpu_time()
+    }
+
+    fn work(&self) -> Result<Option<Work>> {
+        self.stats()?.work().map(Some)
     }
 }
 

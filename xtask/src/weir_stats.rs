@@ -1,8 +1,13 @@
 //! `weir stats --json`: the only place that knows its shape.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    peers::Work,
+};
 
 /// One answer of `weir stats --json`.
 #[derive(Clone, Debug)]
@@ -56,6 +61,17 @@ impl Stats {
         frames.collect::<Option<_>>().ok_or_else(|| self.unreadable("a queue's frames"))
     }
 
+    /// Time that bursts took of the workers (ns), of that since weir was started.
+    pub fn work(&self) -> Result<Work> {
+        let taken = || -> Option<Work> {
+            let ports = self.report["ports"].as_array()?.iter();
+            let busy = ports.map(|port| port["worker_ns"].as_u64()).sum::<Option<u64>>()?;
+            let up = Duration::try_from_secs_f64(self.report["uptime_s"].as_f64()?).ok()?;
+            Some(Work { busy, of: u64::try_from(up.as_nanos()).ok()? })
+        };
+        taken().ok_or_else(|| self.unreadable("worker times"))
+    }
+
     fn port(&self, name: &str) -> Result<&Value> {
         let mut ports = self.report["ports"].as_array().into_iter().flatten();
         ports.find(|port| port["name"] == name).ok_or_else(|| self.unreadable("a port's entry"))
@@ -70,7 +86,8 @@ impl Stats {
 mod tests {
     use super::*;
 
-    const JSON: &str = r#"{"ports":[{"name":"vif0","state":"running","stopped_reason":null,
+    const JSON: &str = r#"{"uptime_s":2.5,"ports":[{"name":"vif0","state":"running",
+        "stopped_reason":null,"worker_ns":12,
         "queues":[{"rx":{"frames":3},"tx":{"frames":5}},{"rx":{"frames":0},"tx":{"frames":7}}]}]}"#;
 
     #[test]
@@ -81,5 +98,6 @@ mod tests {
         assert_eq!(stats.frames_by_queue("vif0", Way::Tx).unwrap(), [5, 7]);
         assert_eq!(stats.frames_by_queue("vif0", Way::Rx).unwrap(), [3, 0]);
         assert!(stats.state("vif1").is_err());
+        assert_eq!(stats.work().unwrap(), Work { busy: 12, of: 2_500_000_000 });
     }
 }

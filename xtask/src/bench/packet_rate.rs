@@ -45,7 +45,18 @@ struct Comparison {
     names: [&'static str; 4],
     /// What is measured.
     what: &'static str,
+    /// The name of the ratio of packets for each second that the switches were busy by their own counts.
+    busy: Option<&'static str>,
     goal: Option<Goal>,
+}
+
+/// What was measured of a switch.
+struct Rate {
+    packets_per_second: f64,
+    /// For each second that the switch was busy, if it counts that.
+    per_busy_second: Option<f64>,
+    /// What the client could have done.
+    limit: f64,
 }
 
 pub(super) fn small_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
@@ -54,6 +65,7 @@ pub(super) fn small_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Resul
         traffic: Traffic::default(),
         names: ["pps64_vs_ovs_dpdk", "pps64_weir", "pps64_ovs_dpdk", "pps64_client_limit"],
         what: "64 B, split rings, 4 bursts of 32 in flight each way; both switch by MAC",
+        busy: Some("pps64_busy_vs_ovs_dpdk"),
         goal: Some(Goal::AtLeast(2.0)),
     };
     row.measure(bench, report)
@@ -70,6 +82,7 @@ pub(super) fn small_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
             "pps64_burst256_client_limit",
         ],
         what: "64 B, split rings, 256 in flight each way; weir switches by MAC, testpmd is blind",
+        busy: None,
         goal: Some(Goal::AtLeast(1.2)),
     };
     row.measure(bench, report)
@@ -87,6 +100,7 @@ pub(super) fn small_32_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Res
             "pps64_burst32_client_limit",
         ],
         what: "the same with 32 in flight each way",
+        busy: None,
         goal: None,
     };
     row.measure(bench, report)
@@ -109,6 +123,7 @@ pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) ->
         traffic: Traffic { rings: Rings::PackedInOrder, queue_size: 256, ..IN_FLIGHT_256 },
         names,
         what: "64 B, packed rings in order, 256 in flight each way; testpmd is blind",
+        busy: None,
         goal: Some(Goal::AtLeast(1.0)),
     };
     row.measure(bench, report)
@@ -120,6 +135,7 @@ pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
         traffic: Traffic { packet_bytes: 1500, queue_size: 256, ..IN_FLIGHT_256 },
         names: ["pps1500_vs_testpmd", "pps1500_weir", "pps1500_testpmd", "pps1500_client_limit"],
         what: "1500 B, split rings, 256 in flight each way; testpmd is blind",
+        busy: None,
         goal: Some(Goal::AtLeast(1.6)),
     };
     row.measure(bench, report)
@@ -129,12 +145,15 @@ impl Comparison {
     fn measure(&self, bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         let contenders = [Contender::Weir, self.peer];
         let mut limits = Samples::new();
+        let mut busy = [Samples::new(), Samples::new()];
         let [weir, peer] = bench.interleaved("packets/s", contenders, |contender| {
-            let (rate, limit) = packets_per_second(bench, contender, &self.traffic)?;
-            if contender == Contender::Weir {
-                limits.push(limit);
+            let rate = packets_per_second(bench, contender, &self.traffic)?;
+            let is_weir = contender == Contender::Weir;
+            if is_weir {
+                limits.push(rate.limit);
             }
-            Ok(rate)
+            busy[usize::from(!is_weir)].extend(rate.per_busy_second);
+            Ok(rate.packets_per_second)
         })?;
         let [ratio, weir_name, peer_name, limit_name] = self.names;
         report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
@@ -142,26 +161,31 @@ impl Comparison {
         report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
         let limit = "the client's core if it never waited for weir, by its own count of cycles";
         report.add(Figure::new(limit_name, "packets/s", limit, limits));
+        let [weir_busy, peer_busy] = busy;
+        if let Some(name) = self.busy {
+            let what =
+                "the same for each second that the switches spend on packets, by their own counts";
+            report.add(Figure::ratio(name, what, weir_busy.ratio_to(&peer_busy)));
+        }
         Ok(())
     }
 }
 
-/// Packets delivered per second, both directions together, and what the client could have done.
-fn packets_per_second(
-    bench: &Bench<'_>,
-    contender: Contender,
-    traffic: &Traffic,
-) -> Result<(f64, f64)> {
+/// Packets delivered, both directions together.
+fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<Rate> {
     let _pages = HugePages::reserve()?;
     let switch = contender.start(bench.lab, Some(SWITCH_CPU))?;
     let links = [&switch.link(0)?, &switch.link(1)?];
     let mut client = Testpmd::start(links, traffic, CLIENT_CPU)?;
     client.circulate()?;
     thread::sleep(WARM_UP);
-    let rate = client.packets_per_second(TIME)?;
+    let before = switch.work()?;
+    let packets_per_second = client.packets_per_second(TIME)?;
+    let busy = before.zip(switch.work()?).map(|(before, now)| now.share_since(before));
     let limit = client.limit()?;
     client.quit()?;
-    Ok((rate, limit))
+    let per_busy_second = busy.map(|busy| packets_per_second / busy);
+    Ok(Rate { packets_per_second, per_busy_second, limit })
 }
 
 /// The first feature of packed rings in order that weir's ports don't offer.

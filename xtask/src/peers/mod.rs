@@ -29,4 +29,27 @@ pub trait Switch {
     fn cpu_time(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
     }
+
+    /// How much of its time it has spent on packets, for switches that count that.
+    fn work(&self) -> Result<Option<Work>> {
+        Ok(None)
+    }
+}
+
+/// What a switch says of its time, since it was started, in any unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Time that packets took.
+    pub busy: u64,
+    /// All of it.
+    pub of: u64,
+}
+
+impl Work {
+    /// The share that packets took, since `before`.
+    pub fn share_since(self, before: Self) -> f64 {
+        let [busy, of] = [(self.busy, before.busy), (self.of, before.of)]
+            .map(|(now, before)| now.saturating_sub(before) as f64);
+        busy / of
+    }
 }

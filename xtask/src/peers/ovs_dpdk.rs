@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use super::Switch;
+use super::{Switch, Work};
 use crate::{
     address,
-    error::Result,
+    error::{Error, Result},
     hugepages::HugePages,
     netns::Netns,
     process::{Placement, Process, run_in, wait_until},
@@ -25,6 +25,9 @@ use crate::{
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// The socket on which the switch takes commands.
+const CONTROL: &str = "vswitchd.ctl";
 
 /// How long each of its daemons may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -86,7 +89,7 @@ impl OvsDpdk {
             "other_config:dpdk-extra=--no-pci --in-memory --single-file-segments --no-telemetry",
             &polling_mask,
         ])?;
-        let vswitchd = with_dirs(&[VSWITCHD, &server, &control("vswitchd.ctl")])?;
+        let vswitchd = with_dirs(&[VSWITCHD, &server, &control(CONTROL)])?;
         vsctl.run(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
         for index in 0..ports {
             let port = port(index);
@@ -143,6 +146,24 @@ impl Switch for OvsDpdk {
     fn link(&self, index: u8) -> Result<Link> {
         Ok(Link { socket: socket_path(&self.dir, &port(index))?, mac: address::mac(index) })
     }
+
+    fn work(&self) -> Result<Option<Work>> {
+        let target = self.dir.join(CONTROL).display().to_string();
+        let argv = ["ovs-appctl", "--target", &target, "dpif-netdev/pmd-stats-show"];
+        let shown = run_in(&argv, &self.dir, &[])?;
+        work(&shown).map(Some).ok_or_else(|| Error::parse("Open vSwitch's cycles", shown))
+    }
+}
+
+/// The cycles of the first polling thread, as `idle cycles: 1234 (1.00%)` and `processing cycles: ...`.
+fn work(shown: &str) -> Option<Work> {
+    let (_, thread) = shown.split_once("pmd thread")?;
+    let cycles = |of: &str| -> Option<u64> {
+        let (_, rest) = thread.split_once(of)?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let (idle, busy) = (cycles("idle cycles:")?, cycles("processing cycles:")?);
+    Some(Work { busy, of: idle + busy })
 }
 
 /// `ovs-vsctl` against one database.
@@ -163,4 +184,21 @@ impl Vsctl<'_> {
 
 fn port(index: u8) -> String {
     format!("vhost{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_those_of_the_polling_thread() {
+        let shown = "pmd thread numa_id 0 core_id 1:\n  packets received: 7\n  \
+                     idle cycles: 300 (75.00%)\n  processing cycles: 100 (25.00%)\n  \
+                     avg cycles per packet: 57.14 (400/7)\n\
+                     main thread:\n  packets received: 0\n";
+        let now = work(shown).unwrap();
+        assert_eq!(now, Work { busy: 100, of: 400 });
+        assert_eq!(now.share_since(Work { busy: 50, of: 200 }), 0.25);
+        assert_eq!(work("main thread:\n  packets received: 0\n"), None);
+    }
 }
