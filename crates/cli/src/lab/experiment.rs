@@ -205,6 +205,23 @@ impl Experiment {
                     }
                     at_each.collect()
                 }
+                Statement::Within { at, point, percent } => {
+                    if !(0.0..100.0).contains(percent) {
+                        return Err(problem("expected `percent` from 0 to less than 100".into()));
+                    }
+                    let Some(x) = x.filter(|x| x.points.len() > 1 && x.points.contains(point))
+                    else {
+                        let message =
+                            format!("expected `{point}` to be one of several points of x");
+                        return Err(problem(message));
+                    };
+                    let at_each = x.points.iter().map(|point| {
+                        let mut at = at.clone();
+                        at.insert(x.name.clone(), point.clone());
+                        at
+                    });
+                    at_each.collect()
+                }
             };
             for at in whole {
                 if self.points.iter().all(|point| point.0 != at) {

@@ -42,6 +42,7 @@ impl Figure {
             Self::GuestCpuPercent => "guest_cpu_percent",
             Self::MbitPerS => "mbit_per_s",
             Self::PacketsPerS => "packets_per_s",
+            Self::CpuUsPerPacket => "cpu_us_per_packet",
             Self::CallsPerS => "calls_per_s",
             Self::InterruptsPerS => "interrupts_per_s",
             Self::LatencyMeanUs => "latency_mean_us",
@@ -70,6 +71,10 @@ impl Figure {
             Self::GuestCpuPercent => 100.0 * report.cpus(guests()),
             Self::MbitPerS => 8e-6 * report.per_s(loads().map(|load| load.bytes).sum()),
             Self::PacketsPerS => report.per_s(loads().map(|load| load.received).sum()),
+            Self::CpuUsPerPacket => {
+                let received: u64 = loads().map(|load| load.received).sum();
+                (workers() + guests()) as f64 / 1e3 / received as f64
+            }
             Self::InterruptsPerS => {
                 report.per_s(report.guests.iter().map(|guest| guest.interrupts).sum())
             }

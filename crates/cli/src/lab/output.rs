@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
-use super::file::{At, ExperimentFile, Figure};
+use super::file::{At, ExperimentFile, Figure, Statement};
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
@@ -40,7 +40,10 @@ pub struct Point {
 pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
     let claimed = file.claims.iter().map(|claim| claim.y);
     let measured = file.measured.iter().map(|measured| measured.y);
-    let mut all: Vec<_> = file.plot.y.iter().copied().chain(claimed).chain(measured).collect();
+    let within = file.claims.iter().filter(|claim| matches!(claim.is, Statement::Within { .. }));
+    let within = within.map(|_| Figure::PacketsPerS);
+    let plotted = file.plot.y.iter().copied();
+    let mut all: Vec<_> = plotted.chain(claimed).chain(measured).chain(within).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -57,8 +60,7 @@ impl Outcome {
             measured.map_or(f64::NAN, |it| it.mean)
         };
         let claims = file.claims.iter();
-        let claims =
-            claims.map(|claim| judge(claim, (&file.plot.x, x), |at| value(claim.y, at))).collect();
+        let claims = claims.map(|claim| judge(claim, (&file.plot.x, x), value)).collect();
         Self {
             name: experiment.name.clone(),
             title: file.title.clone(),

@@ -89,7 +89,7 @@ fn needed(experiment: &Experiment) -> Vec<&(At, Scenario)> {
 fn judged(experiment: &Experiment, y: impl Fn(Figure, &At) -> f64) -> Vec<Judged> {
     let file = &experiment.file;
     let x = (file.plot.x.as_str(), file.points_of(&file.plot.x));
-    file.claims.iter().map(|claim| judge(claim, x, |at| y(claim.y, at))).collect()
+    file.claims.iter().map(|claim| judge(claim, x, &y)).collect()
 }
 
 /// How many runs [`of`] makes.

@@ -2,10 +2,13 @@
 
 use serde::Serialize;
 
-use super::file::{At, ClaimFile, Sign, Statement, Use};
+use super::file::{At, ClaimFile, Figure, Sign, Statement, Use};
 
 /// A size is reproduced within this share of the paper's.
 pub const TOLERANCE: f64 = 0.15;
+/// A point with fewer packets a second than this share of the most is not the best of a `within`, as in
+/// `weir bench --policies`.
+const PACKETS_SHARE_MIN: f64 = 0.98;
 /// A change of less than this (percent) has no direction: as much comes and goes with the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
@@ -64,8 +67,13 @@ pub struct Judged {
     pub reason: Option<String>,
 }
 
-/// Judges a claim. `y` gives its figure at a point, and `x` the name and points of the plot's x.
-pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) -> Judged {
+/// Judges a claim. `value` gives a figure at a point, and `x` is the name and points of the plot's x.
+pub fn judge(
+    claim: &ClaimFile,
+    x: (&str, &[String]),
+    value: impl Fn(Figure, &At) -> f64,
+) -> Judged {
+    let y = |at: &At| value(claim.y, at);
     let mut of_paper = None;
     let mut size = |paper: f64, ours: f64| {
         of_paper = Some(ours / paper);
@@ -123,6 +131,14 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
             };
             (points.join(" < "), ours.join(" < "), verdict)
         }
+        Statement::Within { at, point, percent } => {
+            let each = x.1.iter().map(|point| {
+                let mut at = at.clone();
+                at.insert(x.0.to_owned(), point.clone());
+                Setting { name: point, packets: value(Figure::PacketsPerS, &at), y: y(&at) }
+            });
+            within(point, *percent, each.collect())
+        }
     };
     let reason = (verdict != Verdict::Reproduced)
         .then(|| claim.reason.clone().unwrap_or_else(|| "not known".into()));
@@ -137,6 +153,33 @@ pub fn judge(claim: &ClaimFile, x: (&str, &[String]), y: impl Fn(&At) -> f64) ->
         verdict,
         reason,
     }
+}
+
+/// A point of x.
+struct Setting<'t> {
+    name: &'t str,
+    /// A second.
+    packets: f64,
+    y: f64,
+}
+
+/// What the setting called `name` loses to the best of the others, in packets and in y.
+fn within(name: &str, percent: f64, all: Vec<Setting<'_>>) -> (String, String, Verdict) {
+    let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.name == name);
+    let most = others.iter().map(|it| it.packets).fold(0.0, f64::max);
+    let enough = others.iter().filter(|it| it.packets >= PACKETS_SHARE_MIN * most);
+    let best = enough.min_by(|a, b| a.y.total_cmp(&b.y));
+    let (Some(ours), Some(best)) = (ours.first(), best) else {
+        return ("the best".into(), "none".into(), Verdict::Not);
+    };
+    let (packets, cost) = (ours.packets / best.packets, ours.y / best.y);
+    let least = 1.0 - percent / 100.0;
+    let verdict = match packets >= least && cost * least <= 1.0 {
+        true => Verdict::Reproduced,
+        false => Verdict::Not,
+    };
+    let ours = format!("x {packets:.2} packets, x {cost:.2}");
+    (format!("{} within {percent} %", best.name), ours, verdict)
 }
 
 /// Of a change of which the paper gives no number, though it may say that it is small.
@@ -171,7 +214,7 @@ fn size(paper: f64, ours: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::{Figure, Span};
+    use super::super::file::Span;
     use super::*;
 
     #[test]
@@ -200,12 +243,32 @@ mod tests {
                 is: more,
                 reason: None,
             };
-            let y = |at: &At| values[at["x"].parse::<usize>().unwrap()];
+            let y = |_, at: &At| values[at["x"].parse::<usize>().unwrap()];
             judge(&claim, ("x", &[]), y).verdict
         };
         assert_eq!(verdict([100.0, 40.0, 100.0, 90.0]), Verdict::Reproduced);
         assert_eq!(verdict([100.0, 95.0, 100.0, 90.0]), Verdict::Not);
         assert_eq!(verdict([100.0, 140.0, 100.0, 90.0]), Verdict::Not);
+    }
+
+    #[test]
+    fn a_setting_is_held_against_the_cheapest_of_those_with_nearly_the_most_packets() {
+        let judged = |ours: (f64, f64)| {
+            let all = [
+                ("auto", ours),
+                ("slow", (50.0, 1.0)),
+                ("dear", (100.0, 9.0)),
+                ("good", (99.0, 4.0)),
+            ];
+            let each = all.map(|(name, (packets, y))| Setting { name, packets, y });
+            within("auto", 5.0, each.into_iter().collect())
+        };
+        let (there, here, verdict) = judged((98.0, 4.2));
+        assert_eq!((there.as_str(), verdict), ("good within 5 %", Verdict::Reproduced));
+        assert_eq!(here, "x 0.99 packets, x 1.05");
+        assert_eq!(judged((94.0, 1.0)).2, Verdict::Not, "too few packets");
+        assert_eq!(judged((100.0, 4.3)).2, Verdict::Not, "too much CPU");
+        assert_eq!(judged((f64::NAN, f64::NAN)).2, Verdict::Not);
     }
 
     #[test]

@@ -238,6 +238,8 @@ impl Plot<'_> {
                 });
                 ranked.collect()
             }
+            // Which is the best is seen only when all are known; the verdict names it.
+            Statement::Within { .. } => Vec::new(),
         };
         let drawn = |(at, kind): (At, MarkKind)| {
             let finite = match kind {
