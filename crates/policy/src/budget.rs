@@ -1,4 +1,4 @@
-//! How a latency budget is split between the uplink and the guests' queues (Dong 2011 §4.2).
+//! How a latency budget is split between the layers that hold frames (Dong 2011 §4.2).
 //!
 //! Frames from the uplink are held twice: the uplink gathers them for up to T_p, each queue's calls
 //! are held for up to T_v, and T_p + T_v = T_worst is the budget (Eq. 1). What it costs is
@@ -8,6 +8,19 @@
 //! ```text
 //! T_p = T_worst / (1 + sqrt(C_v / C_p) sqrt(n))      (Eq. 4)
 //! ```
+//!
+//! **Any number of layers**, such as a switch on the host, one in each hypervisor that is itself a VM, and the
+//! guests there ([`shares`]): layer i holds for T_i in n_i places, and an event there costs C_i. The cost
+//! `sum C_i n_i / T_i` is to be least while `sum T_i = T_worst`. Every term falls with its T_i, so at the
+//! least no time can be moved from a layer to another with gain: all have one derivative,
+//! `C_i n_i / T_i^2 = lambda` (Lagrange), or `T_i = sqrt(C_i n_i / lambda)`. The sum of these is the budget, so
+//!
+//! ```text
+//! T_i = T_worst sqrt(C_i n_i) / (sqrt(C_1 n_1) + ... + sqrt(C_k n_k))
+//! ```
+//!
+//! It is a least since each term is convex, and the only one. Two layers with C_1 n_1 = C_p and
+//! C_2 n_2 = n C_v give Eq. 4.
 
 use std::fmt;
 
@@ -34,6 +47,37 @@ pub struct Load {
     pub vifs: u32,
 }
 
+/// A layer that frames are held by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layer {
+    /// C_i: what it costs when a hold ends (ns of CPU).
+    pub cost_ns: f64,
+    /// n_i: in how many places it holds frames, each with holds of its own.
+    pub places: u32,
+}
+
+/// How long each layer may hold (ns), in the order in which they are given: see the top of this file.
+///
+/// The shares add up to the budget, whatever the layers are. A layer without places gets nothing; what
+/// nobody gets, such as a ns that is rounded off, is the last one's. A cost that is not a number or out of
+/// bounds counts as the nearest bound.
+pub fn shares<const LAYERS: usize>(budget_ns: u64, layers: [Layer; LAYERS]) -> [u64; LAYERS] {
+    let weights = layers.map(|it| (believed(it.cost_ns) * f64::from(it.places)).sqrt());
+    let all: f64 = weights.iter().sum();
+    let mut left_ns = budget_ns;
+    let mut shares = weights.map(|weight| {
+        let share = if all > 0.0 { weight / all } else { 0.0 };
+        // Exact enough: the budget is a second at most, and a float-to-int cast saturates.
+        let ns = ((budget_ns as f64 * share) as u64).min(left_ns);
+        left_ns -= ns;
+        ns
+    });
+    if let Some(last) = shares.last_mut() {
+        *last += left_ns;
+    }
+    shares
+}
+
 /// A budget in two parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
@@ -44,15 +88,14 @@ pub struct Split {
 }
 
 impl Split {
-    /// Dong 2011 Eq. 4. The parts add up to the budget, whatever the load says: with no interfaces the
+    /// Dong 2011 Eq. 4: [`shares`] of two layers. The parts add up to the budget, whatever the load says: with no interfaces the
     /// uplink may have all of it, a cost that is not a number or out of bounds counts as the nearest
     /// bound.
     pub fn of(load: Load) -> Self {
-        let ratio = believed(load.call_cost_ns) / believed(load.uplink_cost_ns);
-        let share = 1.0 / (1.0 + (ratio * f64::from(load.vifs)).sqrt());
-        // Exact enough: the budget is a second at most, and a float-to-int cast saturates.
-        let uplink_ns = ((load.budget_ns as f64 * share) as u64).min(load.budget_ns);
-        Self { uplink_ns, vif_ns: load.budget_ns - uplink_ns }
+        let uplink = Layer { cost_ns: load.uplink_cost_ns, places: 1 };
+        let calls = Layer { cost_ns: load.call_cost_ns, places: load.vifs };
+        let [uplink_ns, vif_ns] = shares(load.budget_ns, [uplink, calls]);
+        Self { uplink_ns, vif_ns }
     }
 }
 
@@ -204,11 +247,48 @@ mod tests {
         );
     }
 
+    #[test]
+    fn each_layer_has_the_root_of_what_it_costs() {
+        let layer = |cost_ns, places| Layer { cost_ns, places };
+        // sqrt(1) : sqrt(4) : sqrt(9)
+        let layers = [layer(1_000.0, 1), layer(2_000.0, 2), layer(1_000.0, 9)];
+        assert_eq!(shares(600_000, layers), [100_000, 200_000, 300_000]);
+        assert_eq!(shares(600_000, [layer(1_000.0, 0); 2]), [0, 600_000], "nobody has traffic");
+        assert_eq!(shares(600_000, [layer(1_000.0, 1), layer(1_000.0, 0)]), [600_000, 0]);
+        assert_eq!(shares(600_000, []), []);
+    }
+
     fn any_cost() -> impl Strategy<Value = f64> {
         prop_oneof![any::<f64>(), Just(0.0), Just(f64::NAN), 1.0..1e5]
     }
 
     proptest! {
+        #[test]
+        fn no_other_split_among_three_layers_costs_less(
+            budget_ns in 10_000_000..=weir_limits::LATENCY_BUDGET_NS_MAX,
+            layers in prop::array::uniform3((100.0..100_000.0, 1u32..1_000)),
+            others in prop::array::uniform3(1.0..1e6f64),
+        ) {
+            let layers = layers.map(|(cost_ns, places)| Layer { cost_ns, places });
+            let cost = |times_ns: [f64; 3]| -> f64 {
+                let each = layers.iter().zip(times_ns);
+                each.map(|(it, time_ns)| it.cost_ns * f64::from(it.places) / time_ns).sum()
+            };
+            let shares = shares(budget_ns, layers);
+            prop_assert_eq!(shares.iter().sum::<u64>(), budget_ns);
+            let scale = budget_ns as f64 / others.iter().sum::<f64>();
+            let best = cost(shares.map(|ns| ns as f64));
+            prop_assert!(best <= cost(others.map(|it| it * scale)) * (1.0 + 1e-6));
+            // Nor one that differs by little.
+            for (from, to) in [(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)] {
+                let mut near = shares.map(|ns| ns as f64);
+                let moved_ns = near[from] / 50.0;
+                near[from] -= moved_ns;
+                near[to] += moved_ns;
+                prop_assert!(best <= cost(near) * (1.0 + 1e-6), "{from} to {to}");
+            }
+        }
+
         #[test]
         fn parts_add_up_to_the_budget_for_any_numbers(
             budget_ns in prop_oneof![0..=weir_limits::LATENCY_BUDGET_NS_MAX, any::<u64>()],
