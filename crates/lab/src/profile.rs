@@ -72,13 +72,19 @@ pub struct Profile {
     pub signal_ns: u64,
     /// The same for a guest on another CPU (ns each).
     pub signal_far_ns: u64,
+    /// A hypervisor that is itself a VM: its timer's interrupt, and a pass of its switch
+    /// ([`Guest::hypervisor_poll_ns`]; ns each).
+    ///
+    /// [`Guest::hypervisor_poll_ns`]: crate::scenario::Guest::hypervisor_poll_ns
+    pub hypervisor_timer_ns: u64,
     /// Guest: merging a received segment into those before it, without its bytes (LRO; ns each).
     pub merge_ns: u64,
 }
 
 impl Profile {
     /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have.
-    pub const OPTIONAL: [&'static str; 3] = ["signal_ns", "signal_far_ns", "merge_ns"];
+    pub const OPTIONAL: [&'static str; 4] =
+        ["signal_ns", "signal_far_ns", "hypervisor_timer_ns", "merge_ns"];
 
     /// Round numbers for tests. **They were measured on no machine**, and nothing that is computed from
     /// them is about any.
@@ -120,6 +126,7 @@ impl Profile {
             far_socket_ns: 200,
             signal_ns: 2_000,
             signal_far_ns: 3_000,
+            hypervisor_timer_ns: 4_000,
             merge_ns: 150,
         }
     }
@@ -168,6 +175,7 @@ impl Profile {
             far_socket_ns: value("far_socket_ns")?,
             signal_ns: value("signal_ns")?,
             signal_far_ns: value("signal_far_ns")?,
+            hypervisor_timer_ns: value("hypervisor_timer_ns")?,
             merge_ns: value("merge_ns")?,
         })
     }
@@ -210,6 +218,7 @@ impl Profile {
             ("far_socket_ns", self.far_socket_ns),
             ("signal_ns", self.signal_ns),
             ("signal_far_ns", self.signal_far_ns),
+            ("hypervisor_timer_ns", self.hypervisor_timer_ns),
             ("merge_ns", self.merge_ns),
         ]
     }

@@ -87,6 +87,9 @@ pub struct Guest {
     pub calls: Calls,
     /// Whether it polls on its own timer (Dong 2011, FVIC).
     pub poll: Option<GuestPoll>,
+    /// It is a guest of a hypervisor that is itself weir's guest, on the same vCPU: the switch there polls so
+    /// often (ns) for what weir has published, and shows the guest no frame before.
+    pub hypervisor_poll_ns: Option<u64>,
     /// Its driver merges TCP segments that one poll finds (LRO; Zhang 2010).
     pub lro: bool,
 }
@@ -400,6 +403,7 @@ impl Guest {
             queue_max: 1_000,
             calls,
             poll: None,
+            hypervisor_poll_ns: None,
             lro: false,
         }
     }
@@ -412,6 +416,9 @@ impl Guest {
         within(&self.name, "`queue_max`", self.queue_max as u64, 0..=LAB_QUEUE_MAX.into())?;
         let budget_ns = self.calls.latency_budget_ns;
         within(&self.name, "`latency_budget_ns`", budget_ns, 0..=LATENCY_BUDGET_NS_MAX)?;
+        if let Some(ns) = self.hypervisor_poll_ns {
+            within(&self.name, "`hypervisor_poll_ns`", ns, 1..=LAB_NS_MAX)?;
+        }
         match self.poll {
             Some(poll) => within(&self.name, "`interval_ns`", poll.interval_ns, 1..=LAB_NS_MAX),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! The experiments of the papers and their testbeds, as TOML; `weir lab` reads them.
+//! Experiments, the papers' and our own, and what things cost on their machines, as TOML; `weir lab` reads them.
 
 /// Experiments by name.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
@@ -16,6 +16,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("zhang-ladder", include_str!("../scenarios/zhang-ladder.toml")),
     ("thakur-table1", include_str!("../scenarios/thakur-table1.toml")),
     ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
+    ("nested", include_str!("../scenarios/nested.toml")),
 ];
 
 /// Profiles by name.
@@ -28,4 +29,6 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("dong-2011-10g", include_str!("../scenarios/profiles/dong-2011-10g.toml")),
     ("zhang-2010", include_str!("../scenarios/profiles/zhang-2010.toml")),
     ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
+    ("nested", include_str!("../scenarios/profiles/nested.toml")),
+    ("big-host", include_str!("../scenarios/profiles/big-host.toml")),
 ];

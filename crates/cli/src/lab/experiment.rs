@@ -488,7 +488,8 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
             calls,
         );
         let rx_ring = file.rx_ring.unwrap_or(usual.rx_ring);
-        Guest { rx_ring, poll, lro: file.lro, ..usual }
+        let hypervisor_poll_ns = file.hypervisor_poll.map(|time| time.0);
+        Guest { rx_ring, poll, hypervisor_poll_ns, lro: file.lro, ..usual }
     };
     Ok((0..count).map(guest).collect())
 }

@@ -180,6 +180,8 @@ pub struct GuestsFile {
     pub poll: Option<Time>,
     #[serde(default)]
     pub empty_polls: u32,
+    /// Between two polls of a hypervisor around each guest; none without it.
+    pub hypervisor_poll: Option<Time>,
     /// Whether the driver merges TCP segments (LRO).
     #[serde(default)]
     pub lro: bool,

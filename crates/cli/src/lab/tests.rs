@@ -1,6 +1,7 @@
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::scenario::Endpoint;
+use weir_policy::budget::{Layer, shares};
 
 use super::*;
 
@@ -152,6 +153,7 @@ fn problems_show_the_line_and_what_was_expected() {
         problem("to = \"guests\"", "to = \"guests\"\nonly = [2]"),
         problem("[guests]", "[realization]\nworkers = \"own\"\n[guests]"),
         problem("[guests]", "[realization]\nhosts = 3\n[guests]"),
+        problem("\"250us\"", "\"250us\"\nhypervisor_poll = \"0ns\""),
         problem("[guests]", "[realization]\nhosts = 2\n[guests]"),
         problem("[guests]", "[realization]\nuplink_apart = true\n[guests]"),
         problem("[guests]", "[realization]\nidentifiers = { count = 0, cpu = 0 }\n[guests]"),
@@ -178,6 +180,8 @@ fn claims_are_about_points_that_there_are() {
              than = { from = { guests = \"1\" }, to = { guests = \"9\" } } } }",
         ),
         claim("{ least = { at = {}, points = [\"1\", \"3\"] } }"),
+        claim("{ within = { at = {}, point = \"2\", percent = 5.0 } }"),
+        claim("{ within = { at = {}, point = \"1\", percent = 100.0 } }"),
     ];
     insta::assert_snapshot!(problems.join("\n"));
 }
@@ -257,6 +261,43 @@ fn every_experiment_ends_within_its_estimate_and_every_claim_has_a_verdict() {
         }
     }
     insta::assert_snapshot!(verdicts);
+}
+
+/// What `nested` claims of three layers is what the formula says of the costs that it is run with.
+#[test]
+fn the_claims_of_nested_are_the_splits_of_least_cost_by_the_formula() {
+    let (name, text) = *EXPERIMENTS.iter().find(|it| it.0 == "nested").unwrap();
+    let experiment = parse(Source { name, text }, None, None).unwrap();
+    for claim in &experiment.file.claims {
+        let file::Statement::Least { at, points } = &claim.is else { panic!("{}", claim.says) };
+        let here = experiment.points.iter().filter(|it| it.0["guests"] == at["guests"]);
+        let mut costs: Vec<_> = here
+            .map(|(at, scenario)| {
+                let (guests, costs) = (&scenario.guests, scenario.profile);
+                let places = guests.len() as u32;
+                let layer = |cost_ns: u64, places| Layer { cost_ns: cost_ns as f64, places };
+                let layers = [
+                    layer(costs.uplink_interrupt_ns, 1),
+                    layer(costs.hypervisor_timer_ns, places),
+                    layer(costs.guest_timer_ns, places),
+                ];
+                let held_ns = [
+                    scenario.uplinks[0].hold_ns,
+                    guests[0].hypervisor_poll_ns.unwrap(),
+                    guests[0].poll.unwrap().interval_ns,
+                ];
+                let cost = |times_ns: [u64; 3]| -> f64 {
+                    let each = layers.iter().zip(times_ns);
+                    each.map(|(it, ns)| it.cost_ns * f64::from(it.places) / ns as f64).sum()
+                };
+                assert!(cost(held_ns) >= cost(shares(held_ns.iter().sum(), layers)));
+                (cost(held_ns), at["split"].as_str())
+            })
+            .collect();
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let order: Vec<_> = costs.iter().take(points.len()).map(|it| it.1).collect();
+        assert_eq!(order, *points, "{}", claim.says);
+    }
 }
 
 #[test]

@@ -98,9 +98,9 @@ impl Host<'_> {
             }
         }
         let buffers_max = self.guests[to].buffers_held_max();
-        let Guest { rx, rx_calls, .. } = &mut self.guests[to];
+        let Guest { rx, rx_calls, hypervisor_poll_ns, .. } = &mut self.guests[to];
         if batch.frames > 0 {
-            if !rx_calls.withholds {
+            if !rx_calls.withholds && hypervisor_poll_ns.is_none() {
                 rx.publish();
                 self.found(to, self.scenario.profile.look_ns);
             }
@@ -139,7 +139,13 @@ impl Host<'_> {
     /// Tells a guest of everything it has received, if it wants to be told.
     fn announce(&mut self, worker: usize, guest: usize) {
         let now_ns = self.now_ns();
-        let Guest { rx, rx_calls, .. } = &mut self.guests[guest];
+        let Guest { rx, rx_calls, hypervisor_poll_ns, suppressed, .. } = &mut self.guests[guest];
+        if hypervisor_poll_ns.is_some() {
+            // Nobody wants a call: who is behind this ring polls.
+            rx_calls.told(now_ns, false, false);
+            *suppressed += 1;
+            return;
+        }
         let hidden = rx_calls.withholds;
         rx.publish();
         let called = rx.used.call_if_wanted() == Some(true);

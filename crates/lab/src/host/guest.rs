@@ -44,9 +44,11 @@ enum Job {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interrupt {
+pub(super) enum Interrupt {
     Call(Side),
     Timer,
+    /// The timer of the hypervisor around the guest.
+    Hypervisor,
 }
 
 /// What a program wants done.
@@ -68,6 +70,8 @@ pub(super) struct Guest {
     /// Since when it has offered too few buffers (ns).
     pub(super) full_since: Option<u64>,
     pub(super) poll: Option<scenario::GuestPoll>,
+    /// See [`scenario::Guest::hypervisor_poll_ns`].
+    pub(super) hypervisor_poll_ns: Option<u64>,
     /// Faults that leave it without memory for buffers.
     pub(super) without_buffers: u32,
     /// It looks at its ring all the time.
@@ -110,6 +114,7 @@ impl Guest {
             tx_calls: TxCalls::new(&spec.calls),
             full_since: None,
             poll: spec.poll,
+            hypervisor_poll_ns: spec.hypervisor_poll_ns,
             without_buffers: 0,
             spins: false,
             queue: VecDeque::new(),
@@ -218,6 +223,7 @@ impl Host<'_> {
         match job {
             Job::Interrupt(Interrupt::Call(_)) => profile.interrupt_ns,
             Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
+            Job::Interrupt(Interrupt::Hypervisor) => profile.hypervisor_timer_ns,
             Job::Stall(ns) => *ns,
             Job::Kick(_) => profile.kick_ns,
             Job::PollEnd => profile.poll_end_ns,
@@ -332,7 +338,7 @@ impl Host<'_> {
     }
 
     /// Another of the same that waits to be taken is enough.
-    fn interrupt(&mut self, guest: usize, interrupt: Interrupt) {
+    pub(super) fn interrupt(&mut self, guest: usize, interrupt: Interrupt) {
         let same = |job: &Job| matches!(job, Job::Interrupt(waiting) if *waiting == interrupt);
         let urgent = &mut self.guests[guest].urgent;
         if !urgent.iter().any(same) {
@@ -345,6 +351,7 @@ impl Host<'_> {
         self.guests[guest].interrupts += 1;
         match interrupt {
             Interrupt::Call(Side::Rx) | Interrupt::Timer => self.poll_begins(guest),
+            Interrupt::Hypervisor => self.pass_on(guest),
             Interrupt::Call(Side::Tx) => {
                 match self.scenario.realization.tx_calls_when_full {
                     true => self.guests[guest].tx.reclaim_unless_full(),

@@ -17,6 +17,7 @@ mod guest;
 mod hosts;
 mod loads;
 mod lro;
+mod nested;
 mod placement;
 mod signals;
 mod trouble;
@@ -72,6 +73,8 @@ enum Event {
     DelayedAck(usize),
     /// A guest's poll timer, if it is still that one.
     GuestTimer(usize, u64),
+    /// The hypervisor that a guest is one of polls.
+    HypervisorTimer(usize),
     /// A sleeping worker's timer, if it is still that sleep.
     WorkerTimer(usize, u64),
     /// An uplink shows the host what it has gathered.
@@ -274,6 +277,7 @@ impl<'s> Host<'s> {
                 ns => self.calendar.after(ns, Event::Start(load)),
             }
         }
+        (0..self.guests.len()).for_each(|guest| self.start_hypervisor(guest));
         if self.scenario.realization.guests_poll {
             (0..self.guests.len()).for_each(|guest| self.spin(guest));
         }
@@ -325,6 +329,7 @@ impl<'s> Host<'s> {
             Event::Resend(load) => self.resend(load),
             Event::DelayedAck(load) => self.delayed_ack(load),
             Event::GuestTimer(guest, number) => self.guest_timer(guest, number),
+            Event::HypervisorTimer(guest) => self.hypervisor_timer(guest),
             Event::WorkerTimer(worker, sleep) => self.worker_timer(worker, sleep),
             Event::Gathered(uplink) => self.gathered(uplink),
             Event::Served(uplink, direction) => self.link_served(uplink, direction),

@@ -3,6 +3,7 @@
 mod guests;
 mod invariants;
 mod lro;
+mod nested;
 mod realization;
 mod tcp;
 mod workers;

@@ -1,0 +1,30 @@
+//! A hypervisor that is itself a guest of weir, around a guest: a third layer that holds frames.
+//!
+//! It shares the guest's vCPU. Its switch polls weir's ring by a timer and shows the guest then what it has
+//! found, so that a frame waits for the uplink, for this timer, and for the guest's own.
+
+use super::guest::{Guest, Interrupt};
+use super::{Event, Host, Side};
+
+impl Host<'_> {
+    /// The hypervisor around a guest polls from now on, if there is one.
+    pub(super) fn start_hypervisor(&mut self, guest: usize) {
+        if let Some(ns) = self.guests[guest].hypervisor_poll_ns {
+            self.calendar.after(ns, Event::HypervisorTimer(guest));
+        }
+    }
+
+    pub(super) fn hypervisor_timer(&mut self, guest: usize) {
+        self.interrupt(guest, Interrupt::Hypervisor);
+        self.start_hypervisor(guest);
+    }
+
+    /// The hypervisor around a guest shows it what weir has published.
+    pub(super) fn pass_on(&mut self, guest: usize) {
+        let Guest { rx, .. } = &mut self.guests[guest];
+        rx.publish();
+        if rx.used.call_if_wanted() == Some(true) {
+            self.call(guest, Side::Rx);
+        }
+    }
+}
