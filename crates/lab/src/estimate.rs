@@ -1,7 +1,7 @@
-//! How long a run is going to be, before it starts.
+//! How long a run is going to be, and what its workers have to do, before it starts.
 
 use crate::profile::bytes_ns;
-use crate::scenario::{Endpoint, LoadKind, Scenario};
+use crate::scenario::{Endpoint, Load, LoadKind, Scenario};
 
 /// Events of one frame on its way, acknowledgement included, with none shared with other frames.
 const EVENTS_PER_FRAME: f64 = 24.0;
@@ -19,19 +19,10 @@ pub fn events(scenario: &Scenario) -> u64 {
     let mut links = vec![0.0f64; scenario.uplinks.len()];
     for load in &scenario.loads {
         match &load.kind {
-            LoadKind::Datagrams { gap, .. } => frames += ns / gap.mean().max(1.0),
-            LoadKind::Requests { outstanding, think, serve_ns, .. } => {
-                let costs = scenario.profile;
-                let least_ns = costs.send_ns + costs.receive_ns + serve_ns;
-                let alone = think.mean() + least_ns as f64;
-                let rate = (f64::from(*outstanding) / alone).min(1.0 / least_ns.max(1) as f64);
-                frames += 2.0 * ns * rate;
-            }
+            LoadKind::Datagrams { .. } => frames += ns * forth_per_ns(scenario, load),
+            LoadKind::Requests { .. } => frames += 2.0 * ns * forth_per_ns(scenario, load),
             LoadKind::Stream { segment_bytes, .. } => {
-                let costs = scenario.profile;
-                let receive_ns =
-                    costs.receive_ns + bytes_ns(*segment_bytes, costs.receive_ps_per_byte);
-                let alone = ns / receive_ns.max(1) as f64;
+                let alone = ns * forth_per_ns(scenario, load);
                 let shared = match (load.from, load.to) {
                     (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => Some(uplink),
                     // From host to host.
@@ -61,4 +52,69 @@ pub fn events(scenario: &Scenario) -> u64 {
     let rivals = scenario.rivals.len() as f64 * slices;
     // `as` saturates.
     (frames * EVENTS_PER_FRAME + (polls + holds + rivals) * EVENTS_PER_TIMER) as u64
+}
+
+/// Frames that a load sends forth in a ns at most, by what its ends spend on each; what links and others
+/// leave it is not looked at.
+fn forth_per_ns(scenario: &Scenario, load: &Load) -> f64 {
+    let costs = scenario.profile;
+    match &load.kind {
+        LoadKind::Datagrams { gap, .. } => 1.0 / gap.mean().max(1.0),
+        LoadKind::Requests { outstanding, think, serve_ns, .. } => {
+            let least_ns = costs.send_ns + costs.receive_ns + serve_ns;
+            let alone = think.mean() + least_ns as f64;
+            (f64::from(*outstanding) / alone).min(1.0 / least_ns.max(1) as f64)
+        }
+        LoadKind::Stream { segment_bytes, .. } => {
+            let receive_ns = costs.receive_ns + bytes_ns(*segment_bytes, costs.receive_ps_per_byte);
+            1.0 / receive_ns.max(1) as f64
+        }
+    }
+}
+
+/// CPUs of worker time that loads ask for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Datagrams alone, in bursts so long that nothing but their frames costs anything.
+    pub least: f64,
+    /// All loads, as fast as their ends can, with a burst, a wake-up and a call for each frame.
+    pub most: f64,
+}
+
+/// What the loads of a scenario ask of all its workers together, whatever these are.
+pub fn work(scenario: &Scenario) -> Work {
+    /// A TCP acknowledgement, about.
+    const ACK_BYTES: u32 = 66;
+    let costs = &scenario.profile;
+    let around_ns = costs.burst_ns
+        + costs.sleep_ns
+        + costs.poll_ns
+        + costs.look_ns
+        + costs.deadline_ns
+        + costs.call_ns;
+    let mut work = Work { least: 0.0, most: 0.0 };
+    for load in &scenario.loads {
+        let [from, to] = [load.from, load.to].map(|end| matches!(end, Endpoint::Peer(_)));
+        let forward_ns = |bytes, from, to| costs.forward_ns(bytes, from, to) as f64;
+        let most_ns = |bytes, from, to| {
+            let interrupt_ns = if from { costs.uplink_interrupt_ns } else { 0 };
+            forward_ns(bytes, from, to) + (around_ns + interrupt_ns) as f64
+        };
+        let rate = forth_per_ns(scenario, load);
+        work.most += rate
+            * match &load.kind {
+                LoadKind::Datagrams { bytes, .. } => {
+                    let bytes = bytes.mean() as u32; // `as` saturates
+                    work.least += rate * forward_ns(bytes, from, to);
+                    most_ns(bytes, from, to)
+                }
+                LoadKind::Requests { request_bytes, answer_bytes, .. } => {
+                    most_ns(*request_bytes, from, to) + most_ns(*answer_bytes, to, from)
+                }
+                LoadKind::Stream { segment_bytes, .. } => {
+                    most_ns(*segment_bytes, from, to) + most_ns(ACK_BYTES, to, from)
+                }
+            };
+    }
+    work
 }

@@ -180,6 +180,16 @@ impl Profile {
         })
     }
 
+    /// What a worker spends on a frame of so many bytes, from an uplink or a guest to one of either, without
+    /// its part of the burst (ns).
+    pub fn forward_ns(&self, bytes: u32, from_uplink: bool, to_uplink: bool) -> u64 {
+        let copy_ns = bytes_ns(bytes, self.copy_ps_per_byte);
+        // What comes by an uplink is read into memory of the host first.
+        let take_ns = if from_uplink { self.uplink_take_ns + copy_ns } else { self.take_ns };
+        let place_ns = if to_uplink { self.uplink_place_ns } else { self.place_ns };
+        take_ns + self.classify_ns + place_ns + copy_ns + self.publish_ns
+    }
+
     /// Every number in it, by name.
     pub fn fields(&self) -> Vec<(&'static str, u64)> {
         let it = &self.scheduling;

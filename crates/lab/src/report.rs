@@ -6,6 +6,7 @@ use weir_policy::moderation::Kind;
 
 use crate::frame::DropReason;
 use crate::stats::Times;
+use crate::topology::CpuId;
 
 /// The figures of a run, of the time after its warm-up.
 ///
@@ -39,6 +40,8 @@ pub struct LoadReport {
     pub sent: u64,
     /// Frames that reached their readers, both ways.
     pub received: u64,
+    /// Frames that were dropped, both ways.
+    pub dropped: u64,
     /// Bytes of those that went forth.
     pub bytes: u64,
     /// Frames that went forth from writer to reader; of requests, from request to answer.
@@ -81,6 +84,8 @@ pub struct GuestReport {
 pub struct WorkerReport {
     /// CPU time (ns).
     pub cpu_ns: u64,
+    /// The CPU on which it ran last; `None`, if it never ran.
+    pub last_cpu: Option<CpuId>,
     /// Bursts with frames.
     pub bursts: u64,
     /// Frames taken.
@@ -111,7 +116,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} ns, {} events", self.ns, self.events)?;
         for load in &self.loads {
-            let LoadReport { name, sent, received, bytes, latency, retransmits } = load;
+            let LoadReport { name, sent, received, bytes, latency, retransmits, .. } = load;
             write!(f, "load {name}: sent {sent}, received {received}, {bytes} bytes")?;
             write!(f, ", {retransmits} sent again, latency ")?;
             times(f, latency)?;

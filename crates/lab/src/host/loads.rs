@@ -27,6 +27,7 @@ pub(super) struct Load {
     /// Measured.
     sent_from: u64,
     received_from: u64,
+    dropped_from: u64,
     bytes: u64,
     latency: Times,
     retransmits_from: u64,
@@ -81,6 +82,7 @@ impl Load {
             last: [None; 2],
             sent_from: 0,
             received_from: 0,
+            dropped_from: 0,
             bytes: 0,
             latency: Times::default(),
             retransmits_from: 0,
@@ -97,6 +99,7 @@ impl Load {
 
     pub(super) fn forget(&mut self) {
         (self.sent_from, self.received_from, self.bytes) = (self.sent, self.received, 0);
+        self.dropped_from = self.dropped;
         self.latency = Times::default();
         self.retransmits_from = self.retransmits();
     }
@@ -106,6 +109,7 @@ impl Load {
             name: name.to_owned(),
             sent: self.sent - self.sent_from,
             received: self.received - self.received_from,
+            dropped: self.dropped - self.dropped_from,
             bytes: self.bytes,
             latency: self.latency.clone(),
             retransmits: self.retransmits() - self.retransmits_from,

@@ -420,7 +420,10 @@ impl<'s> Host<'s> {
             workers: self
                 .workers
                 .iter()
-                .map(|worker| worker.report(self.cpus.busy_ns(now_ns, worker.thread)))
+                .map(|worker| {
+                    let thread = worker.thread;
+                    worker.report(self.cpus.busy_ns(now_ns, thread), self.cpus.last_cpu(thread))
+                })
                 .collect(),
             demux: self.demuxes.iter().fold(Times::default(), |mut all, demux| {
                 all.merge(&demux.spent);

@@ -15,8 +15,8 @@ use weir_policy::pace::{Pace, Rest};
 use super::{Event, Host, PortId, Side};
 use crate::cpus::ThreadId;
 use crate::frame::Frame;
-use crate::profile::bytes_ns;
 use crate::report::WorkerReport;
+use crate::topology::CpuId;
 
 /// Rounds over busy queues between two looks at the epoll set.
 pub(super) const ROUNDS_PER_POLL: u32 = 8;
@@ -130,8 +130,8 @@ impl Worker {
         self.cpu_from_ns = cpu_ns;
     }
 
-    pub(super) fn report(&self, cpu_ns: u64) -> WorkerReport {
-        WorkerReport { cpu_ns: cpu_ns - self.cpu_from_ns, ..self.did.clone() }
+    pub(super) fn report(&self, cpu_ns: u64, last_cpu: Option<CpuId>) -> WorkerReport {
+        WorkerReport { cpu_ns: cpu_ns - self.cpu_from_ns, last_cpu, ..self.did.clone() }
     }
 
     /// Frames that are being forwarded.
@@ -417,20 +417,10 @@ impl Host<'_> {
     fn begin(&mut self, worker: usize, burst: Burst) -> Step {
         let profile = &self.scenario.profile;
         let cpu = self.cpus.last_cpu(self.workers[worker].thread);
-        let take_ns = |frame: &Frame| match burst.port < self.guests.len() {
-            true => profile.take_ns,
-            false => profile.uplink_take_ns + bytes_ns(frame.bytes, profile.copy_ps_per_byte),
-        };
-        let place_ns = |frame: &Frame| match self.next_port(burst.port, frame) < self.guests.len() {
-            true => profile.place_ns,
-            false => profile.uplink_place_ns,
-        };
+        let is_uplink = |port: PortId| port >= self.guests.len();
         let frame_ns = |frame: &Frame| {
-            take_ns(frame)
-                + profile.classify_ns
-                + place_ns(frame)
-                + bytes_ns(frame.bytes, profile.copy_ps_per_byte)
-                + profile.publish_ns
+            let to = self.next_port(burst.port, frame);
+            profile.forward_ns(frame.bytes, is_uplink(burst.port), is_uplink(to))
                 + self.far_ns(frame.cpu, cpu)
         };
         let ns = profile.burst_ns + burst.frames.iter().map(frame_ns).sum::<u64>();

@@ -1,5 +1,6 @@
 //! Several workers and uplinks, and queues that move between workers.
 
+use weir_lab::estimate;
 use weir_lab::scenario::OnOff;
 use weir_policy::dispatch::Aim;
 use weir_policy::moderation::Kind;
@@ -47,6 +48,31 @@ fn a_worker_passes_what_its_cpu_can_and_two_twice_as_much() {
         about(received(&report), workers as f64 * 1e9 / frame_ns as f64, 0.03);
         assert_eq!(report.moves, 0);
     }
+}
+
+#[test]
+fn what_workers_do_lies_within_what_was_reckoned() {
+    let scenario = uplinks(1, 1);
+    let work = estimate::work(&scenario);
+    let report = report(&scenario);
+    let did = report.cpus(report.workers[0].cpu_ns);
+    assert!((work.least..work.most).contains(&did), "{did} CPUs, not within {work:?}");
+    assert_eq!(report.workers[0].last_cpu, Some(0));
+    // Twice the loads are twice the work; requests have no least.
+    let twice = estimate::work(&uplinks(2, 1));
+    about(twice.least, 2.0 * work.least, 1e-9);
+    about(twice.most, 2.0 * work.most, 1e-9);
+    let asked = estimate::work(&host(Kind::Auto, vec![requests(A, B, 4)]));
+    assert!(asked.least == 0.0 && asked.most > 0.0);
+}
+
+#[test]
+fn each_load_knows_what_it_lost() {
+    let report = report(&uplinks(4, 1));
+    let of_loads: u64 = report.loads.iter().map(|load| load.dropped).sum();
+    let by_reason: u64 = report.drops.iter().map(|(_, frames)| frames).sum();
+    assert!(by_reason > 0);
+    assert_eq!(of_loads, by_reason);
 }
 
 #[test]
