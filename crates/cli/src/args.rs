@@ -153,6 +153,8 @@ pub enum LabCommand {
     Run(LabRunArgs),
     /// Run experiments and write a page with their plots, verdicts and costs
     Report(LabReportArgs),
+    /// Play what weir could be told on a host, and say which is best for it, with its weir.toml
+    Plan(LabPlanArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
     Calibrate,
     /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
@@ -187,6 +189,26 @@ pub struct LabRunArgs {
     #[arg(long)]
     pub sensitivity: bool,
     /// The profile of the machine, in place of the experiment's
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+}
+
+/// `weir lab plan`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code 1: nothing that was played does all that the file asks for; the nearest is shown."
+)]
+pub struct LabPlanArgs {
+    /// The host, its groups of VMs and their loads: docs/guide/lab.md; or `example`, which comes with weir
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The seed, in place of those of the file
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The profile of the machine, in place of the file's
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 }

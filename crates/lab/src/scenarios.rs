@@ -32,3 +32,6 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("nested", include_str!("../scenarios/profiles/nested.toml")),
     ("big-host", include_str!("../scenarios/profiles/big-host.toml")),
 ];
+
+/// Hosts to be planned, by name.
+pub const HOSTS: &[(&str, &str)] = &[("example", include_str!("../scenarios/hosts/example.toml"))];

@@ -290,6 +290,8 @@ pub const LAB_RUNS_MAX: usize = 1_000;
 pub const LAB_EVENTS_MAX: u64 = 1_000_000_000;
 /// Most events of one experiment in the lab whose machine's fitted costs are varied, all variations together.
 pub const LAB_SENSITIVITY_EVENTS_MAX: u64 = 10 * LAB_EVENTS_MAX;
+/// Most events of a host that is planned in the lab, of all that is played for it.
+pub const LAB_PLAN_EVENTS_MAX: u64 = 4 * LAB_EVENTS_MAX;
 /// Most flows of one experiment in the lab, those of all guests together.
 pub const LAB_FLOWS_MAX: usize = 4_096;
 /// Most clients of one load in the lab.

@@ -52,6 +52,32 @@ pub enum LabError {
         /// The bound.
         max: u64,
     },
+    /// What would have to be played for a plan cannot finish within bounds; nothing has been.
+    #[error("to plan {host} would take about {what}; at most {max} may be run")]
+    #[diagnostic(help(
+        "shorten `run` and `warm_up`, take seeds away, or name fewer of `execution`, `realization` and \
+         `placement` in `[limits]`"
+    ))]
+    PlanTooLong {
+        /// The host's file.
+        host: String,
+        /// How much of what.
+        what: String,
+        /// The bound.
+        max: u64,
+    },
+    /// Nothing that was played does all that a host's file asks for; the nearest has been printed.
+    #[error("no plan does all that {host} asks for; the nearest: {nearest}")]
+    NoPlan {
+        /// The host's file.
+        host: String,
+        /// What is wrong with the one that comes nearest.
+        nearest: String,
+    },
+    /// This machine's processors cannot be read.
+    #[error("cannot read this machine's processors")]
+    #[diagnostic(help("write a `[topology]` with `sockets` and so on in place of \"this\""))]
+    Topology(#[from] weir_topology::TopologyError),
     /// A run has failed.
     #[error("{experiment}, {point}, seed {seed}")]
     Run {

@@ -17,7 +17,7 @@ use weir_policy::dispatch::Aim;
 
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, MeasuredFile,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, MeasuredFile,
     Statement, TrafficFile,
 };
 use super::profile::Machine;
@@ -292,7 +292,7 @@ fn set(table: &mut Table, path: &str, value: &Value) -> Result<(), String> {
 }
 
 /// Where in the text a path leads to (bytes).
-fn span(text: &str, path: &str) -> Option<Range<usize>> {
+pub fn span(text: &str, path: &str) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let mut table = document.get_ref();
     let mut found: Option<&Spanned<DeValue<'_>>> = None;
@@ -311,8 +311,8 @@ fn span(text: &str, path: &str) -> Option<Range<usize>> {
 
 /// A value that makes no sense, and the path to it.
 pub struct Problem {
-    path: String,
-    message: String,
+    pub path: String,
+    pub message: String,
 }
 
 impl Problem {
@@ -384,7 +384,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
                 End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
             };
             let (from, to) = (end(load.from, false), end(load.to, load.from == End::Guests));
-            let kind = traffic(load)
+            let kind = traffic(&load.traffic)
                 .map_err(|message| Problem::new(format!("load.{number}.traffic"), message))?;
             loads.extend((0..load.flows).map(|flow| Load {
                 name: format!("{} {}.{}", load.name, guest + 1, flow + 1),
@@ -494,13 +494,12 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
     Ok((0..count).map(guest).collect())
 }
 
-fn traffic(load: &LoadFile) -> Result<LoadKind, &'static str> {
-    const NS_PER_S: u64 = 1_000_000_000;
-    Ok(match &load.traffic {
+/// The traffic that a load is.
+pub fn traffic(file: &TrafficFile) -> Result<LoadKind, &'static str> {
+    Ok(match file {
         TrafficFile::Datagrams { bytes, arrivals } => {
             let (Arrivals::Regular(rate) | Arrivals::Poisson(rate)) = *arrivals;
-            let gap = NS_PER_S.checked_div(rate.0).filter(|gap| *gap > 0);
-            let mean = gap.ok_or("a rate of packets is 1pps to 1000Mpps")?;
+            let mean = rate.gap_ns(*bytes).ok_or("a rate of packets is 1pps to 1000Mpps")?;
             LoadKind::Datagrams {
                 bytes: Distribution::Constant((*bytes).into()),
                 gap: match arrivals {

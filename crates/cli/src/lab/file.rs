@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_policy::moderation::Kind;
 
-use super::units::{BitRate, PacketRate, Time};
+use super::units::{BitRate, Rate, Time};
 
 /// All of it. `docs/guide/lab.md` explains the keys.
 #[derive(Debug, Deserialize)]
@@ -52,11 +52,11 @@ impl ExperimentFile {
     }
 }
 
-fn one_seed() -> Vec<u64> {
+pub fn one_seed() -> Vec<u64> {
     vec![1]
 }
 
-fn one() -> usize {
+pub fn one() -> usize {
     1
 }
 
@@ -187,7 +187,7 @@ pub struct GuestsFile {
     pub lro: bool,
 }
 
-fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+pub fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
@@ -207,11 +207,11 @@ pub struct UplinkFile {
     pub hold: Time,
 }
 
-fn queue() -> usize {
+pub fn queue() -> usize {
     1_000
 }
 
-fn ring() -> usize {
+pub fn ring() -> usize {
     512
 }
 
@@ -261,8 +261,8 @@ pub enum TrafficFile {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    Regular(PacketRate),
-    Poisson(PacketRate),
+    Regular(Rate),
+    Poisson(Rate),
 }
 
 /// Keys that take one value after another, together.

@@ -11,6 +11,7 @@
 //! | `sensitivity.rs` | the same with each fitted cost varied |
 //! | `report/` | the same as a page with plots |
 //! | `calibrate/` | this machine's costs, as a profile |
+//! | `plan/` | what is best for a host of one's own |
 //! | `soak.rs` | hosts by chance on which things go wrong |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
@@ -37,6 +38,7 @@ mod experiment;
 mod figures;
 mod file;
 mod output;
+mod plan;
 mod profile;
 mod realization;
 mod report;
@@ -62,6 +64,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::List => list(out),
         LabCommand::Calibrate => calibrate::run(out),
         LabCommand::Run(args) => run_experiments(args, out),
+        LabCommand::Plan(args) => plan::run(args, out),
         LabCommand::Soak(args) => soak::run(args, out),
         LabCommand::Report(args) => report::run(args, out),
         LabCommand::Check { file, profile } => {

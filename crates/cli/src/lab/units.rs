@@ -66,6 +66,45 @@ quantities! {
     Permille, "a share such as \"600permille\"", &[("permille", 1)];
 }
 
+/// How much comes: by packets, or by bits, of which a packet has as many as its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Rate {
+    /// Packets a second.
+    Packets(u64),
+    /// Bits a second.
+    Bits(u64),
+}
+
+impl Rate {
+    /// Packets a second, of frames of so many bytes.
+    pub fn packets_per_s(self, bytes: u32) -> f64 {
+        match self {
+            Self::Packets(packets) => packets as f64,
+            Self::Bits(bits) => bits as f64 / (8.0 * f64::from(bytes.max(1))),
+        }
+    }
+
+    /// Between two of these frames (ns). `None`: there are none, or they come closer.
+    pub fn gap_ns(self, bytes: u32) -> Option<u64> {
+        // `as` saturates.
+        let gap_ns = (1e9 / self.packets_per_s(bytes)) as u64;
+        (1..u64::MAX).contains(&gap_ns).then_some(gap_ns)
+    }
+}
+
+impl TryFrom<String> for Rate {
+    type Error = NotAQuantity;
+    fn try_from(text: String) -> Result<Self, NotAQuantity> {
+        let packets = text.parse().map(|PacketRate(packets)| Self::Packets(packets));
+        packets.or_else(|_| text.parse().map(|BitRate(bits)| Self::Bits(bits))).map_err(|_| {
+            let expected =
+                "a rate such as \"80kpps\" (pps, kpps, Mpps) or \"2Gbit\" (bit, Kbit, Mbit, Gbit)";
+            NotAQuantity { text, expected }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +120,13 @@ mod tests {
         {
             assert!(text.parse::<Time>().is_err(), "{text}");
         }
+        let rate = |text: &str| Rate::try_from(text.to_owned());
+        assert_eq!(rate("80kpps").map(|it| it.gap_ns(64)), Ok(Some(12_500)));
+        assert_eq!(rate("1Gbit").map(|it| it.gap_ns(1_250)), Ok(Some(10_000)));
+        for nothing in ["0pps", "0bit", "2000Mpps"] {
+            assert_eq!(rate(nothing).map(|it| it.gap_ns(64)), Ok(None), "{nothing}");
+        }
+        assert!(rate("80").is_err());
         assert!(format!("{}s", u64::MAX).parse::<Time>().is_err());
     }
 }

@@ -1,0 +1,146 @@
+//! Which of what was played is best, and what is wrong with the others.
+//!
+//! 1. Every load comes through: nothing is lost beyond `lost`, streams and requests have their `at_least`.
+//! 2. Every group keeps its p99, or where it names none its latency budget, and weir the CPUs that it may use.
+//! 3. Of what is left, the least CPU of weir and guests together.
+//! 4. Of those within a percent of that, or a hundredth of a CPU, the fewest workers; then what is nearest to weir's defaults.
+
+use super::host::{Group, Host};
+use super::play::{GroupPlayed, Played};
+use crate::config::error::count;
+
+/// CPU times that differ by no more than this are the same; the lab takes no smaller change for one.
+const SAME: f64 = 0.01;
+/// The same in CPUs, where they are few.
+const SAME_CPUS: f64 = 0.01;
+/// A budget is kept where so many of all interrupts come in time, as for a p99.
+const LATE_MAX: f64 = 0.01;
+
+/// Something that a candidate does not do.
+#[derive(Clone, Debug)]
+pub struct Miss {
+    /// In words.
+    pub text: String,
+    /// How far it is from it: the part of the load that is missing, or else by what part a bound is
+    /// exceeded.
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Load(f64),
+    Bound(f64),
+}
+
+/// What a candidate does not do of all that is asked for.
+pub fn misses(host: &Host, played: &Played) -> Vec<Miss> {
+    let groups = host.groups.iter().zip(&played.groups);
+    let mut misses: Vec<_> = groups.flat_map(|(group, it)| of_group(host, group, it)).collect();
+    if let Some(cpus) = host.file.limits.cpus.map(|cpus| cpus as f64)
+        && played.weir_cpus > cpus
+    {
+        misses.push(Miss {
+            text: format!("weir takes {:.2} CPUs of {cpus}", played.weir_cpus),
+            by: By::Bound(played.weir_cpus / cpus - 1.0),
+        });
+    }
+    misses
+}
+
+fn of_group(host: &Host, group: &Group, it: &GroupPlayed) -> Vec<Miss> {
+    let name = &group.name;
+    let mut misses = Vec::new();
+    let lost_max = host.file.limits.lost.map_or(0.0, |lost| lost.0 as f64 / 1e3);
+    if it.lost > lost_max {
+        let text = format!("{name} loses {} of its packets", percent(it.lost));
+        misses.push(Miss { text, by: By::Load(it.lost) });
+    }
+    for (loads, got) in group.loads.iter().zip(&it.forth_per_s) {
+        if let Some(wanted) = loads.at_least.filter(|wanted| got < wanted) {
+            let part = 1.0 - got / wanted;
+            let text = format!("{name} gets {} less than it needs", percent(part));
+            misses.push(Miss { text, by: By::Load(part) });
+        }
+    }
+    match (group.p99_ns, it.p99_ns) {
+        (Some(wanted), Some(got)) if got > wanted => {
+            let text = format!("{name}: p99 {} over the target {}", time(got), time(wanted));
+            misses.push(Miss { text, by: By::Bound(got as f64 / wanted.max(1) as f64 - 1.0) });
+        }
+        (None, _) if it.late > LATE_MAX => {
+            let (late, budget) = (percent(it.late), group.latency_budget);
+            let text = format!("{name}: {late} of its interrupts come later than {budget}");
+            misses.push(Miss { text, by: By::Bound(it.late) });
+        }
+        _ => {}
+    }
+    misses
+}
+
+/// The best of what was played, by its index; of several that miss something, the one that comes nearest.
+/// `None`: nothing was played.
+pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
+    let Some(least) = least_cpus(all) else { return nearest(all) };
+    let rank = |played: &Played| (played.candidate.workers, played.candidate.oddness());
+    all.iter()
+        .enumerate()
+        .filter(|(_, (played, misses))| misses.is_empty() && same(played.cpus(), least))
+        .min_by(|(_, (a, _)), (_, (b, _))| {
+            rank(a).cmp(&rank(b)).then(a.cpus().total_cmp(&b.cpus()))
+        })
+        .map(|(at, _)| at)
+}
+
+/// The least CPU of those that miss nothing; `None` without any.
+pub fn least_cpus(all: &[(Played, Vec<Miss>)]) -> Option<f64> {
+    let good = all.iter().filter(|(_, misses)| misses.is_empty());
+    good.map(|(played, _)| played.cpus()).min_by(f64::total_cmp)
+}
+
+/// The one of which the least load is missing; then the one that exceeds no bound by as much.
+fn nearest(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
+    let worst = |misses: &[Miss], of: fn(By) -> f64| {
+        misses.iter().map(|miss| of(miss.by)).fold(0.0, f64::max)
+    };
+    let load = |by| if let By::Load(part) = by { part } else { 0.0 };
+    let bound = |by| if let By::Bound(part) = by { part } else { 0.0 };
+    let distance = |misses: &[Miss]| (worst(misses, load), worst(misses, bound));
+    let order = all.iter().enumerate().min_by(|(_, (_, a)), (_, (_, b))| {
+        let (a, b) = (distance(a), distance(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    order.map(|(at, _)| at)
+}
+
+fn same(cpus: f64, least: f64) -> bool {
+    cpus <= least + (least * SAME).max(SAME_CPUS)
+}
+
+/// Why `played`, which misses nothing, was not chosen; `least`: see [`least_cpus`].
+pub fn why_not(played: &Played, chosen: &Played, least: f64) -> String {
+    if !same(played.cpus(), least) {
+        let more = (played.cpus() - chosen.cpus()).max(SAME_CPUS);
+        return format!("{more:.2} CPUs more");
+    }
+    let (workers, fewest) = (played.candidate.workers, chosen.candidate.workers);
+    match workers > fewest {
+        true => format!("as much CPU, and {} more", count(workers - fewest, "worker")),
+        false => "as much CPU and as many workers, and further from the defaults".into(),
+    }
+}
+
+/// A time for people: in ms from one on, else in us.
+pub fn time(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+/// A part for people.
+pub fn percent(part: f64) -> String {
+    if part > 0.0 && part < 0.001 {
+        return "less than 0.1 %".into();
+    }
+    format!("{:.1} %", 100.0 * part)
+}

@@ -1,0 +1,190 @@
+//! A host's TOML, as it is written. `docs/guide/lab.md` explains the keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use weir_policy::moderation::Kind;
+
+use crate::config::{Execution, InterfaceName, LatencyBudget, PlacementMode, Realization};
+use crate::lab::file::{TopologyFile, TrafficFile, kind, one, one_seed, queue, ring};
+use crate::lab::units::{BitRate, Permille, Rate, Time};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostFile {
+    pub title: String,
+    /// A shipped profile, or a file from this file's folder on.
+    pub profile: String,
+    #[serde(default = "one_seed")]
+    pub seeds: Vec<u64>,
+    #[serde(default = "start")]
+    pub start: Time,
+    #[serde(default = "warm_up")]
+    pub warm_up: Time,
+    #[serde(default = "run")]
+    pub run: Time,
+    pub topology: HostTopology,
+    #[serde(default)]
+    pub limits: LimitsFile,
+    #[serde(default, rename = "uplink")]
+    pub uplinks: BTreeMap<String, UplinkFile>,
+    #[serde(rename = "group")]
+    pub groups: BTreeMap<String, GroupFile>,
+}
+
+fn start() -> Time {
+    Time(10_000_000)
+}
+
+/// Long enough for queues to find their workers, and for `auto` to try its holds.
+fn warm_up() -> Time {
+    Time(500_000_000)
+}
+
+fn run() -> Time {
+    Time(200_000_000)
+}
+
+/// The host's processors.
+#[derive(Debug)]
+pub enum HostTopology {
+    /// `"this"`: those of the machine on which the command runs.
+    This,
+    /// As in an experiment.
+    Written(TopologyFile),
+}
+
+impl<'de> Deserialize<'de> for HostTopology {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = HostTopology;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"this\", or a table with `sockets`, `llcs_per_socket`, `cores_per_llc` and `threads_per_core`")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<HostTopology, E> {
+                match text {
+                    "this" => Ok(HostTopology::This),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostTopology, A::Error> {
+                TopologyFile::deserialize(MapAccessDeserializer::new(map))
+                    .map(HostTopology::Written)
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
+
+/// What a plan may cost and has to keep, and which settings are played.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsFile {
+    /// CPUs that weir may use; so many workers at most.
+    pub cpus: Option<usize>,
+    /// For groups that have none of their own.
+    pub p99: Option<Time>,
+    /// Of a group's packets; none, without it.
+    pub lost: Option<Permille>,
+    pub execution: Option<Vec<Execution>>,
+    pub realization: Option<Vec<Realization>>,
+    pub placement: Option<Vec<PlacementMode>>,
+    /// Placements move vCPUs too.
+    #[serde(default)]
+    pub pin_vcpus: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkFile {
+    pub rate: BitRate,
+    #[serde(default)]
+    pub kind: UplinkKind,
+    /// The interface of the host; called like the uplink without it.
+    pub interface: Option<InterfaceName>,
+    #[serde(default = "delay")]
+    pub delay: Time,
+    #[serde(default = "hold")]
+    pub hold: Time,
+    #[serde(default = "queue")]
+    pub queue: usize,
+    #[serde(default = "ring")]
+    pub ring: usize,
+}
+
+fn delay() -> Time {
+    Time(20_000)
+}
+
+fn hold() -> Time {
+    Time(0)
+}
+
+/// As weir.toml's: for what is written there, since all cost the same in the lab.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UplinkKind {
+    Tap,
+    #[default]
+    AfPacket,
+    AfXdp,
+}
+
+impl UplinkKind {
+    /// The word in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tap => "tap",
+            Self::AfPacket => "af_packet",
+            Self::AfXdp => "af_xdp",
+        }
+    }
+}
+
+/// VMs that are alike.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupFile {
+    #[serde(default = "one")]
+    pub count: usize,
+    /// The vCPU of each that has its interface's interrupts is on one of these, in turn; anywhere, if empty.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// So many more vCPUs of each VM compute all the time, on the same CPUs.
+    #[serde(default)]
+    pub busy_vcpus: usize,
+    #[serde(default = "budget")]
+    pub latency_budget: LatencyBudget,
+    #[serde(default = "auto", deserialize_with = "kind")]
+    pub moderation: Kind,
+    pub rx_ring: Option<u16>,
+    pub p99: Option<Time>,
+    #[serde(default, rename = "load")]
+    pub loads: Vec<GroupLoad>,
+}
+
+fn budget() -> LatencyBudget {
+    LatencyBudget::DEFAULT
+}
+
+fn auto() -> Kind {
+    Kind::Auto
+}
+
+/// A load of each VM of a group: it comes from there, or goes there.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupLoad {
+    /// `"uplink"`, or a group.
+    pub from: Option<String>,
+    pub to: Option<String>,
+    #[serde(default = "one")]
+    pub flows: usize,
+    /// What has to come through for each VM; for traffic that takes what it gets.
+    pub at_least: Option<Rate>,
+    pub traffic: TrafficFile,
+}

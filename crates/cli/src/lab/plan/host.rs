@@ -1,0 +1,410 @@
+//! From a host's TOML to what the lab plays, without the workers: those are what is planned.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use weir_lab::cpus::{Class, WEIGHT_USUAL};
+use weir_lab::realization::Realization;
+use weir_lab::scenario::{
+    Calls, Endpoint, Guest, Load, LoadKind, Rival, Scenario, ScenarioError, Uplink, Worker,
+};
+use weir_limits::{LAB_FLOWS_MAX, PORTS_MAX};
+use weir_policy::moderation::Kind;
+
+use super::cpus::HostCpus;
+use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
+use crate::config::{InterfaceName, LatencyBudget, PortName};
+use crate::lab::error::{LabError, Source};
+use crate::lab::experiment::{Problem, span, traffic};
+use crate::lab::file::TrafficFile;
+use crate::lab::profile::Machine;
+
+/// What a group's loads call the way out; no group can be called so.
+const UPLINK: &str = "uplink";
+
+/// A host to be planned.
+#[derive(Debug)]
+pub struct Host {
+    /// Its file's name.
+    pub name: String,
+    /// What it says of itself, its seeds and limits.
+    pub file: HostFile,
+    /// What things cost on it.
+    pub machine: Machine,
+    /// Its CPUs.
+    pub cpus: HostCpus,
+    /// All but the workers: there is one, anywhere, to be replaced.
+    pub scenario: Scenario,
+    /// In the order of their names.
+    pub groups: Vec<Group>,
+    /// In the order of their names.
+    pub uplinks: Vec<UplinkPort>,
+}
+
+/// VMs that are alike.
+#[derive(Debug)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its guests.
+    pub guests: Range<usize>,
+    /// For how long their frames may be held.
+    pub latency_budget: LatencyBudget,
+    /// When they are called.
+    pub moderation: Kind,
+    /// What datagrams and requests have to keep (ns).
+    pub p99_ns: Option<u64>,
+    /// Its loads.
+    pub loads: Vec<GroupLoads>,
+}
+
+/// A load of each VM of a group.
+#[derive(Debug)]
+pub struct GroupLoads {
+    /// Which of the scenario's.
+    pub loads: Range<usize>,
+    /// Frames a second that have to come through for each VM.
+    pub at_least: Option<f64>,
+}
+
+/// An uplink, as weir.toml is to have it.
+#[derive(Debug)]
+pub struct UplinkPort {
+    /// Its name.
+    pub name: PortName,
+    /// What it is.
+    pub kind: UplinkKind,
+    /// The interface of the host.
+    pub interface: InterfaceName,
+}
+
+impl Group {
+    /// The name of the VM with this number, from 1, and of its interface.
+    pub fn vm(&self, number: usize) -> String {
+        vm(&self.name, number)
+    }
+}
+
+fn vm(group: &str, number: usize) -> String {
+    format!("{group}-{number}")
+}
+
+impl Host {
+    /// Reads a host; `machine` gives the profile that it names.
+    ///
+    /// # Errors
+    /// The first problem, with its place; sysfs cannot be read.
+    pub fn parse(
+        source: Source<'_>,
+        seed: Option<u64>,
+        machine: impl Fn(&str) -> Result<Option<Machine>, LabError>,
+    ) -> Result<Self, LabError> {
+        let mut file: HostFile =
+            toml::from_str(source.text).map_err(|error| source.toml(&error))?;
+        let shown =
+            |problem: Problem| source.invalid(&problem.message, span(source.text, &problem.path));
+        if let Some(seed) = seed {
+            file.seeds = vec![seed];
+        }
+        if file.seeds.is_empty() {
+            return Err(shown(Problem::new("seeds", "there is no seed")));
+        }
+        let Some(machine) = machine(&file.profile)? else {
+            let known: Vec<_> = weir_lab::scenarios::PROFILES.iter().map(|it| it.0).collect();
+            let known = known.join(", ");
+            let message = format!(
+                "unknown profile `{}`, expected a .toml file or one of {known}",
+                file.profile
+            );
+            return Err(shown(Problem::new("profile", message)));
+        };
+        let cpus = HostCpus::of(&file.topology)?.map_err(shown)?;
+        let mut building = Building::new(&file, &cpus, &machine);
+        building.all(&file).map_err(shown)?;
+        let Building { scenario, groups, uplinks, .. } = building;
+        Ok(Self { name: source.name.to_owned(), file, machine, cpus, scenario, groups, uplinks })
+    }
+}
+
+/// A host of which some is there.
+struct Building<'f> {
+    cpus: &'f HostCpus,
+    scenario: Scenario,
+    groups: Vec<Group>,
+    uplinks: Vec<UplinkPort>,
+    /// Where in the file what has a name in the scenario is.
+    places: BTreeMap<String, String>,
+}
+
+impl<'f> Building<'f> {
+    fn new(file: &HostFile, cpus: &'f HostCpus, machine: &Machine) -> Self {
+        let scenario = Scenario {
+            seed: file.seeds.first().copied().unwrap_or(1),
+            topology: cpus.topology,
+            profile: machine.profile,
+            workers: vec![Worker { cpus: Vec::new(), class: Class::Fair { weight: WEIGHT_USUAL } }],
+            first_worker: None,
+            dispatch: None,
+            guests: Vec::new(),
+            uplinks: Vec::new(),
+            rivals: Vec::new(),
+            realization: Realization::default(),
+            loads: Vec::new(),
+            start_ns: file.start.0,
+            warm_up_ns: file.warm_up.0,
+            run_ns: file.run.0,
+            check_each_event: false,
+        };
+        let (groups, uplinks) = (Vec::new(), Vec::new());
+        Self { cpus, scenario, groups, uplinks, places: BTreeMap::new() }
+    }
+
+    fn all(&mut self, file: &HostFile) -> Result<(), Problem> {
+        limits(file)?;
+        for name in file.uplinks.keys() {
+            self.uplink(name, file)?;
+        }
+        for (name, group) in &file.groups {
+            self.group(name, group, file)?;
+        }
+        for (at, (name, group)) in file.groups.iter().enumerate() {
+            for (number, load) in group.loads.iter().enumerate() {
+                let problem =
+                    |message: String| Problem::new(format!("group.{name}.load.{number}"), message);
+                self.load(at, load, number).map_err(problem)?;
+            }
+        }
+        if self.scenario.loads.is_empty() {
+            return Err(Problem::new("group", "no group has a `load`"));
+        }
+        self.scenario.check().map_err(|error| self.place(&error))?;
+        self.links()
+    }
+
+    fn uplink(&mut self, name: &str, file: &HostFile) -> Result<(), Problem> {
+        let Some(it) = file.uplinks.get(name) else { return Ok(()) };
+        let place = format!("uplink.{name}");
+        let problem = |message: String| Problem::new(&place, message);
+        let port: PortName = plain(name).map_err(problem)?;
+        let interface = match &it.interface {
+            Some(interface) => interface.clone(),
+            None => name.parse().map_err(|_| {
+                problem(format!("no interface can be called `{name}`, expected `interface` here"))
+            })?,
+        };
+        self.scenario.uplinks.push(Uplink {
+            name: name.to_owned(),
+            bits_per_s: it.rate.0,
+            delay_ns: it.delay.0,
+            queue_max: it.queue,
+            ring: it.ring,
+            hold_ns: it.hold.0,
+        });
+        self.uplinks.push(UplinkPort { name: port, kind: it.kind, interface });
+        self.places.insert(name.to_owned(), place);
+        Ok(())
+    }
+
+    fn group(&mut self, name: &str, it: &GroupFile, file: &HostFile) -> Result<(), Problem> {
+        let place = format!("group.{name}");
+        let problem = |message: String| Problem::new(&place, message);
+        if name == UPLINK {
+            return Err(problem(format!("a group cannot be called `{UPLINK}`")));
+        }
+        plain(name).map_err(problem)?;
+        let there = self.scenario.guests.len() + file.uplinks.len();
+        if !(1..=PORTS_MAX.saturating_sub(there)).contains(&it.count) {
+            let message = format!(
+                "`count` is {}, expected 1 to {PORTS_MAX} for all ports together",
+                it.count
+            );
+            return Err(Problem::new(format!("{place}.count"), message));
+        }
+        plain(&vm(name, it.count)).map_err(problem)?;
+        let rivals = it.busy_vcpus.saturating_mul(it.count);
+        if rivals > PORTS_MAX - self.scenario.rivals.len() {
+            let message = format!("expected at most {PORTS_MAX} busy vCPUs of all VMs");
+            return Err(Problem::new(format!("{place}.busy_vcpus"), message));
+        }
+        let cpus = self.numbered(&it.cpus).map_err(|number| {
+            let cpus = self.cpus.topology.cpus().unwrap_or(0);
+            let message = format!("there is no CPU {number}; the host has {cpus}");
+            Problem::new(format!("{place}.cpus"), message)
+        })?;
+        let first = self.scenario.guests.len();
+        let calls = Calls {
+            kind: it.moderation,
+            latency_budget_ns: it.latency_budget.ns(),
+            rx_ns: None,
+            rx_frames: None,
+        };
+        for number in 1..=it.count {
+            let cpu = cpus.get((number - 1) % cpus.len().max(1));
+            let cpu = cpu.map_or(&[][..], std::slice::from_ref);
+            let name = vm(name, number);
+            if self.places.insert(name.clone(), place.clone()).is_some() {
+                return Err(problem(format!("there are two ports called `{name}`")));
+            }
+            let usual = Guest::new(&name, cpu, calls);
+            let rx_ring = it.rx_ring.unwrap_or(usual.rx_ring);
+            self.scenario.guests.push(Guest { rx_ring, ..usual });
+        }
+        let rival = Rival { cpus, class: Class::Fair { weight: WEIGHT_USUAL } };
+        self.scenario.rivals.extend(std::iter::repeat_n(rival, rivals));
+        self.groups.push(Group {
+            name: name.to_owned(),
+            guests: first..self.scenario.guests.len(),
+            latency_budget: it.latency_budget,
+            moderation: it.moderation,
+            p99_ns: it.p99.or(file.limits.p99).map(|time| time.0),
+            loads: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// The lab's numbers of CPUs.
+    ///
+    /// # Errors
+    /// The first number that is none.
+    fn numbered(&self, numbers: &[usize]) -> Result<Vec<usize>, usize> {
+        numbers.iter().map(|number| self.cpus.cpu(*number).ok_or(*number)).collect()
+    }
+
+    fn load(&mut self, group: usize, it: &GroupLoad, number: usize) -> Result<(), String> {
+        let guests = self.groups[group].guests.clone();
+        let group_name = self.groups[group].name.clone();
+        let (other, begins) = match (&it.from, &it.to) {
+            (None, Some(to)) => (to, true),
+            (Some(from), None) => (from, false),
+            _ => return Err("expected `from` or `to`: the uplink, or a group".into()),
+        };
+        let kind = traffic(&it.traffic)?;
+        let at_least = it.at_least.map(|rate| match &it.traffic {
+            TrafficFile::Datagrams { .. } => Err("datagrams have to come through all; expected \
+                 `at_least` for streams and requests"),
+            TrafficFile::Requests { request, .. } => Ok(rate.packets_per_s(*request)),
+            TrafficFile::Stream { segment, .. } => Ok(rate.packets_per_s(*segment)),
+        });
+        let at_least = at_least.transpose()?;
+        if it.flows.saturating_mul(guests.len()) > LAB_FLOWS_MAX - self.scenario.loads.len() {
+            return Err(format!("there are more than {LAB_FLOWS_MAX} flows of all VMs"));
+        }
+        let first = self.scenario.loads.len();
+        for (at, guest) in guests.clone().enumerate() {
+            let there = self.other_end(other, guests.clone(), at)?;
+            let (from, to) = match begins {
+                true => (Endpoint::Guest(guest), there),
+                false => (there, Endpoint::Guest(guest)),
+            };
+            for flow in 1..=it.flows {
+                let name = format!("{group_name}.{number} {}.{flow}", at + 1);
+                self.places.insert(name.clone(), format!("group.{group_name}.load.{number}"));
+                self.scenario.loads.push(Load { name, from, to, kind: kind.clone() });
+            }
+        }
+        let loads = first..self.scenario.loads.len();
+        self.groups[group].loads.push(GroupLoads { loads, at_least });
+        Ok(())
+    }
+
+    /// The other end of a load of VM `at` of `guests`.
+    fn other_end(&self, name: &str, guests: Range<usize>, at: usize) -> Result<Endpoint, String> {
+        let guest = guests.start + at;
+        if name == UPLINK {
+            return match guest.checked_rem(self.uplinks.len()) {
+                Some(uplink) => Ok(Endpoint::Peer(uplink)),
+                None => Err("there is no uplink, expected an `[uplink.NAME]`".into()),
+            };
+        }
+        let Some(group) = self.groups.iter().find(|group| group.name == name) else {
+            let known: Vec<_> = self.groups.iter().map(|group| group.name.as_str()).collect();
+            let known = known.join(", ");
+            return Err(format!("there is no group `{name}`, expected `uplink` or one of {known}"));
+        };
+        if group.guests != guests {
+            return Ok(Endpoint::Guest(group.guests.start + at % group.guests.len()));
+        }
+        // Within a group each with the next.
+        match guests.len() {
+            1 => {
+                Err(format!("`{name}` has no other VM, expected `count` above 1 or another group"))
+            }
+            len => Ok(Endpoint::Guest(guests.start + (at + 1) % len)),
+        }
+    }
+
+    /// Links can carry what has to go over them.
+    fn links(&self) -> Result<(), Problem> {
+        let mut bits = vec![[0.0; 2]; self.scenario.uplinks.len()];
+        for load in &self.scenario.loads {
+            if let LoadKind::Datagrams { bytes, gap, .. } = &load.kind {
+                let rate = 8e9 * bytes.mean() / gap.mean();
+                for (end, way) in [(load.from, 0), (load.to, 1)] {
+                    if let Endpoint::Peer(uplink) = end {
+                        bits[uplink][way] += rate;
+                    }
+                }
+            }
+        }
+        for (uplink, bits) in self.scenario.uplinks.iter().zip(bits) {
+            for (bits, way) in bits.into_iter().zip(["in", "out"]) {
+                let max = uplink.bits_per_s as f64;
+                if bits > max {
+                    let message = format!(
+                        "the datagrams {way} by `{}` are {:.1} Mbit/s, and its `rate` is {:.1} Mbit/s",
+                        uplink.name,
+                        bits / 1e6,
+                        max / 1e6
+                    );
+                    return Err(Problem::new(format!("uplink.{}", uplink.name), message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A problem of the scenario, where its cause is in the file.
+    fn place(&self, error: &ScenarioError) -> Problem {
+        let by_name = |name: &str| self.places.get(name).cloned();
+        let path = match error {
+            ScenarioError::Cpus => Some("topology".into()),
+            ScenarioError::Value { what: "`run_ns`", .. } => Some("run".into()),
+            ScenarioError::Value { what: "`warm_up_ns`", .. } => Some("warm_up".into()),
+            ScenarioError::Value { what: "`start_ns`", .. } => Some("start".into()),
+            ScenarioError::Value { of, .. } if of == "the profile" => Some("profile".into()),
+            ScenarioError::Value { of, .. } => by_name(of),
+            ScenarioError::SameEndpoint { load }
+            | ScenarioError::NoSuchEndpoint { load, .. }
+            | ScenarioError::Distribution { load, .. } => by_name(load),
+            _ => None,
+        };
+        Problem::new(path.unwrap_or_default(), error.to_string())
+    }
+}
+
+fn limits(file: &HostFile) -> Result<(), Problem> {
+    let limits = &file.limits;
+    if limits.cpus == Some(0) {
+        return Err(Problem::new("limits.cpus", "`cpus` is 0, expected at least one for weir"));
+    }
+    let empty = [
+        ("execution", limits.execution.as_ref().is_some_and(Vec::is_empty)),
+        ("realization", limits.realization.as_ref().is_some_and(Vec::is_empty)),
+        ("placement", limits.placement.as_ref().is_some_and(Vec::is_empty)),
+    ];
+    match empty.into_iter().find(|(_, empty)| *empty) {
+        Some((key, _)) => {
+            let message = format!("`{key}` is empty, expected at least one value");
+            Err(Problem::new(format!("limits.{key}"), message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A port's name without dots: they would look like keys.
+fn plain(name: &str) -> Result<PortName, String> {
+    if name.contains('.') {
+        return Err(format!("`{name}` has a dot in it, expected a name out of a-z, 0-9, - and _"));
+    }
+    name.parse().map_err(|error: crate::config::ValueError| error.to_string())
+}

@@ -1,0 +1,143 @@
+//! `weir lab plan`: what to tell weir on a host, by playing what it could be told.
+//!
+//! | file | what |
+//! |---|---|
+//! | `file.rs` | a host's TOML as it is written |
+//! | `cpus.rs` | its CPUs, written or this machine's |
+//! | `host.rs` | the scenario that it stands for, without workers |
+//! | `candidate.rs` | the settings that are played, and those that need not be |
+//! | `play.rs` | what comes of each |
+//! | `choice.rs` | which is best, and what is wrong with the others |
+//! | `output.rs` | the tables, and JSON; `weir_toml.rs`: the configuration that makes it so |
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use indicatif::ProgressBar;
+use weir_lab::estimate;
+use weir_lab::scenarios::{HOSTS, PROFILES};
+use weir_limits::{LAB_PLAN_EVENTS_MAX, LAB_RUNS_MAX};
+
+use super::error::{LabError, Source};
+use super::profile::Machine;
+use super::{progress, read};
+use crate::args::LabPlanArgs;
+use crate::config::PlacementMode;
+
+mod candidate;
+mod choice;
+mod cpus;
+mod file;
+mod host;
+mod output;
+mod play;
+mod weir_toml;
+
+use candidate::{Candidate, Candidates};
+use choice::{best, misses};
+use host::Host;
+use output::Plan;
+
+/// `weir lab plan`
+///
+/// # Errors
+/// [`LabError`]; [`LabError::NoPlan`] after what comes nearest has been written.
+pub fn run(args: &LabPlanArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let host = host(args)?;
+    let candidates = Candidates::of(&host);
+    check_bounds(&host, &candidates)?;
+    let runs = candidates.first.len() + usize::from(candidates.dynamic);
+    let bar = progress(runs * host.file.seeds.len());
+    let plan = plan(&host, candidates, &bar)?;
+    bar.finish_and_clear();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &plan).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{plan}")?;
+    }
+    match plan.good {
+        true => Ok(()),
+        false => {
+            out.flush()?;
+            Err(LabError::NoPlan { host: host.name, nearest: plan.best.why_not.join("; ") })
+        }
+    }
+}
+
+/// The host of a file, or the one of that name that comes with weir.
+fn host(args: &LabPlanArgs) -> Result<Host, LabError> {
+    let name = args.file.display().to_string();
+    let text = match HOSTS.iter().find(|(built_in, _)| *built_in == name) {
+        Some((_, text)) => (*text).to_owned(),
+        None => read(&args.file)?,
+    };
+    let folder = args.file.parent().unwrap_or(Path::new(""));
+    Host::parse(Source { name: &name, text: &text }, args.seed, |named| {
+        machine(named, args.profile.as_deref(), folder)
+    })
+}
+
+/// The profile that `instead` is, or else the one that a host in `folder` names.
+fn machine(
+    named: &str,
+    instead: Option<&Path>,
+    folder: &Path,
+) -> Result<Option<Machine>, LabError> {
+    let path = match instead {
+        Some(path) => path.to_owned(),
+        None if named.ends_with(".toml") => folder.join(named),
+        None => {
+            let found = PROFILES.iter().find(|(name, _)| *name == named);
+            return found.map(|(name, text)| Machine::parse(Source { name, text })).transpose();
+        }
+    };
+    let name = path.display().to_string();
+    Machine::parse(Source { name: &name, text: &read(&path)? }).map(Some)
+}
+
+/// # Errors
+/// It would take too long.
+fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
+    let events = |candidate: &Candidate| estimate::events(&candidate.scenario(&host.scenario));
+    let first = candidates.first.iter().map(events).fold(0, u64::saturating_add);
+    // Which it will be is not known yet.
+    let dynamic = candidates.first.iter().filter(|_| candidates.dynamic);
+    let dynamic = dynamic.map(|it| events(&it.placed(PlacementMode::Dynamic, it.pin_vcpus)));
+    let seeds = host.file.seeds.len();
+    let events = first.saturating_add(dynamic.max().unwrap_or(0)).saturating_mul(seeds as u64);
+    let runs = (candidates.first.len() + 1).saturating_mul(seeds);
+    let too_long = |what, max| Err(LabError::PlanTooLong { host: host.name.clone(), what, max });
+    if runs > LAB_RUNS_MAX {
+        return too_long(format!("{runs} runs"), LAB_RUNS_MAX as u64);
+    }
+    match events > LAB_PLAN_EVENTS_MAX {
+        true => too_long(format!("{events} events"), LAB_PLAN_EVENTS_MAX),
+        false => Ok(()),
+    }
+}
+
+/// Plays all candidates; then the best with the dynamic placement, where that is asked for.
+fn plan(host: &Host, candidates: Candidates, bar: &ProgressBar) -> Result<Plan, LabError> {
+    let Candidates { first, dynamic, mut skipped } = candidates;
+    let judged = |played: Vec<play::Played>| {
+        played.into_iter().map(|played| {
+            let misses = misses(host, &played);
+            (played, misses)
+        })
+    };
+    let mut all: Vec<_> = judged(play::all(host, &first, bar)?).collect();
+    if let Some((played, _)) = best(&all).filter(|_| dynamic).and_then(|at| all.get(at)) {
+        let pin_vcpus = host.file.limits.pin_vcpus;
+        let placed = played.candidate.placed(PlacementMode::Dynamic, pin_vcpus);
+        all.extend(judged(play::all(host, &[placed], bar)?));
+        skipped.push(candidate::Skipped {
+            what: "dynamic placement with other settings".into(),
+            why: "it takes seconds to settle, and was played with the best of the others".into(),
+        });
+    }
+    Ok(Plan::of(host, &all, skipped))
+}
+
+#[cfg(test)]
+mod tests;
