@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
-use weir_engine::turn::Turns;
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
-use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation;
 use weir_policy::steering::Steering;
 
@@ -18,15 +16,18 @@ use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
 
+mod pairs;
 mod side_by_side;
 mod steering;
+
+use pairs::{Pair, Pairs};
 
 /// What an interface is made with.
 #[derive(Debug, Clone)]
 pub struct VhostOptions {
     /// What logs call it.
     pub name: String,
-    /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
+    /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`](weir_limits::QUEUE_PAIRS_MAX).
     pub queue_pairs: usize,
     /// When to call the guest.
     pub calls: CallPolicy,
@@ -51,6 +52,8 @@ pub struct VhostInfo {
     pub mtu: Option<u16>,
     /// Bytes of guest memory mapped.
     pub memory_bytes: u64,
+    /// Queue pairs that the session was offered (`GET_QUEUE_NUM`); `None` without one.
+    pub session_queue_pairs: Option<usize>,
     /// Receive queues in use.
     pub rx_queues: usize,
     /// Hold times: from frames being ready to the guest being told of them.
@@ -63,6 +66,8 @@ pub(crate) struct Shown {
     pub(crate) connected: bool,
     /// The process at the other end of the socket.
     pub(crate) front_end: Option<rustix::process::Pid>,
+    /// Queue pairs that the session was offered.
+    pub(crate) queue_pairs: Option<usize>,
     pub(crate) stop_reason: Option<String>,
     pub(crate) opened: u64,
     pub(crate) closed: u64,
@@ -72,14 +77,6 @@ pub(crate) struct Shown {
     pub(crate) memory_bytes: u64,
 }
 
-#[derive(Debug)]
-struct Pair {
-    tx: Mutex<TxQueue>,
-    rx: Mutex<RxQueue>,
-    /// Of workers that send from it side by side.
-    turns: Arc<Turns>,
-}
-
 /// A guest's interface.
 #[derive(Debug)]
 pub struct VhostPort {
@@ -87,7 +84,7 @@ pub struct VhostPort {
     /// Its number in the switch.
     id: PortId,
     counters: Arc<PortCounters>,
-    pairs: Vec<Pair>,
+    pairs: Pairs,
     /// Leading receive queues that can receive.
     rx_ready: AtomicUsize,
     steering: Steering,
@@ -107,17 +104,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl VhostPort {
     /// An interface with no session.
     pub fn new(id: PortId, counters: Arc<PortCounters>, options: &VhostOptions) -> Self {
-        let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
-        let pair = |_| Pair {
-            tx: Mutex::new(TxQueue::new(&options.calls)),
-            rx: Mutex::new(RxQueue::new(&options.calls)),
-            turns: Arc::default(),
-        };
+        let pairs = Pairs::default();
+        pairs.offer(options.queue_pairs, &options.calls);
         Self {
             name: options.name.clone(),
             id,
             counters,
-            pairs: (0..queue_pairs).map(pair).collect(),
+            pairs,
             rx_ready: AtomicUsize::new(0),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
@@ -135,11 +128,6 @@ impl VhostPort {
     /// Its number in the switch.
     pub fn id(&self) -> PortId {
         self.id
-    }
-
-    /// Queue pairs that a driver may use.
-    pub fn queue_pairs(&self) -> usize {
-        self.pairs.len()
     }
 
     /// The process of the front end (`SO_PEERCRED`); `None` without a session.
@@ -188,7 +176,7 @@ impl VhostPort {
     pub fn info(&self) -> VhostInfo {
         let mut hold = Times::default();
         let mut running = false;
-        for pair in &self.pairs {
+        for pair in self.pairs.iter() {
             let rx = lock(&pair.rx);
             hold.merge(rx.calls.times());
             running |= rx.is_ready();
@@ -209,6 +197,7 @@ impl VhostPort {
             features: shown.features,
             mtu: shown.mtu,
             memory_bytes: shown.memory_bytes,
+            session_queue_pairs: shown.queue_pairs,
             rx_queues: self.rx_queues(),
             hold: hold.summary(),
         }
@@ -261,7 +250,7 @@ impl VhostPort {
 
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
     pub(crate) fn inject(&self, frame: Box<[u8]>) {
-        if let Some(pair) = self.pairs.first() {
+        if let Some(pair) = self.pairs.get(0) {
             lock(&pair.tx).injected = Some(frame);
         }
     }
@@ -269,13 +258,13 @@ impl VhostPort {
     /// Its first receive queue.
     #[cfg(test)]
     pub(crate) fn first_rx(&self) -> MutexGuard<'_, RxQueue> {
-        lock(&self.pairs[0].rx)
+        lock(&self.pairs.get(0).unwrap().rx)
     }
 
     /// Whether a worker is taking from its first transmit queue.
     #[cfg(test)]
     pub(crate) fn first_tx_is_locked(&self) -> bool {
-        self.pairs[0].tx.try_lock().is_err()
+        self.pairs.get(0).unwrap().tx.try_lock().is_err()
     }
 
     /// Whether such a frame waits.

@@ -48,6 +48,7 @@ pub(crate) struct Session {
     features: Features,
     protocol_features: u64,
     status: u8,
+    /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
 }
 
@@ -62,14 +63,16 @@ enum Answer {
 impl Session {
     pub(crate) fn new(connection: Connection, port: Arc<VhostPort>, engine: Arc<Engine>) -> Self {
         port.clear_failure();
+        let queue_pairs = port.offered_queue_pairs();
         let mut shown = lock(&port.shown);
         shown.connected = true;
+        shown.queue_pairs = Some(queue_pairs);
         let peer = rustix::net::sockopt::socket_peercred(connection.as_fd());
         shown.front_end = peer.ok().map(|peer| peer.pid);
         shown.opened += 1;
         shown.features = 0;
         drop(shown);
-        let vrings = (0..2 * port.queue_pairs()).map(|_| Vring::default()).collect();
+        let vrings = (0..2 * queue_pairs).map(|_| Vring::default()).collect();
         Self {
             connection,
             port,
@@ -138,7 +141,7 @@ impl Session {
             FrontMessage::SetStatus(status) => self.set_status(status)?,
             FrontMessage::GetStatus => return Ok(Answer::Number(self.status.into())),
             FrontMessage::GetQueueNum => {
-                return Ok(Answer::Number(self.port.queue_pairs() as u64));
+                return Ok(Answer::Number((self.vrings.len() / 2) as u64));
             }
             FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
             FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,
@@ -390,6 +393,7 @@ impl Drop for Session {
         let _ = self.engine.fabric().reset_mac_check(self.port.id());
         let mut shown = lock(&self.port.shown);
         shown.connected = false;
+        shown.queue_pairs = None;
         shown.front_end = None;
         shown.memory_bytes = 0;
     }

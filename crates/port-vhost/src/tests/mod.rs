@@ -4,6 +4,7 @@ mod containers;
 mod hostile;
 mod moderation;
 mod peer;
+mod resize;
 mod session;
 mod side_by_side;
 mod steering;
