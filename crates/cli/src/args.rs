@@ -352,8 +352,9 @@ Examples:
   weir vif set web0 moderation=backend rx_usecs=200
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
   weir vif set web0 rate=1Gbit weight=4
+  weir vif set web0 queues=4               from the next time on that the VM connects
 
-These can change: latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac, mac_check, rss_rebalance,
+These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac, mac_check, rss_rebalance,
 vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst.";
 
 /// `weir filter`

@@ -237,8 +237,12 @@ pub fn vif(
         }
         VifCommand::Set { name, settings } => {
             let changes = VifChanges::from_settings(name, settings)?;
-            connect()?.request_ok(&Request::VifSet { name: name.clone(), changes })?;
+            let request = Request::VifSet { name: name.clone(), changes };
+            let note = connect()?.request_noted(&request)?;
             writeln!(out, "{name}: changed")?;
+            if let Some(note) = note {
+                writeln!(out, "note: {note}")?;
+            }
         }
         VifCommand::Del { name } => {
             connect()?.request_ok(&Request::VifDel { name: name.clone() })?;

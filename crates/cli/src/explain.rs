@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Moderation, PortName};
 use crate::stats::{
-    CallSettings, HoldTimes, PortState, RuleStats, Table, by_reason, decimal, ratio, rules_table,
-    time,
+    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, Table, by_reason, decimal,
+    ratio, rules_table, time,
 };
 
 mod dispatch;
@@ -80,6 +80,9 @@ pub struct VifExplanation {
     /// How often the guest was told of a frame later than the budget allows, by the reason's name, since
     /// the interface was added.
     pub budget_breaches: BTreeMap<String, u64>,
+    /// How many queue pairs it has.
+    #[serde(default)]
+    pub queue_pairs: QueuePairNumbers,
     /// Each receive queue.
     pub queues: Vec<QueueExplanation>,
     /// What the manager makes of the budget; none for a policy that takes no part in the split.
@@ -182,7 +185,7 @@ impl fmt::Display for VifExplanation {
                 queue.reason.clone(),
             ]);
         }
-        write!(f, "\n\n{table}{}{}", self.dispatch, self.sharing)?;
+        write!(f, "\n\n{table}{}{}{}", self.queue_pairs, self.dispatch, self.sharing)?;
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -228,6 +231,7 @@ mod tests {
                 container_bytes: None,
             },
             budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
+            queue_pairs: QueuePairNumbers { configured: 4, session: Some(2), in_use: 2 },
             queues: vec![queue(0), queue(1)],
             split: None,
             agent: None,
@@ -263,6 +267,7 @@ mod tests {
         QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
             0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
             1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+        queue pairs: 2 in use of 2; `queues` is 4 now: that is offered when the front end connects again
         workers, by queue: 1, none yet
         3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
         share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)

@@ -19,10 +19,12 @@ use crate::config::{
 };
 
 mod placement;
+mod queue_pairs;
 mod rules;
 mod stages;
 
 pub use placement::PlacementStats;
+pub use queue_pairs::QueuePairNumbers;
 pub use rules::{RuleStats, of_ports, table as rules_table};
 pub use stages::StageStats;
 
@@ -121,6 +123,9 @@ pub struct PortStats {
     pub mac: Option<MacAddress>,
     /// VLANs of the port.
     pub vlan: VlanMode,
+    /// How many queue pairs it has; none at an uplink.
+    #[serde(default)]
+    pub queue_pairs: Option<QueuePairNumbers>,
     /// One entry for each queue pair.
     pub queues: Vec<QueuePairStats>,
     /// The sum over the queues, RX.
@@ -259,6 +264,7 @@ impl PortStats {
             sessions: SessionStats::default(),
             mac: None,
             vlan: VlanMode::default(),
+            queue_pairs: None,
             queues: Vec::new(),
             rx: QueueStats::default(),
             tx: QueueStats::default(),
@@ -373,6 +379,9 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
+    }
+    if let Some(note) = port.queue_pairs.and_then(|pairs| pairs.note()) {
+        writeln!(f, "{}: {note}", port.name)?;
     }
     if port.gro > 0 {
         writeln!(f, "{}: received merged (GRO): {} packets", port.name, decimal(port.gro))?;

@@ -354,6 +354,10 @@ impl Switch {
         if let Err(error) = config.sharing.check(Some(self.schedule)) {
             return sharing_refused(error);
         }
+        let resized = config.queues != ports.vifs[index].config.queues;
+        if let (true, Vif { config, link: Link::Xen, .. }) = (resized, &ports.vifs[index]) {
+            return xen::queues_are_in_xenstore(config);
+        }
         let conflict = ports
             .vifs
             .iter()
@@ -372,12 +376,18 @@ impl Switch {
         if calls != vif.config.call_policy(self.budget(&vif.config)) {
             vif.port.set_moderation(&calls);
         }
+        if resized {
+            vif.port.set_queue_pairs(config.queues.get().into(), &calls);
+        }
         if config.sharing != vif.config.sharing {
             self.engine.set_share(vif.port.id(), config.sharing.share(), config.sharing.limit());
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
-        Response::Ok
+        match vif.queue_pairs().note().filter(|_| resized) {
+            Some(note) => Response::Noted { note },
+            None => Response::Ok,
+        }
     }
 
     /// Replaces the filters of an interface or an uplink.
@@ -551,3 +561,6 @@ impl Drop for Switch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

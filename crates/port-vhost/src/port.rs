@@ -13,7 +13,7 @@ use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
-use crate::rx::{Placed, RxQueue};
+use crate::rx::Placed;
 use crate::tx::TxQueue;
 
 mod pairs;
@@ -257,7 +257,7 @@ impl VhostPort {
 
     /// Its first receive queue.
     #[cfg(test)]
-    pub(crate) fn first_rx(&self) -> MutexGuard<'_, RxQueue> {
+    pub(crate) fn first_rx(&self) -> MutexGuard<'_, crate::rx::RxQueue> {
         lock(&self.pairs.get(0).unwrap().rx)
     }
 

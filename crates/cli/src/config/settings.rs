@@ -17,7 +17,8 @@ use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
 use super::sharing::SharingChanges;
 use super::values::{
-    ContainerBytes, LatencyBudget, MacAddress, PortName, RxFrames, RxUsecs, SocketPath, VlanMode,
+    ContainerBytes, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath,
+    VlanMode,
 };
 
 /// What diagnostics call text that came from the command line.
@@ -128,6 +129,8 @@ impl<T: FromToml> FromToml for Change<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VifChanges {
+    /// Most queue pairs that the guest may use, from the next time on that its front end connects.
+    pub queues: Option<QueuePairs>,
     /// The interface's own latency budget.
     pub latency_budget: Change<LatencyBudget>,
     /// When the guest is called.
@@ -153,7 +156,7 @@ pub struct VifChanges {
 impl VifChanges {
     /// Keys of an interface that cannot change while it exists, since the guest has negotiated them
     /// or its monitor knows them.
-    const FIXED: [&'static str; 6] = ["socket", "mode", "socket_mode", "queues", "mtu", "agent"];
+    const FIXED: [&'static str; 5] = ["socket", "mode", "socket_mode", "mtu", "agent"];
 
     /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
     ///
@@ -177,6 +180,7 @@ impl VifChanges {
         name: &PortName,
         problems: &mut Vec<Problem>,
     ) -> Self {
+        let queues = section.take("queues", problems).map(Located::into_value);
         let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
         let moderation = section.take("moderation", problems).map(Located::into_value);
         let rx_usecs = section.take_or("rx_usecs", Change::Keep, problems);
@@ -213,6 +217,7 @@ impl VifChanges {
         }
         section.finish(problems);
         Self {
+            queues,
             latency_budget,
             moderation,
             rx_usecs,
@@ -229,6 +234,7 @@ impl VifChanges {
     /// Changes `vif`. What was set of a policy that is replaced by one which makes nothing of it goes
     /// back to its default.
     pub fn apply(self, vif: &mut VifConfig) {
+        vif.queues = self.queues.unwrap_or(vif.queues);
         self.latency_budget.apply(&mut vif.latency_budget);
         self.mac.apply(&mut vif.mac);
         if let Some(moderation) = self.moderation {

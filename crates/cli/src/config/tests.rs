@@ -844,6 +844,8 @@ fn changes_apply_to_an_interface_in_use() {
     assert_eq!(after.mac, None);
     assert_eq!(after.vlan.to_string(), "trunk all native 5");
     assert_eq!(after.queues, before.queues);
+    VifChanges::from_settings(&name, &settings(&["queues=8"])).unwrap().apply(&mut after);
+    assert_eq!(after.queues.get(), 8);
 
     let set = |texts: &[&str], vif: &mut VifConfig| {
         VifChanges::from_settings(&name, &settings(texts)).unwrap().apply(vif);
@@ -869,12 +871,25 @@ fn changes_apply_to_an_interface_in_use() {
 #[test]
 fn what_the_guest_has_negotiated_cannot_change() {
     let name = "web0".parse().unwrap();
-    for setting in ["queues=2", "mtu=1400", "socket=/run/x.sock", "mode=client", "socket_mode=0660"]
-    {
+    for setting in ["mtu=1400", "socket=/run/x.sock", "mode=client", "socket_mode=0660"] {
         let error = VifChanges::from_settings(&name, &settings(&[setting])).unwrap_err();
         let key = setting.split('=').next().unwrap();
         let message = format!("`{key}` cannot change while the interface exists");
         assert_eq!(error.problems()[0].message, message);
+    }
+}
+
+#[test]
+fn queue_pairs_out_of_bounds_are_refused_with_the_bounds() {
+    for value in ["0", "9", "none", "-1"] {
+        let changes = settings(&[&format!("queues={value}")]);
+        let error = VifChanges::from_settings(&"web0".parse().unwrap(), &changes).unwrap_err();
+        assert_eq!(error.problems()[0].message, "bad value for `vif.web0.queues`", "{value}");
+    }
+    let json = |queues: u64| serde_json::json!({ "queues": queues });
+    assert!(serde_json::from_value::<VifChanges>(json(8)).is_ok());
+    for queues in [0, 9] {
+        assert!(serde_json::from_value::<VifChanges>(json(queues)).is_err(), "{queues}");
     }
 }
 

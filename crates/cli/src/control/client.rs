@@ -122,6 +122,18 @@ impl ControlClient {
         }
     }
 
+    /// Sends a request that is answered with [`Response::Ok`] or [`Response::Noted`], and returns the note.
+    ///
+    /// # Errors
+    /// As [`ControlClient::request`].
+    pub fn request_noted(&mut self, request: &Request) -> Result<Option<String>, ClientError> {
+        match self.request(request)? {
+            Response::Ok => Ok(None),
+            Response::Noted { note } => Ok(Some(note)),
+            _ => Err(self.unknown_answer()),
+        }
+    }
+
     /// The interfaces of the switch.
     ///
     /// # Errors

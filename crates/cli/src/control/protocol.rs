@@ -17,7 +17,7 @@ pub enum Request {
         /// The interface.
         config: Box<VifConfig>,
     },
-    /// Changes an interface in use. Answer: [`Response::Ok`].
+    /// Changes an interface in use. Answer: [`Response::Ok`], or [`Response::Noted`].
     VifSet {
         /// Its name.
         name: PortName,
@@ -60,6 +60,11 @@ pub enum Request {
 pub enum Response {
     /// It is done.
     Ok,
+    /// It is done, and there is something to know about it.
+    Noted {
+        /// What.
+        note: String,
+    },
     /// The interfaces.
     Vifs {
         /// In the order in which they were added.

@@ -13,8 +13,11 @@ pub(crate) trait GuestPort: Port {
     /// Its number in the switch.
     fn id(&self) -> PortId;
 
-    /// Queue pairs that a driver may use.
+    /// Queue pairs that it has.
     fn queue_pairs(&self) -> usize;
+
+    /// Offers so many to the next front end; guests are called by `calls` at those that are new.
+    fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy);
 
     /// The process of the virtual machine's monitor, if one is known.
     fn front_end(&self) -> Option<Pid>;
@@ -48,21 +51,25 @@ pub(crate) struct PortInfo {
     pub(crate) closed: u64,
     /// Those that did not.
     pub(crate) failed: u64,
+    /// Queue pairs that the front end was offered; `None` without one, and for a Xen guest.
+    pub(crate) session_queue_pairs: Option<usize>,
     /// Hold times: from frames being ready to the guest being told of them.
     pub(crate) hold: TimesSummary,
 }
 
 impl From<VhostInfo> for PortInfo {
     fn from(info: VhostInfo) -> Self {
-        let VhostInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
-        Self { state, stop_reason, opened, closed, failed, hold }
+        let VhostInfo {
+            state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
+        } = info;
+        Self { state, stop_reason, opened, closed, failed, session_queue_pairs, hold }
     }
 }
 
 impl From<XenInfo> for PortInfo {
     fn from(info: XenInfo) -> Self {
         let XenInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
-        Self { state, stop_reason, opened, closed, failed, hold }
+        Self { state, stop_reason, opened, closed, failed, session_queue_pairs: None, hold }
     }
 }
 
@@ -105,6 +112,10 @@ impl GuestPort for VhostPort {
     fn front_end(&self) -> Option<Pid> {
         self.front_end()
     }
+
+    fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
+        self.set_queue_pairs(queue_pairs, calls);
+    }
 }
 
 impl GuestPort for XenPort {
@@ -114,4 +125,7 @@ impl GuestPort for XenPort {
     fn front_end(&self) -> Option<Pid> {
         None
     }
+
+    /// The number is in xenstore from the time on that the vif is attached.
+    fn set_queue_pairs(&self, _: usize, _: &CallPolicy) {}
 }

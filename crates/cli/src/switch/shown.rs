@@ -16,8 +16,8 @@ use crate::explain::{
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, PortKind, PortState, PortStats, QueuePairStats, QueueStats, RuleStats,
-    SessionStats, StageStats, SwitchStats, WorkerStats,
+    CallSettings, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats,
+    RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats,
 };
 
 /// The word that stands for no port, unless there is one of this name.
@@ -59,6 +59,7 @@ impl Switch {
             latency_budget_ns: self.budget(&vif.config).ns(),
             calls: CallSettings::of(&vif.config),
             budget_breaches: breaches(vif.port.counters()),
+            queue_pairs: vif.queue_pairs(),
             queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
             split,
             agent,
@@ -148,9 +149,20 @@ impl Switch {
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
         stats.budget_breaches = breaches(vif.port.counters());
+        stats.queue_pairs = Some(vif.queue_pairs());
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
+    }
+}
+
+impl Vif {
+    pub(super) fn queue_pairs(&self) -> QueuePairNumbers {
+        QueuePairNumbers {
+            configured: self.config.queues.get().into(),
+            session: self.port.info().session_queue_pairs,
+            in_use: self.port.rx_queues(),
+        }
     }
 }
 

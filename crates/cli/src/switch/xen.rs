@@ -194,5 +194,16 @@ pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
     }
 }
 
+/// `weir vif set NAME queues=N` of a vif that the toolstack has attached.
+pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
+    Response::Error {
+        message: format!(
+            "{} is a Xen guest's interface: its queues were offered when it was attached",
+            vif.name
+        ),
+        help: Some("set `queues` in [xen] for those that are attached later".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -184,6 +184,12 @@ fn commands_work_on_a_vif_as_on_any_interface() {
     assert!(front.send(0, &frame(VHOST_MAC, XEN_MAC, b"dropped")));
     eventually("filtered", || bench.port("vif3.0").unwrap().drops.get("filtered_tx") == Some(&1));
 
+    let changes = VifChanges { queues: Some(4.try_into().unwrap()), ..VifChanges::default() };
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    let Response::Error { message, help } = set else { panic!("{set:?}") };
+    assert!(message.contains("its queues were offered"), "{message}");
+    assert!(help.unwrap().contains("[xen]"));
+
     let deleted = switch.handle(Request::VifDel { name: name("vif3.0") });
     let Response::Error { help, .. } = deleted else { panic!("{deleted:?}") };
     assert!(help.unwrap().contains("xl network-detach"));

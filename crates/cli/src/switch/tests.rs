@@ -1,0 +1,157 @@
+//! A switch that is changed by requests while built-in guests talk.
+
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weir_vif::{Options as VifOptions, QueuePair, Vif as Guest};
+use weir_wire::{Mac, Offload};
+
+use super::*;
+use crate::config::{Defaults, Setting};
+use crate::explain::VifExplanation;
+use crate::stats::{PortStats, QueuePairNumbers};
+
+/// A switch with the interfaces `a`, `b` and `c`.
+struct Bench {
+    switch: Arc<Switch>,
+    dir: TempDir,
+}
+
+fn name(text: &str) -> PortName {
+    text.parse().unwrap()
+}
+
+fn mac(number: u8) -> [u8; 6] {
+    [0x52, 0x54, 0, 0, 0, number]
+}
+
+/// Waits for something that another thread does. The bound is only there for a test that fails.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn send(pair: &mut QueuePair, to: [u8; 6], from: u8, payload: &[u8]) {
+    let frame = [&to[..], &mac(from), &[0x88, 0xb5], payload].concat();
+    eventually("room to send", || pair.send(&frame, &Offload::NONE).is_ok());
+    pair.flush();
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
+        let defaults = Defaults { control, control_named: true };
+        let text = "[switch]\nworkers = 2\n[vif.a]\n[vif.b]\n[vif.c]\n";
+        let config = Config::from_toml("weir.toml", text, &defaults).unwrap();
+        Self { switch: Switch::start(&config).unwrap(), dir }
+    }
+
+    fn try_connect(&self, vif: &str, number: u8, queues: usize) -> Option<Guest> {
+        let socket = self.dir.path().join(format!("{vif}.sock"));
+        Guest::connect(socket, &VifOptions { queues, ..VifOptions::new(Mac(mac(number))) }).ok()
+    }
+
+    /// A guest that is up, once the one before has gone.
+    fn guest(&self, vif: &str, number: u8, queues: usize) -> (Guest, Vec<QueuePair>) {
+        eventually("the guest before is gone", || self.numbers(vif).session.is_none());
+        let mut guest = self.try_connect(vif, number, queues).unwrap();
+        let pairs = guest.queue_pairs();
+        eventually("all rings start", || self.numbers(vif).in_use == queues);
+        (guest, pairs)
+    }
+
+    fn port(&self, vif: &str) -> PortStats {
+        self.switch.stats().ports.into_iter().find(|port| port.name.as_str() == vif).unwrap()
+    }
+
+    fn numbers(&self, vif: &str) -> QueuePairNumbers {
+        self.port(vif).queue_pairs.unwrap()
+    }
+
+    fn set(&self, vif: &str, setting: &str) -> Response {
+        let settings: [Setting; 1] = [setting.parse().unwrap()];
+        let changes = VifChanges::from_settings(&name(vif), &settings).unwrap();
+        self.switch.handle(Request::VifSet { name: name(vif), changes })
+    }
+
+    fn explain(&self, vif: &str) -> Box<VifExplanation> {
+        match self.switch.handle(Request::VifExplain { name: name(vif) }) {
+            Response::Explained { explanation } => explanation,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
+    let bench = Bench::new();
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let mut web = bench.guest("c", 3, 1);
+    assert!(bench.try_connect("c", 3, 2).is_none(), "it is offered one");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let talk = scope.spawn(|| {
+            let mut number = 0_u32;
+            let mut got = Vec::new();
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                number += 1;
+                let (from, to) = if number % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                let numbers = if number % 2 == 0 { (1, 2) } else { (2, 1) };
+                send(&mut from[0], mac(numbers.1), numbers.0, &number.to_be_bytes());
+                // What the third one sends is for all of them.
+                eventually("the frame arrives", || {
+                    to[0].recv_into(&mut got).is_some() && got[6..12] == mac(numbers.0)
+                });
+                assert_eq!(got[14..18], number.to_be_bytes());
+            }
+            number
+        });
+        let mut session = 1;
+        for queues in [4_usize, 8, 2, 1, 8] {
+            let before =
+                QueuePairNumbers { configured: session, session: Some(session), in_use: session };
+            assert_eq!(bench.numbers("c"), before);
+            let Response::Noted { note } = bench.set("c", &format!("queues={queues}")) else {
+                panic!("its front end has to come back first")
+            };
+            assert!(note.starts_with(&format!("`queues` is {queues} now")), "{note}");
+            assert_eq!(bench.numbers("c"), QueuePairNumbers { configured: queues, ..before });
+            assert_eq!(bench.explain("c").queue_pairs.note(), Some(note));
+            // It goes on as it was.
+            send(&mut web.1[session - 1], [0xff; 6], 3, b"still here");
+
+            drop(web);
+            web = bench.guest("c", 3, queues);
+            for pair in &mut web.1 {
+                send(pair, [0xff; 6], 3, b"on each of them");
+            }
+            let sent = || bench.port("c").queues.iter().filter(|pair| pair.tx.frames > 0).count();
+            eventually("each queue is served", || sent() >= queues);
+            session = queues;
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(talk.join().unwrap() > 0);
+    });
+    // What was counted is not forgotten where there are fewer queues.
+    bench.set("c", "queues=1");
+    assert_eq!(bench.port("c").queues.len(), 8);
+}
+
+#[test]
+fn who_asks_for_more_than_is_offered_gets_no_session_and_others_go_on() {
+    let bench = Bench::new();
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    assert_eq!(bench.set("c", "queues=2"), Response::Ok, "nobody is connected");
+    assert!(bench.try_connect("c", 3, 3).is_none());
+    assert_eq!(bench.set("c", "queues=2"), Response::Ok, "nothing has changed");
+    let _web = bench.guest("c", 3, 2);
+    send(&mut a[0], mac(2), 1, b"hello");
+    let mut got = Vec::new();
+    eventually("the frame arrives", || b[0].recv_into(&mut got).is_some());
+}
