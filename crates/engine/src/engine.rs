@@ -17,6 +17,7 @@ use weir_policy::schedule::Share;
 use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved};
 use crate::filter::PortRules;
+use crate::police::Police;
 use crate::poller::{QueueRef, Watch};
 use crate::port::{Port, Side};
 use crate::share::RateLimit;
@@ -165,6 +166,20 @@ impl Engine {
         for worker in self.shared.crew.iter() {
             worker.poller.wake();
         }
+    }
+
+    /// Sets how much a port may receive from now on: frames beyond it are dropped, and counted there
+    /// ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Its buckets are full. Nothing happens
+    /// if there is no such port.
+    pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
+        let police = Police::new(limit).map(Arc::new);
+        self.shared.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                slot.police.clone_from(&police);
+            }
+            ports
+        });
     }
 
     /// Watches `kick` for a queue of a port, until the result is dropped.

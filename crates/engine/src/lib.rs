@@ -13,6 +13,7 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
+//! | `police.rs` | how much of them a port may receive in a second |
 //! | `flow.rs` | the hash by which flows find their queue |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
@@ -42,6 +43,7 @@ pub mod gro;
 pub mod guest;
 mod holds;
 mod meter;
+mod police;
 mod poller;
 mod port;
 mod run_queue;

@@ -18,7 +18,7 @@ pub struct Rate {
     pub burst: u64,
 }
 
-/// How fast a port may send, over all its queues.
+/// How fast a port may send or receive, over all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
     /// Bits of frames, Ethernet header to the end of the payload.

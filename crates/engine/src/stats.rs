@@ -33,6 +33,8 @@ pub enum DropReason {
     RxNotReady,
     /// A filter of the receiver's.
     FilteredRx,
+    /// More than the receiver may get in a second.
+    PolicedRx,
     /// The receiver had no buffers, and the frame could not wait.
     RxRingFull,
     /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
@@ -53,7 +55,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 17] = [
+    const OWN: [Self; 18] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -63,6 +65,7 @@ impl DropReason {
         Self::TxStopped,
         Self::RxNotReady,
         Self::FilteredRx,
+        Self::PolicedRx,
         Self::RxRingFull,
         Self::RxBufferTooSmall,
         Self::OffloadUnsupported,
@@ -98,6 +101,7 @@ impl DropReason {
             Self::GsoHeaders => "gso_headers",
             Self::FilteredTx => "filtered_tx",
             Self::FilteredRx => "filtered_rx",
+            Self::PolicedRx => "policed_rx",
             Self::TxDisabled => "tx_disabled",
             Self::TxStopped => "tx_stopped",
             Self::RxNotReady => "rx_not_ready",
@@ -258,6 +262,11 @@ impl PortCounters {
         counted
             .map(|(reason, counter)| (reason.as_str(), counter.get()))
             .filter(|(_, count)| *count > 0)
+    }
+
+    /// Frames that were dropped for one reason.
+    pub fn dropped_for(&self, reason: DropReason) -> u64 {
+        self.drops[reason.index()].get()
     }
 
     /// The reasons for which something was dropped, with how many frames.

@@ -8,9 +8,11 @@ use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Tci};
 
 use crate::burst::{Burst, Frame};
+use crate::clock;
 use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
+use crate::police::{Charge, Police};
 use crate::port::{Outgoing, Port, Side};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
@@ -26,12 +28,15 @@ pub struct Slot {
     pub pairs: Arc<Pairs>,
     /// Which frames it may send and receive.
     pub rules: PortRules,
+    /// How much it may receive; `None` without a limit.
+    pub(crate) police: Option<Arc<Police>>,
 }
 
 impl Slot {
-    /// A port without filters.
+    /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
-        Self { port, counters, pairs: Arc::default(), rules: PortRules::default() }
+        let (pairs, rules, police) = Default::default();
+        Self { port, counters, pairs, rules, police }
     }
 }
 
@@ -227,7 +232,7 @@ impl Forwarder {
         // Every frame of a burst has an Ethernet header.
         let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
         let key = FrameKey { src, dst, tag: *tag };
-        let now_secs = crate::clock::secs(ingress.now_ns);
+        let now_secs = clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
             Err(reason) => ingress.counters.dropped(reason, 1),
             Ok(Forward::Unicast { port, .. }) if burst.blocked.contains(&port) => {
@@ -336,22 +341,35 @@ impl Forwarder {
                 return;
             }
         }
+        let mut charge = Charge::default();
+        let police = slot.police.as_deref();
+        if let Some(police) = police {
+            charge = police.charge(&list.frames, burst, ingress.now_ns, &slot.counters);
+            list.leave_out(charge.refused);
+            if list.frames.is_empty() {
+                return;
+            }
+        }
         let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {
             let (port, queue) = (list.port, list.queue);
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
         }
-        let mut waiting = 0;
+        let (mut waiting, mut undelivered) = (0, 0);
         for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
             if done.ahead & 1 << i != 0 {
                 continue;
             }
+            undelivered |= 1 << outgoing.frame;
             let may_wait = done.worth_waiting && list.unicast & 1 << i != 0;
             if may_wait && burst.park(outgoing.frame, list.port) {
                 waiting |= 1 << outgoing.frame;
             } else {
                 slot.counters.dropped(DropReason::RxRingFull, 1);
             }
+        }
+        if let (Some(police), true) = (police, undelivered != 0) {
+            police.give_back(&charge, burst, undelivered, clock::now_ns());
         }
         if let Some(rules) = rules {
             rules.settle(burst, &self.received, waiting);

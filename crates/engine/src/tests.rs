@@ -21,6 +21,7 @@ use crate::shared::{Shared, WorkerHandle};
 use crate::worker::Worker;
 use crate::*;
 
+mod police;
 mod sharing;
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -13,6 +13,7 @@
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
 //! - [`placement`]: on which processors workers and virtual processors run.
+//! - [`policing`]: which frames exceed what a receiver may get.
 //! - [`schedule`]: whose queue a worker serves next, and rate limits.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
 #![forbid(unsafe_code)]
@@ -26,5 +27,6 @@ pub mod lateness;
 pub mod moderation;
 pub mod pace;
 pub mod placement;
+pub mod policing;
 pub mod schedule;
 pub mod steering;

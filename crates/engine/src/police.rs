@@ -1,0 +1,93 @@
+//! What a port may receive in a second: frames beyond it are dropped, whoever has sent them.
+
+use weir_policy::policing::{Gcra, Passed};
+
+use crate::burst::Burst;
+use crate::port::Outgoing;
+use crate::share::{Rate, RateLimit};
+use crate::stats::{DropReason, PortCounters};
+
+/// The buckets of one receiver, shared by all workers that deliver to it.
+#[derive(Debug)]
+pub(crate) struct Police {
+    bits: Option<Gcra>,
+    packets: Option<Gcra>,
+}
+
+/// What some frames have cost their receiver, before it is known whether they get there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Charge {
+    /// Frames of the burst that exceed the rate, by their index in the burst.
+    pub(crate) refused: u64,
+    bits: Option<Passed>,
+    packets: Option<Passed>,
+}
+
+impl Police {
+    /// `None` where nothing is limited.
+    pub(crate) fn new(limit: RateLimit) -> Option<Self> {
+        let bucket = |rate: Rate| Gcra::new(rate.per_s, rate.burst);
+        let limited = limit != RateLimit::NONE;
+        limited.then(|| Self { bits: limit.bits.map(bucket), packets: limit.packets.map(bucket) })
+    }
+
+    /// Charges for those frames of `list` that keep to the rate, and counts the others.
+    #[inline(never)]
+    pub(crate) fn charge(
+        &self,
+        list: &[Outgoing],
+        burst: &Burst<'_>,
+        now_ns: u64,
+        counters: &PortCounters,
+    ) -> Charge {
+        let bits_of = |outgoing: &Outgoing| bits(burst, outgoing.frame);
+        let mut passing = u64::MAX;
+        let bits = self.bits.as_ref().map(|bucket| {
+            let passed = bucket.pass(now_ns, passing, list.iter().map(bits_of));
+            passing = passed.frames;
+            passed
+        });
+        let packets = self.packets.as_ref().map(|bucket| {
+            let passed = bucket.pass(now_ns, passing, list.iter().map(|_| 1));
+            if let (Some(bucket), Some(bits)) = (&self.bits, &bits) {
+                let refused = passing & !passed.frames;
+                let places = list.iter().enumerate();
+                let only = places.filter(|(place, _)| refused >> place & 1 != 0);
+                bucket.give_back(now_ns, bits, only.map(|(_, outgoing)| bits_of(outgoing)));
+            }
+            passing = passed.frames;
+            passed
+        });
+        let mut refused = 0;
+        for (place, outgoing) in list.iter().enumerate() {
+            refused |= (!passing >> place & 1) << outgoing.frame;
+        }
+        counters.dropped(DropReason::PolicedRx, refused.count_ones().into());
+        Charge { refused, bits, packets }
+    }
+
+    /// Takes back what those frames of the burst have cost that `undelivered` has a bit for: they were charged
+    /// for, and found their receiver full.
+    #[cold]
+    pub(crate) fn give_back(
+        &self,
+        charge: &Charge,
+        burst: &Burst<'_>,
+        undelivered: u64,
+        now_ns: u64,
+    ) {
+        let frames = (0..).take(burst.frames().len()).filter(|n: &u16| undelivered >> n & 1 != 0);
+        if let (Some(bucket), Some(passed)) = (&self.bits, &charge.bits) {
+            bucket.give_back(now_ns, passed, frames.clone().map(|frame| bits(burst, frame)));
+        }
+        if let (Some(bucket), Some(passed)) = (&self.packets, &charge.packets) {
+            bucket.give_back(now_ns, passed, frames.map(|_| 1));
+        }
+    }
+}
+
+/// Bits of a frame, Ethernet header to the end of the payload, as its sender's rate counts them.
+fn bits(burst: &Burst<'_>, frame: u16) -> u32 {
+    // A frame has FRAME_LEN_MAX bytes at most.
+    8 * burst.frames()[usize::from(frame)].len
+}

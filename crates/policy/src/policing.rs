@@ -1,0 +1,239 @@
+//! Policing: of what comes for a receiver, what exceeds its rate is refused, and nothing ever waits.
+//!
+//! The generic cell rate algorithm (ITU-T I.371, virtual scheduling) in one atomic word: the time at which the
+//! bucket would be full again if nothing more came. Workers that deliver to one receiver at the same time share
+//! it without a lock.
+//!
+//! [`TokenBucket`](crate::schedule::TokenBucket) is the other way round: it says how long a *sender* is to
+//! wait, which a receiver's frames cannot.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_limits::{BURST_MAX, FRAME_LEN_MAX};
+
+/// Parts of a nanosecond, in which times are counted here: a short frame at a high rate takes less than one.
+/// A `u64` of them lasts for nine years of the clock.
+const PARTS_PER_NS: u64 = 64;
+const PARTS_PER_S: u64 = PARTS_PER_NS * 1_000_000_000;
+
+const _: () = assert!(FRAME_LEN_MAX as u64 * 8 < u64::MAX / PARTS_PER_S);
+const _: () = assert!(BURST_MAX <= u64::BITS as usize);
+
+/// A rate with a burst. What a token is (a bit, a packet) is the caller's.
+///
+/// What passes in any time `t` is at most rate x t + burst; where a frame is longer than the burst, which passes
+/// if nothing is owed, that frame instead of the burst.
+#[derive(Debug)]
+pub struct Gcra {
+    per_s: u64,
+    /// How long before that time a frame may come: what the burst takes at the rate.
+    tolerance: u64,
+    /// When the bucket is full again.
+    full_at: AtomicU64,
+}
+
+/// What [`Gcra::pass`] says of some frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Bit i: the i-th passes.
+    pub frames: u64,
+    /// When the bucket is full again after them.
+    full_at: u64,
+}
+
+impl Gcra {
+    /// A full bucket; neither may be 0, which counts as 1.
+    pub fn new(per_s: u64, burst: u64) -> Self {
+        let per_s = per_s.max(1);
+        let tolerance = u128::from(burst.max(1)) * u128::from(PARTS_PER_S) / u128::from(per_s);
+        let tolerance = u64::try_from(tolerance).unwrap_or(u64::MAX);
+        Self { per_s, tolerance, full_at: AtomicU64::new(0) }
+    }
+
+    /// Which of the first 64 frames may pass now; they are paid for. `frames` says what each costs (tokens).
+    /// Of them only those count that `which` has a bit for.
+    pub fn pass(
+        &self,
+        now_ns: u64,
+        which: u64,
+        frames: impl Iterator<Item = u32> + Clone,
+    ) -> Passed {
+        let now = parts(now_ns);
+        let mut before = self.full_at.load(Ordering::Relaxed);
+        loop {
+            let mut passed = Passed { frames: 0, full_at: before.max(now) };
+            for (frame, tokens) in (0..u64::BITS).zip(frames.clone()) {
+                let cost = self.cost(tokens);
+                let owed = passed.full_at - now;
+                if which >> frame & 1 != 0 && owed <= self.tolerance.saturating_sub(cost) {
+                    passed.full_at = passed.full_at.saturating_add(cost);
+                    passed.frames |= 1 << frame;
+                }
+            }
+            if passed.frames == 0 {
+                return passed;
+            }
+            // Nothing else is published by it.
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            let after = passed.full_at;
+            match self.full_at.compare_exchange_weak(before, after, success, failure) {
+                Ok(_) => return passed,
+                Err(other) => before = other,
+            }
+        }
+    }
+
+    /// Some of the frames that `passed` went nowhere after all: takes back what they have cost (tokens each).
+    ///
+    /// Nothing once the bucket may have been full since: then time has paid for them.
+    pub fn give_back(&self, now_ns: u64, passed: &Passed, frames: impl Iterator<Item = u32>) {
+        if parts(now_ns) <= passed.full_at {
+            // Until now every other worker has added to what this one left: no less is there.
+            let cost = frames.map(|tokens| self.cost(tokens)).sum();
+            self.full_at.fetch_sub(cost, Ordering::Relaxed);
+        }
+    }
+
+    /// How long that takes at the rate, rounded up. No frame has so many bits that it would overflow.
+    fn cost(&self, tokens: u32) -> u64 {
+        u64::from(tokens).saturating_mul(PARTS_PER_S).div_ceil(self.per_s)
+    }
+}
+
+fn parts(ns: u64) -> u64 {
+    ns.saturating_mul(PARTS_PER_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const ALL: u64 = u64::MAX;
+
+    /// Tokens that pass of `frames`, all at once.
+    fn pass(bucket: &Gcra, now_ns: u64, frames: &[u32]) -> (Passed, u64) {
+        let passed = bucket.pass(now_ns, ALL, frames.iter().copied());
+        let tokens = frames.iter().enumerate().filter(|(i, _)| passed.frames >> i & 1 != 0);
+        (passed, tokens.map(|(_, tokens)| u64::from(*tokens)).sum())
+    }
+
+    proptest! {
+        #[test]
+        fn no_window_passes_more_than_rate_and_burst(
+            rate in 1_000..2_000_000_000_000_u64,
+            burst in 1_000..10_000_000_u64,
+            bursts in prop::collection::vec(
+                (0..2_000_000_u64, prop::collection::vec(1..1_000_u32, 1..64), any::<u64>()), 1..60),
+        ) {
+            let bucket = Gcra::new(rate, burst);
+            let mut now_ns = 5 * SECOND_NS;
+            let mut got: Vec<(u64, u64)> = Vec::new();
+            for (pause_ns, frames, undone) in bursts {
+                now_ns += pause_ns;
+                let (passed, tokens) = pass(&bucket, now_ns, &frames);
+                // Some of them do not get there.
+                let undone = undone & passed.frames;
+                let lost: Vec<u32> =
+                    frames.iter().enumerate().filter(|(i, _)| undone >> i & 1 != 0).map(|(_, t)| *t).collect();
+                bucket.give_back(now_ns + pause_ns / 7, &passed, lost.iter().copied());
+                got.push((now_ns, tokens - lost.iter().map(|t| u64::from(*t)).sum::<u64>()));
+            }
+            for (from, (start_ns, _)) in got.iter().enumerate() {
+                let mut sum = 0;
+                for (end_ns, tokens) in &got[from..] {
+                    sum += tokens;
+                    let came = u128::from(rate) * u128::from(end_ns - start_ns) / u128::from(SECOND_NS);
+                    prop_assert!(u128::from(sum) <= came + 1 + u128::from(burst));
+                }
+            }
+        }
+
+        #[test]
+        fn who_always_has_more_gets_the_rate(
+            rate in 100_000..10_000_000_000_u64,
+            frame in 480..12_144_u32,
+            pause_ns in 1_000..100_000_u64,
+        ) {
+            let burst = 64 * u64::from(frame) + rate / 1_000;
+            let bucket = Gcra::new(rate, burst);
+            let (mut passed, mut offered, time_ns) = (0, 0, SECOND_NS / 50);
+            for step in 0..time_ns / pause_ns {
+                passed += pass(&bucket, step * pause_ns, &[frame; 64]).1;
+                offered += 64 * u64::from(frame);
+            }
+            let came = rate * (time_ns - 2 * pause_ns) / SECOND_NS + burst - u64::from(frame);
+            // A part of a nanosecond at most is rounded away for each frame.
+            let least = came.min(offered);
+            prop_assert!(passed + least / 500 + 64 * u64::from(frame) >= least, "{passed} of {least}");
+        }
+
+        #[test]
+        fn what_is_given_back_at_once_was_never_taken(
+            frames in prop::collection::vec(1..1_000_u32, 1..64),
+            then in prop::collection::vec(1..1_000_u32, 1..64),
+        ) {
+            let (used, fresh) = (Gcra::new(1_000_000, 20_000), Gcra::new(1_000_000, 20_000));
+            let (passed, _) = pass(&used, 7, &frames);
+            let back = frames.iter().enumerate().filter(|(i, _)| passed.frames >> i & 1 != 0);
+            used.give_back(7, &passed, back.map(|(_, tokens)| *tokens));
+            prop_assert_eq!(pass(&used, 7, &then), pass(&fresh, 7, &then));
+        }
+    }
+
+    #[test]
+    fn a_frame_longer_than_the_burst_passes_alone_and_is_owed() {
+        let bucket = Gcra::new(1_000_000, 1_000);
+        assert_eq!(pass(&bucket, 0, &[100_000, 100_000, 1]).0.frames, 0b001);
+        assert_eq!(pass(&bucket, SECOND_NS / 10 - 1, &[100_000]).0.frames, 0);
+        assert_eq!(pass(&bucket, SECOND_NS / 10, &[100_000]).0.frames, 1);
+    }
+
+    #[test]
+    fn only_those_asked_about_pass() {
+        let bucket = Gcra::new(1_000, 3);
+        let passed = bucket.pass(0, 0b1010, [1; 4].into_iter());
+        assert_eq!(passed.frames, 0b1010);
+        assert_eq!(pass(&bucket, 0, &[1, 1]).0.frames, 0b01);
+    }
+
+    #[test]
+    fn what_time_has_paid_for_is_not_given_back() {
+        let bucket = Gcra::new(1_000, 10);
+        let (passed, _) = pass(&bucket, 0, &[1; 10]);
+        // It is full again, and empty.
+        assert_eq!(pass(&bucket, SECOND_NS, &[1; 20]).1, 10);
+        bucket.give_back(SECOND_NS, &passed, [1; 10].into_iter());
+        assert_eq!(pass(&bucket, SECOND_NS, &[1; 10]).1, 0);
+    }
+
+    #[test]
+    fn workers_at_the_same_time_share_one_burst() {
+        let bucket = Gcra::new(1, 100_000);
+        let passed = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        let (_, tokens) = pass(&bucket, 0, &[1; 16]);
+                        passed.fetch_add(tokens, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 100_000);
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        for (rate, burst) in [(u64::MAX, u64::MAX), (0, 0), (1, u64::MAX), (u64::MAX, 1)] {
+            let bucket = Gcra::new(rate, burst);
+            for now_ns in [0, u64::MAX / 2, u64::MAX] {
+                let (passed, _) = pass(&bucket, now_ns, &[u32::MAX; 64]);
+                bucket.give_back(now_ns, &passed, std::iter::empty());
+            }
+        }
+    }
+}
