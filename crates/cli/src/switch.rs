@@ -104,6 +104,7 @@ impl Switch {
             config.switch.latency_budget,
             config.switch.control.clone(),
         )?;
+        manager::restore_left_over(&config.switch.control);
         switch.manager.place(config.switch.placement, manager::Host::default());
         for uplink in &config.uplinks {
             switch.add_uplink(uplink)?;
@@ -296,7 +297,7 @@ impl Switch {
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
-        self.manager.add_uplink(config, id, steered, Arc::clone(&counters));
+        self.manager.add_uplink(config, id, steered, Arc::clone(&counters), &self.control);
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
         Ok(())
     }

@@ -253,6 +253,8 @@ pub const AGENT_STATE_BYTES_MAX: u64 = 16 * 1024;
 /// Largest file that an agent reads under `/proc`: `/proc/interrupts` of a guest with hundreds of CPUs.
 pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Largest file in which weir keeps what it found an uplink's interface to have (bytes).
+pub const UPLINK_FOUND_BYTES_MAX: u64 = 4096;
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 /// Most worker threads.

@@ -12,7 +12,7 @@
 //! | `agents.rs` | the agents in guests: who is there, and what they are asked for |
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
 //! | `placement/` | where workers and virtual processors run |
-//! | `uplink.rs` | the interval of an uplink's interface |
+//! | `uplink.rs` | the interval of an uplink's interface, and what it was found to be |
 //! | `rebalance.rs` | the indirection table of a port with several receive queues |
 //! | `thread.rs` | the thread: when to look, and setting what was decided |
 
@@ -27,7 +27,7 @@ use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_wire::Mac;
 
-use crate::config::{PlacementConfig, PortName, UplinkConfig};
+use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
 use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
@@ -47,6 +47,7 @@ mod uplink;
 pub(crate) use agents::AgentSocket;
 pub(crate) use placement::{Host, PlacementCounts};
 use thread::{ManagedUplink, ManagedVif, Run};
+pub(crate) use uplink::restore_left_over;
 
 /// An interface, as the manager is to know it.
 pub(crate) struct NewVif {
@@ -130,15 +131,17 @@ impl Manager {
         let _ = wait.recv();
     }
 
-    /// Takes an uplink in.
+    /// Takes an uplink in, of the weir with this control socket.
     pub(crate) fn add_uplink(
         &self,
         config: &UplinkConfig,
         id: PortId,
         port: Arc<dyn Port>,
         counters: Arc<PortCounters>,
+        control: &SocketPath,
     ) {
-        self.send(Command::AddUplink(Box::new(ManagedUplink::new(config, id, port, counters))));
+        let uplink = ManagedUplink::new(config, id, port, counters, control);
+        self.send(Command::AddUplink(Box::new(uplink)));
     }
 
     /// Places workers, and with permission guests' virtual processors, on `host` from now on.

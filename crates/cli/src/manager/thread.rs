@@ -15,7 +15,7 @@ use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
 use super::rebalance::{Table, steers};
 use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
-use crate::config::{PlacementConfig, PortName, UplinkConfig};
+use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
 use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplanation};
 use crate::switch::GuestPort;
 
@@ -108,13 +108,14 @@ impl ManagedUplink {
         id: PortId,
         port: Arc<dyn Port>,
         counters: Arc<PortCounters>,
+        control: &SocketPath,
     ) -> Self {
         Self {
             name: config.name.clone(),
             id,
             queues: config.kind.queues().get().into(),
             interface_name: config.kind.interface().to_string(),
-            interface: UplinkInterface::new(&config.kind),
+            interface: UplinkInterface::new(&config.kind, control),
             port,
             counters,
             rss_rebalance: config.rss_rebalance,

@@ -1,43 +1,169 @@
 //! The first layer: how long an uplink's interface gathers frames before it hands them to weir.
+//!
+//! What was found is restored when weir ends, and by the next weir if it was killed: see [`found`].
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::UplinkKind;
+use thiserror::Error;
+
+use self::found::{Found, FoundError, Kept};
+use crate::config::{InterfaceName, SocketPath, UplinkKind};
 use crate::explain::UplinkLayer;
+
+mod found;
 
 /// Where the kernel has the settings of an interface.
 const SYS_CLASS_NET: &str = "/sys/class/net";
 /// The interval at which NAPI polls (ns), and how many polls in a row find nothing before the
 /// interface's interrupts come back on (Linux 5.8; see `napi_defer_hard_irqs` in the kernel's
 /// Documentation/networking/napi.rst).
-const SETTINGS: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
+const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
+/// See [`FLUSH_TIMEOUT`].
+const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
+/// Its number.
+const IFINDEX: &str = "ifindex";
 /// An empty poll costs about the interrupt that it saves, so few of them.
 const EMPTY_POLLS: u64 = 2;
+
+/// Why an interface is not as it was asked for.
+#[derive(Debug, Error)]
+enum UplinkError {
+    /// A setting can't be read or written.
+    #[error("{}: {source}", path.display())]
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What was found can't be kept, and so nothing is changed.
+    #[error(transparent)]
+    Keep(#[from] FoundError),
+}
+
+/// The settings of one interface, under `/sys`.
+#[derive(Debug)]
+struct Interface {
+    name: InterfaceName,
+    dir: PathBuf,
+}
+
+impl Interface {
+    fn in_sys(sys: &Path, name: &InterfaceName) -> Self {
+        Self { name: name.clone(), dir: sys.join(name.as_str()) }
+    }
+
+    fn found(&self) -> Result<Found, UplinkError> {
+        Ok(Found {
+            interface: self.name.clone(),
+            ifindex: self.read(IFINDEX)?,
+            gro_flush_timeout: self.read(FLUSH_TIMEOUT)?,
+            napi_defer_hard_irqs: self.read(DEFER_HARD_IRQS)?,
+        })
+    }
+
+    /// The interval first: a number of polls alone would be polls at no distance.
+    fn gather(&self, uplink_ns: u64) -> Result<(), UplinkError> {
+        self.write(FLUSH_TIMEOUT, uplink_ns)?;
+        self.write(DEFER_HARD_IRQS, EMPTY_POLLS)
+    }
+
+    /// As it was found; whether that interface is still there. One that is gone has taken its settings with
+    /// it, and another one may have its name now.
+    fn restore(&self, found: &Found) -> Result<bool, UplinkError> {
+        match self.read::<u32>(IFINDEX) {
+            Ok(ifindex) if ifindex == found.ifindex => {}
+            Ok(_) => return Ok(false),
+            Err(UplinkError::Setting { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
+        // Also where the other one can't be.
+        self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
+        polls.map(|()| true)
+    }
+
+    fn read<T: std::str::FromStr>(&self, name: &str) -> Result<T, UplinkError>
+    where
+        T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let path = self.dir.join(name);
+        let text = fs::read_to_string(&path);
+        let value = text.and_then(|text| text.trim().parse().map_err(io::Error::other));
+        value.map_err(|source| UplinkError::Setting { path, source })
+    }
+
+    fn write(&self, name: &str, value: u64) -> Result<(), UplinkError> {
+        let path = self.dir.join(name);
+        let written = fs::write(&path, value.to_string());
+        written.map_err(|source| UplinkError::Setting { path, source })
+    }
+}
+
+/// Makes interfaces as they were found that a weir with this control socket has left changed when it was
+/// killed. What cannot be restored is logged, and stays for the next start.
+pub(crate) fn restore_left_over(control: &SocketPath) {
+    restore_left_over_in(Path::new(SYS_CLASS_NET), control);
+}
+
+fn restore_left_over_in(sys: &Path, control: &SocketPath) {
+    for left in found::left_over(control) {
+        let restored = left.map_err(UplinkError::from).and_then(|(found, kept)| {
+            let there = Interface::in_sys(sys, &found.interface).restore(&found)?;
+            kept.remove();
+            Ok((found, there))
+        });
+        match restored {
+            Ok((found, true)) => tracing::info!(
+                interface = %found.interface,
+                gro_flush_timeout = found.gro_flush_timeout,
+                napi_defer_hard_irqs = found.napi_defer_hard_irqs,
+                "restored what a weir that was killed had changed"
+            ),
+            Ok((found, false)) => tracing::info!(
+                interface = %found.interface,
+                "is gone, which a weir that was killed had changed"
+            ),
+            Err(error) => tracing::error!(
+                %error,
+                "an interface that a weir has left changed cannot be restored; restore it by hand and remove \
+                 the file"
+            ),
+        }
+    }
+}
 
 /// An uplink's interface. Dropping it restores what was found.
 #[derive(Debug)]
 pub(super) struct UplinkInterface {
-    dir: PathBuf,
+    interface: Interface,
+    control: SocketPath,
     /// What was found before anything was changed.
-    found: Option<[u64; 2]>,
+    found: Option<(Found, Kept)>,
     layer: UplinkLayer,
 }
 
 impl UplinkInterface {
-    pub(super) fn new(kind: &UplinkKind) -> Self {
-        Self::in_sys(Path::new(SYS_CLASS_NET), kind)
+    /// Of a weir with this control socket.
+    pub(super) fn new(kind: &UplinkKind, control: &SocketPath) -> Self {
+        Self::in_sys(Path::new(SYS_CLASS_NET), kind, control)
     }
 
-    fn in_sys(sys: &Path, kind: &UplinkKind) -> Self {
+    fn in_sys(sys: &Path, kind: &UplinkKind, control: &SocketPath) -> Self {
         let layer = match kind {
             // The host's frames wait in the TAP's queue until a worker reads them; there is no driver
             // with interrupts whose timer would apply to them.
             UplinkKind::Tap { .. } => UplinkLayer::WorkerOnly,
             UplinkKind::AfPacket { .. } | UplinkKind::AfXdp { .. } => UplinkLayer::AsFound,
         };
-        Self { dir: sys.join(kind.interface().as_str()), found: None, layer }
+        let interface = Interface::in_sys(sys, kind.interface());
+        Self { interface, control: control.clone(), found: None, layer }
     }
 
     /// What it does now.
@@ -59,43 +185,42 @@ impl UplinkInterface {
         if !self.is_settable() || self.layer == wanted {
             return;
         }
-        match self.write(uplink_ns) {
+        let done = match uplink_ns {
+            0 => self.restore(),
+            uplink_ns => self.gather(uplink_ns),
+        };
+        match done {
             Ok(()) => self.layer = wanted,
             Err(error) => {
-                self.restore();
-                let reason = format!("{}: {error}", self.dir.display());
+                self.restore_or_warn();
+                let reason = error.to_string();
                 tracing::warn!(reason, "the uplink cannot be made to gather frames");
                 self.layer = UplinkLayer::Refused { reason };
             }
         }
     }
 
-    fn write(&mut self, uplink_ns: u64) -> io::Result<()> {
-        if uplink_ns == 0 {
-            return self.found.map_or(Ok(()), |found| self.write_both(found));
-        }
+    fn gather(&mut self, uplink_ns: u64) -> Result<(), UplinkError> {
         if self.found.is_none() {
-            let [interval, polls] = SETTINGS;
-            self.found = Some([self.read(interval)?, self.read(polls)?]);
+            let found = self.interface.found()?;
+            let kept = Kept::write(&self.control, &found)?;
+            self.found = Some((found, kept));
         }
-        self.write_both([uplink_ns, EMPTY_POLLS])
+        self.interface.gather(uplink_ns)
     }
 
-    /// The interval first: a number of polls alone would be polls at no distance.
-    fn write_both(&self, values: [u64; 2]) -> io::Result<()> {
-        let set = |(name, value): (&str, u64)| fs::write(self.dir.join(name), value.to_string());
-        SETTINGS.into_iter().zip(values).try_for_each(set)
+    /// If it fails, the file stays: the next weir tries again.
+    fn restore(&mut self) -> Result<(), UplinkError> {
+        if let Some((found, kept)) = self.found.take() {
+            self.interface.restore(&found)?;
+            kept.remove();
+        }
+        Ok(())
     }
 
-    fn read(&self, name: &str) -> io::Result<u64> {
-        fs::read_to_string(self.dir.join(name))?.trim().parse().map_err(io::Error::other)
-    }
-
-    fn restore(&mut self) {
-        if let Some(found) = self.found.take()
-            && let Err(error) = self.write_both(found)
-        {
-            let interface = self.dir.display();
+    fn restore_or_warn(&mut self) {
+        if let Err(error) = self.restore() {
+            let interface = &self.interface.name;
             tracing::warn!(%interface, %error, "the uplink's settings cannot be restored");
         }
     }
@@ -103,84 +228,9 @@ impl UplinkInterface {
 
 impl Drop for UplinkInterface {
     fn drop(&mut self) {
-        self.restore();
+        self.restore_or_warn();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn packet() -> UplinkKind {
-        let queues = 1.try_into().unwrap();
-        UplinkKind::AfPacket { interface: "eth7".parse().unwrap(), queues }
-    }
-
-    fn sys() -> tempfile::TempDir {
-        let sys = tempfile::tempdir().unwrap();
-        fs::create_dir(sys.path().join("eth7")).unwrap();
-        write(sys.path(), [20_000, 0]);
-        sys
-    }
-
-    fn write(sys: &Path, values: [u64; 2]) {
-        for (name, value) in SETTINGS.into_iter().zip(values) {
-            fs::write(sys.join("eth7").join(name), format!("{value}\n")).unwrap();
-        }
-    }
-
-    fn read(sys: &Path) -> [u64; 2] {
-        SETTINGS.map(|name| {
-            let text = fs::read_to_string(sys.join("eth7").join(name)).unwrap();
-            text.trim().parse().unwrap()
-        })
-    }
-
-    #[test]
-    fn an_interface_gathers_and_is_left_as_it_was_found() {
-        let sys = sys();
-        let mut uplink = UplinkInterface::in_sys(sys.path(), &packet());
-        uplink.set(300_000);
-        assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS]);
-        uplink.set(200_000);
-        assert_eq!(read(sys.path()), [200_000, EMPTY_POLLS]);
-        uplink.set(0);
-        assert_eq!((read(sys.path()), uplink.layer()), ([20_000, 0], &UplinkLayer::AsFound));
-        uplink.set(100_000);
-        drop(uplink);
-        assert_eq!(read(sys.path()), [20_000, 0]);
-    }
-
-    #[test]
-    fn what_is_never_set_is_never_written() {
-        let sys = sys();
-        let mut uplink = UplinkInterface::in_sys(sys.path(), &packet());
-        uplink.set(0);
-        write(sys.path(), [5, 6]);
-        drop(uplink);
-        assert_eq!(read(sys.path()), [5, 6]);
-    }
-
-    #[test]
-    fn a_refusal_is_told_and_half_a_setting_is_undone() {
-        let sys = sys();
-        let mut uplink = UplinkInterface::in_sys(sys.path(), &packet());
-        uplink.set(100_000);
-        fs::remove_file(sys.path().join("eth7").join(SETTINGS[1])).unwrap();
-        fs::create_dir(sys.path().join("eth7").join(SETTINGS[1])).unwrap();
-        uplink.set(300_000);
-        assert!(matches!(uplink.layer(), UplinkLayer::Refused { .. }), "{:?}", uplink.layer());
-        assert!(!uplink.is_settable());
-        let interval = fs::read_to_string(sys.path().join("eth7").join(SETTINGS[0])).unwrap();
-        assert_eq!(interval, "20000");
-    }
-
-    #[test]
-    fn a_tap_has_no_interval() {
-        let kind =
-            UplinkKind::Tap { interface: "weir0".parse().unwrap(), queues: 1.try_into().unwrap() };
-        let mut uplink = UplinkInterface::in_sys(Path::new("/nonexistent"), &kind);
-        uplink.set(100_000);
-        assert_eq!((uplink.layer(), uplink.is_settable()), (&UplinkLayer::WorkerOnly, false));
-    }
-}
+mod tests;

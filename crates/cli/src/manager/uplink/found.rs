@@ -1,0 +1,217 @@
+//! The file that keeps what an uplink's interface was found to have, in case weir is killed.
+//!
+//! It lies beside the control socket, one for each interface that is changed: written before the first
+//! setting is, and removed when the last one is restored. The weir that wrote it holds a lock on it, so that a
+//! file without one is left over, and the next weir of that control socket restores what it says.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use weir_limits::UPLINK_FOUND_BYTES_MAX;
+
+use crate::config::{InterfaceName, SocketPath};
+
+/// How such a file's name ends; it begins with the control socket's, and the interface's is between.
+const SUFFIX: &str = "found";
+
+/// What an interface had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Found {
+    pub(super) interface: InterfaceName,
+    /// Tells it from a later one of the same name.
+    pub(super) ifindex: u32,
+    /// Nanoseconds.
+    pub(super) gro_flush_timeout: u64,
+    pub(super) napi_defer_hard_irqs: u64,
+}
+
+/// Why such a file cannot be used.
+#[derive(Debug, Error)]
+pub(super) enum FoundError {
+    /// A system call failed.
+    #[error("cannot {step} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        step: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not what weir writes.
+    #[error("{} does not hold an interface's settings: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is one already: of another weir, or of one whose settings could not be restored.
+    #[error("{} is there already: the interface is not as its owner left it", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A file that this process has written. Dropping it leaves it, as a process that is killed does.
+#[derive(Debug)]
+pub(super) struct Kept {
+    path: PathBuf,
+    /// Given back by the kernel when the process ends, however it does.
+    _lock: File,
+}
+
+impl Kept {
+    /// Writes the file: as a whole, and locked from the moment on that it can be seen.
+    pub(super) fn write(control: &SocketPath, found: &Found) -> Result<Self, FoundError> {
+        let path = file_of(control, &found.interface);
+        let io_error = |step, path: &Path| {
+            let path = path.to_owned();
+            move |source| FoundError::Io { step, path, source }
+        };
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(parent).map_err(io_error("make the directory", parent))?;
+        let bytes = serde_json::to_vec(found).map_err(|error| FoundError::Content {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        let new = path.with_extension("new");
+        let mut file = File::create(&new).map_err(io_error("make", &new))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| io_error("lock", &new)(errno.into()))?;
+        file.write_all(&bytes).map_err(io_error("write", &new))?;
+        match renameat_with(CWD, &new, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(Self { path, _lock: file }),
+            Err(errno) => {
+                // The next one replaces it.
+                let _ = fs::remove_file(&new);
+                match errno {
+                    Errno::EXIST => Err(FoundError::Exists { path }),
+                    errno => Err(io_error("make", &path)(errno.into())),
+                }
+            }
+        }
+    }
+
+    /// Nothing has to be restored any more.
+    pub(super) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(file = %self.path.display(), %error, "a file cannot be removed");
+        }
+    }
+}
+
+/// What weirs of this control socket that were killed have left, each with its file, which is the caller's to
+/// remove. Of other weirs that still run there is nothing.
+pub(super) fn left_over(control: &SocketPath) -> Vec<Result<(Found, Kept), FoundError>> {
+    let Some((dir, prefix)) = control.as_path().parent().zip(control.as_path().file_name()) else {
+        return Vec::new();
+    };
+    // Without the directory there is no file either.
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| is_one(path, prefix));
+    paths.filter_map(|path| load(path).transpose()).collect()
+}
+
+fn is_one(path: &Path, prefix: &OsStr) -> bool {
+    let name = path.file_name().map(OsStr::as_bytes).unwrap_or_default();
+    let rest = name.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+    rest.is_some() && path.extension() == Some(OsStr::new(SUFFIX))
+}
+
+/// What is in a file; `None` if a weir that runs has it.
+fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
+    let io_error = |step| {
+        let path = path.clone();
+        move |source| FoundError::Io { step, path, source }
+    };
+    let file = File::open(&path).map_err(io_error("open"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(io_error("lock")(errno.into())),
+    }
+    let mut bytes = Vec::new();
+    (&file).take(UPLINK_FOUND_BYTES_MAX).read_to_end(&mut bytes).map_err(io_error("read"))?;
+    let content = |reason| FoundError::Content { path: path.clone(), reason };
+    let found = serde_json::from_slice(&bytes).map_err(|error| content(error.to_string()))?;
+    Ok(Some((found, Kept { path, _lock: file })))
+}
+
+fn file_of(control: &SocketPath, interface: &InterfaceName) -> PathBuf {
+    let mut name = control.as_path().file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{interface}.{SUFFIX}"));
+    control.as_path().with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(dir: &tempfile::TempDir) -> SocketPath {
+        dir.path().join("control.sock").to_str().unwrap().parse().unwrap()
+    }
+
+    fn found(interface: &str) -> Found {
+        let interface = interface.parse().unwrap();
+        Found { interface, ifindex: 7, gro_flush_timeout: 20_000, napi_defer_hard_irqs: 1 }
+    }
+
+    #[test]
+    fn what_a_weir_has_left_is_found_once_and_only_by_the_next_of_its_control_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = control(&dir);
+        let other = dir.path().join("other.sock").to_str().unwrap().parse().unwrap();
+        let kept = Kept::write(&control, &found("eth0.5")).unwrap();
+        assert!(left_over(&control).is_empty(), "the weir that wrote it still runs");
+        drop(kept);
+        assert!(left_over(&other).is_empty());
+        let mut left = left_over(&control);
+        assert_eq!(left.len(), 1);
+        let (what, kept) = left.remove(0).unwrap();
+        assert_eq!(what, found("eth0.5"));
+        kept.remove();
+        assert!(left_over(&control).is_empty());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no file is left");
+    }
+
+    #[test]
+    fn what_is_left_over_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = control(&dir);
+        drop(Kept::write(&control, &found("eth0")).unwrap());
+        let changed = Found { gro_flush_timeout: 1, ..found("eth0") };
+        let error = Kept::write(&control, &changed).unwrap_err();
+        assert!(matches!(error, FoundError::Exists { .. }), "{error}");
+        assert_eq!(left_over(&control).remove(0).unwrap().0, found("eth0"));
+        assert!(Kept::write(&control, &found("eth1")).is_ok(), "another interface is another file");
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_named_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = control(&dir);
+        for (bytes, says) in [
+            (&b"half a li"[..], "does not hold an interface's settings"),
+            (br#"{"interface":"../x","ifindex":1,"gro_flush_timeout":0,"napi_defer_hard_irqs":0}"#, "does not hold an interface's settings: `../x`"),
+            (&[0; 100_000], "does not hold an interface's settings"),
+        ] {
+            let path = file_of(&control, &found("eth0").interface);
+            fs::write(&path, bytes).unwrap();
+            let error = left_over(&control).remove(0).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+        }
+        let nowhere = dir.path().join("gone/control.sock").to_str().unwrap().parse().unwrap();
+        assert!(left_over(&nowhere).is_empty());
+    }
+}

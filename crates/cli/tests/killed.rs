@@ -1,0 +1,124 @@
+//! A weir that is killed, in a network namespace with a real interface. That takes root; without it the test
+//! prints that it was skipped.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_vif::{Options, Vif};
+use weir_wire::{Mac, Offload};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process that is killed when this is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// By SIGKILL.
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A network namespace with the veth pair `weir0` and `host0`, and `/sys` to match.
+struct Network(Running);
+
+impl Network {
+    fn new() -> Self {
+        const SETUP: &str = "mount -t sysfs sysfs /sys && ip link add weir0 type veth peer name host0 \
+                             && ip link set weir0 up && ip link set host0 up && echo ready \
+                             && exec sleep 600";
+        let mut holder = Running::start("unshare", &["--net", "--mount", "sh", "-c", SETUP]);
+        let mut line = String::new();
+        BufReader::new(holder.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(holder)
+    }
+
+    fn weir(&self, config: &Path) -> Running {
+        let holder = self.0.0.id().to_string();
+        let args = ["-t", &holder, "--net", "--mount", env!("CARGO_BIN_EXE_weir"), "run"];
+        Running::start("nsenter", &[&args[..], &[config.to_str().unwrap()]].concat())
+    }
+
+    /// `gro_flush_timeout` and `napi_defer_hard_irqs` of `weir0`.
+    fn settings(&self) -> [u64; 2] {
+        ["gro_flush_timeout", "napi_defer_hard_irqs"].map(|name| {
+            let holder = self.0.0.id();
+            let path = format!("/proc/{holder}/root/sys/class/net/weir0/{name}");
+            fs::read_to_string(path).unwrap().trim().parse().unwrap()
+        })
+    }
+}
+
+fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(it) = is() {
+            return it;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: a network namespace takes root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (control, socket) = (path("control.sock"), path("web0.sock"));
+    let switch = format!("[switch]\ncontrol = {control:?}\n");
+    let with_uplink = format!(
+        "{switch}[vif.web0]\nsocket = {socket:?}\nmoderation = \"two-layer\"\nlatency_budget = \"1ms\"\n\
+         [uplink.lan]\nkind = \"af_packet\"\nname = \"weir0\"\n"
+    );
+    fs::write(path("first.toml"), with_uplink).unwrap();
+    fs::write(path("second.toml"), switch).unwrap();
+
+    let network = Network::new();
+    let found = network.settings();
+    let mut weir = network.weir(&path("first.toml"));
+    let mut vif = eventually("weir serves", || {
+        Vif::connect(&socket, &Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()
+    });
+    let mut pair = vif.queue_pairs().remove(0);
+    let changed = eventually("the uplink gathers", || {
+        // With traffic the manager looks.
+        let frame = [&[0xff; 6][..], &pair.mac().0, &[0x88, 0xb5], &[0; 46]].concat();
+        pair.send(&frame, &Offload::NONE).unwrap();
+        pair.flush();
+        Some(network.settings()).filter(|settings| *settings != found)
+    });
+    weir.kill();
+    assert!(network.settings()[0] > 0, "{changed:?}: nobody has restored it");
+
+    let mut weir = network.weir(&path("second.toml"));
+    eventually("the next start restores it", || (network.settings() == found).then_some(()));
+    eventually("it serves", || control.exists().then_some(()));
+    assert!(!path("control.sock.weir0.found").exists());
+    weir.kill();
+    let mut log = String::new();
+    weir.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("restored what a weir that was killed had changed"), "{log}");
+    assert!(log.contains("weir0"), "{log}");
+}
