@@ -6,6 +6,7 @@ use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::{Receiver, Steering};
 
 use crate::burst::{Burst, Scratch};
+use crate::flow::symmetric_hash;
 
 /// Which frames [`Port::take`] brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +137,12 @@ pub trait Port: Receiver + Send + Sync {
     /// Which receive queue a flow goes to, where there are several; without, all go to the first.
     fn steering(&self) -> Option<&Steering> {
         None
+    }
+
+    /// What chooses the queue of the frame that begins with `head`, where [`steering`](Self::steering) has a
+    /// table that the receiver [gave](Steering::is_given): a hash of the receiver's own.
+    fn flow_hash(&self, head: &[u8]) -> u32 {
+        symmetric_hash(head)
     }
 
     /// Serving this port ended in a panic, which is weir's fault: it must stop, with this reason,

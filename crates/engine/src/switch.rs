@@ -279,7 +279,7 @@ impl Forwarder {
             1 => 0,
             _ => {
                 let head = &burst.frames()[usize::from(outgoing.frame)].head;
-                self.steer(slot, port, symmetric_hash(head.as_slice()))
+                self.steer(slot, port, head.as_slice())
             }
         };
         let list = self.list_for(port, queue);
@@ -287,9 +287,13 @@ impl Forwarder {
         (queues == 1).then_some(list)
     }
 
-    /// The receive queue of a flow at one of its receivers.
-    fn steer(&mut self, slot: &Slot, port: PortId, hash: u32) -> usize {
+    /// The receive queue at one of its receivers of a frame that begins with `head`.
+    fn steer(&mut self, slot: &Slot, port: PortId, head: &[u8]) -> usize {
         let Some(steering) = slot.port.steering() else { return 0 };
+        let hash = match steering.is_given() {
+            false => symmetric_hash(head),
+            true => slot.port.flow_hash(head),
+        };
         let place = self.visits.iter().position(|(visited, _)| *visited == port);
         let place = place.unwrap_or_else(|| {
             self.visits.push((port, Visit::default()));

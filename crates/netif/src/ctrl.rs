@@ -104,6 +104,19 @@ pub struct CtrlResponse {
 }
 
 impl CtrlResponse {
+    /// Reads an entry; `None` for a status that does not exist.
+    pub const fn from_bytes(bytes: &[u8; CTRL_SLOT_BYTES]) -> Option<Self> {
+        let request = CtrlRequest::from_bytes(bytes);
+        let status = match request.data[0] {
+            0 => CtrlStatus::Success,
+            1 => CtrlStatus::NotSupported,
+            2 => CtrlStatus::InvalidParameter,
+            3 => CtrlStatus::BufferOverflow,
+            _ => return None,
+        };
+        Some(Self { id: request.id, kind: request.kind, status, data: request.data[1] })
+    }
+
     const fn to_bytes(self) -> [u8; 12] {
         let [i0, i1] = self.id.to_le_bytes();
         let [k0, k1] = self.kind.to_le_bytes();

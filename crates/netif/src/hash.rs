@@ -42,6 +42,7 @@ impl FlowHash {
 }
 
 /// What a guest has set up: nothing at first.
+#[derive(Clone)]
 pub struct HashState {
     pub(crate) algorithm: Algorithm,
     pub(crate) flags: u32,
@@ -143,13 +144,29 @@ impl HashState {
         Some(FlowHash { kind, value })
     }
 
-    /// The queue that a hash leads to: an entry of the table, or the remainder by the number of queues.
-    pub fn queue(&self, hash: FlowHash) -> usize {
+    /// Whether some frames are to be hashed.
+    pub fn is_set(&self) -> bool {
+        self.algorithm != Algorithm::None && self.flags != 0
+    }
+
+    /// The entry of the [table](Self::table) that a hash leads to, below [`INDIRECTION_LEN`].
+    pub fn entry(&self, hash: FlowHash) -> usize {
         let value = hash.value as usize;
-        match value.checked_rem(self.size) {
-            Some(entry) => self.mapping[entry].into(),
-            None => value % usize::from(self.queues),
-        }
+        value.checked_rem(self.size).unwrap_or(value % usize::from(self.queues))
+    }
+
+    /// The queue of each entry: the guest's table, or each queue by its number where there is none; over
+    /// and over.
+    pub fn table(&self) -> [u8; INDIRECTION_LEN] {
+        std::array::from_fn(|entry| match entry.checked_rem(self.size) {
+            Some(entry) => self.mapping[entry],
+            None => (entry % usize::from(self.queues)) as u8, // below `queues`, which is a u8
+        })
+    }
+
+    /// The queue that a hash leads to.
+    pub fn queue(&self, hash: FlowHash) -> usize {
+        self.table()[self.entry(hash)].into()
     }
 }
 

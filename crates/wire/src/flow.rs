@@ -66,6 +66,7 @@ const fn window(key: &[u8; KEY_LEN], bit: usize) -> u32 {
 
 /// A key's hash function as a table per half byte of input: one look-up instead of four steps, in
 /// 4.5 KiB.
+#[derive(Clone)]
 pub struct Toeplitz {
     /// For each byte of input, the high half's and the low half's.
     table: [[[u32; 16]; 2]; INPUT_LEN_MAX],

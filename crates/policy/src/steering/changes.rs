@@ -1,6 +1,6 @@
 //! Changes of queue that wait for a safe moment: when nothing of what they steer can be in the old queue.
 
-use weir_limits::STEERING_CHANGES_MAX;
+use weir_limits::{INDIRECTION_LEN, STEERING_CHANGES_MAX};
 
 use super::visits::Visits;
 use super::{Mark, Receiver};
@@ -62,6 +62,8 @@ pub(super) struct Changes {
     slots: [Option<Change>; STEERING_CHANGES_MAX],
     /// Counts how often all of them were dropped: a visit's slots of an earlier era are not these.
     era: u32,
+    /// The table that the receiver gave, if it did: where entries are to go.
+    pub(super) wanted: Option<[u8; INDIRECTION_LEN]>,
 }
 
 /// Which pending changes a visit has looked up: a bit for each slot.

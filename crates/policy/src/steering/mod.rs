@@ -7,6 +7,8 @@
 //! 2. **Receive-side scaling**: a 128-entry indirection table over the flow hash spreads the rest
 //!    evenly (Dong 2011, vRSS; `indirection`).
 //!
+//! A guest may give a table of its own, for a hash of its own: then that alone holds (`given`).
+//!
 //! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and
 //! port) must not change it, or else rule 1 would look up a reply under another hash than the one
 //! it was recorded with and never apply.
@@ -23,13 +25,14 @@
 
 mod changes;
 mod flows;
+mod given;
 mod indirection;
 pub mod rebalance;
 #[cfg(test)]
 mod tests;
 mod visits;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
@@ -93,6 +96,8 @@ pub struct Steering {
     visits: Visits,
     changes: Mutex<Changes>,
     moved_entries: AtomicU64,
+    /// The table is the receiver's.
+    given: AtomicBool,
 }
 
 /// What is looked up is changing.
@@ -112,13 +117,14 @@ impl Steering {
             visits: Visits::default(),
             changes: Mutex::default(),
             moved_entries: AtomicU64::new(0),
+            given: AtomicBool::new(false),
         })
     }
 
     /// The guest changed the number of queue pairs in use (virtio 1.2 §5.1.6.5.6,
     /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`), if it is another one. The indirection table is spread anew, at
     /// once, pending changes are dropped, and flows recorded on a queue that is gone fall back to
-    /// the table: what the rings hold is the guest's to sort out.
+    /// the table: what the rings hold is the guest's to sort out. A table that the receiver gave is gone.
     ///
     /// A lookup that runs at the same time may still give a queue of the old number; whoever
     /// delivers checks that the queue is enabled in any case.
@@ -131,11 +137,18 @@ impl Steering {
             return Ok(());
         }
         let mut changes = self.changes();
-        changes.clear();
         self.queues.store(checked, Ordering::Relaxed);
-        self.indirection.spread(checked);
-        self.flows.settle();
+        self.spread_anew(&mut changes, checked);
         Ok(())
+    }
+
+    /// weir's own table, with nothing pending.
+    fn spread_anew(&self, changes: &mut Changes, queues: u8) {
+        changes.clear();
+        changes.wanted = None;
+        self.indirection.spread(queues);
+        self.flows.settle();
+        self.given.store(false, Ordering::Relaxed);
     }
 
     /// Receive queues in use, 1 to `weir_limits::QUEUE_PAIRS_MAX`.
@@ -144,8 +157,12 @@ impl Steering {
     }
 
     /// The guest sent a frame with this symmetric flow hash on transmit queue `queue`. `now_secs` is
-    /// from any monotonic clock of whole seconds. A `queue` not in use is ignored.
+    /// from any monotonic clock of whole seconds. A `queue` not in use is ignored, and so are all while the
+    /// table [is given](Self::is_given).
     pub fn record(&self, hash: u32, queue: usize, now_secs: u32, receiver: &dyn Receiver) {
+        if self.is_given() {
+            return;
+        }
         let queues = self.queues.load(Ordering::Relaxed);
         match u8::try_from(queue) {
             Ok(queue) if queue < queues && !self.flows.refresh(hash, queue, now_secs) => {
@@ -198,16 +215,22 @@ impl Steering {
 
     /// The queue, and the entry of the indirection table if that has said so.
     fn look_up(&self, hash: u32) -> Result<(u8, Option<usize>), Changing> {
-        let queues = self.queues.load(Ordering::Relaxed);
-        let (queue, entry, changing) = match self.flows.get(hash) {
-            Some(flow) if flow.queue < queues => (flow.queue, None, flow.changing),
-            _ => {
+        let (queue, entry, changing) = match self.followed(hash) {
+            Some(flow) => (flow.queue, None, flow.changing),
+            None => {
                 let entry = entry_of(hash);
                 let (queue, changing) = self.indirection.get(entry);
                 (queue, Some(entry), changing)
             }
         };
         if changing { Err(Changing) } else { Ok((queue, entry)) }
+    }
+
+    /// The flow, if it follows its transmit queue.
+    #[inline]
+    fn followed(&self, hash: u32) -> Option<Flow> {
+        let queues = self.queues.load(Ordering::Relaxed);
+        self.flows.get(hash).filter(|flow| flow.queue < queues && !self.is_given())
     }
 
     #[cold]
@@ -224,8 +247,7 @@ impl Steering {
             if let Ok(found) = self.look_up(hash) {
                 return found;
             }
-            let queues = self.queues.load(Ordering::Relaxed);
-            let flow = self.flows.get(hash).filter(|flow| flow.queue < queues);
+            let flow = self.followed(hash);
             let (what, entry) = match flow {
                 Some(_) => (What::Flow(hash), None),
                 None => (What::Entry(entry_of(hash)), Some(entry_of(hash))),
@@ -370,14 +392,15 @@ impl Steering {
 
     /// Moves an entry of the indirection table to another queue as soon as that reorders nothing. Says
     /// whether this is under way: not if the queue is the same or not in use, the entry is moving
-    /// already, or too much else is.
+    /// already, too much else is, or the table [is given](Self::is_given).
     pub fn begin_move(&self, entry: usize, to: usize, receiver: &dyn Receiver) -> bool {
         let Ok(to) = u8::try_from(to) else { return false };
         let mut changes = self.changes();
         let (from, changing) = self.indirection.get(entry);
         let wanted =
             entry < INDIRECTION_LEN && from != to && to < self.queues.load(Ordering::Relaxed);
-        wanted && !changing && self.begin(&mut changes, What::Entry(entry), (from, to), receiver)
+        let free = !changing && changes.wanted.is_none();
+        wanted && free && self.begin(&mut changes, What::Entry(entry), (from, to), receiver)
     }
 
     /// Makes pending changes that can be made, and gives up those that could not for more than
@@ -391,6 +414,7 @@ impl Steering {
                 self.set(change.what, change.from, false);
             }
         }
+        self.move_to_wanted(&mut changes, receiver);
     }
 
     /// The indirection table: each entry's queue, where it is about to move, and how many frames it

@@ -7,6 +7,15 @@ struct Prompt;
 
 impl Receiver for Prompt {}
 
+/// A receiver that takes nothing.
+struct Stuck;
+
+impl Receiver for Stuck {
+    fn has_taken(&self, _queue: usize, _placed: u64, _before: Mark) -> bool {
+        false
+    }
+}
+
 /// A hash whose indirection entry is not the queue recorded for it in the tests below.
 const HASH: u32 = 0x1234_5600;
 
@@ -83,6 +92,33 @@ fn the_same_number_of_queues_leaves_moved_entries_where_they_are() {
     steering.set_queues(2).unwrap();
     assert_eq!((queue_for(&steering, 0), steering.moved_entries()), (1, 1));
     steering.set_queues(4).unwrap();
+    assert_eq!(queue_for(&steering, 0), 0);
+}
+
+#[test]
+fn a_table_that_is_given_holds_alone_until_it_is_taken_back() {
+    let steering = Steering::new(4).unwrap();
+    steering.record(HASH, 3, 0, &Prompt);
+    assert_eq!((queue_for(&steering, HASH), steering.is_given()), (3, false));
+    steering.give(&std::array::from_fn(|entry| if entry == 1 { 9 } else { 2 }));
+    assert!(steering.is_given());
+    assert_eq!([HASH, 0, 1, 2].map(|hash| queue_for(&steering, hash)), [2, 2, 0, 2]);
+    steering.record(HASH, 1, 0, &Prompt);
+    assert!(!steering.begin_move(0, 1, &Prompt), "by load");
+    assert_eq!(queue_for(&steering, HASH), 2);
+    // More than can be pending, and nothing may move: all of it is tried again.
+    steering.revise(&[1; INDIRECTION_LEN], &Stuck);
+    (0..3).for_each(|_| steering.look_after(1, &Stuck));
+    assert!(steering.entries().iter().all(|entry| entry.queue != 1));
+    steering.look_after(1, &Prompt);
+    assert!((0..128).all(|hash| queue_for(&steering, hash) == 1));
+    steering.take_back();
+    assert_eq!([HASH, 0, 1, 2].map(|hash| queue_for(&steering, hash)), [3, 0, 1, 2]);
+    steering.revise(&[1; INDIRECTION_LEN], &Prompt);
+    assert_eq!(queue_for(&steering, 0), 0, "none is given");
+    steering.give(&[1; INDIRECTION_LEN]);
+    steering.set_queues(2).unwrap();
+    assert!(!steering.is_given());
     assert_eq!(queue_for(&steering, 0), 0);
 }
 

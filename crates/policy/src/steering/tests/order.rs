@@ -69,6 +69,8 @@ struct World {
     /// Where each flow's last frame was placed.
     last: [Option<(usize, usize)>; WORKERS * FLOWS_PER_WORKER],
     now_secs: u32,
+    /// The table that the receiver gave, if it did.
+    given: Option<[u8; INDIRECTION_LEN]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,9 +124,15 @@ impl World {
                     ring.seen = ring.taken as u64;
                 }
             }
-            Step::Move { entry, queue } => {
-                steering.begin_move(entry, queue, &self.rings);
-            }
+            Step::Move { entry, queue } => match &mut self.given {
+                None => {
+                    steering.begin_move(entry, queue, &self.rings);
+                }
+                Some(table) => {
+                    table[entry] = queue as u8;
+                    steering.revise(table, &self.rings);
+                }
+            },
             Step::Record { flow, queue } => {
                 steering.record(hash(flow), queue, self.now_secs, &self.rings);
             }
@@ -188,6 +196,28 @@ proptest! {
         for step in steps {
             world.step(&steering, step);
         }
+    }
+
+    /// However often a receiver revises its table: it gets it, in the end.
+    #[test]
+    fn a_receivers_own_table_reorders_no_flow(steps in steps()) {
+        let steering = Steering::new(QUEUES).unwrap();
+        let table = [2; INDIRECTION_LEN];
+        steering.give(&table);
+        let mut world = World { given: Some(table), ..World::default() };
+        for step in steps {
+            world.step(&steering, step);
+        }
+        for worker in 0..WORKERS {
+            world.step(&steering, Step::Leave { worker });
+        }
+        for queue in 0..QUEUES {
+            world.step(&steering, Step::Take { queue, count: usize::MAX / 2, shows: true });
+        }
+        steering.look_after(u32::MAX, &world.rings);
+        steering.look_after(u32::MAX, &world.rings);
+        let queues = steering.entries().map(|entry| entry.queue);
+        assert_eq!(Some(queues), world.given);
     }
 
     /// Whatever has happened: once drivers have taken all, moves are made at the next look-up.
