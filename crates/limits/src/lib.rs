@@ -314,6 +314,8 @@ pub const GRANT_COPY_MAX: usize = 256;
 pub const XEN_PARKED_MAX: usize = BURST_MAX;
 /// Most multicast addresses that a Xen guest may ask for (netback's `XEN_NETBK_MCAST_MAX`).
 pub const XEN_MULTICAST_MAX: usize = 64;
+/// Most requests of one control ring that are answered before those of others.
+pub const XEN_CTRL_REQUESTS_MAX: usize = 32;
 
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);

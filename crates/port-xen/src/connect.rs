@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use weir_engine::{Engine, QueueRef, Side, Watch};
 use weir_guestmem::Window;
-use weir_netif::{BackRing, FrontFeatures, RxBack, TxBack};
+use weir_netif::{BackRing, CtrlBack, FrontFeatures, RxBack, TxBack};
 use weir_xen::vif::{FrontKeys, QueueKeys, RingKeys};
 use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
 
-use crate::error::StopReason;
+use crate::control::Control;
+use crate::error::{Ring, StopReason};
 use crate::port::{XenPort, lock};
 use crate::rx::{RxRing, Takes};
 use crate::tx::TxRing;
@@ -54,6 +55,11 @@ impl Link {
         Some(wanted)
     }
 
+    /// What to wait on for an event.
+    pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
+        Arc::clone(&self.channel)
+    }
+
     /// Takes note of an event, so that the next one is reported.
     pub(crate) fn acknowledge(&self) -> io::Result<bool> {
         self.channel.acknowledge()
@@ -66,36 +72,30 @@ struct Rings {
     rx: RxRing,
 }
 
-/// A ring that is being connected, for errors.
-#[derive(Clone, Copy)]
-struct Place {
-    queue: usize,
-    ring: &'static str,
-}
-
-impl Place {
+impl Ring {
     fn map(self, port: &XenPort, keys: RingKeys) -> Result<Window, StopReason> {
-        let Self { queue, ring } = self;
         let map = port.hypervisor.map(port.vif.domain, keys.reference);
         let reference = keys.reference.0;
-        let map = map.map_err(|error| StopReason::Map { queue, ring, reference, error })?;
+        let map = map.map_err(|error| StopReason::Map { ring: self, reference, error })?;
         Ok(Window::over(Arc::new(map)))
     }
 
     fn link(self, port: &XenPort, keys: RingKeys) -> Result<Link, StopReason> {
-        let Self { queue, ring } = self;
         let domain = port.vif.domain;
         let channel = port.hypervisor.bind(domain, keys.port);
         let remote = keys.port.0;
         let channel =
-            channel.map_err(|error| StopReason::Bind { queue, ring, port: remote, error })?;
+            channel.map_err(|error| StopReason::Bind { ring: self, port: remote, error })?;
         let hypervisor = Arc::clone(&port.hypervisor);
         Ok(Link { domain, hypervisor, channel: channel.into() })
     }
 
     fn setup(self) -> impl Fn(weir_netif::SetupError) -> StopReason {
-        let Self { queue, ring } = self;
-        move |error| StopReason::Setup { queue, ring, error }
+        move |error| StopReason::Setup { ring: self, error }
+    }
+
+    fn resources(self) -> impl Fn(io::Error) -> StopReason {
+        move |error| StopReason::Resources { ring: self, error }
     }
 }
 
@@ -106,22 +106,29 @@ impl Rings {
         keys: QueueKeys,
         takes: Takes,
     ) -> Result<Self, StopReason> {
-        let resources = |error| StopReason::Resources { queue, error };
-        let place = Place { queue, ring: "transmit" };
-        let window = place.map(port, keys.tx)?;
-        let link = place.link(port, keys.tx)?;
-        let back = TxBack::attach(window).map_err(place.setup())?;
-        let tx = TxRing::new(back, link).map_err(resources)?;
-        let place = Place { queue, ring: "receive" };
-        let window = place.map(port, keys.rx)?;
+        let ring = Ring::Transmit(queue);
+        let window = ring.map(port, keys.tx)?;
+        let link = ring.link(port, keys.tx)?;
+        let back = TxBack::attach(window).map_err(ring.setup())?;
+        let tx = TxRing::new(back, link).map_err(ring.resources())?;
+        let ring = Ring::Receive(queue);
+        let window = ring.map(port, keys.rx)?;
         let link = match keys.rx.port == keys.tx.port {
             true => tx.link.clone(),
-            false => place.link(port, keys.rx)?,
+            false => ring.link(port, keys.rx)?,
         };
-        let back = RxBack::attach(window).map_err(place.setup())?;
-        let rx = RxRing::new(back, link, takes).map_err(resources)?;
+        let back = RxBack::attach(window).map_err(ring.setup())?;
+        let rx = RxRing::new(back, link, takes).map_err(ring.resources())?;
         Ok(Self { tx, rx })
     }
+}
+
+fn take_control(port: &XenPort, keys: RingKeys, queues: usize) -> Result<Control, StopReason> {
+    let ring = Ring::Control;
+    let window = ring.map(port, keys)?;
+    let link = ring.link(port, keys)?;
+    let back = CtrlBack::attach(window).map_err(ring.setup())?;
+    Control::new(back, link, queues).map_err(ring.resources())
 }
 
 impl XenPort {
@@ -158,7 +165,10 @@ impl XenPort {
         let rings: Vec<Rings> = queues
             .map(|(queue, keys)| Rings::take(self, queue, *keys, takes))
             .collect::<Result<_, _>>()?;
+        let queues = front.queues.len();
+        let control = front.ctrl.map(|keys| take_control(self, keys, queues)).transpose()?;
         self.clear_failure();
+        *lock(&self.control) = control;
         self.groups.reset(front.multicast_control);
         let mut kicks = Vec::new();
         for (queue, (pair, Rings { tx, rx })) in self.pairs.iter().zip(rings).enumerate() {
@@ -169,9 +179,9 @@ impl XenPort {
             // An event is taken by reading it: one channel for both rings can't be watched for each of them.
             let one_channel = Arc::ptr_eq(&tx.link.channel, &rx.link.channel);
             pair.one_channel.store(one_channel, Ordering::Relaxed);
-            kicks.push((queue, kick(&tx.link, Side::Tx)));
+            kicks.push((Ring::Transmit(queue), kick(&tx.link, Side::Tx)));
             if !one_channel {
-                kicks.push((queue, kick(&rx.link, Side::Rx)));
+                kicks.push((Ring::Receive(queue), kick(&rx.link, Side::Rx)));
             }
             lock(&pair.tx).ring = Some(tx);
             lock(&pair.rx).ring = Some(rx);
@@ -180,9 +190,8 @@ impl XenPort {
         // Before the kicks are watched: the first frame may come with them. It fails only for a port that
         // was removed.
         let _ = engine.fabric().set_active(self.id(), true);
-        let watches = kicks.into_iter().map(|(queue, kick)| {
-            kick.and_then(|(id, fd)| engine.watch(id, fd))
-                .map_err(|error| StopReason::Resources { queue, error })
+        let watches = kicks.into_iter().map(|(ring, kick)| {
+            kick.and_then(|(id, fd)| engine.watch(id, fd)).map_err(ring.resources())
         });
         match watches.collect::<Result<Vec<Watch>, _>>() {
             Ok(watches) => *lock(&self.watches) = watches,
@@ -210,6 +219,9 @@ impl XenPort {
 
     fn release(&self, engine: &Engine) {
         lock(&self.watches).clear();
+        let control = lock(&self.control).take();
+        self.reset_hash();
+        drop(control);
         for (index, pair) in self.pairs.iter().enumerate() {
             let tx = lock(&pair.tx).stop(index, self.counters());
             let rx = lock(&pair.rx).stop(index, self.counters());

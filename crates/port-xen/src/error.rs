@@ -4,58 +4,71 @@ use std::io;
 
 use weir_netif::{RingError, SetupError};
 
+/// One of a vif's rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ring {
+    /// That of a transmit queue, by number.
+    Transmit(usize),
+    /// That of a receive queue, by number.
+    Receive(usize),
+    /// The control ring.
+    Control,
+}
+
+impl std::fmt::Display for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Transmit(queue) => write!(f, "queue {queue}: transmit ring"),
+            Self::Receive(queue) => write!(f, "queue {queue}: receive ring"),
+            Self::Control => f.write_str("control ring"),
+        }
+    }
+}
+
 /// The end of a front end's connection, or why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum StopReason {
     /// A ring's page cannot be mapped: the guest has not granted it.
-    #[error("queue {queue}: {ring} ring: cannot map grant {reference}: {error}")]
+    #[error("{ring}: cannot map grant {reference}: {error}")]
     Map {
-        /// The queue.
-        queue: usize,
         /// Which ring.
-        ring: &'static str,
+        ring: Ring,
         /// The grant reference that the guest named.
         reference: u32,
         /// What Xen said.
         error: io::Error,
     },
     /// An event channel cannot be bound: the guest has not made it.
-    #[error("queue {queue}: {ring} ring: cannot bind event channel {port}: {error}")]
+    #[error("{ring}: cannot bind event channel {port}: {error}")]
     Bind {
-        /// The queue.
-        queue: usize,
         /// Which ring.
-        ring: &'static str,
+        ring: Ring,
         /// The port that the guest named.
         port: u32,
         /// What Xen said.
         error: io::Error,
     },
     /// What is in a ring's page is no ring.
-    #[error("queue {queue}: {ring} ring: {error}")]
+    #[error("{ring}: {error}")]
     Setup {
-        /// The queue.
-        queue: usize,
         /// Which ring.
-        ring: &'static str,
+        ring: Ring,
         /// What is wrong.
         error: SetupError,
     },
     /// The guest's driver broke a ring.
-    #[error("queue {queue}: {ring} ring: {error}")]
+    #[error("{ring}: {error}")]
     Ring {
-        /// The queue.
-        queue: usize,
         /// Which ring.
-        ring: &'static str,
+        ring: Ring,
         /// How.
         error: RingError,
     },
     /// Memory or descriptors could not be had.
-    #[error("queue {queue}: {error}")]
+    #[error("{ring}: {error}")]
     Resources {
-        /// The queue.
-        queue: usize,
+        /// The ring that they are for.
+        ring: Ring,
         /// What the system said.
         error: io::Error,
     },
@@ -67,11 +80,11 @@ pub enum StopReason {
 impl StopReason {
     /// The guest's driver broke the transmit ring of a queue.
     pub(crate) fn tx(queue: usize) -> impl Fn(RingError) -> Self {
-        move |error| Self::Ring { queue, ring: "transmit", error }
+        move |error| Self::Ring { ring: Ring::Transmit(queue), error }
     }
 
     /// The guest's driver broke the receive ring of a queue.
     pub(crate) fn rx(queue: usize) -> impl Fn(RingError) -> Self {
-        move |error| Self::Ring { queue, ring: "receive", error }
+        move |error| Self::Ring { ring: Ring::Receive(queue), error }
     }
 }

@@ -8,6 +8,7 @@
 //! | `tx/pool.rs` | weir's memory for what guests send |
 //! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
 //! | `rx/writer.rs` | which bytes go to which page |
+//! | `control.rs` | the control ring: by which hash a guest wants its receive queue chosen |
 //! | `multicast.rs` | which groups a guest listens to |
 //! | `port.rs` | the vif as the engine sees it |
 //! | `connect.rs` | rings and channels of a front end, taken and let go of |
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod control;
 mod error;
 mod manager;
 mod multicast;

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_engine::{Engine, PortCounters};
 use weir_fabric::PortId;
-use weir_xen::Hypervisor;
 use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
+use weir_xen::{EventChannel, Hypervisor};
 
 use crate::port::{XenOptions, XenPort, lock};
 
@@ -137,17 +137,26 @@ fn follow<S: Read + Write + AsFd>(
             vifs.fail(vif, &reason, ports)?;
             more |= vifs.client().fired() > 0;
         }
+        let controls = ports.controls();
+        more |= controls.iter().any(|control| control.more);
         let store = {
-            let mut fds = [
+            let mut fds = vec![
                 PollFd::from_borrowed_fd(vifs.client().as_fd(), PollFlags::IN),
                 PollFd::new(&failures.wake, PollFlags::IN),
             ];
+            fds.extend(controls.iter().map(ControlRing::poll_fd));
             wait(&mut fds, more.then_some(&NOW));
-            let [store, wake] = fds;
-            if !wake.revents().is_empty() {
+            let mut fired = fds.iter().map(|fd| !fd.revents().is_empty());
+            let store = fired.next().is_some_and(|store| store);
+            if fired.next().is_some_and(|wake| wake) {
                 let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
             }
-            !store.revents().is_empty()
+            for (control, fired) in controls.iter().zip(fired) {
+                if fired || control.more {
+                    control.port.serve_control();
+                }
+            }
+            store
         };
         if store {
             vifs.receive()?;
@@ -170,7 +179,29 @@ struct Ports<B> {
     ports: BTreeMap<VifId, Arc<XenPort>>,
 }
 
+/// The control ring of a vif that has one.
+struct ControlRing {
+    port: Arc<XenPort>,
+    channel: Arc<dyn EventChannel>,
+    /// It may hold requests that no event tells of.
+    more: bool,
+}
+
+impl ControlRing {
+    fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::from_borrowed_fd(self.channel.fd(), PollFlags::IN)
+    }
+}
+
 impl<B> Ports<B> {
+    fn controls(&self) -> Vec<ControlRing> {
+        let control = |port: &Arc<XenPort>| {
+            let (channel, more) = port.control()?;
+            Some(ControlRing { port: Arc::clone(port), channel, more })
+        };
+        self.ports.values().filter_map(control).collect()
+    }
+
     /// Lets go of all rings.
     fn release(&self) {
         for port in self.ports.values() {
@@ -192,8 +223,7 @@ impl<B: Board> Serve for Ports<B> {
             ipv6_csum_offload: true,
             split_event_channels: true,
             multicast_control: true,
-            // The switch has its own hash, by which no flow is reordered when it moves.
-            ctrl_ring: false,
+            ctrl_ring: true,
         })
     }
 

@@ -14,14 +14,15 @@ use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_xen::Hypervisor;
 use weir_xen::vif::VifId;
+use weir_xen::{EventChannel, Hypervisor};
 
+use crate::control::{self, Control, GuestHash};
 use crate::error::StopReason;
 use crate::manager::{Failures, Services};
 use crate::multicast::Groups;
-use crate::rx::{self, RxQueue};
-use crate::tx::{self, TxQueue, TxRing};
+use crate::rx::RxQueue;
+use crate::tx::{Context, TxQueue, TxRing};
 
 /// What a vif is made with.
 #[derive(Debug, Clone)]
@@ -86,6 +87,8 @@ pub struct XenPort {
     latency_budget_ns: AtomicU64,
     wait_ns_max: AtomicU64,
     pub(crate) groups: Groups,
+    hash: GuestHash,
+    pub(crate) control: Mutex<Option<Control>>,
     /// A worker found the guest breaking the rules: nothing is served until a front end starts afresh.
     failed: AtomicBool,
     failures: Arc<Failures>,
@@ -124,6 +127,8 @@ impl XenPort {
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             groups: Groups::default(),
+            hash: GuestHash::default(),
+            control: Mutex::default(),
             failed: AtomicBool::new(false),
             failures: Arc::clone(&xen.failures),
             watches: Mutex::default(),
@@ -231,6 +236,33 @@ impl XenPort {
         let _ = self.steering.set_queues(ready);
     }
 
+    /// What tells of requests in the control ring, and whether there may be some that it does not tell of;
+    /// `None` without one.
+    pub(crate) fn control(&self) -> Option<(Arc<dyn EventChannel>, bool)> {
+        if self.has_failed() {
+            return None;
+        }
+        lock(&self.control).as_ref().map(|control| (control.channel(), control.more))
+    }
+
+    /// Answers requests of the control ring.
+    pub(crate) fn serve_control(&self) {
+        let mut control = lock(&self.control);
+        let Some(control) = control.as_mut().filter(|_| !self.has_failed()) else { return };
+        if let Err(reason) = control.serve(&self.hash, &self.steering, self) {
+            self.stop(&reason);
+        }
+    }
+
+    /// weir's own steering again.
+    pub(crate) fn reset_hash(&self) {
+        control::reset(&self.hash, &self.steering);
+    }
+
+    fn context(&self, index: usize) -> Context<'_> {
+        Context { index, groups: &self.groups, hash: &self.hash, counters: &self.counters }
+    }
+
     fn pair(&self, queue: usize) -> Option<&Pair> {
         self.pairs.get(queue).filter(|_| !self.has_failed())
     }
@@ -272,7 +304,7 @@ impl Port for XenPort {
             }
             forward(burst);
         };
-        let context = tx::Context { index: queue, groups: &self.groups, counters: &self.counters };
+        let context = self.context(queue);
         tx.take(context, what, now_ns, scratch, &mut follow_and_forward).unwrap_or_else(|reason| {
             self.stop(&reason);
             Taken::default()
@@ -293,7 +325,7 @@ impl Port for XenPort {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        let context = rx::Context { index: queue, groups: &self.groups, counters: &self.counters };
+        let context = self.context(queue);
         rx.deliver(context, &fronts, burst, frames, now_ns).unwrap_or_else(|reason| {
             self.stop(&reason);
             all
@@ -355,6 +387,10 @@ impl Port for XenPort {
 
     fn steering(&self) -> Option<&Steering> {
         Some(&self.steering)
+    }
+
+    fn flow_hash(&self, head: &[u8]) -> u32 {
+        self.hash.entry(head).unwrap_or_else(|| symmetric_hash(head))
     }
 
     fn fail(&self, reason: &str) {

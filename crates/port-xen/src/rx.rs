@@ -133,16 +133,18 @@ impl RxQueue {
         frames: &'m [Outgoing],
         now_ns: u64,
     ) -> Result<Delivered, StopReason> {
-        let Context { index, groups, counters } = context;
+        let Context { index, groups, hash, counters } = context;
         let Some(ring) = self.ring.as_mut() else { return Ok(Delivered::default()) };
         ring.segments.clear();
         ring.owners.clear();
+        let hash = hash.load();
         let unpushed = ring.back.ring().next_index();
         let mut writer = Writer {
             back: &mut ring.back,
             link: &ring.link,
             takes: ring.takes,
             groups,
+            hash: hash.as_ref().and_then(|hash| hash.as_deref()),
             fronts,
             pieces: recycle(take(&mut ring.pieces)),
             segments: &mut ring.segments,

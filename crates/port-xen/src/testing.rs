@@ -6,7 +6,10 @@ use std::sync::Arc;
 use weir_guestmem::{SharedPages, Window};
 use weir_limits::XEN_PAGE_LEN;
 use weir_netif::message::{Extra, RxRequest};
-use weir_netif::{RxFront, RxPacket, Segment, TxFront, TxResponse};
+use weir_netif::{
+    CTRL_SLOT_BYTES, CtrlRequest, CtrlResponse, FrontRing, RxFront, RxPacket, Segment, TxFront,
+    TxResponse,
+};
 use weir_xen::double::{Connection, Guest, Host};
 use weir_xen::store::Client;
 use weir_xen::vif::{VifId, XenbusState};
@@ -16,8 +19,10 @@ use weir_xen::{DomainId, EventChannel, GrantRef};
 pub const BUFFERS: u64 = 64;
 /// Most queues.
 pub const QUEUES_MAX: u64 = 4;
+/// Page of the control ring, and the one that keys and tables are in.
+const CTRL_PAGES: [u64; 2] = [QUEUES_MAX * (2 + 2 * BUFFERS), QUEUES_MAX * (2 + 2 * BUFFERS) + 1];
 /// Pages of a guest: rings and buffers.
-pub const PAGES: u64 = QUEUES_MAX * (2 + 2 * BUFFERS);
+pub const PAGES: u64 = CTRL_PAGES[1] + 1;
 /// The domain of the back end.
 const DOM0: DomainId = DomainId(0);
 
@@ -32,11 +37,13 @@ pub struct Connect {
     pub sg: bool,
     /// It names the multicast groups that it wants.
     pub multicast: bool,
+    /// It has a control ring.
+    pub ctrl: bool,
 }
 
 impl Default for Connect {
     fn default() -> Self {
-        Self { queues: 1, split: true, sg: true, multicast: false }
+        Self { queues: 1, split: true, sg: true, multicast: false, ctrl: false }
     }
 }
 
@@ -58,6 +65,16 @@ pub struct Queue {
     busy: Vec<bool>,
 }
 
+/// A control ring.
+pub struct Ctrl {
+    /// Its requests and answers.
+    pub ring: FrontRing<CTRL_SLOT_BYTES>,
+    /// Its events.
+    pub events: Box<dyn EventChannel>,
+    /// Names the page for keys and tables.
+    pub page: GrantRef,
+}
+
 /// A driver.
 pub struct Netfront {
     /// The machine of its guest.
@@ -66,6 +83,8 @@ pub struct Netfront {
     client: Client<Connection>,
     /// Its queues, once it is connected.
     pub queues: Vec<Queue>,
+    /// Its control ring, if it has one then.
+    pub ctrl: Option<Ctrl>,
     granted: Vec<GrantRef>,
 }
 
@@ -86,7 +105,7 @@ impl Netfront {
     pub fn new(host: &Host, vif: VifId) -> Self {
         let guest = host.guest(vif.domain, PAGES).expect("memory");
         let client = guest.client();
-        Self { guest, vif, client, queues: Vec::new(), granted: Vec::new() }
+        Self { guest, vif, client, queues: Vec::new(), ctrl: None, granted: Vec::new() }
     }
 
     /// Writes a key of the front end's directory.
@@ -135,6 +154,9 @@ impl Netfront {
             let prefix = if how.queues > 1 { format!("queue-{n}/") } else { String::new() };
             self.queue(n, &prefix, how.split);
         }
+        if how.ctrl {
+            self.control();
+        }
         let flag = |on: bool| if on { "1" } else { "0" };
         for (key, value) in [
             ("request-rx-copy", "1"),
@@ -148,6 +170,45 @@ impl Netfront {
             self.set(key, value);
         }
         self.state(XenbusState::Connected);
+    }
+
+    fn control(&mut self) {
+        let [ring_page, data_page] = CTRL_PAGES;
+        let ring = FrontRing::init(Window::over(self.page(ring_page))).expect("a page");
+        let reference = self.grant(ring_page, false);
+        let page = self.grant(data_page, true);
+        let (port, events) = self.guest.allocate(DOM0).expect("a channel");
+        self.set("ctrl-ring-ref", &reference.0.to_string());
+        self.set("event-channel-ctrl", &port.0.to_string());
+        self.ctrl = Some(Ctrl { ring, events, page });
+    }
+
+    /// Writes a request of this type, with `bytes` in the page for keys and tables. A request that names a
+    /// page names this one as its first word.
+    ///
+    /// # Panics
+    /// There is no control ring, or no room.
+    pub fn ask(&mut self, kind: u16, data: [u32; 3], bytes: &[u8]) {
+        let at = CTRL_PAGES[1] as usize * XEN_PAGE_LEN;
+        self.guest.memory().slice(at, bytes.len()).expect("in the page").write(bytes);
+        let ctrl = self.ctrl.as_mut().expect("a control ring");
+        ctrl.ring.request(CtrlRequest { id: kind, kind, data }.to_bytes()).expect("room");
+        if ctrl.ring.push() {
+            ctrl.events.notify().expect("a channel");
+        }
+    }
+
+    /// The next answer, if it has come.
+    ///
+    /// # Panics
+    /// The back end broke the ring.
+    pub fn answer(&mut self) -> Option<CtrlResponse> {
+        let ring = &mut self.ctrl.as_mut()?.ring;
+        if ring.available() == 0 {
+            ring.final_check().expect("responses");
+        }
+        let (_, bytes) = ring.response()?;
+        Some(CtrlResponse::from_bytes(&bytes).expect("a status that exists"))
     }
 
     fn queue(&mut self, n: u64, prefix: &str, split: bool) {
@@ -266,6 +327,7 @@ impl Netfront {
     /// Its pages are its own again; `false` if one is mapped.
     pub fn release(&mut self) -> bool {
         self.queues.clear();
+        self.ctrl = None;
         let guest = &self.guest;
         self.granted.drain(..).fold(true, |all, reference| all & guest.revoke(reference))
     }

@@ -15,6 +15,7 @@ use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
 
 pub(crate) use self::ring::{TxRing, emptied};
+use crate::control::GuestHash;
 use crate::error::StopReason;
 use crate::multicast::Groups;
 
@@ -24,6 +25,7 @@ pub(crate) struct Context<'p> {
     /// Which queue it is.
     pub(crate) index: usize,
     pub(crate) groups: &'p Groups,
+    pub(crate) hash: &'p GuestHash,
     pub(crate) counters: &'p PortCounters,
 }
 
@@ -48,7 +50,7 @@ impl TxQueue {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Result<Taken, StopReason> {
-        let Context { index, groups, counters } = context;
+        let Context { index, groups, counters, .. } = context;
         let Some(ring) = self.ring.as_mut() else { return Ok(Taken::default()) };
         // The burst borrows the memory while the ring is answered below.
         let pages = ring.pages();

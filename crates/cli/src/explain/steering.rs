@@ -11,6 +11,8 @@ use crate::stats::{Table, decimal, time};
 pub struct SteeringExplanation {
     /// Entries move by load (`rss_rebalance`).
     pub rebalances: bool,
+    /// The guest has given its own, for a hash of its own: nothing moves by load.
+    pub given: bool,
     /// How often one has moved since the port was added.
     pub moved_entries: u64,
     /// Each receive queue.
@@ -51,12 +53,12 @@ pub struct MoveExplanation {
 
 impl fmt::Display for SteeringExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by_load = if self.rebalances { "rebalanced by load" } else { "left as it is" };
-        writeln!(
-            f,
-            "indirection table: {by_load}, entries moved: {}",
-            decimal(self.moved_entries)
-        )?;
+        let whose = match (self.given, self.rebalances) {
+            (true, _) => "the guest's own",
+            (false, true) => "rebalanced by load",
+            (false, false) => "left as it is",
+        };
+        writeln!(f, "indirection table: {whose}, entries moved: {}", decimal(self.moved_entries))?;
         let mut table = Table::new(&["QUEUE", "ENTRIES", "LEAVING", "FRAMES/S"]);
         for (queue, now) in self.queues.iter().enumerate() {
             let counts = [queue, now.entries, now.moving].map(|count| count.to_string());
@@ -98,6 +100,7 @@ mod tests {
         };
         let explanation = SteeringExplanation {
             rebalances: true,
+            given: false,
             moved_entries: 1_037,
             queues: vec![queue(60, 2, 118_000), queue(68, 0, 117_500)],
             moves: vec![made],

@@ -96,9 +96,11 @@ impl Table {
             from_frames_per_s: made.from_frames_per_s,
             to_frames_per_s: made.to_frames_per_s,
         };
+        let steering = port.steering()?;
         Some(SteeringExplanation {
             rebalances,
-            moved_entries: port.steering()?.moved_entries(),
+            given: steering.is_given(),
+            moved_entries: steering.moved_entries(),
             queues: loads.into_iter().enumerate().map(queue).collect(),
             moves: self.moves.iter().map(explain).collect(),
         })

@@ -4,12 +4,13 @@ use weir_engine::DropReason;
 use weir_engine::egress::{Packet, Put, filled};
 use weir_guestmem::{HostPages, Slice};
 use weir_limits::XEN_PAGE_LEN;
-use weir_netif::{RingError, RxBack, RxMeta, RxSegment, Segment, copies};
+use weir_netif::{HashState, RingError, RxBack, RxMeta, RxSegment, Segment, copies};
 use weir_wire::head::HEAD_CAPACITY;
 use weir_wire::{Head, Mac, OffloadCaps};
 use weir_xen::{CopySegment, Grant, GrantRef};
 
 use crate::connect::Link;
+use crate::control::of_frame;
 use crate::multicast::Groups;
 
 /// What a front end takes, as it has said in xenstore.
@@ -36,6 +37,8 @@ pub(super) struct Writer<'r, 'm> {
     pub(super) link: &'r Link,
     pub(super) takes: Takes,
     pub(super) groups: &'r Groups,
+    /// The hash that the guest has set up.
+    pub(super) hash: Option<&'r HashState>,
     /// Room for the fronts of as many packets as the ring has entries: a grant is filled from memory that
     /// has an address for the kernel.
     pub(super) fronts: &'m HostPages,
@@ -96,6 +99,10 @@ impl<'m> Writer<'_, 'm> {
                 Err(reason) => return Ok(self.refuse(reason)),
             },
             None => return Ok(self.refuse(DropReason::OffloadUnsupported)),
+        };
+        let meta = match self.hash.and_then(|hash| of_frame(hash, head.as_slice())) {
+            Some(hash) => meta.with_hash(hash),
+            None => meta,
         };
         let first = self.segments.len();
         if !self.back.place(len, &meta, self.segments) {

@@ -7,13 +7,19 @@ use super::*;
 
 /// The guest has lost its vif, for this reason, and others have theirs.
 fn assert_lost(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
-    eventually("the vif is closed", || front.back_state() == Some(XenbusState::Closing));
+    assert_closed(bench, domain, front, reason);
     let info = bench.port(domain).info();
     let told = info.stop_reason.unwrap_or_default();
     assert!(told.contains(reason), "{told:?} says nothing of {reason:?}");
+}
+
+/// The guest is told this reason, and only the other one's rings are mapped.
+fn assert_closed(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
+    eventually("the vif is closed", || front.back_state() == Some(XenbusState::Closing));
     let path = format!("/local/domain/0/error/backend/vif/{domain}/0/error");
     let node = bench.host.client().read(&path).unwrap().expect("an error node");
-    assert!(String::from_utf8(node).unwrap().contains(reason));
+    let node = String::from_utf8(node).unwrap();
+    assert!(node.contains(reason), "{node:?} says nothing of {reason:?}");
     assert_eq!((bench.host.mapped(), bench.host.bound()), (2, 2), "that of the other guest");
 }
 
@@ -45,6 +51,43 @@ fn a_receive_producer_that_jumps_costs_the_vif() {
     ring.store_release(0, 100_000);
     assert!(two.send(0, &frame(1, 2, b"x")));
     assert_lost(&bench, 2, &mut one, "queue 0: receive ring: request producer");
+}
+
+#[test]
+fn a_control_ring_whose_producer_jumps_costs_the_vif() {
+    let bench = Bench::new();
+    let mut two = bench.guest(2, Connect::default());
+    let mut one = bench.guest(1, Connect { ctrl: true, ..Connect::default() });
+    let ring = one.guest.page(crate::testing::PAGES - 2).unwrap();
+    ring.store_release(0, 100_000);
+    one.ctrl.as_ref().unwrap().events.notify().unwrap();
+    let error = RingError::RequestProducer { from: 0, to: 100_000, size: 128 };
+    assert_lost(&bench, 1, &mut one, &format!("control ring: {error}"));
+    assert_others_go_on(&bench, &mut two);
+}
+
+#[test]
+fn a_control_ring_that_is_none_is_refused_and_leaves_nothing_mapped() {
+    let bench = Bench::new();
+    let mut two = bench.guest(2, Connect::default());
+    let mut one = bench.attached(1);
+    let ring = one.guest.grant(5, DomainId(0), false).0.to_string();
+    let mut refused = |keys: &[(&str, &str)], reason: &str| {
+        eventually("ready", || one.back_state() == Some(XenbusState::InitWait));
+        for (key, value) in keys {
+            one.set(key, value);
+        }
+        one.connect(Connect::default());
+        assert_closed(&bench, 1, &mut one, reason);
+        assert!(one.release());
+        one.state(XenbusState::Closed);
+        one.state(XenbusState::Initialising);
+    };
+    refused(&[("ctrl-ring-ref", &ring)], "event-channel-ctrl is missing");
+    refused(&[("event-channel-ctrl", "4000")], "control ring: cannot bind event channel 4000");
+    refused(&[("ctrl-ring-ref", "77777")], "control ring: cannot map grant 77777");
+    refused(&[("ctrl-ring-ref", "-1")], "ctrl-ring-ref is \"-1\", not a number");
+    assert_others_go_on(&bench, &mut two);
 }
 
 #[test]

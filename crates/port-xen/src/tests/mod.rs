@@ -1,6 +1,7 @@
 //! Drivers on the played Xen, and a switch between them.
 
 mod attach;
+mod control;
 mod hostile;
 mod traffic;
 

@@ -5,7 +5,7 @@ use weir_netif::message::{Extra, GSO_TCPV4, rx_flags, tx_flags};
 use super::*;
 
 /// A TCP segment with so much payload, from domain 1 to domain 2, and a checksum of its pseudo-header.
-fn tcp(payload: usize) -> Vec<u8> {
+pub(super) fn tcp(payload: usize) -> Vec<u8> {
     let total = (20 + 20 + payload) as u16;
     let mut bytes = frame(1, 2, &[]);
     bytes[12..14].copy_from_slice(&[8, 0]);

@@ -1,0 +1,169 @@
+//! The control ring of a vif: a guest sets up by which hash, and by which table, its receive queue is chosen.
+//!
+//! The thread that follows xenstore serves it: requests are few, and one takes two system calls at most.
+//! What workers need of it is [`GuestHash`].
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::{ArcSwapOption, Guard};
+use weir_guestmem::HostPages;
+use weir_limits::{XEN_CTRL_REQUESTS_MAX, XEN_PAGE_LEN};
+use weir_netif::{CtrlBack, CtrlStatus, FlowHash, HashState, Pending, Step, ctrl_type};
+use weir_policy::steering::{Receiver, Steering};
+use weir_wire::Layers;
+use weir_xen::{CopySegment, CopyStatus, EventChannel, Grant, GrantRef};
+
+use crate::connect::Link;
+use crate::error::{Ring, StopReason};
+
+/// The hash that a guest has set up, if it has, as workers see it.
+#[derive(Default)]
+pub(crate) struct GuestHash {
+    state: ArcSwapOption<HashState>,
+    /// So that without one nothing more is looked at.
+    is_set: AtomicBool,
+}
+
+impl GuestHash {
+    fn set(&self, state: Option<&HashState>) {
+        self.state.store(state.map(|state| Arc::new(state.clone())));
+        self.is_set.store(state.is_some(), Ordering::Relaxed);
+    }
+
+    /// What holds for one burst.
+    #[inline]
+    pub(crate) fn load(&self) -> Option<Guard<Option<Arc<HashState>>>> {
+        self.is_set.load(Ordering::Relaxed).then(|| self.state.load())
+    }
+
+    /// Entry of the guest's table for the frame that begins with `head`.
+    pub(crate) fn entry(&self, head: &[u8]) -> Option<u32> {
+        let guard = self.load()?;
+        let state = guard.as_deref()?;
+        u32::try_from(state.entry(of_frame(state, head)?)).ok()
+    }
+}
+
+/// The hash of the frame that begins with `head`, if the guest asked for one of its kind.
+pub(crate) fn of_frame(state: &HashState, head: &[u8]) -> Option<FlowHash> {
+    state.hash(&Layers::parse(head).ok()?)
+}
+
+/// A control ring in service.
+pub(crate) struct Control {
+    back: CtrlBack,
+    link: Link,
+    /// What keys and tables are copied to.
+    page: HostPages,
+    state: HashState,
+    /// A table of this size has been filled: another one is for the same flows in the same entries.
+    filled: bool,
+    /// There may be requests that no event tells of.
+    pub(crate) more: bool,
+}
+
+impl Control {
+    /// A ring of a front end with so many queues. It may hold requests.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn new(back: CtrlBack, link: Link, queues: usize) -> io::Result<Self> {
+        let page = HostPages::new(XEN_PAGE_LEN)?;
+        let state = HashState::new(queues);
+        Ok(Self { back, link, page, state, filled: false, more: true })
+    }
+
+    /// The channel by which the guest tells of requests.
+    pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
+        self.link.channel()
+    }
+
+    /// Answers requests, and sets what they ask for. Where [`more`](Self::more) says so then, to be called
+    /// again, after others had their turn.
+    ///
+    /// # Errors
+    /// [`StopReason`]: the guest has broken the ring.
+    pub(crate) fn serve(
+        &mut self,
+        hash: &GuestHash,
+        steering: &Steering,
+        receiver: &dyn Receiver,
+    ) -> Result<(), StopReason> {
+        let broken = |error| StopReason::Ring { ring: Ring::Control, error };
+        self.more = false;
+        self.link.acknowledge().map_err(|error| {
+            StopReason::Internal(format!("{}: event channel: {error}", Ring::Control))
+        })?;
+        for _ in 0..XEN_CTRL_REQUESTS_MAX {
+            let Some(request) = self.back.take().map_err(broken)? else { break };
+            let response = match self.state.apply(request) {
+                Step::Answer(response) => response,
+                Step::Copy(pending) => self.copy(pending),
+            };
+            // Before the answer: what comes after it is steered as the guest has asked.
+            if response.status == CtrlStatus::Success {
+                self.publish(response.kind, hash, steering, receiver);
+            }
+            if self.back.answer(response) {
+                self.link.notify();
+            }
+        }
+        self.more = self.back.final_check().map_err(broken)?;
+        Ok(())
+    }
+
+    /// Goes on with a request that needs bytes of the guest's.
+    fn copy(&mut self, pending: Pending) -> weir_netif::CtrlResponse {
+        let segment = pending.segment;
+        let mut bytes = [0; XEN_PAGE_LEN];
+        let bytes = bytes.get_mut(..segment.len.into()).and_then(|bytes| {
+            let reference = GrantRef(segment.gref);
+            let from = Grant { domain: self.link.domain, reference, offset: segment.offset };
+            let to = self.page.slice(0, bytes.len())?;
+            let mut copies = [CopySegment::from_grant(from, to)?];
+            let known = self.link.copy(&mut copies);
+            let done = known && copies.iter().all(|copy| copy.status() == CopyStatus::Done);
+            (done && to.read(bytes) == bytes.len()).then_some(&*bytes)
+        });
+        self.state.copied(pending, bytes)
+    }
+
+    /// Sets what the guest has changed by a message of this [type](ctrl_type).
+    fn publish(
+        &mut self,
+        kind: u16,
+        hash: &GuestHash,
+        steering: &Steering,
+        receiver: &dyn Receiver,
+    ) {
+        let revised = match kind {
+            ctrl_type::GET_HASH_FLAGS | ctrl_type::GET_HASH_MAPPING_SIZE => return,
+            ctrl_type::SET_HASH_MAPPING => std::mem::replace(&mut self.filled, true),
+            ctrl_type::SET_HASH_MAPPING_SIZE => {
+                self.filled = false;
+                false
+            }
+            _ => false,
+        };
+        if !self.state.is_set() {
+            steering.take_back();
+            hash.set(None);
+            return;
+        }
+        let table = self.state.table();
+        if revised {
+            steering.revise(&table, receiver);
+        } else {
+            hash.set(Some(&self.state));
+            steering.give(&table);
+        }
+    }
+}
+
+/// weir's own steering again: the front end is gone, or another one comes.
+pub(crate) fn reset(hash: &GuestHash, steering: &Steering) {
+    steering.take_back();
+    hash.set(None);
+}
