@@ -1,6 +1,9 @@
 //! A guest's driver on the played Xen (`weir_xen::double`): what Linux's netfront does, as far as a back end
 //! can see it, for tests of this crate and of what builds on it.
 
+pub mod bench;
+pub mod hostile;
+
 use std::sync::Arc;
 
 use weir_guestmem::{SharedPages, Window};
@@ -20,7 +23,8 @@ pub const BUFFERS: u64 = 64;
 /// Most queues.
 pub const QUEUES_MAX: u64 = 4;
 /// Page of the control ring, and the one that keys and tables are in.
-const CTRL_PAGES: [u64; 2] = [QUEUES_MAX * (2 + 2 * BUFFERS), QUEUES_MAX * (2 + 2 * BUFFERS) + 1];
+pub const CTRL_PAGES: [u64; 2] =
+    [QUEUES_MAX * (2 + 2 * BUFFERS), QUEUES_MAX * (2 + 2 * BUFFERS) + 1];
 /// Pages of a guest: rings and buffers.
 pub const PAGES: u64 = CTRL_PAGES[1] + 1;
 /// The domain of the back end.
@@ -85,7 +89,8 @@ pub struct Netfront {
     pub queues: Vec<Queue>,
     /// Its control ring, if it has one then.
     pub ctrl: Option<Ctrl>,
-    granted: Vec<GrantRef>,
+    /// All pages that it shares.
+    pub granted: Vec<GrantRef>,
 }
 
 /// A packet that came.
@@ -148,6 +153,15 @@ impl Netfront {
     /// # Panics
     /// Where the played Xen refuses what a driver does.
     pub fn connect(&mut self, how: Connect) {
+        self.prepare(how);
+        self.state(XenbusState::Connected);
+    }
+
+    /// All of [`connect`](Self::connect) but the state, by which the back end knows.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn prepare(&mut self, how: Connect) {
         assert!(how.queues <= QUEUES_MAX && self.queues.is_empty());
         self.set("multi-queue-num-queues", &how.queues.to_string());
         for n in 0..how.queues {
@@ -169,7 +183,6 @@ impl Netfront {
         ] {
             self.set(key, value);
         }
-        self.state(XenbusState::Connected);
     }
 
     fn control(&mut self) {

@@ -10,6 +10,7 @@ mod store;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_guestmem::SharedPages;
 
@@ -32,6 +33,7 @@ pub struct Host {
     store: Arc<Server>,
     grants: Arc<Grants>,
     channels: Arc<Channels>,
+    copies_fail: Arc<AtomicBool>,
 }
 
 impl Default for Host {
@@ -47,6 +49,7 @@ impl Host {
             store: Server::new(),
             grants: Arc::new(Grants::default()),
             channels: Arc::new(Channels::default()),
+            copies_fail: Arc::default(),
         }
     }
 
@@ -71,6 +74,12 @@ impl Host {
     /// Event channels that are bound.
     pub fn bound(&self) -> usize {
         self.channels.bound()
+    }
+
+    /// From now on batches of copies fail as a whole, or no longer: as if a vhost-user guest's memory were
+    /// gone.
+    pub fn fail_copies(&self, fail: bool) {
+        self.copies_fail.store(fail, Ordering::Relaxed);
     }
 
     /// What toolstacks do to attach a vif (`libxl__device_nic_add`): the directories of both ends.
@@ -148,6 +157,12 @@ impl Hypervisor for Host {
     }
 
     fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()> {
+        if self.copies_fail.load(Ordering::Relaxed) {
+            // Some are done by then.
+            let half = segments.len() / 2;
+            self.grants.copy(&mut segments[..half], DOM0);
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
         self.grants.copy(segments, DOM0);
         Ok(())
     }

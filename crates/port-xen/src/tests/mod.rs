@@ -5,145 +5,14 @@ mod control;
 mod hostile;
 mod traffic;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use weir_engine::Engine;
 use weir_engine::guest::{CallPolicy, State};
-use weir_fabric::PortConfig;
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::moderation::Kind;
 use weir_xen::DomainId;
-use weir_xen::double::Host;
-use weir_xen::vif::{VifId, VifKeys, XenbusState};
+use weir_xen::vif::XenbusState;
 
+use crate::testing::bench::{Bench, eventually, frame, receive, vif};
 use crate::testing::{Connect, Netfront, Received};
-use crate::{Board, Manager, Services, XenOptions, XenPort};
-
-type PortMap = Arc<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
-
-/// Puts every vif on an engine.
-struct Plug {
-    engine: Arc<Engine>,
-    calls: CallPolicy,
-    ports: PortMap,
-}
-
-impl Board for Plug {
-    fn attach(&mut self, vif: VifId, _: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
-        let options = XenOptions { vif, queue_pairs: 4, calls: self.calls };
-        let make = |id, counters| services.port(id, counters, &options);
-        let (_, port) = self.engine.add_port(PortConfig::vif(), make).ok()?;
-        self.ports.lock().unwrap().insert(vif, Arc::clone(&port));
-        Some(port)
-    }
-
-    fn detach(&mut self, vif: VifId, port: &XenPort) {
-        self.ports.lock().unwrap().remove(&vif);
-        self.engine.remove_port(port.id());
-    }
-}
-
-/// A machine with weir on it.
-struct Bench {
-    host: Host,
-    ports: PortMap,
-    // Dropped last.
-    manager: Option<Manager>,
-}
-
-const fn vif(domain: u16) -> VifId {
-    VifId { domain: DomainId(domain), handle: 0 }
-}
-
-fn mac(domain: u16) -> [u8; 6] {
-    [2, 0, 0, 0, 0, domain as u8]
-}
-
-/// A frame from one domain to another.
-fn frame(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::from(mac(to));
-    frame.extend(mac(from));
-    frame.extend([0x88, 0xb5]); // IEEE 802 local experimental
-    frame.extend(payload);
-    frame
-}
-
-impl Bench {
-    fn new() -> Self {
-        Self::with(CallPolicy::within(Kind::Immediate, 250_000))
-    }
-
-    fn with(calls: CallPolicy) -> Self {
-        Self::on(Host::new(), calls)
-    }
-
-    /// weir starts on a machine.
-    fn on(host: Host, calls: CallPolicy) -> Self {
-        let engine = Engine::start(2).unwrap();
-        let ports = PortMap::default();
-        let board = Plug { engine: Arc::clone(&engine), calls, ports: Arc::clone(&ports) };
-        let hypervisor = Arc::new(host.clone());
-        let manager = Manager::start(engine, hypervisor, host.client(), board).unwrap();
-        Self { host, ports, manager: Some(manager) }
-    }
-
-    fn port(&self, domain: u16) -> Arc<XenPort> {
-        eventually("the vif is found", || self.ports.lock().unwrap().contains_key(&vif(domain)));
-        Arc::clone(&self.ports.lock().unwrap()[&vif(domain)])
-    }
-
-    /// A guest whose vif is attached, and not connected.
-    fn attached(&self, domain: u16) -> Netfront {
-        self.host.attach(DomainId(domain), 0, "02:00:00:00:00:01", "br0");
-        Netfront::new(&self.host, vif(domain))
-    }
-
-    /// A guest whose vif is in service.
-    fn guest(&self, domain: u16, how: Connect) -> Netfront {
-        let mut front = self.attached(domain);
-        self.connect(&mut front, domain, how);
-        front
-    }
-
-    fn connect(&self, front: &mut Netfront, domain: u16, how: Connect) {
-        let waits = || front.back_state() == Some(XenbusState::InitWait);
-        eventually("weir has said what it can do", waits);
-        front.connect(how);
-        let connected = || front.back_state() == Some(XenbusState::Connected);
-        eventually("the vif is connected", connected);
-        assert_eq!(self.port(domain).info().state, State::Running);
-    }
-
-    fn pair(&self, how: Connect) -> (Netfront, Netfront) {
-        (self.guest(1, how), self.guest(2, how))
-    }
-
-    fn dropped(&self, domain: u16, reason: &str) -> u64 {
-        let port = self.port(domain);
-        port.counters().drops().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
-    }
-}
-
-/// Waits for something that another thread does. The bound is only there for a test that fails.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
-/// The next packet that comes by a queue.
-fn receive(front: &mut Netfront, queue: usize) -> Received {
-    let mut received = None;
-    eventually("a packet comes", || {
-        received = front.receive(queue);
-        received.is_some()
-    });
-    received.unwrap()
-}
 
 /// The longest budget that there is: nothing but what a test does ends a hold soon.
 const LONG_NS: u64 = LATENCY_BUDGET_NS_MAX;

@@ -1,0 +1,173 @@
+//! A machine with weir on it, and guests that come: for tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use weir_engine::Engine;
+use weir_engine::guest::{CallPolicy, State};
+use weir_fabric::PortConfig;
+use weir_policy::moderation::Kind;
+use weir_xen::DomainId;
+use weir_xen::double::Host;
+use weir_xen::vif::{VifId, VifKeys, XenbusState};
+
+use super::{Connect, Netfront, Received};
+use crate::port::lock;
+use crate::{Board, Manager, Services, XenOptions, XenPort};
+
+/// Ports by their vifs.
+pub type PortMap = Arc<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
+
+/// Puts every vif on an engine.
+struct Plug {
+    engine: Arc<Engine>,
+    calls: CallPolicy,
+    ports: PortMap,
+}
+
+impl Board for Plug {
+    fn attach(&mut self, vif: VifId, _: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
+        let options = XenOptions { vif, queue_pairs: 4, calls: self.calls };
+        let make = |id, counters| services.port(id, counters, &options);
+        let (_, port) = self.engine.add_port(PortConfig::vif(), make).ok()?;
+        lock(&self.ports).insert(vif, Arc::clone(&port));
+        Some(port)
+    }
+
+    fn detach(&mut self, vif: VifId, port: &XenPort) {
+        lock(&self.ports).remove(&vif);
+        self.engine.remove_port(port.id());
+    }
+}
+
+/// A machine with weir on it.
+pub struct Bench {
+    /// The machine.
+    pub host: Host,
+    /// Those on the switch.
+    pub ports: PortMap,
+    /// weir's thread for vifs. Dropped last.
+    pub manager: Option<Manager>,
+}
+
+/// The first vif of a domain.
+pub const fn vif(domain: u16) -> VifId {
+    VifId { domain: DomainId(domain), handle: 0 }
+}
+
+/// Its address.
+pub fn mac(domain: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 0, domain as u8]
+}
+
+/// A frame from one domain to another.
+pub fn frame(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::from(mac(to));
+    frame.extend(mac(from));
+    frame.extend([0x88, 0xb5]); // IEEE 802 local experimental
+    frame.extend(payload);
+    frame
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bench {
+    /// With a guest called for each frame.
+    pub fn new() -> Self {
+        Self::with(CallPolicy::within(Kind::Immediate, 250_000))
+    }
+
+    /// With this policy.
+    pub fn with(calls: CallPolicy) -> Self {
+        Self::on(Host::new(), calls)
+    }
+
+    /// weir starts on a machine.
+    ///
+    /// # Panics
+    /// There are no threads or descriptors.
+    pub fn on(host: Host, calls: CallPolicy) -> Self {
+        let engine = Engine::start(2).expect("threads");
+        let ports = PortMap::default();
+        let board = Plug { engine: Arc::clone(&engine), calls, ports: Arc::clone(&ports) };
+        let hypervisor = Arc::new(host.clone());
+        let manager = Manager::start(engine, hypervisor, host.client(), board).expect("a thread");
+        Self { host, ports, manager: Some(manager) }
+    }
+
+    /// The port of a domain's vif.
+    ///
+    /// # Panics
+    /// There never is one.
+    pub fn port(&self, domain: u16) -> Arc<XenPort> {
+        eventually("the vif is found", || lock(&self.ports).contains_key(&vif(domain)));
+        Arc::clone(&lock(&self.ports)[&vif(domain)])
+    }
+
+    /// A guest whose vif is attached, and not connected.
+    pub fn attached(&self, domain: u16) -> Netfront {
+        self.host.attach(DomainId(domain), 0, "02:00:00:00:00:01", "br0");
+        Netfront::new(&self.host, vif(domain))
+    }
+
+    /// A guest whose vif is in service.
+    pub fn guest(&self, domain: u16, how: Connect) -> Netfront {
+        let mut front = self.attached(domain);
+        self.connect(&mut front, domain, how);
+        front
+    }
+
+    /// Connects an attached guest.
+    ///
+    /// # Panics
+    /// weir does not serve it.
+    pub fn connect(&self, front: &mut Netfront, domain: u16, how: Connect) {
+        let waits = || front.back_state() == Some(XenbusState::InitWait);
+        eventually("weir has said what it can do", waits);
+        front.connect(how);
+        let connected = || front.back_state() == Some(XenbusState::Connected);
+        eventually("the vif is connected", connected);
+        assert_eq!(self.port(domain).info().state, State::Running);
+    }
+
+    /// Two guests, domains 1 and 2.
+    pub fn pair(&self, how: Connect) -> (Netfront, Netfront) {
+        (self.guest(1, how), self.guest(2, how))
+    }
+
+    /// How many frames its port dropped for a reason.
+    pub fn dropped(&self, domain: u16, reason: &str) -> u64 {
+        let port = self.port(domain);
+        port.counters().drops().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+    }
+}
+
+/// Waits for something that another thread does. The bound is only there for a test that fails.
+///
+/// # Panics
+/// It never happened.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The next packet that comes by a queue.
+///
+/// # Panics
+/// None comes.
+pub fn receive(front: &mut Netfront, queue: usize) -> Received {
+    let mut received = None;
+    eventually("a packet comes", || {
+        received = front.receive(queue);
+        received.is_some()
+    });
+    received.expect("it came")
+}
