@@ -34,7 +34,7 @@ impl Link {
     }
 
     /// Interrupts the guest.
-    fn notify(&self) {
+    pub(crate) fn notify(&self) {
         // A channel whose other end is gone has nobody to interrupt; xenstore tells of that.
         let _ = self.channel.notify();
     }
