@@ -23,6 +23,8 @@ const LOOK_NS: u64 = 1_000_000_000;
 const LOOK_STATIC_NS: u64 = 10_000_000;
 /// A dynamic plan is followed when it has been better for three seconds, and its first look is after one (ns).
 const WARM_UP_DYNAMIC_NS: u64 = 5_000_000_000;
+/// Up to so many workers each number is played, and above it powers of two and three times those.
+const STEP_BY_STEP: usize = 4;
 /// With so few CPUs weir places nothing.
 const FEW_CPUS: usize = 2;
 
@@ -212,7 +214,7 @@ fn cores(host: &Host) -> usize {
 }
 
 /// How many workers are worth playing.
-fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> std::ops::RangeInclusive<usize> {
+fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> Vec<usize> {
     let ports = host.scenario.guests.len() + host.scenario.uplinks.len();
     let cpus = host.cpus.topology.cpus().unwrap_or(1);
     let allowed = host.file.limits.cpus.unwrap_or(WORKERS_MAX);
@@ -236,7 +238,20 @@ fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> std::ops::RangeInclusive<
             ),
         });
     }
-    from..=to
+    // Of many, one more or less makes little of a difference.
+    let step = |it: &usize| {
+        let odd = it >> it.trailing_zeros();
+        *it <= STEP_BY_STEP || odd == 1 || odd == 3 || *it == from || *it == to
+    };
+    let (played, between): (Vec<_>, Vec<_>) = (from..=to).partition(step);
+    if !between.is_empty() {
+        let between: Vec<_> = between.iter().map(ToString::to_string).collect();
+        skipped.push(Skipped {
+            what: format!("{} workers", between.join(", ")),
+            why: "the next fewer and the next more are".into(),
+        });
+    }
+    played
 }
 
 fn span(from: usize, to: usize) -> String {

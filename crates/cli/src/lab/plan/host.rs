@@ -13,7 +13,7 @@ use weir_policy::moderation::Kind;
 
 use super::cpus::HostCpus;
 use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
-use crate::config::{InterfaceName, LatencyBudget, PortName};
+use crate::config::{InterfaceName, LatencyBudget, PortName, ValueError};
 use crate::lab::error::{LabError, Source};
 use crate::lab::experiment::{Problem, span, traffic};
 use crate::lab::file::TrafficFile;
@@ -185,13 +185,19 @@ impl<'f> Building<'f> {
         let Some(it) = file.uplinks.get(name) else { return Ok(()) };
         let place = format!("uplink.{name}");
         let problem = |message: String| Problem::new(&place, message);
-        let port: PortName = plain(name).map_err(problem)?;
+        let port = plain(name, UPLINK)?;
         let interface = match &it.interface {
             Some(interface) => interface.clone(),
             None => name.parse().map_err(|_| {
                 problem(format!("no interface can be called `{name}`, expected `interface` here"))
             })?,
         };
+        if self.uplinks.iter().any(|other| other.interface == interface) {
+            return Err(problem(format!(
+                "another uplink has the interface `{}`",
+                interface.as_str()
+            )));
+        }
         self.scenario.uplinks.push(Uplink {
             name: name.to_owned(),
             bits_per_s: it.rate.0,
@@ -211,7 +217,7 @@ impl<'f> Building<'f> {
         if name == UPLINK {
             return Err(problem(format!("a group cannot be called `{UPLINK}`")));
         }
-        plain(name).map_err(problem)?;
+        plain(name, "group")?;
         let there = self.scenario.guests.len() + file.uplinks.len();
         if !(1..=PORTS_MAX.saturating_sub(there)).contains(&it.count) {
             let message = format!(
@@ -220,7 +226,8 @@ impl<'f> Building<'f> {
             );
             return Err(Problem::new(format!("{place}.count"), message));
         }
-        plain(&vm(name, it.count)).map_err(problem)?;
+        // The longest of its VMs' names.
+        vm(name, it.count).parse::<PortName>().map_err(|error| problem(error.to_string()))?;
         let rivals = it.busy_vcpus.saturating_mul(it.count);
         if rivals > PORTS_MAX - self.scenario.rivals.len() {
             let message = format!("expected at most {PORTS_MAX} busy vCPUs of all VMs");
@@ -401,10 +408,12 @@ fn limits(file: &HostFile) -> Result<(), Problem> {
     }
 }
 
-/// A port's name without dots: they would look like keys.
-fn plain(name: &str) -> Result<PortName, String> {
+/// The name of a port, or of a group, without dots: they would look like keys. `table` is what it stands in.
+fn plain(name: &str, table: &str) -> Result<PortName, Problem> {
     if name.contains('.') {
-        return Err(format!("`{name}` has a dot in it, expected a name out of a-z, 0-9, - and _"));
+        let message = format!("`{name}` has a dot in it, expected a name out of a-z, 0-9, - and _");
+        return Err(Problem::new(table, message));
     }
-    name.parse().map_err(|error: crate::config::ValueError| error.to_string())
+    let problem = |error: ValueError| Problem::new(format!("{table}.{name}"), error.to_string());
+    name.parse().map_err(problem)
 }

@@ -213,6 +213,14 @@ fn settings_that_cannot_be_best_are_not_played() {
     assert!(busy.first.iter().all(|it| it.workers > 2));
     let why: Vec<_> = busy.skipped.iter().map(|it| it.to_owned()).collect();
     assert!(why.iter().any(|it| it.what == "1 to 2 workers"), "{why:?}");
+    // Of many numbers of workers some are played.
+    let many =
+        open.replace("cores_per_llc = 3", "cores_per_llc = 16").replace("count = 4", "count = 20");
+    let many = Candidates::of(&parse(&many).unwrap());
+    let mut workers: Vec<_> = many.first.iter().map(|it| it.workers).collect();
+    workers.dedup();
+    assert_eq!(workers, [4, 6, 8, 21]);
+    assert!(many.skipped.iter().any(|it| it.what == "5, 7 workers"), "{:?}", many.skipped);
 }
 
 #[test]
@@ -297,6 +305,14 @@ fn problems_show_the_line_and_what_was_expected() {
         ),
         problem("group.web", "group.uplink"),
         problem("group.web", "group.Web"),
+        problem("group.web", "group.\"web.a\""),
+        problem("group.web", "group.a-name-that-is-as-long-as-it-may-b"),
+        problem("uplink.lan", "uplink.web-3"),
+        problem(
+            "[uplink.lan]",
+            "[uplink.wan]\nrate = \"1Gbit\"\ninterface = \"eth0\"\n[uplink.lan]",
+        ),
+        problem("\"eth0\"", "\"an-interface-of-linux\""),
         problem("[\"tasklet\"]", "[]"),
         problem("[\"tasklet\"]", "[\"tasklets\"]"),
         problem("[limits]", "[limits]\ncpus = 0"),
@@ -330,6 +346,11 @@ fn the_example_is_a_host_that_can_be_planned() {
     let host = host(&args).unwrap();
     assert_eq!(host.file.seeds, [3]);
     check_bounds(&host, &Candidates::of(&host)).unwrap();
+    // The guide shows the same one.
+    let guide = include_str!("../../../../../docs/guide/lab.md");
+    let shown = guide.split("```toml\n").find(|it| it.contains("\n[group.web]\n")).unwrap();
+    let table = |text: &str| text.parse::<toml::Table>().unwrap();
+    assert_eq!(table(shown.split("```").next().unwrap()), table(HOSTS[0].1));
 }
 
 #[test]
