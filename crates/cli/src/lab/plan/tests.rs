@@ -1,4 +1,8 @@
 use miette::{GraphicalReportHandler, GraphicalTheme};
+use weir_lab::cpus::Class;
+use weir_lab::scenario::Scenario;
+use weir_policy::dispatch::Aim;
+use weir_policy::placement::Policy;
 use weir_topology::fixtures;
 
 use super::cpus::HostCpus;
@@ -9,7 +13,7 @@ use crate::config::{Config, Defaults, Execution, Realization};
 const SMALL: &str = r#"title = "Four that send to each other"
 profile = "slow"
 start = "1ms"
-warm_up = "60ms"
+warm_up = "200ms"
 run = "40ms"
 
 [topology]
@@ -221,6 +225,33 @@ fn settings_that_cannot_be_best_are_not_played() {
     workers.dedup();
     assert_eq!(workers, [4, 6, 8, 21]);
     assert!(many.skipped.iter().any(|it| it.what == "5, 7 workers"), "{:?}", many.skipped);
+}
+
+#[test]
+fn a_candidate_is_played_as_the_switch_realizes_it() {
+    let host = parse(SMALL).unwrap();
+    let scenario = |execution, realization, workers, placement| {
+        let pin_vcpus = false;
+        Candidate { execution, realization, workers, placement, pin_vcpus }.scenario(&host.scenario)
+    };
+    let tasklets = |realization, workers| {
+        scenario(Execution::Tasklet, Some(realization), workers, PlacementMode::Off)
+    };
+    // As few workers as suffice, all queues with the first; all alike; and queues stay with a worker that is alone.
+    let moves = |it: &Scenario| (it.dispatch, it.first_worker, it.realization.dedicated);
+    assert_eq!(moves(&tasklets(Realization::Adaptive, 3)), (Some(Aim::Pack), Some(0), false));
+    assert_eq!(moves(&tasklets(Realization::Shared, 3)), (Some(Aim::Spread), None, false));
+    assert_eq!(moves(&tasklets(Realization::Dedicated, 3)), (Some(Aim::Spread), None, true));
+    assert_eq!(moves(&tasklets(Realization::Adaptive, 1)), (None, None, false));
+    let threads = scenario(Execution::Threads, None, 5, PlacementMode::Off);
+    let real_time = scenario(Execution::RtThreads, None, 5, PlacementMode::Static);
+    assert_eq!((threads.workers.len(), moves(&threads)), (5, (None, None, false)));
+    assert!(threads.workers.iter().all(|it| matches!(it.class, Class::Fair { .. })));
+    assert!(real_time.workers.iter().all(|it| matches!(it.class, Class::Realtime { priority: 1 })));
+    assert_eq!(threads.realization.placement, None);
+    assert_eq!(real_time.realization.placement.unwrap().policy, Policy::Static);
+    // A placer has looked before anything is measured.
+    assert!(real_time.warm_up_ns > real_time.realization.placement.unwrap().look_ns);
 }
 
 #[test]
