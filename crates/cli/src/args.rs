@@ -352,10 +352,12 @@ Examples:
   weir vif set web0 moderation=backend rx_usecs=200
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
   weir vif set web0 rate=1Gbit weight=4
+  weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
   weir vif set web0 queues=4               from the next time on that the VM connects
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac, mac_check, rss_rebalance,
-vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst.";
+vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst,
+rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir filter`
 #[derive(Debug, Subcommand)]

@@ -15,6 +15,7 @@ use crate::stats::{
 mod dispatch;
 mod manager;
 mod placement;
+mod receiving;
 mod sharing;
 mod steering;
 
@@ -24,6 +25,7 @@ pub use manager::{
     UplinkLayer,
 };
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
+pub use receiving::ReceivingExplanation;
 pub use sharing::{PortShare, SharingExplanation};
 pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
 
@@ -100,6 +102,9 @@ pub struct VifExplanation {
     /// Its share of the workers' time, and what limits it as a sender.
     #[serde(default)]
     pub sharing: SharingExplanation,
+    /// What it may receive, and what was dropped beyond that.
+    #[serde(default)]
+    pub receiving: ReceivingExplanation,
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
@@ -138,6 +143,7 @@ impl VifExplanation {
             now.calls_suppressed = now.calls_suppressed.saturating_sub(before.calls_suppressed);
         }
         self.sharing.since(&before.sharing);
+        self.receiving.since(&before.receiving);
         self
     }
 }
@@ -185,7 +191,11 @@ impl fmt::Display for VifExplanation {
                 queue.reason.clone(),
             ]);
         }
-        write!(f, "\n\n{table}{}{}{}", self.queue_pairs, self.dispatch, self.sharing)?;
+        write!(
+            f,
+            "\n\n{table}{}{}{}{}",
+            self.queue_pairs, self.dispatch, self.sharing, self.receiving
+        )?;
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -254,6 +264,7 @@ mod tests {
                 rate_waits: calls,
                 ..SharingExplanation::default()
             },
+            receiving: ReceivingExplanation::default(),
             steering: None,
         }
     }

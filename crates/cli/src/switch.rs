@@ -189,6 +189,7 @@ impl Switch {
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
         self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
+        self.engine.set_receive_limit(id, config.sharing.receive.limit());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -382,6 +383,11 @@ impl Switch {
         }
         if config.sharing != vif.config.sharing {
             self.engine.set_share(vif.port.id(), config.sharing.share(), config.sharing.limit());
+        }
+        // Buckets that stay as they are keep their level.
+        let receive = config.sharing.receive;
+        if receive != vif.config.sharing.receive {
+            self.engine.set_receive_limit(vif.port.id(), receive.limit());
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));

@@ -21,6 +21,7 @@ use crate::shared::{Shared, WorkerHandle};
 use crate::worker::Worker;
 use crate::*;
 
+mod execution;
 mod police;
 mod sharing;
 

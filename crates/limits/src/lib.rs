@@ -161,6 +161,9 @@ pub const RATE_BURST_PACKETS_MAX: u32 = 1 << 24;
 /// Where no burst is set, it is what comes in this time (ns): as late as a worker may be without loss of
 /// rate.
 pub const RATE_BURST_NS_DEFAULT: u64 = 1_000_000;
+/// The same for what a port receives (ns): there frames beyond it are lost, so that it has to take what a
+/// sender has under way for some milliseconds.
+pub const POLICE_BURST_NS_DEFAULT: u64 = 10_000_000;
 /// A queue whose bucket is empty waits for what comes in this time (ns), or for one frame: more wake-ups
 /// would cost more than they smooth.
 pub const RATE_WAIT_NS: u64 = 100_000;
@@ -354,6 +357,7 @@ const _: () = {
     assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);
     assert!(SCHEDULE_QUANTUM_NS > 0 && DWCS_SLOT_NS > 0);
     assert!(WINDOW_PERIOD_NS_MIN < WINDOW_PERIOD_NS_MAX);
+    assert!(RATE_BURST_NS_DEFAULT <= POLICE_BURST_NS_DEFAULT);
     assert!(RATE_WAIT_NS < RATE_BURST_NS_DEFAULT && RATE_BURST_PACKETS_MAX > BURST_MAX as u32);
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);

@@ -85,7 +85,8 @@ impl Gcra {
 
     /// Some of the frames that `passed` went nowhere after all: takes back what they have cost (tokens each).
     ///
-    /// Nothing once the bucket may have been full since: then time has paid for them.
+    /// Nothing once the bucket may have been full since: then time has paid for them. (A worker that loses its
+    /// core between its look at the clock and this may give back what time has paid: so much more passes, once.)
     pub fn give_back(&self, now_ns: u64, passed: &Passed, frames: impl Iterator<Item = u32>) {
         if parts(now_ns) <= passed.full_at {
             // Until now every other worker has added to what this one left: no less is there.

@@ -40,6 +40,7 @@ mod moderation;
 mod parse;
 mod placement;
 mod port;
+mod receiving;
 mod section;
 pub mod settings;
 mod sharing;
@@ -54,6 +55,7 @@ pub use error::{ConfigError, Problem};
 pub use filter::FilterRule;
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;
+pub use receiving::{Receiving, ReceivingChanges};
 pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{
     BitRate, BurstSize, LateTurns, Period, Schedule, Sharing, SharingChanges, SharingError,

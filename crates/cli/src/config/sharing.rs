@@ -1,4 +1,4 @@
-//! What an interface is entitled to of the workers, and how fast it may send.
+//! What an interface is entitled to of the workers, and how fast it may send and receive.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +10,7 @@ use weir_limits as limits;
 use weir_policy::schedule::{Kind, Share, Window};
 
 use super::error::Problem;
+use super::receiving::{Receiving, ReceivingChanges};
 use super::section::{Located, Section};
 use super::settings::Change;
 use super::values::{PacketBurst, PacketRate, ValueError, Weight};
@@ -176,6 +177,8 @@ pub struct Sharing {
     pub packets_per_second: Option<PacketRate>,
     /// How many more than that at once.
     pub packet_burst: Option<PacketBurst>,
+    /// How much the guest may receive.
+    pub receive: Receiving,
 }
 
 /// Settings that do not go together.
@@ -241,6 +244,7 @@ impl Sharing {
                 return Err(SharingError::Without { key, needs });
             }
         }
+        self.receive.check()?;
         let Some(schedule) = schedule else { return Ok(()) };
         let uses = [
             ("weight", self.weight.is_some(), Kind::Drr),
@@ -264,18 +268,9 @@ impl Sharing {
     /// What the engine is told: how fast it may send. Where no burst is set, it is what the rate brings in
     /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT), and room for a GSO frame or a burst.
     pub fn limit(&self) -> RateLimit {
-        let in_default_time = |per_s: u64| per_s / (1_000_000_000 / limits::RATE_BURST_NS_DEFAULT);
-        let bits = self.rate.map(|rate| {
-            let least = 8 * u64::from(limits::FRAME_LEN_MAX);
-            let default = in_default_time(rate.get()).max(least);
-            Rate { per_s: rate.get(), burst: self.burst.map_or(default, |burst| 8 * burst.get()) }
-        });
-        let packets = self.packets_per_second.map(|rate| {
-            let per_s = rate.get().into();
-            let default = in_default_time(per_s).max(limits::BURST_MAX as u64);
-            Rate { per_s, burst: self.packet_burst.map_or(default, |burst| burst.get().into()) }
-        });
-        RateLimit { bits, packets }
+        let bits = (self.rate, self.burst);
+        let packets = (self.packets_per_second, self.packet_burst);
+        rate_limit(bits, packets, limits::RATE_BURST_NS_DEFAULT)
     }
 
     /// Reads the keys of an interface's section.
@@ -295,6 +290,7 @@ impl Sharing {
                 .take("packets_per_second", problems)
                 .map(Located::into_value),
             packet_burst: section.take("packet_burst", problems).map(Located::into_value),
+            receive: Receiving::from_section(section, problems),
         };
         // A value that was refused is not missing.
         if before == problems.len() {
@@ -318,6 +314,26 @@ impl Sharing {
                 .help(error.help()),
         );
     }
+}
+
+/// A limit in the engine's numbers. Without a burst it is what comes in `burst_ns`, and room for a GSO frame or
+/// a burst of frames.
+pub(super) fn rate_limit(
+    (rate, burst): (Option<BitRate>, Option<BurstSize>),
+    (packet_rate, packet_burst): (Option<PacketRate>, Option<PacketBurst>),
+    burst_ns: u64,
+) -> RateLimit {
+    let in_default_time = |per_s: u64| per_s / (1_000_000_000 / burst_ns);
+    let bits = rate.map(|rate| {
+        let default = in_default_time(rate.get()).max(8 * u64::from(limits::FRAME_LEN_MAX));
+        Rate { per_s: rate.get(), burst: burst.map_or(default, |burst| 8 * burst.get()) }
+    });
+    let packets = packet_rate.map(|rate| {
+        let per_s = rate.get().into();
+        let default = in_default_time(per_s).max(limits::BURST_MAX as u64);
+        Rate { per_s, burst: packet_burst.map_or(default, |burst| burst.get().into()) }
+    });
+    RateLimit { bits, packets }
 }
 
 /// Reads the weight of an uplink, which is all that it has of [`Sharing`].
@@ -349,6 +365,8 @@ pub struct SharingChanges {
     pub packets_per_second: Change<PacketRate>,
     /// See [`Sharing::packet_burst`].
     pub packet_burst: Change<PacketBurst>,
+    /// See [`Sharing::receive`].
+    pub receive: ReceivingChanges,
 }
 
 impl SharingChanges {
@@ -362,6 +380,7 @@ impl SharingChanges {
             burst: section.take_or("burst", Change::Keep, problems),
             packets_per_second: section.take_or("packets_per_second", Change::Keep, problems),
             packet_burst: section.take_or("packet_burst", Change::Keep, problems),
+            receive: ReceivingChanges::from_section(section, problems),
         }
     }
 
@@ -383,6 +402,7 @@ impl SharingChanges {
         }
         self.burst.apply(&mut sharing.burst);
         self.packet_burst.apply(&mut sharing.packet_burst);
+        self.receive.apply(&mut sharing.receive);
     }
 }
 

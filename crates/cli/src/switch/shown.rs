@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
-use weir_engine::{PortCounters, clock};
+use weir_engine::{DropReason, PortCounters, clock};
 use weir_policy::steering::Steering;
 
 use super::guest_port::PortInfo;
@@ -12,7 +12,8 @@ use super::{Ports, Switch, Uplink, Vif};
 use crate::config::{Moderation, PortName, Weight};
 use crate::control::Response;
 use crate::explain::{
-    DispatchExplanation, MovedPair, PortShare, QueueExplanation, SharingExplanation, VifExplanation,
+    DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
+    SharingExplanation, VifExplanation,
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
@@ -66,6 +67,11 @@ impl Switch {
             filter: RuleStats::of(&vif.config.filter, &vif.rules),
             dispatch,
             sharing: self.sharing_of(&ports, vif, now_ns),
+            receiving: ReceivingExplanation {
+                limits: vif.config.sharing.receive,
+                policed: vif.port.counters().dropped_for(DropReason::PolicedRx),
+                elapsed_ns: now_ns,
+            },
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }

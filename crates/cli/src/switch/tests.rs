@@ -155,3 +155,57 @@ fn who_asks_for_more_than_is_offered_gets_no_session_and_others_go_on() {
     let mut got = Vec::new();
     eventually("the frame arrives", || b[0].recv_into(&mut got).is_some());
 }
+
+#[test]
+fn what_a_guest_receives_is_limited_while_it_runs() {
+    const FRAMES: u64 = 40;
+    let bench = Bench::new();
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    // So that it is known where it is.
+    send(&mut c[0], [0xff; 6], 3, b"hello");
+    eventually("a hears it", || a[0].recv(|_| ()).is_some());
+    // Frames that it receives of so many, and those that are dropped.
+    let mut round = |c: &mut QueuePair| {
+        let counts = || {
+            let port = bench.port("c");
+            (port.rx.frames, port.drops.get("policed_rx").copied().unwrap_or(0))
+        };
+        let before = counts();
+        for _ in 0..FRAMES {
+            send(&mut a[0], mac(3), 1, b"as fast as it can");
+        }
+        let did = || (counts().0 - before.0, counts().1 - before.1);
+        eventually("each frame has its end", || {
+            while c.recv(|_| ()).is_some() {}
+            did().0 + did().1 == FRAMES
+        });
+        did()
+    };
+    assert_eq!(round(&mut c[0]), (FRAMES, 0));
+    let settings =
+        ["rx_packets_per_second=1", "rx_packet_burst=5"].map(|text| text.parse().unwrap());
+    let changes = VifChanges::from_settings(&name("c"), &settings).unwrap();
+    let set = bench.switch.handle(Request::VifSet { name: name("c"), changes });
+    assert_eq!(set, Response::Ok);
+    let (received, policed) = round(&mut c[0]);
+    // Those that come with time are few.
+    assert!((5..FRAMES / 2).contains(&received), "{received}");
+    let explained = bench.explain("c").to_string();
+    let expected =
+        format!("receives at most 1 packets/s: {policed} frames beyond that dropped in ");
+    assert!(explained.contains(&expected), "{explained}");
+
+    // Nothing else that is set fills the bucket.
+    assert_eq!(bench.set("c", "weight=2"), Response::Ok);
+    assert_eq!(bench.port("c").drops["policed_rx"], policed);
+    let Response::Error { message, help } = bench.set("c", "rx_burst=1MiB") else {
+        panic!("a burst of what?")
+    };
+    assert_eq!(
+        (message.as_str(), help.as_deref()),
+        ("`rx_burst` without `rx_rate`", Some("add `rx_rate`"))
+    );
+    assert_eq!(bench.set("c", "rx_packets_per_second=none"), Response::Ok);
+    assert_eq!(round(&mut c[0]), (FRAMES, 0));
+}

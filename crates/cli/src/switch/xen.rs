@@ -159,6 +159,7 @@ impl Switch {
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
         self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
+        self.engine.set_receive_limit(id, config.sharing.receive.limit());
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
         self.manager.add_vif(NewVif {
             name,

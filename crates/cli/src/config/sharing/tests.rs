@@ -73,11 +73,36 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn what_is_received_has_the_same_keys() {
+    let all = "rx_rate = \"1Gbit\"\nrx_burst = \"256KiB\"\n\
+               rx_packets_per_second = 100000\nrx_packet_burst = 256\n";
+    let sharing = parse("drr", all).unwrap();
+    let limit = RateLimit {
+        bits: Some(Rate { per_s: 1_000_000_000, burst: 8 * 256 * 1024 }),
+        packets: Some(Rate { per_s: 100_000, burst: 256 }),
+    };
+    assert_eq!((sharing.receive.limit(), sharing.limit()), (limit, RateLimit::NONE));
+    // Ten milliseconds, where nothing is said, or what comes at once.
+    let fast = parse("drr", "rx_rate = \"10Gbit\"\nrx_packets_per_second = 100").unwrap();
+    let limit = RateLimit {
+        bits: Some(Rate { per_s: 10_000_000_000, burst: 100_000_000 }),
+        packets: Some(Rate { per_s: 100, burst: 64 }),
+    };
+    assert_eq!(fast.receive.limit(), limit);
+}
+
+#[test]
 fn what_does_not_go_together_is_refused() {
     let refused = |schedule, lines| parse(schedule, lines).unwrap_err().join("; ");
     for (schedule, lines, message) in [
         ("drr", "burst = \"64KiB\"", "`vif.web0`: `burst` without `rate`"),
         ("drr", "packet_burst = 9", "`vif.web0`: `packet_burst` without `packets_per_second`"),
+        ("drr", "rx_burst = \"64KiB\"", "`vif.web0`: `rx_burst` without `rx_rate`"),
+        (
+            "drr",
+            "rate = \"1Gbit\"\nrx_packet_burst = 9",
+            "`vif.web0`: `rx_packet_burst` without `rx_packets_per_second`",
+        ),
         ("dwcs", "window = \"1/4\"", "`vif.web0`: `window` without `period`"),
         ("dwcs", "period = \"1ms\"", "`vif.web0`: `period` without `window`"),
         ("dwcs", "weight = 2", "`vif.web0`: `weight` means nothing to schedule \"dwcs\""),
@@ -109,6 +134,9 @@ fn bad_values_are_refused_each_by_itself() {
         "packets_per_second = 0",
         "packets_per_second = 4294967296",
         "packets_per_second = 5\npacket_burst = 0",
+        "rx_rate = \"1bit\"",
+        "rx_rate = \"1Gbit\"\nrx_burst = \"1B\"",
+        "rx_packets_per_second = 0",
     ] {
         assert_eq!(parse("drr", line).unwrap_err().len(), 1, "{line}");
     }
@@ -131,6 +159,11 @@ fn a_running_interface_is_changed_key_by_key() {
     let sharing = set(&["weight=4", "rate=1Gbit", "burst=1MiB", "packets_per_second=1000"]);
     assert_eq!(sharing.weight.map(Weight::get), Some(4));
     assert_eq!(sharing.burst.map(BurstSize::get), Some(1 << 20));
+    let sharing = set(&["rx_rate=1Gbit", "rx_burst=1MiB", "rx_packets_per_second=9"]);
+    assert_eq!(sharing.receive.burst.map(BurstSize::get), Some(1 << 20));
+    assert_eq!(set(&["rx_rate=2Gbit"]).receive.burst.map(BurstSize::get), Some(1 << 20));
+    let sharing = set(&["rx_rate=none", "rx_packets_per_second=none"]);
+    assert_eq!(sharing.receive, Receiving::default());
     let sharing = set(&["rate=none", "weight=none"]);
     let packets_per_second = Some("1000".parse().unwrap());
     assert_eq!(sharing, Sharing { packets_per_second, ..Sharing::default() });
