@@ -117,7 +117,7 @@ pub struct BenchArgs {
     /// Measure what two workers do against one instead
     ///
     /// Four pairs of guests, packets for each second of the workers' CPU time; and the same with senders and
-    /// receivers that are played, by the clock.
+    /// receivers that are played, by the clock; and one queue that the second worker helps with.
     #[arg(long, group = "cores")]
     pub two_workers: bool,
     /// Send packets of many flows while queues and flows move all the time instead, and count those out

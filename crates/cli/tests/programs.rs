@@ -124,6 +124,33 @@ fn commands_talk_to_the_weir_of_the_control_option() {
     assert_eq!(output.status.code(), Some(3));
 }
 
+struct DoesItLater;
+
+impl ControlHandler for DoesItLater {
+    fn handle(&self, _: Request) -> Response {
+        Response::Noted { note: "from tomorrow on".into() }
+    }
+}
+
+#[test]
+fn what_holds_from_later_on_is_told_to_who_sets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.sock");
+    let _server = ControlServer::start(&path, Arc::new(DoesItLater)).unwrap();
+    let control = path.to_str().unwrap();
+    let output = weir(&["vif", "set", "a", "queues=4", "--control", control]);
+    assert_eq!(stdout(&output), "a: changed\nnote: from tomorrow on\n", "{}", stderr(&output));
+    for (setting, problem) in [
+        ("queues=0", "must be 1 to 8, not 0"),
+        ("rx_rate=1bit", "is not within 64kbit to 1000Gbit"),
+        ("mtu=1400", "cannot change while the interface exists"),
+    ] {
+        let output = weir(&["vif", "set", "a", setting, "--control", control]);
+        assert!(stderr(&output).contains(problem), "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(3));
+    }
+}
+
 #[test]
 fn spec_backend_conventions_print_capabilities() {
     let output = Command::new(env!("CARGO_BIN_EXE_weir-vhost-user-net"))

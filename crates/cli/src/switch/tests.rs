@@ -100,8 +100,9 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
             let mut got = Vec::new();
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
                 number += 1;
-                let (from, to) = if number % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-                let numbers = if number % 2 == 0 { (1, 2) } else { (2, 1) };
+                let there = number.is_multiple_of(2);
+                let (from, to) = if there { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                let numbers = if there { (1, 2) } else { (2, 1) };
                 send(&mut from[0], mac(numbers.1), numbers.0, &number.to_be_bytes());
                 // What the third one sends is for all of them.
                 eventually("the frame arrives", || {

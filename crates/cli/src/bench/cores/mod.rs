@@ -2,7 +2,7 @@
 //!
 //! | file | option | what |
 //! |---|---|---|
-//! | `two_workers.rs` | `--two-workers` | what two workers do against one |
+//! | `two_workers.rs` | `--two-workers` | what two workers do against one, at many queues and at one |
 //! | `reorder.rs` | `--reorder` | flows stay in order while all that can move moves |
 //! | `vifs.rs` | `--vifs` | round trips and throughput of 1 to 32 interfaces (Raj 2006, Figs. 4 and 5) |
 //! | `ping_pong.rs` | `--ping-pong` | how fast cores answer each other |

@@ -7,7 +7,8 @@
 //! `two_workers_least_busy`.
 //!
 //! Beside it the same with senders and receivers that are played by the workers'
-//! own threads, so that nobody else needs a core.
+//! own threads, so that nobody else needs a core; and one guest with one queue, which the second worker helps
+//! the first with.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_engine::{Engine, Options, Realization as EngineRealization};
+use weir_fabric::PortId;
 use weir_vif::load::{LoadStats, small};
 use weir_wire::Mac;
 
@@ -34,6 +36,26 @@ const PAIRS: usize = 4;
 const SETTLE: Duration = Duration::from_millis(800);
 /// The same where they are given to their workers.
 const WARM_UP: Duration = Duration::from_millis(50);
+
+/// The longest frame of Ethernet: most of it is copied outside of the helper's turn.
+const LONG_FRAME_BYTES: usize = 1514;
+/// How often a queue gets its helper again, which dispatching by load may take away.
+const HELP: Duration = Duration::from_millis(5);
+
+/// What there is to do.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    pairs: usize,
+    frame_bytes: usize,
+}
+
+/// Four pairs of guests with small packets.
+const SPREAD: Work = Work { pairs: PAIRS, frame_bytes: SMALL_FRAME_BYTES };
+/// One pair with one queue.
+const HOT: [Work; 2] = [
+    Work { pairs: 1, frame_bytes: SMALL_FRAME_BYTES },
+    Work { pairs: 1, frame_bytes: LONG_FRAME_BYTES },
+];
 
 /// What a number of workers did.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -68,6 +90,16 @@ struct Round {
     two: Did,
     /// The same two, played.
     played: [Did; 2],
+    /// One hot queue, of each kind in [`HOT`]: by one worker, and by one with a helper.
+    hot: [[Did; 2]; 2],
+}
+
+impl Round {
+    /// What a hot queue gains by a helper.
+    fn helped_vs_alone(&self, kind: usize) -> f64 {
+        let [alone, helped] = &self.hot[kind];
+        helped.packets_per_s_of_cores() / alone.packets_per_s_of_cores()
+    }
 }
 
 /// Measures, and prints the result.
@@ -75,25 +107,28 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
     let time = Duration::from_secs(args.seconds.into()) / SLICES;
-    let progress = progress(4);
+    let progress = progress(4 + 2 * HOT.len());
     let mut rounds = Vec::new();
     for _ in 0..SLICES {
-        let measure = |workers| {
-            let did = slice(workers, time, dir.path());
+        let measure = |workers, work| {
+            let did = slice(workers, work, time, dir.path());
             progress.inc(1);
             did
         };
-        let (one, two) = (measure(1)?, measure(2)?);
+        let (one, two) = (measure(1, SPREAD)?, measure(2, SPREAD)?);
         let play = |workers| {
             let rate = played(workers, time);
             progress.inc(1);
             rate
         };
         let played = [play(1)?, play(2)?];
+        let helped =
+            |work| -> Result<[Did; 2], BenchError> { Ok([measure(1, work)?, measure(2, work)?]) };
+        let hot = [helped(HOT[0])?, helped(HOT[1])?];
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        rounds.push(Round { one, two, played });
+        rounds.push(Round { one, two, played, hot });
     }
     figures(&rounds).print(args, out)
 }
@@ -154,6 +189,22 @@ fn figures(rounds: &[Round]) -> Figures {
         figure("two_workers_played_pps_two", "packets/s", "by the clock, two workers", |round| {
             round.played[1].packets_per_s()
         }),
+        figure(
+            "hot_queue_helped_vs_alone_64",
+            "x",
+            "one queue, 64 B: packets for each second of the CPU time of its worker and its helper, times \
+             two / of one worker",
+            |round| round.helped_vs_alone(0),
+        ),
+        figure("hot_queue_helped_vs_alone_1514", "x", "the same with 1514 B", |round| {
+            round.helped_vs_alone(1)
+        }),
+        figure(
+            "hot_queue_least_busy_64",
+            "x",
+            "CPU time of the one with less / of the one with more",
+            |round| round.hot[0][1].least_busy(),
+        ),
     ];
     Figures {
         title: "two workers against one",
@@ -162,12 +213,14 @@ fn figures(rounds: &[Round]) -> Figures {
     }
 }
 
-/// Packets between guests, each of whose ends has a thread.
-fn slice(workers: u64, time: Duration, dir: &Path) -> Result<Did, BenchError> {
+/// Packets between guests, each of whose ends has a thread. One pair alone is helped by the second worker.
+fn slice(workers: u64, work: Work, time: Duration, dir: &Path) -> Result<Did, BenchError> {
     let Crowd { mut pairs, switch } =
-        Crowd::start(&Setup { pairs: PAIRS, workers, ..Setup::default() }, dir)?;
+        Crowd::start(&Setup { pairs: work.pairs, workers, ..Setup::default() }, dir)?;
+    let hot = pairs.first().filter(|_| work.pairs == 1 && workers == 2);
+    let hot = hot.and_then(|pair| switch.vif(&pair.client.port)).map(|port| port.id());
     let options = small::Options {
-        frame_bytes: SMALL_FRAME_BYTES,
+        frame_bytes: work.frame_bytes,
         rate: small::Rate::Window(WINDOW),
         ..small::Options::default()
     };
@@ -183,6 +236,10 @@ fn slice(workers: u64, time: Duration, dir: &Path) -> Result<Did, BenchError> {
             threads.push(scope.spawn(move || small::send(from, &flow, options, sends, ended)));
             let flow = flow.reversed();
             threads.push(scope.spawn(move || small::receive(to, &flow, options, receives, ended)));
+        }
+        if let Some(port) = hot {
+            let (engine, ended) = (switch.engine(), &ended);
+            scope.spawn(move || keep_helped(engine, port, ended));
         }
         let read = || {
             let received: u64 =
@@ -207,6 +264,15 @@ fn slice(workers: u64, time: Duration, dir: &Path) -> Result<Did, BenchError> {
             cpu_s: seconds_between(&cpu_before, &cpu),
         })
     })
+}
+
+/// Lets the other worker help with a port's only queue until `ended`.
+fn keep_helped(engine: &Engine, port: PortId, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        let worker = engine.worker_of(port, 0).unwrap_or(0);
+        engine.set_helper(port, 0, Some(1 - worker));
+        thread::sleep(HELP);
+    }
 }
 
 /// Packets between ports that need no thread.
@@ -261,18 +327,27 @@ mod tests {
             one: did(1_000_000, &[0.5]),
             two: did(1_500_000, &[0.25, 0.5]),
             played: [did(10_000_000, &[2.0]), did(12_000_000, &[1.5, 1.5])],
+            hot: [
+                [did(1_000_000, &[1.0]), did(1_500_000, &[1.0, 1.0])],
+                [did(100_000, &[0.5]), did(300_000, &[1.0, 0.6])],
+            ],
         };
         assert_eq!(round.one.packets_per_s_of_cores(), 2e6);
         assert_eq!(round.two.least_busy(), 0.5);
         let medians: Vec<_> = figures(&[round]).figures.iter().map(|row| row.median).collect();
-        assert_eq!(medians, [2.0, 2e6, 4e6, 0.5, 1.5, 5e5, 7.5e5, 1.6, 1.2, 5e6, 6e6]);
+        assert_eq!(
+            medians,
+            [2.0, 2e6, 4e6, 0.5, 1.5, 5e5, 7.5e5, 1.6, 1.2, 5e6, 6e6, 1.5, 1.875, 1.0]
+        );
     }
 
     #[test]
     fn both_workers_are_at_work() {
         let dir = rig::temp_dir().unwrap();
-        let did = slice(2, Duration::from_millis(300), dir.path()).unwrap();
-        assert!(did.packets > 0 && did.cpu_s.len() == 2 && did.least_busy() > 0.0, "{did:?}");
+        for work in [SPREAD, HOT[1]] {
+            let did = slice(2, work, Duration::from_millis(300), dir.path()).unwrap();
+            assert!(did.packets > 0 && did.cpu_s.len() == 2 && did.least_busy() > 0.0, "{did:?}");
+        }
         assert!(played(2, Duration::from_millis(20)).unwrap().packets > 0);
     }
 }
