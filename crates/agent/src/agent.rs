@@ -14,7 +14,7 @@ use weir_wire::Mac;
 use crate::args::Args;
 use crate::channel::{Channel, ChannelError};
 use crate::deferral::{Deferral, DeferralError};
-use crate::guest::{FileError, Guest, VirtioNet};
+use crate::guest::{FileError, Guest, Nic};
 use crate::port::{Port, PortError};
 use crate::protocol::{Applied, GuestMessage, Hello, HostMessage, Text, VERSION};
 use crate::report::Reporter;
@@ -107,7 +107,7 @@ struct Agent {
     deferral: Deferral,
     session: Session,
     /// Those of the last hello.
-    interfaces: Vec<VirtioNet>,
+    interfaces: Vec<Nic>,
     reporter: Reporter,
     start: Instant,
 }

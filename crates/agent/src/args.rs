@@ -8,12 +8,12 @@ use crate::port::Port;
 
 /// Lets the host's virtual switch, weir, coalesce this guest's network interrupts.
 ///
-/// Sets virtio-net interfaces to poll at the interval that weir asks for, reports what interrupts cost,
+/// Sets interfaces of virtio-net and xen-netfront to poll at the interval that weir asks for, reports what interrupts cost,
 /// and restores what it found when it stops or hears nothing from weir for three seconds.
 #[derive(Debug, Parser)]
 #[command(name = "weir-agent", version, after_help = EXIT_CODES)]
 pub struct Args {
-    /// The virtio-serial port to the host
+    /// The virtio-serial port to the host; in a Xen guest the console of its channel, such as /dev/hvc1
     #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.weir.agent.0")]
     pub port: PathBuf,
 

@@ -1,23 +1,25 @@
-//! Front-end coalescing on a stock `virtio_net` (Dong 2011 §4.1): NAPI polls on a timer instead of being
-//! woken by an interrupt.
+//! Front-end coalescing on a stock `virtio_net` or `xen-netfront` (Dong 2011 §4.1): NAPI polls on a timer
+//! instead of being woken by an interrupt.
 //!
 //! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n the kernel leaves a queue's interrupts off
 //! after a poll that found frames, polls again t later, and turns them back on after n polls in a row that
-//! found nothing (`napi_complete_done`).
+//! found nothing (`napi_complete_done`). `xen-netfront` polls by the timer as well, but asks for events at
+//! the end of each poll whatever `napi_complete_done` says: weir holds them back meanwhile, and finds that the
+//! guest has taken what they would have told of.
 
 use weir_limits::{
     AGENT_EMPTY_POLLS_MIN, AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_POLL_PAUSE_NS,
 };
 use weir_wire::Mac;
 
-use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, VirtioNet};
+use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, Nic};
 use crate::state::{Found, StateError, StateFile};
 
 /// Why an interface is not as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum DeferralError {
-    /// No virtio-net interface has that address.
-    #[error("no virtio-net interface has the address {mac}")]
+    /// No such interface has that address.
+    #[error("no interface of virtio-net or xen-netfront has the address {mac}")]
     NoInterface {
         /// The address.
         mac: Mac,
@@ -103,7 +105,7 @@ impl Deferral {
         result
     }
 
-    fn poll(&mut self, interface: &VirtioNet, poll_ns: u64) -> Result<(), DeferralError> {
+    fn poll(&mut self, interface: &Nic, poll_ns: u64) -> Result<(), DeferralError> {
         if !(AGENT_POLL_NS_MIN..=AGENT_POLL_NS_MAX).contains(&poll_ns) {
             return Err(DeferralError::Range { poll_ns });
         }
@@ -144,7 +146,7 @@ impl Deferral {
     }
 }
 
-fn write(interface: &VirtioNet, name: &str, value: u64) -> Result<(), DeferralError> {
+fn write(interface: &Nic, name: &str, value: u64) -> Result<(), DeferralError> {
     let path = interface.file(name);
     Ok(std::fs::write(&path, value.to_string()).map_err(FileError::at(&path))?)
 }

@@ -1,4 +1,5 @@
-//! What the guest's `/sys` and `/proc` say about its virtio-net interfaces.
+//! What the guest's `/sys` and `/proc` say about the interfaces that a host's switch may serve: those of
+//! `virtio_net` and of `xen-netfront`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -9,7 +10,7 @@ use weir_limits::{AGENT_INTERFACES_MAX, AGENT_PROC_BYTES_MAX};
 use weir_wire::Mac;
 
 use crate::cpu;
-use crate::interrupts::queue_interrupts;
+use crate::interrupts::{Device, queue_interrupts};
 use crate::protocol::{Interface, Text};
 use crate::report::{Counts, Sample};
 
@@ -34,18 +35,17 @@ impl FileError {
     }
 }
 
-/// One virtio-net interface.
+/// One interface of a paravirtual driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct VirtioNet {
+pub(crate) struct Nic {
     pub(crate) interface: Interface,
-    /// The device as `/proc/interrupts` has it: `virtio2`.
-    device: String,
+    device: Device,
     /// Its directory in `/sys/class/net`.
     dir: PathBuf,
 }
 
-impl VirtioNet {
-    pub(crate) fn device(&self) -> &str {
+impl Nic {
+    pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
@@ -82,22 +82,18 @@ impl Guest {
         Ok(Text::new(read(&self.root.join("proc/sys/kernel/osrelease"))?.trim()))
     }
 
-    /// The interfaces whose driver is `virtio_net`, by name; no more than `AGENT_INTERFACES_MAX`.
-    pub(crate) fn interfaces(&self) -> Result<Vec<VirtioNet>, FileError> {
+    /// The interfaces of paravirtual drivers, by name; no more than `AGENT_INTERFACES_MAX`.
+    pub(crate) fn interfaces(&self) -> Result<Vec<Nic>, FileError> {
         let net = self.root.join("sys/class/net");
         let entries = fs::read_dir(&net).map_err(FileError::at(&net))?;
         let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
         names.sort();
-        let found = names.iter().filter_map(|name| virtio_net(net.join(name), name));
+        let found = names.iter().filter_map(|name| nic(net.join(name), name));
         Ok(found.take(AGENT_INTERFACES_MAX).collect())
     }
 
     /// What the counters say at `now_ns`. An interface that is gone meanwhile is left out.
-    pub(crate) fn sample(
-        &self,
-        interfaces: &[VirtioNet],
-        now_ns: u64,
-    ) -> Result<Sample, FileError> {
+    pub(crate) fn sample(&self, interfaces: &[Nic], now_ns: u64) -> Result<Sample, FileError> {
         let path = self.root.join("proc/stat");
         let ticks = rustix::param::clock_ticks_per_second();
         let cpu_ns = cpu::kernel_ns(&read(&path)?, ticks).ok_or_else(|| FileError {
@@ -116,18 +112,17 @@ impl Guest {
     }
 }
 
-/// The interface in `dir`, if its driver is `virtio_net`.
-fn virtio_net(dir: PathBuf, name: &OsStr) -> Option<VirtioNet> {
+/// The interface in `dir`, if it has such a driver.
+fn nic(dir: PathBuf, name: &OsStr) -> Option<Nic> {
     let device_link = dir.join("device");
     let driver = fs::read_link(device_link.join("driver")).ok()?;
-    if driver.file_name()? != "virtio_net" {
-        return None;
-    }
-    let device = fs::read_link(device_link).ok()?.file_name()?.to_str()?.to_owned();
+    let device = fs::read_link(&device_link).ok()?;
+    let driver = driver.file_name()?.to_str()?;
+    let device = Device::of(driver, device.file_name()?.to_str()?, name.to_str()?)?;
     let mac: Mac = read(&dir.join("address")).ok()?.trim().parse().ok()?;
     let can_defer = dir.join(DEFER_HARD_IRQS).exists() && dir.join(FLUSH_TIMEOUT).exists();
     let name = Text::new(&name.to_string_lossy());
-    Some(VirtioNet { interface: Interface { mac, name, can_defer }, device, dir })
+    Some(Nic { interface: Interface { mac, name, can_defer }, device, dir })
 }
 
 /// A file of the kernel's, which has no length until it is read.

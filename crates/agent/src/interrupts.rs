@@ -1,6 +1,64 @@
-//! `/proc/interrupts`: how often a virtio device has interrupted.
+//! `/proc/interrupts`: how often a device has interrupted.
 
-/// The interrupts of `device` (`virtio2`) that are for its queues, on all CPUs; `None` if no line names
+use std::fmt;
+
+/// A device, by what `/proc/interrupts` calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// `virtio2`.
+    Virtio(String),
+    /// A vif of Xen's: `vif0`, and the name of its interface, which older drivers use.
+    Xen { vif: String, interface: String },
+}
+
+impl Device {
+    /// The device called `device` of a driver, as sysfs names them (`vif-0` of `vif` is xen-netfront's);
+    /// `None` for other drivers.
+    pub(crate) fn of(driver: &str, device: &str, interface: &str) -> Option<Self> {
+        match driver {
+            "virtio_net" => Some(Self::Virtio(device.to_owned())),
+            "vif" => {
+                let vif = format!("vif{}", device.strip_prefix("vif-")?);
+                Some(Self::Xen { vif, interface: interface.to_owned() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an interrupt of this name is for one of its queues.
+    ///
+    /// xen-netfront calls those of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx` once the interface
+    /// has its name, and `eth0` where both rings have one channel.
+    fn has_queue(&self, name: &str) -> bool {
+        match self {
+            Self::Virtio(device) => name.strip_prefix(device.as_str()).is_some_and(|of_device| {
+                of_device.is_empty()
+                    || ["-input", "-output", "-virtqueues"]
+                        .iter()
+                        .any(|of| of_device.starts_with(of))
+            }),
+            Self::Xen { interface, .. } if name == interface => true,
+            Self::Xen { vif, interface } => [vif, interface].into_iter().any(|prefix| {
+                let queue = name.strip_prefix(prefix.as_str()).and_then(|q| q.strip_prefix("-q"));
+                queue.is_some_and(|queue| {
+                    let number = queue.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                    number.len() < queue.len() && matches!(number, "" | "-tx" | "-rx")
+                })
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Virtio(device) => device.fmt(out),
+            Self::Xen { vif, .. } => vif.fmt(out),
+        }
+    }
+}
+
+/// The interrupts of `device` that are for its queues, on all CPUs; `None` if no line names
 /// it (s390 counts all devices in one).
 ///
 /// A line is `NUMBER: count for each CPU, controller and its line, names`, where names are separated by
@@ -8,14 +66,15 @@
 /// one each for a queue (`virtio2-input.0`, `virtio2-output.0`), one for all queues
 /// (`virtio2-virtqueues`), or one for all it has to say (`virtio2`, perhaps shared with other
 /// devices). `virtio2-config` is no queue's.
-pub(crate) fn queue_interrupts(text: &str, device: &str) -> Option<u64> {
+pub(crate) fn queue_interrupts(text: &str, device: &Device) -> Option<u64> {
     let mut lines = text.lines();
     let cpus = lines.next()?.split_whitespace().filter(|word| word.starts_with("CPU")).count();
     lines
         .filter_map(|line| {
             let (_, rest) = line.split_once(':')?;
             let words = rest.split_whitespace();
-            let named = words.clone().skip(cpus).any(|word| is_queue_of(word, device));
+            let named =
+                words.clone().skip(cpus).any(|word| device.has_queue(word.trim_end_matches(',')));
             named.then(|| {
                 let counts = words.take(cpus).filter_map(|word| word.parse::<u64>().ok());
                 counts.fold(0_u64, u64::saturating_add)
@@ -24,17 +83,27 @@ pub(crate) fn queue_interrupts(text: &str, device: &str) -> Option<u64> {
         .reduce(u64::saturating_add)
 }
 
-fn is_queue_of(name: &str, device: &str) -> bool {
-    let name = name.trim_end_matches(',');
-    name.strip_prefix(device).is_some_and(|of_device| {
-        of_device.is_empty()
-            || ["-input", "-output", "-virtqueues"].iter().any(|of| of_device.starts_with(of))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_virtio(text: &str, device: &str) -> Option<u64> {
+        queue_interrupts(text, &Device::Virtio(device.into()))
+    }
+
+    /// Linux 6.1, a PV guest with two interfaces, of which one has a channel for both rings.
+    const XEN_6_1: &str = "\
+            CPU0       CPU1
+  1:       4040       3977  xen-percpu    -virq      timer0
+ 17:          0          0   xen-dyn    -event     xenbus
+ 18:         66          0   xen-dyn    -event     hvc_console
+ 19:         20          3   xen-dyn-lateeoi    -event     vif0-q0-tx
+ 20:        100         11   xen-dyn-lateeoi    -event     vif0-q0-rx
+ 21:          0          9   xen-dyn-lateeoi    -event     vif0-q1-rx
+ 22:       1000          0   xen-dyn-lateeoi    -event     eth1
+ 23:        500          0   xen-dyn-lateeoi    -event     vif01-q0-rx
+ 24:        700          0   xen-dyn-lateeoi    -event     vif0-qx
+";
 
     /// Linux 6.18, virtio-pci with MSI-X; virtio4 is a random-number generator, whose queue is an
     /// `input` without a number.
@@ -86,26 +155,39 @@ IPI0:      1000       1000       Rescheduling interrupts
 
     #[test]
     fn queues_of_one_device_are_added_up_over_cpus() {
-        assert_eq!(queue_interrupts(MSIX_6_18, "virtio2"), Some(23_967 + 18_548 + 1));
-        assert_eq!(queue_interrupts(MSIX_6_18, "virtio4"), Some(582));
-        assert_eq!(queue_interrupts(MSIX_5, "virtio1"), Some(1023 + 1 + 500 + 7));
-        assert_eq!(queue_interrupts(MSIX_5, "virtio10"), Some(90_000));
+        assert_eq!(of_virtio(MSIX_6_18, "virtio2"), Some(23_967 + 18_548 + 1));
+        assert_eq!(of_virtio(MSIX_6_18, "virtio4"), Some(582));
+        assert_eq!(of_virtio(MSIX_5, "virtio1"), Some(1023 + 1 + 500 + 7));
+        assert_eq!(of_virtio(MSIX_5, "virtio10"), Some(90_000));
     }
 
     #[test]
     fn one_interrupt_for_all_queues_counts() {
-        assert_eq!(queue_interrupts(MSIX_SHARED, "virtio3"), Some(1234));
-        assert_eq!(queue_interrupts(INTX, "virtio0"), Some(33));
-        assert_eq!(queue_interrupts(INTX, "virtio1"), Some(33));
-        assert_eq!(queue_interrupts(INTX, "virtio2"), Some(5));
-        assert_eq!(queue_interrupts(MMIO_ARM64, "virtio1"), Some(77));
+        assert_eq!(of_virtio(MSIX_SHARED, "virtio3"), Some(1234));
+        assert_eq!(of_virtio(INTX, "virtio0"), Some(33));
+        assert_eq!(of_virtio(INTX, "virtio1"), Some(33));
+        assert_eq!(of_virtio(INTX, "virtio2"), Some(5));
+        assert_eq!(of_virtio(MMIO_ARM64, "virtio1"), Some(77));
+    }
+
+    #[test]
+    fn queues_of_a_vif_are_added_up_whatever_the_driver_calls_them() {
+        let vif = |device, interface| Device::of("vif", device, interface).unwrap();
+        let count = |device| queue_interrupts(XEN_6_1, &device);
+        assert_eq!(count(vif("vif-0", "eth0")), Some(20 + 3 + 100 + 11 + 9));
+        assert_eq!(count(vif("vif-1", "eth1")), Some(1000));
+        assert_eq!(count(vif("vif-2", "eth2")), None);
+        let before = XEN_6_1.replace("vif0-", "eth0-");
+        assert_eq!(queue_interrupts(&before, &vif("vif-0", "eth0")), Some(143));
+        assert_eq!(Device::of("vif", "0000:00:07.0", "eth0"), None);
+        assert_eq!(Device::of("e1000", "0000:00:07.0", "eth0"), None);
     }
 
     #[test]
     fn a_device_without_a_line_has_no_count() {
-        assert_eq!(queue_interrupts(MSIX_6_18, "virtio3"), None);
-        assert_eq!(queue_interrupts(MSIX_6_18, "virtio1"), None);
-        assert_eq!(queue_interrupts("", "virtio0"), None);
-        assert_eq!(queue_interrupts("\n:::\nvirtio0\n: virtio0", "virtio0"), Some(0));
+        assert_eq!(of_virtio(MSIX_6_18, "virtio3"), None);
+        assert_eq!(of_virtio(MSIX_6_18, "virtio1"), None);
+        assert_eq!(of_virtio("", "virtio0"), None);
+        assert_eq!(of_virtio("\n:::\nvirtio0\n: virtio0", "virtio0"), Some(0));
     }
 }

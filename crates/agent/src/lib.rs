@@ -1,8 +1,8 @@
 //! The coalescing client inside a Linux guest, and the host's half of its protocol (Dong 2011 §4.2).
 //!
-//! The client, `weir-agent`, sets a stock `virtio_net` to poll on its own timer (front-end coalescing) at
-//! the interval that weir's manager asks for, reports what interrupts cost, and restores what it found
-//! when it stops or hears nothing more.
+//! The client, `weir-agent`, sets a stock `virtio_net` or `xen-netfront` to poll on its own timer (front-end
+//! coalescing) at the interval that weir's manager asks for, reports what interrupts cost, and restores
+//! what it found when it stops or hears nothing more.
 //!
 //! | file | what |
 //! |---|---|

@@ -8,7 +8,7 @@ use weir_limits::AGENT_PERIOD_NS;
 
 use crate::agent::elapsed_ns;
 use crate::args::Args;
-use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, VirtioNet};
+use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, Nic};
 use crate::protocol::Report;
 use crate::report::Reporter;
 
@@ -38,7 +38,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), OnceError> {
 
     writeln!(out, "weir-agent {} on Linux {}", env!("CARGO_PKG_VERSION"), guest.kernel()?)?;
     if interfaces.is_empty() {
-        writeln!(out, "no virtio-net interfaces")?;
+        writeln!(out, "no interfaces of virtio-net or xen-netfront")?;
     }
     for interface in &interfaces {
         print_interface(interface, out)?;
@@ -54,7 +54,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), OnceError> {
     Ok(())
 }
 
-fn print_interface(interface: &VirtioNet, out: &mut impl Write) -> Result<(), OnceError> {
+fn print_interface(interface: &Nic, out: &mut impl Write) -> Result<(), OnceError> {
     let known = &interface.interface;
     write!(out, "{} {} {}: ", known.name, known.mac, interface.device())?;
     if known.can_defer {

@@ -28,7 +28,8 @@ pub enum PortError {
     #[error(
         "no port {}: the virtual machine needs one, with QEMU -device virtio-serial \
          -chardev socket,id=agent,path=SOCKET,server=off,reconnect=1 \
-         -device virtserialport,chardev=agent,name=org.weir.agent.0",
+         -device virtserialport,chardev=agent,name=org.weir.agent.0, \
+         or with xl channel=['name=weir.agent,connection=socket,path=SOCKET'] and here --port /dev/hvc1",
         path.display()
     )]
     NoPort {

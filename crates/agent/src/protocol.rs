@@ -76,12 +76,12 @@ pub struct Hello {
     pub agent: Text,
     /// The kernel's release (`uname -r`).
     pub kernel: Text,
-    /// The guest's virtio-net interfaces, at most `AGENT_INTERFACES_MAX`.
+    /// The guest's interfaces of virtio-net and xen-netfront, at most `AGENT_INTERFACES_MAX`.
     #[serde(deserialize_with = "few_interfaces")]
     pub interfaces: Vec<Interface>,
 }
 
-/// A virtio-net interface of the guest.
+/// An interface of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its address, by which both sides name it.

@@ -263,7 +263,10 @@ fn a_setting_that_cannot_be_done_is_answered_with_the_reason() {
     assert_eq!(applied["error"], "an interval of 1 ns is outside 10000 to 10000000 ns");
     host.send(&json!({"message": "set", "mac": "02:00:00:00:00:09", "poll_ns": null}));
     let applied = host.next("applied");
-    assert_eq!(applied["error"], "no virtio-net interface has the address 02:00:00:00:00:09");
+    assert_eq!(
+        applied["error"],
+        "no interface of virtio-net or xen-netfront has the address 02:00:00:00:00:09"
+    );
     assert!(guest.is_as_found("eth0"));
 }
 

@@ -218,7 +218,7 @@ impl Switch {
         }
         let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
         let bound = Arc::new(BoundListener::bind(path.as_path(), mode)?);
-        Ok(Some(AgentSocket { path: path.clone(), bound }))
+        Ok(Some(AgentSocket { path: path.clone(), bound: Some(bound) }))
     }
 
     fn vif_settings(&self, config: &VifConfig) -> VifSettings {

@@ -176,6 +176,15 @@ impl XenPort {
         }
     }
 
+    /// The guest polls its receive queues at this interval (ns), or no longer. Linux's netfront asks for
+    /// events even so; under `frontend` they are held for that time, in which it mostly takes the frames by
+    /// itself. To be said again after [`set_moderation`](Self::set_moderation).
+    pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        for pair in &self.pairs {
+            lock(&pair.rx).set_guest_poll_ns(poll_ns);
+        }
+    }
+
     /// What the policy of each receive queue does now.
     pub fn decisions(&self) -> Vec<QueueDecision> {
         let decision =

@@ -85,13 +85,16 @@ impl ReceiveRing for RxRing {
 pub(crate) struct RxQueue {
     pub(crate) ring: Option<RxRing>,
     pub(crate) calls: ReceiveCalls,
+    /// The guest polls on a timer of its own: it may have taken by itself what an event is held for.
+    guest_polls: bool,
     /// Responses in rings that have stopped.
     placed_before: u64,
 }
 
 impl RxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        Self { ring: None, calls: ReceiveCalls::new(calls), placed_before: 0 }
+        let calls = ReceiveCalls::new(calls);
+        Self { ring: None, calls, guest_polls: false, placed_before: 0 }
     }
 
     /// See [`weir_policy::steering::Receiver`].
@@ -207,10 +210,24 @@ impl RxQueue {
         counters.rx[index].frames.add(delivered_frames.into());
         counters.rx[index].bytes.add(bytes);
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
+        if self.guest_polls && batch.frames > 0 {
+            self.note_poll(index, counters);
+        }
         let Self { calls, ring, .. } = self;
         let responses = u16::try_from(responses).unwrap_or(u16::MAX);
         let hold_until = calls.complete(index, ring, responses, batch, burst.waited, counters);
         Ok(Delivered { worth_waiting, again, hold_until, ..dealt_with })
+    }
+
+    /// Ends a hold of what a guest that polls has taken by itself: what comes now is held anew.
+    fn note_poll(&mut self, index: usize, counters: &PortCounters) {
+        let Some(ring) = self.ring.as_mut().filter(|_| self.calls.is_pending()) else { return };
+        if ring.back.ring().wants_notify() {
+            return;
+        }
+        // So that the next look is about what is shown from now on.
+        ring.back.ring().needs_notify();
+        self.calls.polled(index, counters);
     }
 
     /// Asks for an event at the next buffer, and says whether one came since the last look.
@@ -249,5 +266,11 @@ impl RxQueue {
     ) -> Box<dyn Moderation> {
         let Self { calls: of_queue, ring, .. } = self;
         of_queue.set_moderation(index, ring, moderation, calls, counters)
+    }
+
+    /// The guest polls at this interval (ns), or no longer.
+    pub(crate) fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
+        self.guest_polls = poll_ns.is_some();
+        self.calls.set_guest_poll_ns(poll_ns);
     }
 }

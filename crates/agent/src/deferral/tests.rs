@@ -33,6 +33,17 @@ fn a_poll_interval_is_written_and_what_was_found_comes_back() {
 }
 
 #[test]
+fn a_xen_guests_interface_is_set_like_any_other() {
+    let fake = FakeGuest::new();
+    fake.add("eth1", "52:54:00:00:00:02", "vif-0", "vif");
+    let mut deferral = deferral(&fake);
+    deferral.apply(OTHER, Some(250_000)).unwrap();
+    assert_eq!(fake.settings("eth1"), polls_at(250_000));
+    deferral.apply(OTHER, None).unwrap();
+    assert!(fake.is_as_found("eth1"));
+}
+
+#[test]
 fn an_agent_after_a_crash_restores_what_the_first_one_found() {
     let fake = FakeGuest::new();
     let mut first = deferral(&fake);

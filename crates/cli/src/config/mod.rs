@@ -66,7 +66,7 @@ pub use values::{
     RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight,
     WorkerCount, Workers,
 };
-pub use xen::XenConfig;
+pub use xen::{ChannelName, XenConfig};
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
 /// MAC address or an interface of the host.

@@ -23,6 +23,8 @@ pub struct XenConfig {
     /// Vifs of these bridges only, by the `bridge` of the guest's configuration; every vif where nothing
     /// is said.
     pub bridges: Option<BTreeSet<InterfaceName>>,
+    /// The channel by which the agent in a guest is met, if there is one.
+    pub agent_channel: Option<ChannelName>,
     /// Most queue pairs a guest may use.
     pub queues: QueuePairs,
     /// The latency budget of each vif; without it the switch's holds.
@@ -50,6 +52,7 @@ impl Default for XenConfig {
     fn default() -> Self {
         Self {
             bridges: None,
+            agent_channel: None,
             queues: QueuePairs::default(),
             latency_budget: None,
             moderation: Moderation::default(),
@@ -103,6 +106,7 @@ impl XenConfig {
         let bad_moderation = moderation.is_none() && section.has("moderation");
         let xen = Self {
             bridges: bridges.map(|bridges| bridges.value.0),
+            agent_channel: section.take("agent_channel", problems).map(Located::into_value),
             queues: section.take_or("queues", default.queues, problems),
             latency_budget: section.take("latency_budget", problems).map(Located::into_value),
             moderation: moderation.unwrap_or_default(),
@@ -137,6 +141,34 @@ impl XenConfig {
         let path: SocketPath = "/".parse().expect("a constant that is a valid path");
         let mac = MacAddress::derived_from(&name);
         self.vif(name, path, mac)
+    }
+}
+
+/// The name of a channel, as in `channel=['name=...']` of a guest's configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelName(String);
+
+impl ChannelName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromToml for ChannelName {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let expected = "the name of a channel in quotes, without spaces, such as \"weir.agent\"";
+        let wrong =
+            |found| Fault { span: value.span(), error: ValueError::WrongType { expected, found } };
+        match value.get_ref() {
+            DeValue::String(name)
+                if !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic() && c != ',') =>
+            {
+                Ok(Self(name.clone().into_owned()))
+            }
+            DeValue::String(_) => Err(wrong("a string that is none")),
+            other => Err(wrong(other.type_str())),
+        }
     }
 }
 
@@ -204,6 +236,9 @@ mod tests {
         for (text, says) in [
             ("[xen]\nbridges = []\n", "weir.toml:2:11"),
             ("[xen]\nbridges = \"br0\"\n", "names of bridges in brackets"),
+            ("[xen]\nagent_channel = \"\"\n", "the name of a channel"),
+            ("[xen]\nagent_channel = 1\n", "weir.toml:2:17"),
+            ("[xen]\nagent_channel = \"a,b\"\n", "a string that is none"),
             ("[xen]\nbridge = [\"br0\"]\n", "did you mean `bridges`?"),
             ("[xen]\nrx_usecs = 10\nmoderation = \"immediate\"\n", "means nothing to moderation"),
             ("[xen]\nbridges = [\"a b\"]\n", "without spaces"),

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
 use weir_fabric::PortId;
@@ -24,14 +26,15 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSocket {
     pub(crate) path: SocketPath,
-    pub(crate) bound: Arc<BoundListener>,
+    /// `None` where weir is the one that connects: a Xen guest's device model listens for it.
+    pub(crate) bound: Option<Arc<BoundListener>>,
 }
 
 /// One virtual machine's agent, and its interfaces.
 #[derive(Debug)]
 pub(super) struct Agent {
     socket: AgentSocket,
-    listener: UnixListener,
+    listener: Option<UnixListener>,
     link: Option<AgentLink>,
     /// An agent has spoken on this link: each is logged once, however often it greets.
     has_greeted: bool,
@@ -71,8 +74,14 @@ impl Agent {
     /// # Errors
     /// The socket can't be duplicated.
     pub(super) fn new(socket: AgentSocket) -> io::Result<Self> {
-        let listener = socket.bound.listener().try_clone()?;
-        listener.set_nonblocking(true)?;
+        let listener = match &socket.bound {
+            Some(bound) => {
+                let listener = bound.listener().try_clone()?;
+                listener.set_nonblocking(true)?;
+                Some(listener)
+            }
+            None => None,
+        };
         Ok(Self {
             socket,
             listener,
@@ -129,6 +138,11 @@ impl Agent {
         self.vifs.get(&id)?.report?.cost_ns_per_interrupt
     }
 
+    /// At what interval (ns) the guest polls an interface, as the agent says.
+    pub(super) fn polls_ns(&self, id: PortId) -> Option<u64> {
+        self.vifs.get(&id)?.applied
+    }
+
     /// The guest is to poll at this interval (ns), or not at all.
     pub(super) fn want(&mut self, id: PortId, poll_ns: Option<u64>, now_ns: u64) {
         if let Some(vif) = self.vifs.get_mut(&id)
@@ -143,7 +157,10 @@ impl Agent {
     pub(super) fn watched(&self, now_ns: u64) -> Option<(BorrowedFd<'_>, bool)> {
         match &self.link {
             Some(link) => Some((link.as_fd(), link.wants_write())),
-            None => (self.rests_until_ns <= now_ns).then(|| (self.listener.as_fd(), false)),
+            None => {
+                let listener = self.listener.as_ref().filter(|_| self.rests_until_ns <= now_ns);
+                listener.map(|listener| (listener.as_fd(), false))
+            }
         }
     }
 
@@ -151,28 +168,36 @@ impl Agent {
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.link {
             Some(link) => link.deadline_ns(),
-            None => Some(self.rests_until_ns).filter(|until_ns| *until_ns > now_ns),
+            None => Some(self.rests_until_ns)
+                .filter(|until_ns| *until_ns > now_ns || self.listener.is_none()),
         }
     }
 
     /// Does what is due; `ready` says whether what is watched has something.
     pub(super) fn serve(&mut self, ready: bool, now_ns: u64) {
-        if self.link.is_none() && ready && self.rests_until_ns <= now_ns {
-            self.accept(now_ns);
+        let comes = ready || self.listener.is_none();
+        if self.link.is_none() && comes && self.rests_until_ns <= now_ns {
+            self.meet(now_ns);
         } else if let Err(error) = self.serve_link(ready, now_ns) {
             self.drop_link(&error, now_ns);
         }
     }
 
-    fn accept(&mut self, now_ns: u64) {
-        let accepted = self.listener.accept().and_then(|(stream, _)| {
-            AgentLink::new(stream, self.vifs.values().map(|vif| vif.mac).collect())
-        });
-        match accepted {
+    fn meet(&mut self, now_ns: u64) {
+        let stream = match &self.listener {
+            Some(listener) => listener.accept().map(|(stream, _)| stream),
+            None => connect(self.path().as_path()),
+        };
+        let macs = self.vifs.values().map(|vif| vif.mac).collect();
+        match stream.and_then(|stream| AgentLink::new(stream, macs)) {
             Ok(link) => (self.link, self.has_greeted) = (Some(link), false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if self.listener.is_some() && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(socket = %self.path(), %error, "an agent cannot be heard");
+                // A device model that is missing is tried again each second, and logged once.
+                let known = self.error.replace(error.to_string());
+                if known != self.error {
+                    tracing::warn!(socket = %self.path(), %error, "an agent cannot be heard");
+                }
                 self.rests_until_ns = now_ns.saturating_add(REST_NS);
             }
         }
@@ -292,6 +317,14 @@ impl Agent {
             error: vif.error.clone().or_else(|| self.error.clone()),
         })
     }
+}
+
+/// Connects to a socket that somebody else listens on; an error where that takes time.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 impl Drop for Agent {

@@ -454,6 +454,7 @@ impl Run {
             }
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                 agent.want(*id, part.and_then(|part| part.poll_ns), now_ns);
+                vif.port.set_guest_poll_ns(agent.polls_ns(*id));
             }
         }
         if grows {

@@ -31,6 +31,10 @@ pub(crate) trait GuestPort: Port {
     /// Sets the limit of holds (ns) of one pair of queues, or of all.
     fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64);
 
+    /// The guest polls at this interval (ns), or no longer, as its agent says. A virtio driver that does asks
+    /// for no calls meanwhile, and no port need know.
+    fn set_guest_poll_ns(&self, _poll_ns: Option<u64>) {}
+
     /// What the policy of each receive queue does now.
     fn decisions(&self) -> Vec<QueueDecision>;
 
@@ -120,6 +124,10 @@ impl GuestPort for VhostPort {
 
 impl GuestPort for XenPort {
     same_calls!();
+
+    fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        self.set_guest_poll_ns(poll_ns);
+    }
 
     /// Xen's domains are no processes.
     fn front_end(&self) -> Option<Pid> {

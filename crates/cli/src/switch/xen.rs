@@ -10,13 +10,13 @@ use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
 use weir_xen::store::Client;
-use weir_xen::vif::{VifId, VifKeys};
+use weir_xen::vif::{VifId, VifKeys, channel_socket};
 use weir_xen::{Hypervisor, Xen};
 
 use super::{Link, Switch, SwitchError, Vif, port_rules};
 use crate::config::{SocketPath, ValueError, VifConfig, XenConfig};
 use crate::control::Response;
-use crate::manager::NewVif;
+use crate::manager::{AgentSocket, NewVif};
 
 /// Is there while the kernel's back end is loaded.
 const KERNEL_BACK_END: &str = "/sys/bus/xen-backend/drivers/vif";
@@ -35,12 +35,39 @@ enum AttachError {
 }
 
 /// Where the thread that follows xenstore reaches the switch.
-struct Plug {
+struct Plug<S> {
     switch: Weak<Switch>,
     config: XenConfig,
+    /// By it the channels of guests are found.
+    client: Client<S>,
 }
 
-impl Board for Plug {
+impl<S: Read + Write> Plug<S> {
+    /// Where the agent in a guest is met. The toolstack makes channels before vifs.
+    fn agent(&mut self, vif: VifId) -> Option<AgentSocket> {
+        let name = self.config.agent_channel.as_ref()?.as_str();
+        let socket = match channel_socket(&mut self.client, vif.domain, name) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => {
+                tracing::info!(%vif, name, "no agent: the guest has no such channel with a socket");
+                return None;
+            }
+            Err(error) => {
+                tracing::error!(%vif, %error, "no agent: cannot look for its channel");
+                return None;
+            }
+        };
+        match socket.parse() {
+            Ok(path) => Some(AgentSocket { path, bound: None }),
+            Err(error) => {
+                tracing::error!(%vif, socket, %error, "no agent: its channel has a bad socket");
+                None
+            }
+        }
+    }
+}
+
+impl<S: Read + Write + Send> Board for Plug<S> {
     fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
         if !self.config.takes(keys.bridge.as_deref()) {
             tracing::info!(%vif, bridge = keys.bridge, "not for weir: left to others");
@@ -48,7 +75,8 @@ impl Board for Plug {
         }
         // A switch that ends takes no more vifs.
         let switch = self.switch.upgrade()?;
-        match switch.attach(vif, keys, &self.config, services) {
+        let agent = self.agent(vif);
+        match switch.attach(vif, keys, &self.config, agent, services) {
             Ok(port) => Some(port),
             Err(error) => {
                 tracing::error!(%vif, %error, "cannot serve the interface");
@@ -80,7 +108,8 @@ impl Switch {
                 source: Box::new(source),
             }
         };
-        let client = Client::open().map_err(failed("/dev/xen/xenbus"))?;
+        let open = || Client::open().map_err(failed("/dev/xen/xenbus"));
+        let (client, channels) = (open()?, open()?);
         let hypervisor = Xen::open().map_err(failed("/dev/xen/gntdev"))?;
         // Each channel opens it; better to know now.
         let evtchn = OpenOptions::new().read(true).write(true).open("/dev/xen/evtchn");
@@ -90,10 +119,10 @@ impl Switch {
                 "the kernel's xen-netback is loaded, and answers the same vifs: unload it"
             );
         }
-        self.start_xen_on(config, Arc::new(hypervisor), client)
+        self.start_xen_on(config, Arc::new(hypervisor), client, channels)
     }
 
-    /// The same, whoever plays Xen.
+    /// The same, whoever plays Xen: with a client that follows vifs, and one that finds channels.
     ///
     /// # Errors
     /// [`SwitchError::Xen`]
@@ -102,11 +131,12 @@ impl Switch {
         config: &XenConfig,
         hypervisor: Arc<dyn Hypervisor>,
         client: Client<S>,
+        channels: Client<S>,
     ) -> Result<(), SwitchError>
     where
         S: Read + Write + AsFd + Send + 'static,
     {
-        let plug = Plug { switch: Arc::downgrade(self), config: config.clone() };
+        let plug = Plug { switch: Arc::downgrade(self), config: config.clone(), client: channels };
         let engine = Arc::clone(&self.engine);
         let manager = Manager::start(engine, hypervisor, client, plug).map_err(|source| {
             SwitchError::Xen { device: "xenstore", help: None, source: Box::new(source) }
@@ -121,6 +151,7 @@ impl Switch {
         vif: VifId,
         keys: &VifKeys,
         xen: &XenConfig,
+        agent: Option<AgentSocket>,
         services: &Services,
     ) -> Result<Arc<XenPort>, AttachError> {
         let frontend: SocketPath = keys.frontend.parse()?;
@@ -137,13 +168,14 @@ impl Switch {
                 return Err(AttachError::Name(vif));
             }
         }
-        Ok(self.plug_vif(vif, config, services)?)
+        Ok(self.plug_vif(vif, config, agent, services)?)
     }
 
     fn plug_vif(
         &self,
         vif: VifId,
         config: VifConfig,
+        agent: Option<AgentSocket>,
         services: &Services,
     ) -> Result<Arc<XenPort>, SwitchError> {
         let name = config.name.clone();
@@ -164,11 +196,10 @@ impl Switch {
         self.manager.add_vif(NewVif {
             name,
             port: Arc::clone(&port) as _,
-            agent: None,
+            agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        let shown =
-            Vif { config, port: Arc::clone(&port) as _, rules, agent: None, link: Link::Xen };
+        let shown = Vif { config, port: Arc::clone(&port) as _, rules, agent, link: Link::Xen };
         self.ports().vifs.push(shown);
         Ok(port)
     }

@@ -163,6 +163,19 @@ impl ReceiveCalls {
         self.act(index, ring, verdict, by_ns, counters)
     }
 
+    /// There are frames that the guest has not been told of.
+    pub fn is_pending(&self) -> bool {
+        self.hold.is_pending()
+    }
+
+    /// The guest has taken by itself what its call was held for.
+    pub fn polled(&mut self, index: usize, counters: &PortCounters) {
+        let now_ns = clock::now_ns();
+        counters.rx[index].calls_suppressed.add(1);
+        self.hold.told(now_ns, Delivery::Polled, false, counters);
+        self.moderation.delivered(now_ns, Delivery::Polled);
+    }
+
     /// Gives a held call now, before the ring stops or the policy changes.
     pub fn flush(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
         if self.hold.is_pending() {
@@ -196,6 +209,11 @@ impl ReceiveCalls {
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold.hold_ns_max = hold_ns_max;
         self.moderation.set_hold_ns_max(hold_ns_max);
+    }
+
+    /// The guest polls at this interval (ns), or no longer.
+    pub fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
+        self.moderation.set_guest_poll_ns(poll_ns);
     }
 
     /// From frames being ready to the guest being told of them.

@@ -20,6 +20,10 @@ const DELIVERIES: u32 = u64::BITS;
 /// waits for the call, and a hold here would come on top of the guest's own and could pass
 /// the limit. No frame is left behind either way: a driver that asks for calls again looks at the ring
 /// once more after it has asked (§2.7.7.1).
+///
+/// A driver may poll on its timer and ask for calls nevertheless, as `xen-netfront` does. Where that is
+/// [known](Moderation::set_guest_poll_ns), a call is held in the guest's sight for as long as the guest's own
+/// interval. Then it has polled, or its timer has run out and the call is due: no frame waits for longer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frontend {
     hold_ns_max: u64,
@@ -27,12 +31,16 @@ pub struct Frontend {
     polled: u64,
     /// How many bits of it mean something.
     seen: u32,
+    /// The interval (ns) of a guest that polls and asks for calls nevertheless.
+    guest_poll_ns: Option<u64>,
+    /// When the call is due that is held for it (ns).
+    until_ns: Option<u64>,
 }
 
 impl Frontend {
     /// A policy that has seen no delivery. `hold_ns_max`: what the guest's timer is set within.
     pub const fn new(hold_ns_max: u64) -> Self {
-        Self { hold_ns_max, polled: 0, seen: 0 }
+        Self { hold_ns_max, polled: 0, seen: 0, guest_poll_ns: None, until_ns: None }
     }
 
     /// Whether the guest polled at most of the last deliveries.
@@ -46,11 +54,14 @@ impl Moderation for Frontend {
         Kind::Frontend
     }
 
-    fn published(&mut self, _now_ns: u64, _batch: Batch) -> Verdict {
-        Verdict::Call
+    fn published(&mut self, _now_ns: u64, batch: Batch) -> Verdict {
+        let Some(poll_ns) = self.guest_poll_ns else { return Verdict::Call };
+        let hold_ns = poll_ns.min(self.hold_ns_max);
+        let due_ns = batch.arrived_ns.saturating_add(hold_ns);
+        Verdict::HoldUntil(*self.until_ns.get_or_insert(due_ns))
     }
 
-    /// Not reached, since no deadline is given; see [`super::Immediate`].
+    /// A call that is held is due.
     fn expired(&mut self, _now_ns: u64) -> Verdict {
         Verdict::Call
     }
@@ -59,14 +70,19 @@ impl Moderation for Frontend {
         let polled = matches!(how, Delivery::Suppressed | Delivery::Polled);
         self.polled = self.polled << 1 | u64::from(polled);
         self.seen = (self.seen + 1).min(DELIVERIES);
+        self.until_ns = None;
     }
 
     fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold_ns_max = hold_ns_max;
     }
 
+    fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
+        self.guest_poll_ns = poll_ns;
+    }
+
     fn reset(&mut self) {
-        *self = Self::new(self.hold_ns_max);
+        *self = Self { guest_poll_ns: self.guest_poll_ns, ..Self::new(self.hold_ns_max) };
     }
 
     fn decision(&self) -> Decision {
@@ -91,6 +107,24 @@ mod tests {
             policy.delivered(0, how);
         }
         assert_eq!(policy.expired(0), Verdict::Call);
+    }
+
+    #[test]
+    fn a_guest_that_polls_and_wants_calls_gets_one_when_its_interval_has_passed() {
+        let mut policy = Frontend::new(1_000_000);
+        policy.set_guest_poll_ns(Some(250_000));
+        let batch = |arrived_ns| Batch { frames: 1, bytes: 64, arrived_ns };
+        assert_eq!(policy.published(20, batch(10)), Verdict::HoldUntil(250_010));
+        assert_eq!(policy.published(100, batch(90)), Verdict::HoldUntil(250_010), "the first counts");
+        policy.delivered(150, Delivery::Polled);
+        assert_eq!(policy.published(200, batch(190)), Verdict::HoldUntil(250_190));
+        assert_eq!(policy.expired(250_190), Verdict::Call);
+        policy.delivered(250_190, Delivery::Called);
+        policy.set_hold_ns_max(1_000);
+        assert_eq!(policy.published(300_000, batch(300_000)), Verdict::HoldUntil(301_000));
+        policy.delivered(301_000, Delivery::Called);
+        policy.set_guest_poll_ns(None);
+        assert_eq!(policy.published(400_000, batch(400_000)), Verdict::Call);
     }
 
     #[test]

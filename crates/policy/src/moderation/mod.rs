@@ -149,6 +149,9 @@ pub trait Moderation: Send + fmt::Debug {
     /// estimated; keep the settings.
     fn reset(&mut self);
 
+    /// The guest polls at this interval (ns), or no longer, and its driver asks for calls all the same.
+    fn set_guest_poll_ns(&mut self, _poll_ns: Option<u64>) {}
+
     /// What it does now, and why.
     fn decision(&self) -> Decision;
 

@@ -233,3 +233,44 @@ fn a_guest_that_names_its_groups_gets_no_others() {
     assert!(one.send(0, &to_group(b"asked for")));
     assert_eq!(receive(&mut two, 0).frame, to_group(b"asked for"));
 }
+
+#[test]
+fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then() {
+    let bench = Bench::with(CallPolicy::within(Kind::Frontend, LONG_NS));
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let port = bench.port(2);
+    let events = || port.counters().rx[0].calls.get();
+    // A driver asks for an event at the end of each poll, netfront even where it polls on a timer.
+    let polls = |two: &mut Netfront, n: u8| {
+        assert_eq!(receive(two, 0).frame, frame(1, 2, &[n]));
+        assert!(two.receive(0).is_none());
+    };
+    let sends = |one: &mut Netfront, n| assert!(one.send(0, &frame(1, 2, &[n])));
+    assert!(two.receive(0).is_none());
+    for n in 0..10 {
+        sends(&mut one, n);
+        polls(&mut two, n);
+    }
+    let before = events();
+    assert!(before > 0, "its agent has not said that it polls");
+    port.set_guest_poll_ns(Some(LONG_NS));
+    for n in 0..50 {
+        sends(&mut one, n);
+        polls(&mut two, n);
+    }
+    // Some may have been due, where this thread had to wait.
+    assert!(events() - before < 10, "{} events for 50 frames", events() - before);
+    assert!(port.counters().rx[0].calls_suppressed.get() >= 40);
+
+    port.set_guest_poll_ns(Some(1));
+    port.set_hold_ns_max(None, LONG_NS);
+    eventually("what is held is due", || {
+        sends(&mut one, 99);
+        while two.receive(0).is_some() {}
+        events() > before
+    });
+    port.set_guest_poll_ns(None);
+    let before = events();
+    sends(&mut one, 100);
+    eventually("an event comes at once", || events() > before);
+}

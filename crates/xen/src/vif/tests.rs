@@ -430,3 +430,31 @@ fn a_thousand_attachments_leave_nothing_mapped() {
         front.release();
     }
 }
+
+#[test]
+fn a_channel_is_found_by_its_name_and_in_what_the_toolstack_wrote() {
+    let host = Host::new();
+    let mut client = host.client();
+    let found = |client: &mut Client<Connection>, name| {
+        channel_socket(client, GUEST, name).unwrap()
+    };
+    assert_eq!(found(&mut client, "weir.agent"), None, "a guest without consoles");
+    for (console, name, connection, path) in [
+        (0, "", "", ""),
+        (1, "other", "socket", "/run/other"),
+        (2, "weir.agent", "pty", ""),
+        (3, "weir.agent", "socket", "/run/weir/web.agent"),
+        (4, "relative", "socket", "run/x"),
+    ] {
+        let console = format!("/local/domain/0/backend/console/7/{console}");
+        for (key, value) in [("name", name), ("connection", connection), ("path", path)] {
+            if !value.is_empty() {
+                client.write(&format!("{console}/{key}"), value.as_bytes()).unwrap();
+            }
+        }
+    }
+    assert_eq!(found(&mut client, "weir.agent").as_deref(), Some("/run/weir/web.agent"));
+    assert_eq!(found(&mut client, "relative"), None);
+    assert_eq!(found(&mut client, "nobody's"), None);
+    assert_eq!(channel_socket(&mut client, DomainId(8), "weir.agent").unwrap(), None);
+}

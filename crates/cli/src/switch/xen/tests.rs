@@ -1,5 +1,7 @@
 //! Vifs of guests on a played Xen, beside vhost-user guests, on one switch.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -13,6 +15,7 @@ use weir_xen::vif::XenbusState;
 use super::*;
 use crate::config::{Change, Config, Defaults, PortName, VifChanges};
 use crate::control::{ControlHandler, Request};
+use crate::explain::{AgentState, VifExplanation};
 use crate::stats::{PortState, PortStats};
 
 /// A switch with the interface `web0`, in dom0 of a played Xen.
@@ -41,7 +44,7 @@ fn start(dir: &Path, host: &Host, xen: &str) -> Arc<Switch> {
     let mut config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
     let xen = config.xen.take().unwrap();
     let switch = Switch::start(&config).unwrap();
-    switch.start_xen_on(&xen, Arc::new(host.clone()), host.client()).unwrap();
+    switch.start_xen_on(&xen, Arc::new(host.clone()), host.client(), host.client()).unwrap();
     switch
 }
 
@@ -193,6 +196,63 @@ fn commands_work_on_a_vif_as_on_any_interface() {
     let deleted = switch.handle(Request::VifDel { name: name("vif3.0") });
     let Response::Error { help, .. } = deleted else { panic!("{deleted:?}") };
     assert!(help.unwrap().contains("xl network-detach"));
+}
+
+fn explain(switch: &Switch, port: &str) -> VifExplanation {
+    match switch.handle(Request::VifExplain { name: name(port) }) {
+        Response::Explained { explanation } => *explanation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The test is the device model, which passes on what the agent writes to its console.
+#[test]
+fn an_agent_is_met_by_its_guests_channel_whenever_the_device_model_comes() {
+    let bench = Bench::new("agent_channel = \"weir.agent\"\nmoderation = \"frontend\"\n");
+    let socket = bench.dir.path().join("web.agent");
+    let mut client = bench.host.client();
+    for (key, value) in
+        [("name", "weir.agent"), ("connection", "socket"), ("path", socket.to_str().unwrap())]
+    {
+        let key = format!("/local/domain/0/backend/console/3/1/{key}");
+        client.write(&key, value.as_bytes()).unwrap();
+    }
+    let _front = bench.guest(3);
+    let agent = || explain(&bench.switch, "vif3.0").agent.unwrap();
+    assert_eq!((agent().state, agent().socket.as_path()), (AgentState::Waiting, &*socket));
+    let listener = UnixListener::bind(&socket).unwrap();
+    for session in [7, 8] {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut next = |kind: &str| {
+            loop {
+                let line = lines.next().unwrap().unwrap();
+                if line.contains(kind) {
+                    return line;
+                }
+            }
+        };
+        let tell = |line: &str| writeln!(&stream, "{line}").unwrap();
+        let mac = "00:16:3e:00:00:01";
+        tell(&format!(
+            r#"{{"message":"hello","version":1,"session":{session},"agent":"0.1.0","kernel":"6.1.0","interfaces":[{{"mac":"{mac}","name":"eth0","can_defer":true}}]}}"#
+        ));
+        assert!(next("welcome").contains(&session.to_string()));
+        let set = next("\"set\"");
+        assert!(set.contains(mac), "{set}");
+        tell(&set.replacen("\"set\"", "\"applied\"", 1));
+        eventually("the guest polls", || agent().poll_ns.is_some());
+        assert_eq!(agent().state, AgentState::Connected);
+        // The device model goes, and comes again.
+        drop((stream, lines));
+    }
+}
+
+#[test]
+fn a_guest_without_the_channel_has_no_agent() {
+    let bench = Bench::new("agent_channel = \"weir.agent\"\n");
+    let _front = bench.guest(3);
+    assert_eq!(explain(&bench.switch, "vif3.0").agent, None);
 }
 
 #[test]
