@@ -48,6 +48,15 @@ pub enum CommandError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     VmArgs(#[from] VmArgsError),
+    /// Its guest is no vhost-user front end's.
+    #[error("{name} is a Xen guest's interface: there is nothing for QEMU to be told")]
+    #[diagnostic(help(
+        "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see docs/guide/xen.md"
+    ))]
+    XenVif {
+        /// The interface.
+        name: PortName,
+    },
     /// There is no such interface.
     #[error("there is no interface called {name} in {source_name}")]
     UnknownVif {
@@ -149,7 +158,7 @@ pub fn check(
 /// `weir qemu-args`: prints arguments, or XML.
 ///
 /// # Errors
-/// [`CommandError::UnknownVif`], [`CommandError::VmArgs`], and those of reading the interfaces.
+/// [`CommandError::UnknownVif`], [`CommandError::XenVif`], [`CommandError::VmArgs`], and those of reading the interfaces.
 pub fn qemu_args(
     args: &QemuArgs,
     defaults: &Defaults,
@@ -192,7 +201,12 @@ fn known_vifs(
     }
     match ControlClient::connect(defaults.control.as_path()) {
         Ok(mut client) => {
-            let vifs = client.vifs()?.into_iter().map(|vif| vif.config).collect();
+            let (xen, others): (Vec<_>, Vec<_>) =
+                client.vifs()?.into_iter().partition(|vif| vif.xen);
+            if let Some(vif) = xen.into_iter().find(|vif| args.names.contains(&vif.config.name)) {
+                return Err(CommandError::XenVif { name: vif.config.name });
+            }
+            let vifs = others.into_iter().map(|vif| vif.config).collect();
             Ok(("the running weir".into(), vifs))
         }
         Err(not_running @ ClientError::NotRunning { .. }) => {

@@ -19,9 +19,9 @@ use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
 use crate::config::{
-    self, CallsError, Config, FilterRule, LatencyBudget, PortName, SharingError, SocketMode,
-    SocketPath, SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges, VifConfig, Workers,
-    filter,
+    self, CallsError, Change, Config, FilterRule, LatencyBudget, PortName, SharingError,
+    SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges,
+    VifConfig, Workers, filter,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -348,6 +348,9 @@ impl Switch {
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return no_such_vif(name);
         };
+        if matches!(ports.vifs[index].link, Link::Xen) && changes.mac != Change::Keep {
+            return xen::not_ours_to_address(name);
+        }
         let mut config = ports.vifs[index].config.clone();
         changes.apply(&mut config);
         if let Err(error) = config.check_calls(self.budget(&config)) {
@@ -444,6 +447,7 @@ impl Switch {
                 config: vif.config.clone(),
                 state: port_state(info.state),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
+                xen: matches!(vif.link, Link::Xen),
             }
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }

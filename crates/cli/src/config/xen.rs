@@ -12,8 +12,8 @@ use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
 use super::sharing::Sharing;
 use super::values::{
-    InterfaceName, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath,
-    ValueError,
+    ContainerBytes, InterfaceName, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames,
+    RxUsecs, SocketPath, ValueError,
 };
 use super::{FilterRule, SwitchConfig, VifConfig, VlanMode};
 
@@ -35,6 +35,8 @@ pub struct XenConfig {
     pub rx_usecs: Option<RxUsecs>,
     /// With how many frames a call is held no longer.
     pub rx_frames: Option<RxFrames>,
+    /// With how many bytes withheld frames are shown, by the policies that withhold them.
+    pub container_bytes: Option<ContainerBytes>,
     /// Whether a guest may send only from the address that its configuration gives it.
     pub mac_check: bool,
     /// Whether entries of the indirection table move between receive queues by load.
@@ -47,6 +49,16 @@ pub struct XenConfig {
     pub sharing: Sharing,
 }
 
+/// Keys of `[vif.NAME]` that a Xen guest's interface has not, and what there is in their place.
+const NOT_HERE: [(&str, &str); 6] = [
+    ("socket", "a Xen guest is met in xenstore"),
+    ("mode", "a Xen guest is met in xenstore"),
+    ("socket_mode", "a Xen guest is met in xenstore"),
+    ("agent", "name the channel of the guest's configuration: agent_channel = \"weir.agent\""),
+    ("mac", "the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']"),
+    ("mtu", "set it in the guest; netfront is not told one"),
+];
+
 impl Default for XenConfig {
     /// Every vif, as any other interface.
     fn default() -> Self {
@@ -58,6 +70,7 @@ impl Default for XenConfig {
             moderation: Moderation::default(),
             rx_usecs: None,
             rx_frames: None,
+            container_bytes: None,
             mac_check: VifConfig::MAC_CHECK_DEFAULT,
             rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
             vlan: VlanMode::Unset,
@@ -82,6 +95,7 @@ impl XenConfig {
             moderation: self.moderation,
             rx_usecs: self.rx_usecs,
             rx_frames: self.rx_frames,
+            container_bytes: self.container_bytes,
             mac: Some(mac),
             mac_check: self.mac_check,
             rss_rebalance: self.rss_rebalance,
@@ -102,6 +116,7 @@ impl XenConfig {
         let bridges = section.take::<Bridges>("bridges", problems);
         let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
         let rx_frames = section.take::<RxFrames>("rx_frames", problems);
+        let container_bytes = section.take::<ContainerBytes>("container_bytes", problems);
         let moderation = section.take("moderation", problems).map(Located::into_value);
         let bad_moderation = moderation.is_none() && section.has("moderation");
         let xen = Self {
@@ -112,18 +127,29 @@ impl XenConfig {
             moderation: moderation.unwrap_or_default(),
             rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
             rx_frames: rx_frames.as_ref().map(|frames| frames.value),
+            container_bytes: container_bytes.as_ref().map(|bytes| bytes.value),
             mac_check: section.take_or("mac_check", default.mac_check, problems),
             rss_rebalance: section.take_or("rss_rebalance", default.rss_rebalance, problems),
             vlan: parse::vlan(&mut section, problems),
             filter: filter::rules(&mut section, problems),
             sharing: Sharing::from_section(&mut section, Some(switch.schedule), problems),
         };
+        for (key, instead) in NOT_HERE {
+            if let Some(span) = section.refuse(key) {
+                problems.push(
+                    Problem::new(format!("`{key}` cannot be said of Xen guests' interfaces"))
+                        .label(span, "not a key of [xen]")
+                        .help(instead),
+                );
+            }
+        }
         let header = section.span.clone();
         section.finish(problems);
         let budget = xen.latency_budget.unwrap_or(switch.latency_budget);
         if !bad_moderation && let Err(error) = xen.sample().check_calls(budget) {
             let span = match error.key() {
                 "rx_usecs" => rx_usecs.map(|usecs| usecs.span),
+                "container_bytes" => container_bytes.map(|bytes| bytes.span),
                 _ => rx_frames.map(|frames| frames.span),
             };
             problems.push(
@@ -242,6 +268,11 @@ mod tests {
             ("[xen]\nbridge = [\"br0\"]\n", "did you mean `bridges`?"),
             ("[xen]\nrx_usecs = 10\nmoderation = \"immediate\"\n", "means nothing to moderation"),
             ("[xen]\nbridges = [\"a b\"]\n", "without spaces"),
+            ("[xen]\nagent = \"/run/a\"\n", "agent_channel"),
+            ("[xen]\nmac = \"00:16:3e:00:00:01\"\n", "each its own"),
+            ("[xen]\nmtu = 9000\n", "set it in the guest"),
+            ("[xen]\nsocket = \"/run/a\"\n", "met in xenstore"),
+            ("[xen]\ncontainer_bytes = 8192\n", "weir.toml:2:19"),
             ("xen = 1\n", "write the header [xen]"),
         ] {
             let shown = read(text).unwrap_err();

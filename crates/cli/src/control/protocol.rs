@@ -115,4 +115,7 @@ pub struct VifStatus {
     pub state: PortState,
     /// Why it stopped, if it did.
     pub stopped_reason: Option<String>,
+    /// It is a Xen guest's: the toolstack has attached it.
+    #[serde(default)]
+    pub xen: bool,
 }

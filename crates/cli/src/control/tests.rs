@@ -28,6 +28,7 @@ impl ControlHandler for Recorder {
                     config: vif("web0"),
                     state: crate::stats::PortState::Running,
                     stopped_reason: None,
+                    xen: false,
                 }],
             },
             Request::Stats => {

@@ -14,7 +14,7 @@ use weir_xen::vif::{VifId, VifKeys, channel_socket};
 use weir_xen::{Hypervisor, Xen};
 
 use super::{Link, Switch, SwitchError, Vif, port_rules};
-use crate::config::{SocketPath, ValueError, VifConfig, XenConfig};
+use crate::config::{PortName, SocketPath, ValueError, VifConfig, XenConfig};
 use crate::control::Response;
 use crate::manager::{AgentSocket, NewVif};
 
@@ -234,6 +234,16 @@ pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
             vif.name
         ),
         help: Some("set `queues` in [xen] for those that are attached later".into()),
+    }
+}
+
+/// `weir vif set` of its address.
+pub(super) fn not_ours_to_address(name: &PortName) -> Response {
+    Response::Error {
+        message: format!("{name} has the address that the guest's configuration gives it"),
+        help: Some(
+            "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`".into(),
+        ),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use tempfile::TempDir;
 use weir_port_xen::testing::{Connect, Netfront};
 use weir_vif::{Options, QueuePair};
@@ -13,8 +14,10 @@ use weir_xen::double::Host;
 use weir_xen::vif::XenbusState;
 
 use super::*;
+use crate::args::{Cli, Command};
+use crate::commands::{self, CommandError};
 use crate::config::{Change, Config, Defaults, PortName, VifChanges};
-use crate::control::{ControlHandler, Request};
+use crate::control::{ControlHandler, ControlServer, Request};
 use crate::explain::{AgentState, VifExplanation};
 use crate::stats::{PortState, PortStats};
 
@@ -192,6 +195,12 @@ fn commands_work_on_a_vif_as_on_any_interface() {
     let Response::Error { message, help } = set else { panic!("{set:?}") };
     assert!(message.contains("its queues were offered"), "{message}");
     assert!(help.unwrap().contains("[xen]"));
+    let changes = VifChanges { mac: Change::Clear, ..VifChanges::default() };
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    assert!(matches!(set, Response::Error { .. }), "{set:?}");
+    let Response::Vifs { vifs } = switch.handle(Request::VifList) else { panic!("no list") };
+    let xen: Vec<_> = vifs.iter().map(|vif| (vif.config.name.as_str(), vif.xen)).collect();
+    assert_eq!(xen, [("web0", false), ("vif3.0", true)]);
 
     let deleted = switch.handle(Request::VifDel { name: name("vif3.0") });
     let Response::Error { help, .. } = deleted else { panic!("{deleted:?}") };
@@ -253,6 +262,26 @@ fn a_guest_without_the_channel_has_no_agent() {
     let bench = Bench::new("agent_channel = \"weir.agent\"\n");
     let _front = bench.guest(3);
     assert_eq!(explain(&bench.switch, "vif3.0").agent, None);
+}
+
+#[test]
+fn no_qemu_is_told_of_a_xen_guests_interface() {
+    let bench = Bench::new("");
+    let _front = bench.guest(3);
+    let control = bench.dir.path().join("control.sock");
+    let _served = ControlServer::start(&control, Arc::clone(&bench.switch) as _).unwrap();
+    let control = SocketPath::try_from(control.as_path()).unwrap();
+    let defaults = Defaults { control, control_named: true };
+    let print = |name: &str| {
+        let Command::QemuArgs(args) = Cli::parse_from(["weir", "qemu-args", name]).command else {
+            panic!("another command");
+        };
+        commands::qemu_args(&args, &defaults, &mut Vec::new(), false)
+    };
+    let refused = print("vif3.0").unwrap_err();
+    assert!(matches!(&refused, CommandError::XenVif { name } if name.as_str() == "vif3.0"));
+    assert!(format!("{:?}", miette::Report::new(refused)).contains("docs/guide/xen.md"));
+    print("web0").unwrap();
 }
 
 #[test]
