@@ -306,9 +306,9 @@ impl Port for XenPort {
     ) -> Taken {
         let Some(pair) = self.pair(queue) else { return Taken::default() };
         let mut tx = lock(&pair.tx);
-        let multi_queue = self.rx_queues() > 1;
+        let follows = self.rx_queues() > 1 && !self.steering.is_given();
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
-            if multi_queue {
+            if follows {
                 self.follow(queue, burst, clock::secs(now_ns));
             }
             forward(burst);

@@ -12,8 +12,8 @@ mod channel;
 mod keys;
 mod vifs;
 
-pub use channel::channel_socket;
 pub use backend::{Action, Backend, Seen, XenbusState};
+pub use channel::channel_socket;
 pub use keys::{FrontKeys, KeyError, Offer, QueueKeys, RingKeys, VifKeys};
 pub use vifs::{Serve, VifId, Vifs};
 

@@ -115,7 +115,11 @@ mod tests {
         policy.set_guest_poll_ns(Some(250_000));
         let batch = |arrived_ns| Batch { frames: 1, bytes: 64, arrived_ns };
         assert_eq!(policy.published(20, batch(10)), Verdict::HoldUntil(250_010));
-        assert_eq!(policy.published(100, batch(90)), Verdict::HoldUntil(250_010), "the first counts");
+        assert_eq!(
+            policy.published(100, batch(90)),
+            Verdict::HoldUntil(250_010),
+            "the first counts"
+        );
         policy.delivered(150, Delivery::Polled);
         assert_eq!(policy.published(200, batch(190)), Verdict::HoldUntil(250_190));
         assert_eq!(policy.expired(250_190), Verdict::Call);

@@ -61,7 +61,10 @@ impl Steering {
         let Some(wanted) = changes.wanted else { return };
         for (entry, to) in wanted.into_iter().enumerate() {
             let what = What::Entry(entry);
-            let (from, _) = self.indirection.get(entry);
+            let (from, changing) = self.indirection.get(entry);
+            if from == to && !changing {
+                continue;
+            }
             match changes.find(what) {
                 Some(slot) if from == to => {
                     changes.end(slot);
@@ -72,7 +75,6 @@ impl Steering {
                         change.to = to;
                     }
                 }
-                None if from == to => {}
                 None if self.begin(changes, what, (from, to), receiver) => {}
                 None => return,
             }

@@ -435,9 +435,8 @@ fn a_thousand_attachments_leave_nothing_mapped() {
 fn a_channel_is_found_by_its_name_and_in_what_the_toolstack_wrote() {
     let host = Host::new();
     let mut client = host.client();
-    let found = |client: &mut Client<Connection>, name| {
-        channel_socket(client, GUEST, name).unwrap()
-    };
+    let found =
+        |client: &mut Client<Connection>, name| channel_socket(client, GUEST, name).unwrap();
     assert_eq!(found(&mut client, "weir.agent"), None, "a guest without consoles");
     for (console, name, connection, path) in [
         (0, "", "", ""),
