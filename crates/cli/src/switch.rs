@@ -489,7 +489,7 @@ fn engine_options(config: &SwitchConfig) -> Options {
         config::Realization::Dedicated => Realization::Dedicated,
     };
     let (schedule, workers) = (config.schedule.0, worker_count(config.workers));
-    Options { execution, realization, schedule, workers }
+    Options { execution, realization, schedule, workers, ..Options::default() }
 }
 
 /// `auto`: a core of every two, since guests run beside the switch; a worker that has nothing to do

@@ -1,73 +1,201 @@
-//! How long a worker was kept from its processor: what explains a call that came too late.
+//! When a worker was kept from its processor: what explains a call that came too late.
 //!
 //! Whoever runs the worker may take its processor away: the kernel gives it to another thread, or the host of
-//! a virtual machine to another machine. Then the wall clock runs on and the thread's CPU clock does not. A
-//! worker compares the two only when something came too late; all it does before is to note, once a
-//! millisecond, where both stood, and how long it slept of its own will.
+//! a virtual machine to another machine. Then the wall clock runs on and the thread's CPU clock does not, or a
+//! timer fires late. That a worker has lost time lately explains nothing: it must have lost it while the call
+//! was held. So it is kept *when* time was lost, as closely as that is known, and of a loss counts what was
+//! within the hold for certain.
+//!
+//! A worker looks at the wall clock at each burst, and remembers when. Its CPU clock, which takes a system
+//! call, it reads after a sleep, and under load once a millisecond, where it was away for long between two
+//! looks, and where something came too late. A reading before a sleep would not do: to fall asleep and to wake
+//! up takes CPU time, which would make up for what is lost.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the current thread knows.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    /// When both clocks were read (ns); 0 for a thread that is no worker.
-    read_ns: u64,
-    /// What the thread's CPU clock said then (ns).
-    cpu_ns: u64,
-    /// Since then: slept (ns).
-    slept_ns: u64,
-    /// Since then: by how much timers fired later than was allowed for (ns).
-    overslept_ns: u64,
-    /// Lost between the two readings before (ns): what is late now may have begun then.
-    lost_before_ns: u64,
+use crate::clock;
+
+/// A worker that was not asleep and has not looked at the clock for so long (ns) may have been kept from it:
+/// bursts are shorter.
+const AWAY_NS: u64 = 50_000;
+/// How old a reading of the thread's CPU clock may be (ns). What is lost in pieces shorter than [`AWAY_NS`] is
+/// not known any closer.
+const CPU_CHECK_NS: u64 = 1_000_000;
+/// What the two clocks may seem to be apart since they are read one by one (ns).
+const LOST_NS_MIN: u64 = 2_000;
+/// How many losses are remembered. Each is of a long absence or of a millisecond: more than the budgets hold
+/// of which a worker can be late by little.
+const LOSSES: usize = 16;
+
+/// By which clock a worker finds out that it was kept from its processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuClock {
+    /// Its thread's.
+    #[default]
+    Thread,
+    /// One that runs while it is awake and while it is not, as if it had its processor all the time: for
+    /// tests.
+    Running,
+    /// One that stands still, as if it never had it: for tests.
+    Stopped,
 }
 
-impl Known {
-    const NOTHING: Self =
-        Self { read_ns: 0, cpu_ns: 0, slept_ns: 0, overslept_ns: 0, lost_before_ns: 0 };
+impl CpuClock {
+    fn now_ns(self) -> u64 {
+        match self {
+            Self::Thread => thread_cpu_ns(),
+            Self::Running => clock::now_ns(),
+            Self::Stopped => 0,
+        }
+    }
+}
+
+/// Time that a worker did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loss {
+    /// It was lost between these times (ns),
+    from_ns: u64,
+    /// and
+    until_ns: u64,
+    /// so much of it (ns).
+    lost_ns: u64,
+}
+
+impl Loss {
+    const NONE: Self = Self { from_ns: 0, until_ns: 0, lost_ns: 0 };
+
+    /// How much of it was lost within these times, wherever it was (ns).
+    fn within_ns(&self, from_ns: u64, until_ns: u64) -> u64 {
+        let before_ns = from_ns.clamp(self.from_ns, self.until_ns) - self.from_ns;
+        let after_ns = self.until_ns - until_ns.clamp(self.from_ns, self.until_ns);
+        self.lost_ns.saturating_sub(before_ns + after_ns)
+    }
+}
+
+/// What one worker has lost.
+#[derive(Debug)]
+struct Losses {
+    clock: CpuClock,
+    /// When both clocks were read (ns); 0: never, by a thread that is no worker.
+    read_ns: u64,
+    /// What the CPU clock said then (ns).
+    cpu_ns: u64,
+    known: [Loss; LOSSES],
+    /// The next one replaces this one.
+    oldest: usize,
+}
+
+impl Losses {
+    const NONE: Self = Self {
+        clock: CpuClock::Thread,
+        read_ns: 0,
+        cpu_ns: 0,
+        known: [Loss::NONE; LOSSES],
+        oldest: 0,
+    };
+
+    /// Both clocks were read. Before that, the wall clock was looked at last at `looked_ns`. Gives by how much
+    /// the CPU clock has gone on since it was read before (ns).
+    fn read(&mut self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> u64 {
+        for loss in self.since_read(looked_ns, now_ns, cpu_ns) {
+            self.push(loss);
+        }
+        self.read_ns = now_ns;
+        cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
+    }
+
+    /// What was lost since the clocks were read: since the last look, as far as it can have been. The
+    /// worker was not away for long before.
+    fn since_read(&self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> [Loss; 2] {
+        if self.read_ns == 0 || now_ns < self.read_ns {
+            return [Loss::NONE; 2];
+        }
+        let looked_ns = looked_ns.clamp(self.read_ns, now_ns);
+        let awake_ns = now_ns - self.read_ns;
+        let lost_ns = awake_ns.saturating_sub(cpu_ns.saturating_sub(self.cpu_ns));
+        let latest_ns = lost_ns.min(now_ns - looked_ns);
+        [
+            Loss { from_ns: self.read_ns, until_ns: looked_ns, lost_ns: lost_ns - latest_ns },
+            Loss { from_ns: looked_ns, until_ns: now_ns, lost_ns: latest_ns },
+        ]
+    }
+
+    /// It slept between these times. Its CPU clock was read after that.
+    fn slept(&mut self, looked_ns: u64, (from_ns, until_ns): (u64, u64), cpu_ns: u64) {
+        self.read(looked_ns, from_ns, cpu_ns);
+        self.read_ns = until_ns;
+    }
+
+    fn push(&mut self, loss: Loss) {
+        if loss.lost_ns >= LOST_NS_MIN {
+            self.known[self.oldest] = loss;
+            self.oldest = (self.oldest + 1) % LOSSES;
+        }
+    }
+
+    /// How much was lost within these times for certain, of which now is not before the later one (ns).
+    fn lost_ns(&self, (from_ns, until_ns): (u64, u64), looked_ns: u64, now: (u64, u64)) -> u64 {
+        let latest = self.since_read(looked_ns, now.0, now.1);
+        let losses = self.known.iter().chain(&latest);
+        losses.map(|loss| loss.within_ns(from_ns, until_ns)).sum()
+    }
 }
 
 thread_local! {
-    static KNOWN: Cell<Known> = const { Cell::new(Known::NOTHING) };
+    /// When the wall clock was looked at last, and when the CPU clock was read (ns).
+    static LOOKED_NS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    static THIS: RefCell<Losses> = const { RefCell::new(Losses::NONE) };
 }
 
-/// Where both clocks of this thread stand (ns).
-pub(crate) fn note(now_ns: u64, cpu_ns: u64) {
-    let lost_before_ns = KNOWN.get().lost_ns(now_ns, cpu_ns);
-    KNOWN.set(Known { read_ns: now_ns, cpu_ns, lost_before_ns, ..Known::NOTHING });
+/// This thread is a worker from now on.
+pub(crate) fn enter(clock: CpuClock) {
+    THIS.with_borrow_mut(|losses| losses.clock = clock);
 }
 
-/// This thread has slept so long (ns).
-pub(crate) fn note_slept(slept_ns: u64) {
-    let known = KNOWN.get();
-    KNOWN.set(Known { slept_ns: known.slept_ns + slept_ns, ..known });
-}
-
-/// A timer of this thread fired so much later than was allowed for (ns).
-pub(crate) fn note_overslept(overslept_ns: u64) {
-    let known = KNOWN.get();
-    KNOWN.set(Known { overslept_ns: known.overslept_ns + overslept_ns, ..known });
-}
-
-/// For how long this thread was kept from its processor lately: in the last milliseconds, or while the
-/// last burst took (ns); 0 for a thread that is no worker.
-#[cold]
-pub fn lost_ns(now_ns: u64) -> u64 {
-    let known = KNOWN.get();
-    known.lost_before_ns.saturating_add(known.lost_ns(now_ns, thread_cpu_ns()))
-}
-
-impl Known {
-    /// Lost since the clocks were read (ns).
-    fn lost_ns(&self, now_ns: u64, cpu_ns: u64) -> u64 {
-        if self.read_ns == 0 {
-            return 0;
-        }
-        let awake_ns = now_ns.saturating_sub(self.read_ns).saturating_sub(self.slept_ns);
-        awake_ns.saturating_sub(cpu_ns.saturating_sub(self.cpu_ns)) + self.overslept_ns
+/// This worker is awake at `now_ns`.
+#[inline]
+pub(crate) fn look(now_ns: u64) {
+    let (looked_ns, read_ns) = LOOKED_NS.get();
+    let away_ns = now_ns.saturating_sub(looked_ns);
+    if away_ns >= AWAY_NS || now_ns.saturating_sub(read_ns) >= CPU_CHECK_NS {
+        read(now_ns);
+    } else {
+        LOOKED_NS.set((now_ns, read_ns));
     }
+}
+
+/// Reads the CPU clock of this thread, which is awake at `now_ns`. Gives its CPU time since that was read
+/// before (ns).
+#[cold]
+pub(crate) fn read(now_ns: u64) -> u64 {
+    let (looked_ns, _) = LOOKED_NS.replace((now_ns, now_ns));
+    THIS.with_borrow_mut(|losses| losses.read(looked_ns, now_ns, losses.clock.now_ns()))
+}
+
+/// This worker has slept between these times.
+pub(crate) fn slept(from_ns: u64, until_ns: u64) {
+    let (looked_ns, _) = LOOKED_NS.replace((until_ns, until_ns));
+    THIS.with_borrow_mut(|losses| {
+        losses.slept(looked_ns, (from_ns, until_ns), losses.clock.now_ns());
+    });
+}
+
+/// This worker was to be back from a sleep at `from_ns`, and was at `until_ns`.
+pub(crate) fn overslept(from_ns: u64, until_ns: u64) {
+    let lost_ns = until_ns.saturating_sub(from_ns);
+    THIS.with_borrow_mut(|losses| losses.push(Loss { from_ns, until_ns, lost_ns }));
+}
+
+/// For how long this thread was kept from its processor between `from_ns` and `until_ns`, at least (ns), as
+/// far as is known at `now_ns`; 0 for one that is no worker.
+#[cold]
+pub(crate) fn lost_ns(from_ns: u64, until_ns: u64, now_ns: u64) -> u64 {
+    let (looked_ns, _) = LOOKED_NS.get();
+    THIS.with_borrow(|losses| {
+        losses.lost_ns((from_ns, until_ns), looked_ns, (now_ns, losses.clock.now_ns()))
+    })
 }
 
 /// The CPU time of the current thread (ns).
@@ -78,39 +206,4 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_awake_without_a_processor_is_lost_and_sleep_is_not() {
-        let known = Known {
-            read_ns: 1_000_000,
-            cpu_ns: 500,
-            slept_ns: 300_000,
-            overslept_ns: 40_000,
-            lost_before_ns: 9,
-        };
-        // A millisecond later, of which 600 us went by on the processor.
-        assert_eq!(known.lost_ns(2_000_000, 500 + 600_000), 100_000 + 40_000);
-        assert_eq!(known.lost_ns(2_000_000, 500 + 700_000), 40_000);
-        assert_eq!(known.lost_ns(2_000_000, 500 + 900_000), 40_000, "clocks are read one by one");
-    }
-
-    #[test]
-    fn a_thread_that_was_stopped_has_lost_that_time() {
-        note(crate::clock::now_ns(), thread_cpu_ns());
-        // Not of its own will, as far as anybody was told.
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(lost_ns(crate::clock::now_ns()) >= 15_000_000);
-        // The next reading of the clocks does not forget it, the one after that does.
-        note(crate::clock::now_ns(), thread_cpu_ns());
-        assert!(lost_ns(crate::clock::now_ns()) >= 15_000_000);
-        note(crate::clock::now_ns(), thread_cpu_ns());
-        assert!(KNOWN.get().lost_before_ns < 15_000_000);
-    }
-
-    #[test]
-    fn a_thread_that_is_no_worker_has_lost_nothing() {
-        std::thread::spawn(|| assert_eq!(lost_ns(crate::clock::now_ns()), 0)).join().unwrap();
-    }
-}
+mod tests;

@@ -15,6 +15,7 @@ use weir_limits::{QUEUE_PAIRS_MAX, WORKERS_MAX};
 use weir_policy::dispatch::Aim;
 use weir_policy::schedule::Kind;
 
+use crate::cpu_loss::CpuClock;
 use crate::poller::{QueueRef, Watch, Watched};
 use crate::port::Side;
 use crate::shared::WorkerHandle;
@@ -53,6 +54,8 @@ pub struct Options {
     pub realization: Realization,
     /// By which rule workers give turns.
     pub schedule: Kind,
+    /// How workers find out that they were kept from their processors.
+    pub cpu_clock: CpuClock,
     /// How many workers there are; each pair of queues has its own where `execution` says so.
     pub workers: usize,
 }

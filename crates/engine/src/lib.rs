@@ -19,7 +19,7 @@
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
-//! | `cpu_loss.rs` | how long a worker was kept from its processor |
+//! | `cpu_loss.rs` | when a worker was kept from its processor, and for how long |
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
@@ -32,7 +32,7 @@
 mod activity;
 pub mod burst;
 pub mod clock;
-pub mod cpu_loss;
+mod cpu_loss;
 mod crew;
 mod dispatcher;
 pub mod egress;
@@ -55,6 +55,7 @@ mod switch;
 pub mod turn;
 mod worker;
 
+pub use cpu_loss::CpuClock;
 pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
 pub use engine::{Engine, WorkerStats, thread_cpu_ns};

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 use weir_guestmem::ticks;
 
 use crate::clock;
-use crate::cpu_loss::{self, thread_cpu_ns};
+use crate::cpu_loss;
 
 /// A burst that takes longer (ns) may have had the core taken away meanwhile.
 const LONG_NS: u64 = 200_000;
-/// How old a reading of the thread's CPU clock may be (ns).
-const CPU_CHECK_NS: u64 = 1_000_000;
 /// For how long the processor's counter is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
@@ -23,9 +21,6 @@ const CALIBRATION: Duration = Duration::from_millis(2);
 pub(crate) struct Meter {
     /// Nanoseconds of a tick, times 2^32.
     scale: u64,
-    /// The thread's CPU clock (ns), and when it was read.
-    cpu_ns: u64,
-    read_ns: u64,
 }
 
 /// A burst under way: the counter at its beginning.
@@ -36,36 +31,26 @@ pub(crate) struct Begun(u64);
 impl Meter {
     pub(crate) fn new() -> Self {
         static SCALE: OnceLock<u64> = OnceLock::new();
-        Self { scale: *SCALE.get_or_init(calibrate), cpu_ns: 0, read_ns: 0 }
+        Self { scale: *SCALE.get_or_init(calibrate) }
     }
 
     /// A burst begins.
     #[inline]
-    pub(crate) fn begin(&mut self, now_ns: u64) -> Begun {
-        if now_ns.saturating_sub(self.read_ns) >= CPU_CHECK_NS {
-            (self.cpu_ns, self.read_ns) = (thread_cpu_ns(), now_ns);
-            cpu_loss::note(now_ns, self.cpu_ns);
-        }
+    pub(crate) fn begin(&self, now_ns: u64) -> Begun {
+        cpu_loss::look(now_ns);
         Begun(ticks::now())
     }
 
     /// It ends. Says what it took (ns).
     #[inline]
-    pub(crate) fn end(&mut self, begun: Begun) -> u64 {
+    pub(crate) fn end(&self, begun: Begun) -> u64 {
         let took_ns = self.to_ns(ticks::now().saturating_sub(begun.0));
-        if took_ns < LONG_NS { took_ns } else { took_ns.min(self.worked_ns()) }
+        if took_ns < LONG_NS { took_ns } else { took_ns.min(cpu_loss::read(clock::now_ns())) }
     }
 
     fn to_ns(&self, ticks: u64) -> u64 {
         let ns = (u128::from(ticks) * u128::from(self.scale)) >> 32;
         u64::try_from(ns).unwrap_or(u64::MAX)
-    }
-
-    /// The thread's CPU time since it was last read (ns).
-    #[cold]
-    fn worked_ns(&mut self) -> u64 {
-        let cpu_ns = thread_cpu_ns();
-        cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
     }
 }
 
@@ -97,6 +82,7 @@ fn both_clocks() -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu_loss::thread_cpu_ns;
 
     fn spin_for(ns: u64) {
         let start = thread_cpu_ns();
@@ -105,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_bursts_cost_is_its_time_on_the_core() {
-        let mut meter = Meter::new();
+        let meter = Meter::new();
         let mut measured_ns = 0;
         let start_ns = thread_cpu_ns();
         for _ in 0..200 {
@@ -121,7 +107,7 @@ mod tests {
 
     #[test]
     fn time_without_the_core_is_nobodys_cost() {
-        let mut meter = Meter::new();
+        let meter = Meter::new();
         let begun = meter.begin(clock::now_ns());
         std::thread::sleep(Duration::from_millis(300));
         assert!(meter.end(begun) < 150_000_000);
@@ -129,9 +115,9 @@ mod tests {
 
     #[test]
     fn no_count_of_ticks_overflows() {
-        let meter = Meter { scale: u64::MAX, cpu_ns: 0, read_ns: 0 };
+        let meter = Meter { scale: u64::MAX };
         assert_eq!(meter.to_ns(u64::MAX), u64::MAX);
-        let meter = Meter { scale: 1 << 31, cpu_ns: 0, read_ns: 0 };
+        let meter = Meter { scale: 1 << 31 };
         assert_eq!(meter.to_ns(u64::MAX), u64::MAX / 2);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use weir_limits::LATENCY_BUDGET_NS_MAX;
+use weir_limits::{LATENCY_BUDGET_NS_MAX, TIMER_LEAD_NS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::{Pace, Rest};
 
@@ -72,8 +72,12 @@ pub(crate) struct Worker {
     pace: Pace,
     /// Before the last look at the warm queues, when they had no work (ns).
     looked_ns: u64,
+    /// When it came back from its last sleep (ns).
+    woken_ns: u64,
     /// When the last burst was taken (ns).
     taken_ns: u64,
+    /// How long it took (ns).
+    burst_ns: u64,
     /// Rounds since the last look at the epoll set.
     rounds: u32,
     /// Transmit queues with parked frames, and when the oldest has waited long enough.
@@ -103,7 +107,9 @@ impl Worker {
             warm: Vec::new(),
             pace: Pace::default(),
             looked_ns: 0,
+            woken_ns: 0,
             taken_ns: 0,
+            burst_ns: 0,
             rounds: 0,
             stalled: Vec::new(),
             holds: Holds::default(),
@@ -118,6 +124,7 @@ impl Worker {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);
+        cpu_loss::enter(self.shared.crew.options.cpu_clock);
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         while !self.shared.stopping.load(Ordering::Relaxed) {
@@ -127,7 +134,7 @@ impl Worker {
             while !self.ready.is_empty() && !self.shared.stopping.load(Ordering::Relaxed) {
                 for _ in 0..self.ready.len() {
                     self.serve_next();
-                    self.expire_holds(self.taken_ns, 0);
+                    self.expire_holds_after_burst();
                 }
                 let before_ns = self.taken_ns;
                 self.look_at_warm(if self.is_dedicated() { u64::MAX } else { WARM_NS });
@@ -213,6 +220,7 @@ impl Worker {
         loop {
             self.look_at_warm(u64::MAX);
             let now_ns = clock::now_ns();
+            cpu_loss::look(now_ns);
             self.ready.refresh(&self.shared.shares, || now_ns);
             if !self.ready.is_empty() {
                 return Some(now_ns.saturating_sub(start_ns));
@@ -305,9 +313,9 @@ impl Worker {
     /// A sleep has ended that was to end at `until_ns`. Something else may have ended it, and the worker
     /// still come back after that.
     fn note_lateness(&mut self, until_ns: u64, woken: Woken) {
-        let Some(late_ns) = clock::now_ns().checked_sub(until_ns) else { return };
+        let Some(late_ns) = self.woken_ns.checked_sub(until_ns) else { return };
         let lead_ns = self.lateness.lead_ns();
-        cpu_loss::note_overslept(late_ns.saturating_sub(lead_ns));
+        cpu_loss::overslept(until_ns + lead_ns, self.woken_ns);
         if matches!(woken, Woken::Timer | Woken::TimeOver) {
             self.lateness.fired(late_ns);
         }
@@ -321,7 +329,8 @@ impl Worker {
         let start_ns = if how_long == Wait::Look { 0 } else { clock::now_ns() };
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         if how_long != Wait::Look {
-            cpu_loss::note_slept(clock::now_ns().saturating_sub(start_ns));
+            self.woken_ns = clock::now_ns();
+            cpu_loss::slept(start_ns, self.woken_ns);
             handle.wakeups.add(1);
             self.shared.activity.worker_woke();
         }
@@ -456,6 +465,7 @@ impl Worker {
         self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
         let cost = self.ready.charge(queue.port, begun);
         slot.counters.charge(cost);
+        self.burst_ns = cost.worker_ns;
         if let Some(pair) = slot.pairs.get(queue.queue) {
             pair.busy_ns.add(cost.worker_ns);
         }
@@ -512,6 +522,14 @@ impl Worker {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Asks about those that have ended by the end of the burst before, and those that would end during the
+    /// next one, which may be as long.
+    #[inline]
+    fn expire_holds_after_burst(&mut self) {
+        let ahead_ns = self.burst_ns.min(TIMER_LEAD_NS_MAX);
+        self.expire_holds(self.taken_ns + self.burst_ns, ahead_ns);
     }
 
     /// Asks about those that would end before this worker is back from a sleep.
@@ -602,6 +620,23 @@ mod tests {
     }
 
     #[test]
+    fn between_bursts_holds_end_that_would_end_during_the_next_one() {
+        let mut worker = worker();
+        (worker.taken_ns, worker.burst_ns) = (1_000_000, 30_000);
+        let port = PortId::new(0).unwrap();
+        for until_ns in [1_030_000, 1_060_000, 1_060_001] {
+            worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
+        }
+        worker.expire_holds_after_burst();
+        assert_eq!(worker.holds.wake_ns(0), Some(1_060_001));
+        worker.burst_ns = 10 * TIMER_LEAD_NS_MAX;
+        let until_ns = worker.taken_ns + worker.burst_ns + TIMER_LEAD_NS_MAX + 1;
+        worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
+        worker.expire_holds_after_burst();
+        assert_eq!(worker.holds.wake_ns(0), Some(until_ns), "one long burst ends not all of them");
+    }
+
+    #[test]
     fn only_a_holds_end_is_woken_up_for_early() {
         let mut worker = worker();
         worker.lateness.fired(40_000);
@@ -619,7 +654,8 @@ mod tests {
     fn coming_back_later_than_foreseen_is_counted_whatever_ended_the_sleep() {
         const LATE_NS: u64 = 50_000_000;
         let mut worker = worker();
-        let until_ns = clock::now_ns() - LATE_NS;
+        worker.woken_ns = clock::now_ns();
+        let until_ns = worker.woken_ns - LATE_NS;
         worker.note_lateness(until_ns, Woken::Event);
         assert_eq!(worker.handle.late_timers.get(), 1);
         assert_eq!(worker.lateness.lead_ns(), 0, "it was no timer that was late");
@@ -627,7 +663,7 @@ mod tests {
         assert_eq!(worker.handle.late_timers.get(), 2);
         let lead_ns = worker.handle.timer_lead_ns.load(Ordering::Relaxed);
         assert_eq!(lead_ns, weir_limits::TIMER_LEAD_NS_MAX);
-        worker.note_lateness(clock::now_ns() + LATE_NS, Woken::Event);
+        worker.note_lateness(worker.woken_ns + LATE_NS, Woken::Event);
         assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
     }
 }

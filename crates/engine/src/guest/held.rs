@@ -8,6 +8,10 @@ use super::CallPolicy;
 use crate::cpu_loss;
 use crate::stats::{BreachReason, PortCounters, Times};
 
+/// Of the time that a worker was away, so much more may be needed for the frames that came meanwhile: a part
+/// in so many. It was 2 % after milliseconds on a loaded machine, and 5 % at most.
+const PILED_UP_SHARE: u64 = 16;
+
 /// Frames of a receive queue that the guest has not been told of.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
@@ -109,7 +113,8 @@ impl HeldCall {
         // A frame that waited for buffers was not held: its sender's `parked` counts it.
         if told_ns > latest_ns && !pending.parked {
             let late_ns = told_ns - latest_ns;
-            let reason = if is_explained(late_ns, cpu_loss::lost_ns(now_ns)) {
+            let lost_ns = cpu_loss::lost_ns(pending.arrived_ns, told_ns, now_ns);
+            let reason = if is_explained(late_ns, lost_ns) {
                 BreachReason::NoCpu
             } else {
                 reason(&pending, until_ns, latest_ns)
@@ -127,9 +132,10 @@ impl HeldCall {
 }
 
 /// Whether a call is so late because the worker was kept from its processor for so long: for most of it, and
-/// what is left is no more than its own work may take.
+/// what is left is no more than its own work may take, with what has piled up meanwhile.
 fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
-    lost_ns > late_ns / 2 && lost_ns.saturating_add(HOLD_MARGIN_NS) >= late_ns
+    let work_ns = HOLD_MARGIN_NS.saturating_add(lost_ns / PILED_UP_SHARE);
+    lost_ns > late_ns / 2 && lost_ns.saturating_add(work_ns) >= late_ns
 }
 
 #[cold]
@@ -161,8 +167,10 @@ mod tests {
     #[test]
     fn a_missing_processor_explains_what_it_took_and_no_more() {
         assert!(is_explained(500_000, 600_000));
-        assert!(is_explained(500_000, 500_000 - HOLD_MARGIN_NS));
-        assert!(!is_explained(500_000, 499_999 - HOLD_MARGIN_NS));
+        assert!(is_explained(150_000, 150_000 - HOLD_MARGIN_NS));
+        let lost_ns = 16_000_000;
+        assert!(is_explained(lost_ns + HOLD_MARGIN_NS + 1_000_000, lost_ns));
+        assert!(!is_explained(lost_ns + HOLD_MARGIN_NS + 1_000_001, lost_ns));
         assert!(!is_explained(HOLD_MARGIN_NS, HOLD_MARGIN_NS / 2 - 1), "too little of it");
     }
 
@@ -194,6 +202,35 @@ mod tests {
         assert_eq!(breaches(latest_ns + 1, None, latest_ns + 2, true), [], "it was not held");
         let past = 2 * BUDGET_NS;
         assert_eq!(breaches(0, Some(past), past, false), late("policy"));
+    }
+
+    /// The reason of a breach by 50 us of a frame that came at `arrived_ns`, at a worker whose CPU clock stands
+    /// still: it was away from 1 ms on to 1.4 ms, and slept from then on.
+    fn reason_after_an_absence(arrived_ns: u64) -> Vec<(&'static str, u64)> {
+        let played = move || {
+            let (told_ns, counters) = (arrived_ns + BUDGET_NS + 50_000, PortCounters::default());
+            cpu_loss::enter(cpu_loss::CpuClock::Stopped);
+            for awake_ns in [1_000_000, 1_400_000] {
+                cpu_loss::look(awake_ns);
+            }
+            cpu_loss::slept(1_400_000, told_ns.max(1_400_000));
+            let mut held = hold();
+            held.add(arrived_ns, &batch(arrived_ns), 1, false);
+            let until_ns = arrived_ns + BUDGET_NS;
+            assert_eq!(held.deadline.set(until_ns, arrived_ns), Some(until_ns));
+            held.told(told_ns, Delivery::Called, false, &counters);
+            counters.breaches().collect()
+        };
+        // What a worker knows is its thread's.
+        std::thread::spawn(played).join().unwrap()
+    }
+
+    #[test]
+    fn only_a_processor_that_was_missing_during_the_hold_explains_it() {
+        assert_eq!(reason_after_an_absence(1_250_000), [("no_cpu", 1)]);
+        assert_eq!(reason_after_an_absence(1_300_000), [("no_cpu", 1)], "for most of it");
+        assert_eq!(reason_after_an_absence(1_390_000), [("asked_late", 1)], "for too little of it");
+        assert_eq!(reason_after_an_absence(1_400_000), [("asked_late", 1)], "it was back by then");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use weir_engine::Engine;
+use weir_engine::{CpuClock, Engine, Options as EngineOptions};
 use weir_fabric::PortConfig;
 use weir_guestmem::{GuestMemory, RegionSpec, Window};
 use weir_policy::moderation::Kind;
@@ -60,7 +60,11 @@ impl Switch {
     }
 
     pub fn with_workers(workers: usize) -> Self {
-        let engine = Engine::start(workers).unwrap();
+        Self::with_options(EngineOptions { workers, ..EngineOptions::default() })
+    }
+
+    pub fn with_options(options: EngineOptions) -> Self {
+        let engine = Engine::start_with(options).unwrap();
         let manager = Manager::start(Arc::clone(&engine)).unwrap();
         Self { manager, engine }
     }

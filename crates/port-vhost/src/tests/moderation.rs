@@ -249,17 +249,20 @@ fn a_held_call_is_given_at_its_deadline() {
 
 #[test]
 fn a_frame_that_a_worker_came_to_late_is_a_breach_although_it_never_waited_for_buffers() {
-    let switch = Switch::new();
-    let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
-    // No worker is so quick.
-    b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 1));
-    send(&mut a, &b, 0..1);
-    assert_eq!(b.wait_received().1[14], 0);
-    let breaches = || b.port.counters().breaches().collect::<Vec<_>>();
-    // Of one of two reasons, as the machine has time for it.
-    let of_worker =
-        |breaches: &[(&str, u64)]| matches!(breaches, [("forwarded_late" | "no_cpu", 1)]);
-    eventually("the breach", || of_worker(&breaches()));
+    for (cpu_clock, reason) in
+        [(CpuClock::Running, "forwarded_late"), (CpuClock::Stopped, "no_cpu")]
+    {
+        let options = EngineOptions { workers: 1, cpu_clock, ..EngineOptions::default() };
+        let switch = Switch::with_options(options);
+        let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
+        // No worker is so quick.
+        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 1));
+        send(&mut a, &b, 0..1);
+        assert_eq!(b.wait_received().1[14], 0);
+        let breaches = || b.port.counters().breaches().collect::<Vec<_>>();
+        eventually("the breach", || !breaches().is_empty());
+        assert_eq!(breaches(), [(reason, 1)], "{cpu_clock:?}");
+    }
 }
 
 #[test]
