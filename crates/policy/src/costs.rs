@@ -7,6 +7,10 @@
 
 use crate::budget::{COST_NS_MAX, COST_NS_MIN};
 
+mod call;
+
+pub use call::CallCost;
+
 /// Costs that are estimated: of an event, of a frame, of a ns that passes (a share of a CPU).
 const COSTS: usize = 3;
 /// How much of what was learned is kept at each sample: at 10 Hz half is forgotten in 14 seconds.

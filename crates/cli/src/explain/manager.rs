@@ -26,6 +26,9 @@ pub struct SplitExplanation {
     pub uplink_cost: CostExplanation,
     /// C_v: what a call costs.
     pub call_cost: CostExplanation,
+    /// Holds are shortened now and then, so that calls vary and what they cost shows.
+    #[serde(default)]
+    pub varies: bool,
 }
 
 /// What something costs.
@@ -134,7 +137,11 @@ impl fmt::Display for SplitExplanation {
         writeln!(
             f,
             "costs: wake-up {uplink_cost}, call {call_cost}; interfaces with traffic: {vifs}"
-        )
+        )?;
+        if self.varies {
+            writeln!(f, "holds are shortened now and then, to find out what a call costs")?;
+        }
+        Ok(())
     }
 }
 
@@ -226,7 +233,10 @@ mod tests {
             vifs: 3,
             uplink_cost: cost(CostSource::Regression, Some(310)),
             call_cost: cost(CostSource::Agent, None),
+            varies: false,
         };
+        let varies = SplitExplanation { varies: true, ..split.clone() }.to_string();
+        assert!(varies.starts_with(&split.to_string()) && varies.contains("shortened"), "{varies}");
         insta::assert_snapshot!(split.to_string(), @r"
         split: 300 us for uplinks, 630 us for calls, for 12 s: what costs least
         costs: wake-up 4.2 us +- 310 ns, call 4.2 us (the agent says); interfaces with traffic: 3

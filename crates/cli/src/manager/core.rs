@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
 use weir_policy::budget::{Load, Splitter};
-use weir_policy::costs::{Regression, Sample};
+use weir_policy::costs::{CallCost, Cost, Regression, Sample};
 use weir_policy::moderation::Kind;
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ pub(super) struct Known {
 impl Known {
     const NOTHING: Self = Self { ns: COST_NS_DEFAULT, source: Source::Default };
 
-    fn from(regression: &Regression) -> Self {
-        regression.cost().map_or(Self::NOTHING, |cost| {
+    fn from(cost: Option<Cost>) -> Self {
+        cost.map_or(Self::NOTHING, |cost| {
             // Bounds of a cost are those of `policy::budget`, far within u64.
             let error_ns = cost.error_ns.round() as u64;
             Self { ns: cost.ns, source: Source::Regression { error_ns } }
@@ -125,8 +125,12 @@ pub(super) struct Decision {
 /// One interface's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VifDecision {
-    /// T_v: the limit of its holds (ns).
+    /// T_v (ns).
     pub(super) vif_ns: u64,
+    /// The limit of its holds until the next look (ns): T_v, or less to find out what a call costs.
+    pub(super) hold_ns: u64,
+    /// Holds are varied for that.
+    pub(super) varies: bool,
     /// At what interval the guest is to poll (ns).
     pub(super) poll_ns: Option<u64>,
     /// Since when both shares are what they are (ns).
@@ -144,11 +148,13 @@ pub(super) struct Core {
 }
 
 /// What is remembered of an interface.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Vif {
     /// The look before, and when that was (ns).
     before: Option<(VifLook, u64)>,
-    call_cost: Regression,
+    call_cost: CallCost,
+    /// For a new one, after another virtual machine has come.
+    seed: u32,
     agent_cost_ns: Option<u64>,
     split: Splitter,
     /// Until when it counts as one with traffic (ns).
@@ -191,7 +197,7 @@ impl Core {
 
     /// C_p: what an uplink's wake-up costs.
     pub(super) fn uplink_cost(&self) -> Known {
-        Known::from(&self.uplink_cost)
+        Known::from(self.uplink_cost.cost())
     }
 
     /// C_v: what a call to this interface costs.
@@ -210,7 +216,7 @@ impl Core {
         }
         self.vifs.retain(|id, _| look.vifs.iter().any(|vif| vif.id == *id));
         for vif in &look.vifs {
-            self.vifs.entry(vif.id).or_default().learn(*vif, look.now_ns);
+            self.vifs.entry(vif.id).or_insert_with(|| Vif::new(vif.id)).learn(*vif, look.now_ns);
         }
     }
 
@@ -234,6 +240,19 @@ impl Core {
 }
 
 impl Vif {
+    fn new(id: PortId) -> Self {
+        let seed = id.get().into();
+        Self {
+            before: None,
+            call_cost: CallCost::new(seed),
+            seed,
+            agent_cost_ns: None,
+            split: Splitter::default(),
+            busy_until_ns: 0,
+            shares: None,
+        }
+    }
+
     fn learn(&mut self, now: VifLook, now_ns: u64) {
         self.agent_cost_ns = now.agent_cost_ns;
         let Some((before, before_ns)) = self.before.replace((now, now_ns)) else {
@@ -247,7 +266,7 @@ impl Vif {
         };
         if cpu.process != cpu_before.process {
             // Another virtual machine, of which nothing is known yet.
-            self.call_cost = Regression::default();
+            self.call_cost = CallCost::new(self.seed);
             return;
         }
         let totals =
@@ -272,13 +291,22 @@ impl Vif {
         self.shares = Some(((uplink_ns, vif_ns), since_ns));
         let polls = kind == Kind::Frontend && vif_ns >= AGENT_POLL_NS_MIN;
         let poll_ns = polls.then(|| vif_ns.min(AGENT_POLL_NS_MAX));
-        VifDecision { vif_ns, poll_ns, since_ns }
+        let asks = self.is_to_be_found_out(now_ns);
+        let hold_ns = if asks { self.call_cost.hold_ns(vif_ns) } else { vif_ns };
+        let varies = asks && self.call_cost.varies();
+        VifDecision { vif_ns, hold_ns, varies, poll_ns, since_ns }
+    }
+
+    /// What its calls cost is weir's to find out, and there are some now.
+    fn is_to_be_found_out(&self, now_ns: u64) -> bool {
+        let counted = self.before.is_some_and(|(look, _)| look.guest_cpu.is_some());
+        counted && self.agent_cost_ns.is_none() && now_ns < self.busy_until_ns
     }
 
     fn call_cost(&self) -> Known {
         match self.agent_cost_ns {
             Some(ns) => Known { ns: ns as f64, source: Source::Agent },
-            None => Known::from(&self.call_cost),
+            None => Known::from(self.call_cost.cost()),
         }
     }
 }

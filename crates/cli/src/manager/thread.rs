@@ -36,7 +36,7 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
-    /// T_v as it was set last (ns); `None` after the policy was made anew.
+    /// The limit of holds as it was set last (ns); `None` after the policy was made anew.
     set_ns: Option<u64>,
     table: Table,
 }
@@ -80,11 +80,11 @@ impl ManagedVif {
         }
     }
 
-    /// Sets T_v (ns).
-    fn hold(&mut self, vif_ns: u64) {
-        if self.set_ns != Some(vif_ns) {
-            self.port.set_hold_ns_max(None, vif_ns);
-            self.set_ns = Some(vif_ns);
+    /// Sets the limit of holds (ns).
+    fn hold(&mut self, hold_ns: u64) {
+        if self.set_ns != Some(hold_ns) {
+            self.port.set_hold_ns_max(None, hold_ns);
+            self.set_ns = Some(hold_ns);
         }
     }
 }
@@ -449,7 +449,7 @@ impl Run {
         for (id, vif) in &mut self.vifs {
             let part = decision.vifs.get(id);
             match part {
-                Some(part) => vif.hold(part.vif_ns),
+                Some(part) => vif.hold(part.hold_ns),
                 None => vif.set_ns = None,
             }
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
@@ -519,6 +519,7 @@ impl Run {
             vifs: decision.busy,
             uplink_cost: cost(self.core.uplink_cost()),
             call_cost: cost(self.core.call_cost(id)?),
+            varies: part.varies,
         })
     }
 }
