@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
 use weir_engine::Options;
+use weir_vif::{QueuePair, WaitFor};
+use weir_wire::Offload;
 
 use super::*;
 use crate::config::{
@@ -190,6 +192,65 @@ fn an_agent_that_dies_and_comes_back_is_asked_again() {
     drop(guest);
     wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Waiting);
     assert_eq!(Guest::greeting(&dir, &["web0"]).obey(), asked);
+}
+
+/// Sends frames from one guest to the other, one by one: each arrives.
+fn all_arrive(from: &mut QueuePair, to: &mut QueuePair) {
+    for number in 0..10 {
+        let frame = [&to.mac().0[..], &from.mac().0, &[0x88, 0xb5, number], &[0; 45]].concat();
+        from.send(&frame, &Offload::NONE).unwrap();
+        from.flush();
+        assert!(to.wait(WaitFor::Receive, PATIENCE).unwrap(), "frame {number} was not told of");
+        assert_eq!(to.recv(|frame| frame.len), Some(60), "frame {number}");
+        while from.recv(|_| ()).is_some() {}
+    }
+}
+
+#[test]
+fn an_agent_that_lies_and_dies_loses_no_frame_and_moves_nobody_else() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut other = VifConfig::new("db0".parse().unwrap(), path(&dir, "db0.sock"));
+    other.moderation = "two-layer".parse().unwrap();
+    switch.add_vif(other, Meeting::Configured).unwrap();
+    let mut vifs = ["db0", "web0"].map(|name| {
+        let options = weir_vif::Options::new(mac(name));
+        weir_vif::Vif::connect(dir.path().join(format!("{name}.sock")), &options).unwrap()
+    });
+    let [mut db0, mut web0] = vifs.each_mut().map(|vif| vif.queue_pairs().remove(0));
+    let limit = |name| explain(&switch, name).queues[0].hold_ns_max;
+    wait_for(&switch, "db0", |now| now.split.is_some());
+    let (others_ns, whole_ns) = (limit("db0"), limit("web0"));
+    all_arrive(&mut db0, &mut web0);
+
+    let mut agent = Guest::greeting(&dir, &["web0"]);
+    let (_, poll_ns) = agent.obey();
+    web0.set_poll_interval(poll_ns.map(Duration::from_nanos));
+    for (cost_ns, interval_ns) in [(0, 1), (1, 1_000_000_000), (u64::MAX, 60_000_000_000)] {
+        agent.tell(&GuestMessage::Report(Report {
+            mac: mac("web0"),
+            // As a guest's clock that stands still, or runs ahead.
+            interval_ns,
+            interrupts: Some(u64::MAX),
+            rx_packets: u64::MAX,
+            cpu_ns: u64::MAX,
+            cost_ns_per_interrupt: Some(cost_ns),
+        }));
+        let applied = Applied { mac: mac("web0"), poll_ns: Some(u64::MAX), error: None };
+        agent.tell(&GuestMessage::Applied(applied));
+        wait_for(&switch, "web0", |now| {
+            now.split.as_ref().is_some_and(|split| split.call_cost.source == CostSource::Agent)
+        });
+        all_arrive(&mut db0, &mut web0);
+        assert!(limit("web0") <= whole_ns, "within its own budget");
+        assert_eq!(limit("db0"), others_ns);
+    }
+    // The guest polls on: nobody is there to restore its timer.
+    drop(agent);
+    wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Waiting);
+    all_arrive(&mut db0, &mut web0);
+    web0.set_poll_interval(None);
+    all_arrive(&mut db0, &mut web0);
+    assert_eq!((limit("db0"), limit("web0")), (others_ns, whole_ns));
 }
 
 #[test]
