@@ -16,6 +16,15 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("zhang-ladder", include_str!("../scenarios/zhang-ladder.toml")),
     ("thakur-table1", include_str!("../scenarios/thakur-table1.toml")),
     ("thakur-section3", include_str!("../scenarios/thakur-section3.toml")),
+    ("auto-udp", include_str!("../scenarios/auto-udp.toml")),
+    ("auto-closed", include_str!("../scenarios/auto-closed.toml")),
+    ("auto-mixed", include_str!("../scenarios/auto-mixed.toml")),
+    ("auto-guests", include_str!("../scenarios/auto-guests.toml")),
+    ("auto-containers", include_str!("../scenarios/auto-containers.toml")),
+    ("auto-local", include_str!("../scenarios/auto-local.toml")),
+    ("auto-two-layer", include_str!("../scenarios/auto-two-layer.toml")),
+    ("big-vifs", include_str!("../scenarios/big-vifs.toml")),
+    ("big-workers", include_str!("../scenarios/big-workers.toml")),
     ("nested", include_str!("../scenarios/nested.toml")),
 ];
 

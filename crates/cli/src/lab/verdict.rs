@@ -132,12 +132,7 @@ pub fn judge(
             (points.join(" < "), ours.join(" < "), verdict)
         }
         Statement::Within { at, point, percent } => {
-            let each = x.1.iter().map(|point| {
-                let mut at = at.clone();
-                at.insert(x.0.to_owned(), point.clone());
-                Setting { name: point, packets: value(Figure::PacketsPerS, &at), y: y(&at) }
-            });
-            within(point, *percent, each.collect())
+            within(point, *percent, &settings(claim.y, at, x, &value))
         }
     };
     let reason = (verdict != Verdict::Reproduced)
@@ -155,25 +150,52 @@ pub fn judge(
     }
 }
 
-/// A point of x.
-struct Setting<'t> {
+/// A point of x, with what a `within` compares.
+pub struct Setting<'t> {
     name: &'t str,
     /// A second.
     packets: f64,
-    y: f64,
+    /// What the claim is about.
+    pub y: f64,
+}
+
+/// All points of x, elsewhere `at`.
+pub fn settings<'t>(
+    figure: Figure,
+    at: &At,
+    x: (&str, &'t [String]),
+    value: impl Fn(Figure, &At) -> f64,
+) -> Vec<Setting<'t>> {
+    let setting = |point: &'t String| {
+        let mut at = at.clone();
+        at.insert(x.0.to_owned(), point.clone());
+        Setting { name: point, packets: value(Figure::PacketsPerS, &at), y: value(figure, &at) }
+    };
+    x.1.iter().map(setting).collect()
+}
+
+/// The best of all settings but the one called `name`.
+pub fn best_but<'s, 't>(name: &str, all: &'s [Setting<'t>]) -> Option<&'s Setting<'t>> {
+    let others = all.iter().filter(|it| it.name != name);
+    let most = others.clone().map(|it| it.packets).fold(0.0, f64::max);
+    let enough = others.filter(|it| it.packets >= PACKETS_SHARE_MIN * most);
+    enough.min_by(|a, b| a.y.total_cmp(&b.y))
+}
+
+/// What is within so much of the best has at least this share of its packets, and a y of no more than the best's
+/// over this share.
+pub fn share_within(percent: f64) -> f64 {
+    1.0 - percent / 100.0
 }
 
 /// What the setting called `name` loses to the best of the others, in packets and in y.
-fn within(name: &str, percent: f64, all: Vec<Setting<'_>>) -> (String, String, Verdict) {
-    let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.name == name);
-    let most = others.iter().map(|it| it.packets).fold(0.0, f64::max);
-    let enough = others.iter().filter(|it| it.packets >= PACKETS_SHARE_MIN * most);
-    let best = enough.min_by(|a, b| a.y.total_cmp(&b.y));
-    let (Some(ours), Some(best)) = (ours.first(), best) else {
+fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Verdict) {
+    let ours = all.iter().find(|it| it.name == name);
+    let (Some(ours), Some(best)) = (ours, best_but(name, all)) else {
         return ("the best".into(), "none".into(), Verdict::Not);
     };
     let (packets, cost) = (ours.packets / best.packets, ours.y / best.y);
-    let least = 1.0 - percent / 100.0;
+    let least = share_within(percent);
     let verdict = match packets >= least && cost * least <= 1.0 {
         true => Verdict::Reproduced,
         false => Verdict::Not,
@@ -260,8 +282,7 @@ mod tests {
                 ("dear", (100.0, 9.0)),
                 ("good", (99.0, 4.0)),
             ];
-            let each = all.map(|(name, (packets, y))| Setting { name, packets, y });
-            within("auto", 5.0, each.into_iter().collect())
+            within("auto", 5.0, &all.map(|(name, (packets, y))| Setting { name, packets, y }))
         };
         let (there, here, verdict) = judged((98.0, 4.2));
         assert_eq!((there.as_str(), verdict), ("good within 5 %", Verdict::Reproduced));

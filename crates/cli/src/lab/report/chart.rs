@@ -6,6 +6,7 @@ use crate::lab::experiment::{Experiment, name_of};
 use crate::lab::figures::Measured;
 use crate::lab::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Statement};
 use crate::lab::output::{self, Outcome};
+use crate::lab::verdict::{best_but, settings, share_within};
 
 /// What series are called where nothing but x is swept.
 const ONLY_SERIES: &str = "simulated";
@@ -238,8 +239,20 @@ impl Plot<'_> {
                 });
                 ranked.collect()
             }
-            // Which is the best is seen only when all are known; the verdict names it.
-            Statement::Within { .. } => Vec::new(),
+            Statement::Within { at, point, percent } => {
+                let x = &self.file.plot.x;
+                let value = |figure: Figure, at: &At| {
+                    let point = self.outcome.points.iter().find(|point| point.at == *at);
+                    let found = point.and_then(|point| point.figures.get(figure.as_str()));
+                    found.map_or(f64::NAN, |it| it.mean)
+                };
+                let all = settings(claim.y, at, (x, self.file.points_of(x)), value);
+                let best = best_but(point, &all);
+                let mut at = at.clone();
+                at.insert(x.clone(), point.clone());
+                let most = best.map(|best| best.y / share_within(*percent));
+                most.map(|most| (at, MarkKind::FromOurs(most))).into_iter().collect()
+            }
         };
         let drawn = |(at, kind): (At, MarkKind)| {
             let finite = match kind {
