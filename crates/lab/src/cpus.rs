@@ -9,7 +9,9 @@
 //! A CPU is slower while its sibling works. Taking up another thread costs a switch, and a thread that
 //! comes from behind another cache has to fetch what it uses.
 
+mod handlers;
 mod places;
+mod speed;
 
 use std::collections::BTreeSet;
 
@@ -131,6 +133,10 @@ struct Cpu {
     turn: u64,
     /// The slice is over, and nobody was waiting then.
     overdue: bool,
+    /// Up to when the slice is (ns).
+    slice_until_ns: u64,
+    /// Whom the handler that runs has interrupted, and up to when the slice of that is (ns).
+    interrupted: Option<(ThreadId, u64)>,
 }
 
 /// All CPUs of a host with their threads.
@@ -295,52 +301,6 @@ impl Cpus {
         }
     }
 
-    /// Counts what the CPU's thread has done.
-    fn account(&mut self, now_ns: u64, cpu: CpuId) {
-        let speed = self.speed(cpu);
-        let Cpu { running, since_ns, .. } = &mut self.cpus[cpu];
-        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(since_ns, now_ns));
-        let Some(thread) = *running else { return };
-        let thread = &mut self.threads[thread];
-        thread.work = thread.work.saturating_sub(elapsed_ns.saturating_mul(speed));
-        thread.busy_ns += elapsed_ns;
-        if let Class::Fair { weight } = thread.class {
-            let passed = u128::from(elapsed_ns) * u128::from(WEIGHT_USUAL);
-            thread.virtual_ns += (passed / u128::from(weight.max(1))) as u64; // not above elapsed * 1024
-        }
-    }
-
-    fn speed(&self, cpu: CpuId) -> u64 {
-        let works = |other: CpuId| other != cpu && self.cpus[other].running.is_some();
-        if self.topology.core_of(cpu).any(works) {
-            u64::from(self.scheduling.smt_permille).clamp(1, FULL_SPEED)
-        } else {
-            FULL_SPEED
-        }
-    }
-
-    /// Sets the end of the CPU's present work.
-    fn expect_end<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
-        let speed = self.speed(cpu);
-        let Cpu { running: Some(thread), run, .. } = &mut self.cpus[cpu] else { return };
-        *run += 1;
-        let left_ns = self.threads[*thread].work.div_ceil(speed);
-        calendar.after(left_ns, Event::Done(cpu, *run));
-    }
-
-    /// Counts what the siblings have done, before `cpu` starts or stops and their speed changes.
-    fn account_siblings(&mut self, now_ns: u64, cpu: CpuId) {
-        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
-            self.account(now_ns, sibling);
-        }
-    }
-
-    fn retime_siblings<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
-        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
-            self.expect_end(calendar, sibling);
-        }
-    }
-
     /// A thread has become ready: finds it a CPU, or lets it wait.
     fn runnable<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
         if let Class::Fair { weight } = self.threads[thread].class {
@@ -353,11 +313,16 @@ impl Cpus {
     }
 
     fn find_cpu<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
+        let slice_ns = self.scheduling.slice_ns;
         if let Some(cpu) = self.idle_cpu(thread) {
-            self.start(calendar, cpu, thread);
+            self.start(calendar, cpu, thread, slice_ns);
         } else if let Some(cpu) = self.victim(calendar.now_ns(), thread) {
+            let Cpu { running, slice_until_ns, .. } = self.cpus[cpu];
+            let handler = self.threads[thread].handler;
             self.put_back(cpu);
-            self.start(calendar, cpu, thread);
+            self.start(calendar, cpu, thread, slice_ns);
+            self.cpus[cpu].interrupted =
+                running.filter(|_| handler).map(|running| (running, slice_until_ns));
         }
     }
 
@@ -457,14 +422,23 @@ impl Cpus {
 
     /// The CPU is free: takes up the first of those who are ready and may run there.
     fn take_up<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        let interrupted = self.interrupted(calendar.now_ns(), cpu);
         let may = |(_, thread): &&(Key, ThreadId)| self.threads[*thread].allowed.contains(cpu);
-        match self.ready.iter().find(may) {
-            Some(&(_, thread)) => self.start(calendar, cpu, thread),
+        let first = || Some((self.ready.iter().find(may)?.1, self.scheduling.slice_ns));
+        match interrupted.or_else(first) {
+            Some((thread, slice_ns)) => self.start(calendar, cpu, thread, slice_ns),
             None => self.retime_siblings(calendar, cpu),
         }
     }
 
-    fn start<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId, thread: ThreadId) {
+    /// Gives a CPU that is free to a thread, for `slice_ns` if that is fair and others wait.
+    fn start<E: From<Event>>(
+        &mut self,
+        calendar: &mut Calendar<E>,
+        cpu: CpuId,
+        thread: ThreadId,
+        slice_ns: u64,
+    ) {
         let now_ns = calendar.now_ns();
         self.account_siblings(now_ns, cpu);
         self.ready.remove(&(self.threads[thread].key, thread));
@@ -482,13 +456,14 @@ impl Cpus {
         state.state = State::On(cpu);
         state.last = Some(cpu);
         let fair = matches!(state.class, Class::Fair { .. });
-        let Cpu { running, since_ns, turn, overdue, .. } = &mut self.cpus[cpu];
+        let Cpu { running, since_ns, turn, overdue, slice_until_ns, .. } = &mut self.cpus[cpu];
         *running = Some(thread);
+        *slice_until_ns = now_ns.saturating_add(slice_ns);
         *since_ns = now_ns;
         *turn += 1;
         *overdue = false;
         if fair {
-            calendar.after(self.scheduling.slice_ns, Event::Slice(cpu, *turn));
+            calendar.after(slice_ns, Event::Slice(cpu, *turn));
         }
         self.expect_end(calendar, cpu);
         self.retime_siblings(calendar, cpu);

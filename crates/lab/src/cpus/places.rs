@@ -1,7 +1,6 @@
-//! Where threads run, apart from what [`Cpus`] does by itself: handlers of interrupts, placers, and schedulers
-//! that look at no caches.
+//! Where threads run, apart from what [`Cpus`] does by itself: placers, and schedulers that look at no caches.
 
-use super::{Class, Cpus, Event, FULL_SPEED, State, Thread, ThreadId};
+use super::{Cpus, Event, FULL_SPEED, State, Thread, ThreadId};
 use crate::calendar::Calendar;
 use crate::random::Random;
 use crate::topology::{CpuId, CpuSet};
@@ -10,13 +9,6 @@ impl Cpus {
     /// From now on a thread that wakes up goes to any idle CPU, by chance.
     pub fn ignore_caches(&mut self, random: Random) {
         self.blind = Some(random);
-    }
-
-    /// Makes an interrupt handler, which runs on one CPU, before all threads and without a switch.
-    pub fn spawn_handler(&mut self, cpu: CpuId) -> ThreadId {
-        let thread = self.spawn(Class::Realtime { priority: u8::MAX }, &[cpu]);
-        self.threads[thread].handler = true;
-        thread
     }
 
     /// A thread may run on the CPUs `allowed`, and nowhere else; it leaves its CPU at once if it has to.

@@ -188,3 +188,32 @@ fn a_thread_goes_where_it_may_at_once_and_leaves_its_cpu_to_who_waits() {
     rig.run(2 * SLICE_NS);
     assert_eq!(rig.ended, [(SLICE_NS + 100, first), (SLICE_NS + 110, second)]);
 }
+
+#[test]
+fn whom_a_handler_interrupted_goes_on_with_its_slice() {
+    let scheduling = Scheduling { switch_ns: 100, ..Scheduling::ideal(SLICE_NS) };
+    let mut rig = Rig::new(Topology::flat(1), scheduling);
+    let [first, second] = [0, 1].map(|_| rig.fair(WEIGHT_USUAL));
+    let handler = rig.cpus.spawn_handler(0);
+    rig.wake(first, 900);
+    rig.wake(second, 900);
+    for at_ns in [300, 600] {
+        rig.run(at_ns);
+        rig.wake(handler, 10);
+    }
+    rig.run(SLICE_NS * 10);
+    let ends = rig.ended.iter().filter(|end| end.1 != handler).copied().collect::<Vec<_>>();
+    assert_eq!(ends, [(920, first), (1_920, second)], "one switch, which takes 100");
+
+    // Its slice does not begin anew each time, so that the other has its turn.
+    let mut rig = Rig::new(Topology::flat(1), scheduling);
+    let [first, second] = [0, 1].map(|_| rig.fair(WEIGHT_USUAL));
+    let handler = rig.cpus.spawn_handler(0);
+    rig.wake(first, 100_000);
+    rig.wake(second, 100);
+    for at_ns in (300..SLICE_NS * 2).step_by(300) {
+        rig.run(at_ns);
+        rig.wake(handler, 10);
+    }
+    assert!(rig.ended.contains(&(SLICE_NS + 200, second)), "{:?}", rig.ended);
+}
