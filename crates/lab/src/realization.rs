@@ -87,6 +87,19 @@ impl Realization {
             within(of, "`placement.look`", look_ns, 1_000_000..=LAB_NS_MAX)?;
             within(of, "hosts with a placer", self.hosts() as u64, 1..=1)?;
         }
+        let given = [
+            ("dispatch", scenario.dispatch.is_some()),
+            ("first_worker", scenario.first_worker.is_some()),
+        ];
+        let apart = [
+            (self.twins, "each of two hosts has its own"),
+            (self.uplink_apart, "`uplink_apart` keeps a host's last one for its uplink"),
+        ];
+        if let Some((key, _)) = given.into_iter().find(|it| it.1)
+            && let Some((_, whose)) = apart.into_iter().find(|it| it.0)
+        {
+            return Err(ScenarioError::AnyWorker { key, whose });
+        }
         if self.twins {
             let counts = [
                 scenario.workers.len(),

@@ -235,6 +235,14 @@ pub enum ScenarioError {
         /// How many there are.
         workers: usize,
     },
+    /// Queues would be given to any worker where each worker has queues of its own.
+    #[error("`{key}` gives queues to any worker, and {whose}")]
+    AnyWorker {
+        /// What gives them.
+        key: &'static str,
+        /// Why it must not.
+        whose: &'static str,
+    },
     /// A load has an end that is not there.
     #[error("load `{load}`: there is no {endpoint:?}")]
     NoSuchEndpoint {

@@ -15,10 +15,10 @@ use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
 use weir_policy::dispatch::Aim;
 
+use super::check;
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, MeasuredFile,
-    Statement, TrafficFile,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, TrafficFile,
 };
 use super::profile::Machine;
 use super::realization::{doubled, realization};
@@ -106,7 +106,9 @@ impl Experiment {
         if runs > LAB_RUNS_MAX {
             return Err(too_many_runs(source, runs));
         }
+        check::sweeps(&file).map_err(|it| source.invalid(&it.message, place(&it.path)))?;
         let mut points = Vec::new();
+        let mut each = Vec::new();
         for (at, table) in settings {
             let problem = |message: &str| {
                 let first = file.sweeps.first().and_then(|_| place("sweep"));
@@ -130,9 +132,11 @@ impl Experiment {
             {
                 machines.push(other);
             }
+            each.push(swept);
         }
+        check::effects(&file, &each).map_err(|it| source.invalid(&it.message, place(&it.path)))?;
         let experiment = Self { name: source.name.to_owned(), file, machines, points };
-        experiment.check_names(source)?;
+        check::names(&experiment).map_err(|it| source.invalid(&it.message, place(&it.path)))?;
         let events = experiment.events_expected();
         if events > LAB_EVENTS_MAX {
             return Err(LabError::TooLong {
@@ -159,100 +163,6 @@ impl Experiment {
     pub fn events_expected(&self) -> u64 {
         let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
         of_one_seed.fold(0, u64::saturating_add).saturating_mul(self.file.seeds.len() as u64)
-    }
-
-    /// Plots and claims speak of sweeps and points that there are.
-    fn check_names(&self, source: Source<'_>) -> Result<(), LabError> {
-        let sweeps = &self.file.sweeps;
-        let x = sweeps.iter().find(|sweep| sweep.name == self.file.plot.x);
-        let names =
-            || sweeps.iter().map(|sweep| sweep.name.as_str()).collect::<Vec<_>>().join(", ");
-        for name in std::iter::once(&self.file.plot.x).chain(&self.file.plot.series) {
-            if sweeps.iter().all(|sweep| sweep.name != *name) {
-                let message = format!("there is no sweep `{name}`, expected one of: {}", names());
-                return Err(source.invalid(&message, span(source.text, "plot")));
-            }
-        }
-        for (number, claim) in self.file.claims.iter().enumerate() {
-            let problem = |message: String| {
-                source.invalid(&message, span(source.text, &format!("claim.{number}.is")))
-            };
-            let whole: Vec<At> = match &claim.is {
-                Statement::Value { at, .. } => vec![at.clone()],
-                Statement::Ratio { from, to, .. } => vec![from.clone(), to.clone()],
-                Statement::More { from, to, than } => {
-                    [from, to, &than.from, &than.to].map(Clone::clone).to_vec()
-                }
-                Statement::Change { from, to, by, percent, sign, .. } => {
-                    if [by.is_some(), percent.is_some(), sign.is_some()]
-                        .iter()
-                        .filter(|it| **it)
-                        .count()
-                        != 1
-                    {
-                        return Err(problem("expected one of `by`, `percent` and `sign`".into()));
-                    }
-                    vec![from.clone(), to.clone()]
-                }
-                Statement::Least { at, points } => {
-                    let at_each = points.iter().map(|point| {
-                        let mut at = at.clone();
-                        at.insert(self.file.plot.x.clone(), point.clone());
-                        at
-                    });
-                    if points.is_empty() || x.is_none_or(|x| points.len() >= x.points.len()) {
-                        return Err(problem("expected some of the points of `x`, not all".into()));
-                    }
-                    at_each.collect()
-                }
-                Statement::Within { at, point, percent } => {
-                    if !(0.0..100.0).contains(percent) {
-                        return Err(problem("expected `percent` from 0 to less than 100".into()));
-                    }
-                    let Some(x) = x.filter(|x| x.points.len() > 1 && x.points.contains(point))
-                    else {
-                        let message =
-                            format!("expected `{point}` to be one of several points of x");
-                        return Err(problem(message));
-                    };
-                    let at_each = x.points.iter().map(|point| {
-                        let mut at = at.clone();
-                        at.insert(x.name.clone(), point.clone());
-                        at
-                    });
-                    at_each.collect()
-                }
-            };
-            for at in whole {
-                if self.points.iter().all(|point| point.0 != at) {
-                    return Err(problem(format!(
-                        "there is no point `{}`, expected a point of each of: {}",
-                        name_of(&at),
-                        names()
-                    )));
-                }
-            }
-        }
-        for (number, measured) in self.file.measured.iter().enumerate() {
-            let MeasuredFile { mean, min, max, .. } = *measured;
-            let in_order = min.is_none_or(|min| min <= mean) && max.is_none_or(|max| mean <= max);
-            if !in_order
-                || ![mean, min.unwrap_or(mean), max.unwrap_or(mean)].iter().all(|it| it.is_finite())
-            {
-                let place = span(source.text, &format!("measured.{number}"));
-                return Err(source.invalid("expected numbers with `min` <= `mean` <= `max`", place));
-            }
-            if self.points.iter().all(|point| point.0 != measured.at) {
-                let message = format!(
-                    "there is no point `{}`, expected a point of each of: {}",
-                    name_of(&measured.at),
-                    names()
-                );
-                let place = span(source.text, &format!("measured.{number}.at"));
-                return Err(source.invalid(&message, place));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -311,7 +221,9 @@ pub fn span(text: &str, path: &str) -> Option<Range<usize>> {
 
 /// A value that makes no sense, and the path to it.
 pub struct Problem {
+    /// Keys and numbers of elements, with dots between them.
     pub path: String,
+    /// What is wrong, and what was expected.
     pub message: String,
 }
 
@@ -333,6 +245,7 @@ impl From<ScenarioError> for Problem {
             }
             ScenarioError::NoSuchCpu { .. } => "guests.cpus",
             ScenarioError::NoSuchWorker { .. } => "first_worker",
+            ScenarioError::AnyWorker { key, .. } => key,
             ScenarioError::Value { what: "`run_ns`", .. } => "run",
             ScenarioError::Value { what: "`warm_up_ns`", .. } => "warm_up",
             ScenarioError::Value { what: "`start_ns`", .. } => "start",

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `file.rs` | an experiment's TOML as it is written; `units.rs`: its quantities |
 //! | `experiment.rs` | the scenarios that it stands for, checked, within bounds |
+//! | `check.rs` | what would come to nothing, or speaks of what is not there |
 //! | `profile.rs` | a machine's costs, each with where it is from |
 //! | `figures.rs` | what is read off a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
@@ -33,6 +34,7 @@ use crate::config::error::count;
 use crate::stats::Table;
 
 mod calibrate;
+mod check;
 mod error;
 mod experiment;
 mod figures;

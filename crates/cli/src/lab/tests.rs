@@ -163,6 +163,63 @@ fn problems_show_the_line_and_what_was_expected() {
     insta::assert_snapshot!(problems.join("\n"));
 }
 
+/// What is written and does nothing anywhere is a mistake; where one point of a sweep needs it, it may be there.
+#[test]
+fn what_would_come_to_nothing_is_refused() {
+    let twins = |keys: &str, realization: &str| {
+        let text = SMALL
+            .replace("from = \"uplink\"", "from = \"guests\"")
+            .replace("cpus = [0]", "count = 2\ncpus = [0, 3]")
+            .replace("[guests]", &format!("[realization]\n{realization}\n[guests]"))
+            .replace("seeds = [7]", keys);
+        shown(experiment(&text).unwrap_err())
+    };
+    let threads = |key: &str| {
+        let text = SMALL.replace("seeds = [7]", "execution = \"threads\"");
+        shown(experiment(&text.replace("cpus = [0]", &format!("{key}\ncpus = [0]"))).unwrap_err())
+    };
+    let between = SMALL.replace("from = \"uplink\"", "from = \"guests\"").replace("1, 3]", "2, 3]");
+    let between = between.replace("count = 1", "count = 2");
+    let swept = "sweep = { \"guests.count\" = [1, 3] }";
+    let again = |key: &str| {
+        let other = "name = \"other\"\npoints = [\"1\", \"2\"]\nsweep =";
+        let more = format!("{swept}\n\n[[sweep]]\n{other} {{ {key} }}");
+        problem(swept, &more)
+    };
+    let problems = [
+        twins("dispatch = \"spread\"", "hosts = 2"),
+        twins("first_worker = 0", "hosts = 2"),
+        twins("dispatch = \"pack\"", "uplink_apart = true"),
+        problem("seeds = [7]", "dispatch = \"spread\""),
+        problem("seeds = [7]", "first_worker = 0"),
+        problem("seeds = [7]", "seeds = [7, 3, 7]"),
+        problem("moderation = \"auto\"", "moderation = \"auto\"\nrx_usecs = \"10us\""),
+        problem("moderation = \"auto\"", "moderation = \"frontend\"\nrx_frames = 10"),
+        problem("\"250us\"", "\"250us\"\nempty_polls = 10"),
+        problem("\"250us\"", "\"250us\"\nlro = true"),
+        threads("priority = 1"),
+        threads("count = 2"),
+        shown(experiment(&between).unwrap_err()),
+        problem(
+            "[guests]",
+            "[realization]\nguests_poll = true\nidentifiers = { count = 8, cpu = 0 }\n[guests]",
+        ),
+        problem(
+            "[guests]",
+            "[realization]\nplacement = { policy = \"none\", look = \"1s\", pin_vcpus = true }\n[guests]",
+        ),
+        again("\"guests.count\" = [1, 2]"),
+        again("guests = [{}, {}]"),
+        again("seeds = [[1], [2]]"),
+        problem("x = \"guests\"", "x = \"guests\"\nseries = \"guests\""),
+    ];
+    insta::assert_snapshot!(problems.join("\n"));
+    let both = "\"guests.moderation\" = [\"auto\", \"backend\"]";
+    let text = SMALL.replace("\"guests.count\" = [1, 3]", both);
+    let text = text.replace("\"250us\"", "\"250us\"\nrx_usecs = \"10us\"");
+    assert!(experiment(&text).is_ok(), "one of two points makes something of it");
+}
+
 #[test]
 fn claims_are_about_points_that_there_are() {
     let claim = |is: &str| {
@@ -182,6 +239,10 @@ fn claims_are_about_points_that_there_are() {
         claim("{ least = { at = {}, points = [\"1\", \"3\"] } }"),
         claim("{ within = { at = {}, point = \"2\", percent = 5.0 } }"),
         claim("{ within = { at = {}, point = \"1\", percent = 100.0 } }"),
+        claim("{ least = { at = { guests = \"1\" }, points = [\"1\"] } }"),
+        claim(
+            "{ change = { from = { guests = \"1\" }, to = { guests = \"3\" }, by = 1.0, percent_max = 5.0 } }",
+        ),
     ];
     insta::assert_snapshot!(problems.join("\n"));
 }
