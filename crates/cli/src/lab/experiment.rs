@@ -18,7 +18,7 @@ use weir_policy::dispatch::Aim;
 use super::check;
 use super::error::{LabError, Source};
 use super::file::{
-    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, LoadFile, TrafficFile,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, TrafficFile,
 };
 use super::profile::Machine;
 use super::realization::{doubled, realization};

@@ -8,6 +8,8 @@
 //! | `profile.rs` | a machine's costs, each with where it is from |
 //! | `figures.rs` | what is read off a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
+//! | `papers.rs` | a verdict on each figure of a paper |
+//! | `parallel.rs` | runs on all CPUs |
 //! | `output.rs` | the table, and JSON |
 //! | `sensitivity.rs` | the same with each fitted cost varied |
 //! | `report/` | the same as a page with plots |
@@ -21,6 +23,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
@@ -40,6 +43,8 @@ mod experiment;
 mod figures;
 mod file;
 mod output;
+mod papers;
+mod parallel;
 mod plan;
 mod profile;
 mod realization;
@@ -55,6 +60,7 @@ use experiment::{Experiment, name_of};
 use figures::Measured;
 use file::At;
 use output::{Outcome, Point};
+use papers::Standings;
 use profile::Machine;
 
 /// `weir lab`
@@ -118,7 +124,11 @@ fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabErro
     let bar = progress(experiments.iter().map(Experiment::runs).sum());
     let outcomes = run_each(&experiments, &bar)?;
     bar.finish_and_clear();
-    show(&outcomes, args.json, out)
+    show(&outcomes, args.json, out)?;
+    if args.all && !args.json {
+        write!(out, "\n{}", Standings::of(&outcomes))?;
+    }
+    Ok(())
 }
 
 /// One after the other, or as JSON.
@@ -175,41 +185,43 @@ fn run_each(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Outcome
 
 /// Runs each point with each seed.
 fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
-    let mut events_left = LAB_EVENTS_MAX;
-    let mut points = Vec::new();
-    for (at, scenario) in &experiment.points {
-        points.push(run_point(experiment, at, scenario, &mut events_left, bar)?);
-    }
-    Ok(Outcome::new(experiment, points, LAB_EVENTS_MAX - events_left))
+    let events = AtomicU64::new(0);
+    let seeds = &experiment.file.seeds;
+    let points = parallel::map(&experiment.points, |(at, scenario)| {
+        run_point(experiment, at, scenario, seeds, &events, bar)
+    })?;
+    Ok(Outcome::new(experiment, points, events.into_inner()))
 }
 
-/// Runs a point with each seed.
+/// Runs a point with each of `seeds`. `events` are those of the experiment so far.
 fn run_point(
     experiment: &Experiment,
     at: &At,
     scenario: &Scenario,
-    events_left: &mut u64,
+    seeds: &[u64],
+    events: &AtomicU64,
     bar: &ProgressBar,
 ) -> Result<Point, LabError> {
     let wanted = output::figures(&experiment.file);
     let mut values = vec![Vec::new(); wanted.len()];
-    for seed in &experiment.file.seeds {
+    for seed in seeds {
         let scenario = Scenario { seed: *seed, ..scenario.clone() };
-        let report = run_within(&scenario, *events_left).map_err(|source| LabError::Run {
+        let left = LAB_EVENTS_MAX.saturating_sub(events.load(Ordering::Relaxed));
+        let report = run_within(&scenario, left).map_err(|source| LabError::Run {
             experiment: experiment.name.clone(),
             point: name_of(at),
             seed: *seed,
             source: Box::new(source),
         })?;
-        *events_left = events_left.saturating_sub(report.events);
+        events.fetch_add(report.events, Ordering::Relaxed);
         for (values, figure) in values.iter_mut().zip(&wanted) {
             values.push(figure.of(&report));
         }
         bar.inc(1);
     }
-    let values = values.iter().map(|values| Measured::of(values));
-    let figures = wanted.iter().map(|figure| figure.as_str()).zip(values).collect();
-    Ok(Point { at: at.clone(), figures })
+    let names = || wanted.iter().map(|figure| figure.as_str());
+    let figures = names().zip(values.iter().map(|values| Measured::of(values))).collect();
+    Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
 }
 
 /// An experiment with the profile of `profile`, or else the one that it names.

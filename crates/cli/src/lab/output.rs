@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
-use super::file::{At, ExperimentFile, Figure, Statement};
+use super::file::{At, ClaimFile, ExperimentFile, Figure, Statement};
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
@@ -34,6 +34,9 @@ pub struct Point {
     pub at: At,
     /// By [`Figure::as_str`].
     pub figures: BTreeMap<&'static str, Measured>,
+    /// The same, seed by seed.
+    #[serde(skip)]
+    pub seeds: BTreeMap<&'static str, Vec<f64>>,
 }
 
 /// What the plot and the claims need.
@@ -54,13 +57,22 @@ impl Outcome {
     pub fn new(experiment: &Experiment, points: Vec<Point>, events: u64) -> Self {
         let file = &experiment.file;
         let x = file.points_of(&file.plot.x);
-        let value = |figure: Figure, at: &At| {
-            let point = points.iter().find(|point| point.at == *at);
-            let measured = point.and_then(|point| point.figures.get(figure.as_str()));
-            measured.map_or(f64::NAN, |it| it.mean)
+        let point = |at: &At| points.iter().find(|point| point.at == *at);
+        let mean = |figure: Figure, at: &At| {
+            point(at).and_then(|it| it.figures.get(figure.as_str())).map_or(f64::NAN, |it| it.mean)
         };
-        let claims = file.claims.iter();
-        let claims = claims.map(|claim| judge(claim, (&file.plot.x, x), value)).collect();
+        let of_seed = |seed: usize, figure: Figure, at: &At| {
+            let all = point(at).and_then(|it| it.seeds.get(figure.as_str()));
+            all.and_then(|all| all.get(seed)).copied().unwrap_or(f64::NAN)
+        };
+        let judged = |claim: &ClaimFile| {
+            let x = (file.plot.x.as_str(), x);
+            let judged = judge(claim, x, mean);
+            let differs =
+                |seed| judge(claim, x, |y, at| of_seed(seed, y, at)).verdict != judged.verdict;
+            Judged { within_spread: (0..file.seeds.len()).any(differs), ..judged }
+        };
+        let claims = file.claims.iter().map(judged).collect();
         Self {
             name: experiment.name.clone(),
             title: file.title.clone(),
@@ -116,7 +128,7 @@ impl fmt::Display for Outcome {
                 claim.used.as_str().to_owned(),
                 claim.paper.clone(),
                 claim.ours.clone(),
-                claim.verdict.as_str().to_owned(),
+                claim.words(),
             ]);
         }
         if !self.claims.is_empty() {

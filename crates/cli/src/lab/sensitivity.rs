@@ -2,21 +2,22 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
 use weir_lab::estimate;
 use weir_lab::profile::Profile;
 use weir_lab::scenario::Scenario;
-use weir_limits::{LAB_EVENTS_MAX, LAB_SENSITIVITY_EVENTS_MAX};
+use weir_limits::LAB_SENSITIVITY_EVENTS_MAX;
 
 use super::error::LabError;
 use super::experiment::Experiment;
 use super::file::{At, Figure, Use};
 use super::output::Point;
 use super::profile::{Machine, StatedCost};
-use super::run_point;
 use super::verdict::{Judged, Verdict, judge};
+use super::{parallel, run_point};
 use crate::stats::Table;
 
 /// By how much a number is varied (percent), and how that is written.
@@ -100,11 +101,10 @@ pub fn runs(experiments: &[Experiment]) -> Result<usize, LabError> {
     let mut runs = 0;
     for experiment in experiments {
         let needed = needed(experiment);
-        let seeds = experiment.file.seeds.len();
         let times = variations(experiment).count();
-        runs += times * needed.len() * seeds;
+        runs += times * needed.len();
         let once = needed.iter().map(|point| estimate::events(&point.1));
-        let once = once.fold(0, u64::saturating_add).saturating_mul(seeds as u64);
+        let once = once.fold(0, u64::saturating_add);
         let events = once.saturating_mul(times as u64);
         if events > LAB_SENSITIVITY_EVENTS_MAX {
             return Err(LabError::TooLong {
@@ -124,7 +124,8 @@ fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &State
     })
 }
 
-/// Varies each fitted number of the experiments' machines.
+/// Varies each fitted number of the experiments' machines, and plays the first seed: what a number moves is
+/// more than what the seed does, or it is of no account.
 ///
 /// # Errors
 /// A run that failed.
@@ -133,21 +134,25 @@ pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivi
     for experiment in experiments {
         bar.set_message(experiment.name.clone());
         let needed = needed(experiment);
-        for (machine, cost, percent) in variations(experiment) {
-            let profile = varied(&machine.profile, cost.field, percent);
-            let mut events_left = LAB_EVENTS_MAX;
+        let seed = experiment.file.seeds.get(..1).unwrap_or_default();
+        let all_variations: Vec<_> = variations(experiment).collect();
+        let judged = parallel::map(&all_variations, |(machine, cost, percent)| {
+            let profile = varied(&machine.profile, cost.field, *percent);
+            let events = AtomicU64::new(0);
             let mut points: Vec<Point> = Vec::new();
             for (at, scenario) in &needed {
                 let mut scenario = Scenario::clone(scenario);
                 if scenario.profile == machine.profile {
                     scenario.profile = profile;
                 }
-                points.push(run_point(experiment, at, &scenario, &mut events_left, bar)?);
+                points.push(run_point(experiment, at, &scenario, seed, &events, bar)?);
             }
-            let claims = judged(experiment, |figure, at| {
+            Ok(judged(experiment, |figure, at| {
                 let point = points.iter().find(|point| point.at == *at);
                 point.and_then(|it| it.figures.get(figure.as_str())).map_or(f64::NAN, |it| it.mean)
-            });
+            }))
+        })?;
+        for ((machine, cost, percent), claims) in all_variations.into_iter().zip(judged) {
             let same = |it: &Sensitivity| it.machine == machine.title && it.cost == cost.name;
             let number = all.iter().position(same).unwrap_or_else(|| {
                 all.push(Sensitivity {

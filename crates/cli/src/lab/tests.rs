@@ -304,24 +304,21 @@ fn a_seed_gives_the_same_bytes_again_and_another_does_not() {
     assert_ne!(events(1), events(2));
 }
 
-/// Every experiment with its verdicts; whoever changes a policy or a profile sees here what it changes.
 #[test]
-fn every_experiment_ends_within_its_estimate_and_every_claim_has_a_verdict() {
-    let mut verdicts = String::new();
-    for (name, text) in EXPERIMENTS {
-        let experiment = parse(Source { name, text }, Some(1), None).unwrap();
-        let outcome = run_one(&experiment, &ProgressBar::hidden()).unwrap();
-        let expected = experiment.events_expected();
-        assert!(outcome.events <= expected, "{name}: {} events, not {expected}", outcome.events);
-        assert!(expected < 300_000_000, "{name}: {expected} events");
-        for claim in &outcome.claims {
-            let reproduced = claim.verdict == verdict::Verdict::Reproduced;
-            assert_ne!(claim.reason.as_deref(), Some("not known"), "{name}: {}", claim.says);
-            assert_eq!(claim.reason.is_none(), reproduced, "{name}: {}", claim.says);
-            verdicts += &format!("{}: {}: {}\n", claim.figure, claim.says, claim.verdict.as_str());
-        }
-    }
-    insta::assert_snapshot!(verdicts);
+fn a_claim_that_hangs_on_the_seed_says_so() {
+    let claim = "[[claim]]\nfigure = \"Fig. 1\"\nsource = \"page 1\"\nsays = \"so much\"\nused = \"predict\"\n\
+                 y = \"packets_per_s\"\nreason = \"chance\"\n";
+    let text =
+        SMALL.replace("seeds = [7]", "paper = \"Who 2099, Fig. 1\"\nseeds = [1, 2, 3, 4, 5, 6]");
+    let words = |at: &str, value: f64| {
+        let is =
+            format!("is = {{ value = {{ at = {{ guests = \"{at}\" }}, value = {value:.1} }} }}");
+        let experiment = experiment(&format!("{text}\n{claim}{is}\n")).unwrap();
+        run_one(&experiment, &ProgressBar::hidden()).unwrap().claims[0].words()
+    };
+    assert_eq!(words("1", 2.0), "direction only");
+    // 100 arrivals, give or take 10: some seeds lie within 15 %, some do not.
+    assert!(words("1", 23_000.0).ends_with(", within the seeds' spread"));
 }
 
 /// What `nested` claims of three layers is what the formula says of the costs that it is run with.

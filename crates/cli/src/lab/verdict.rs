@@ -9,11 +9,12 @@ pub const TOLERANCE: f64 = 0.15;
 /// A point with fewer packets a second than this share of the most is not the best of a `within`, as in
 /// `weir bench --policies`.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// A change of less than this (percent) has no direction: as much comes and goes with the seed.
+/// A change of less than this (percent) has no direction: nobody could tell it from noise on a real host, and
+/// one that is larger and comes and goes with the seed is told by [`Judged::within_spread`].
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
-/// What came of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What came of a claim, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Direction, order of the alternatives, and size within 15 %, as far as the paper gives them.
@@ -61,10 +62,25 @@ pub struct Judged {
     pub ours: String,
     /// Ours over the paper's, where it gives a number.
     pub ratio: Option<f64>,
-    /// Which of them agree.
+    /// Which of them agree, by the means of the seeds.
     pub verdict: Verdict,
+    /// At least one of the seeds alone has another verdict.
+    pub within_spread: bool,
     /// Why it is not reproduced, if it is not.
     pub reason: Option<String>,
+}
+
+impl Judged {
+    /// The verdict in words, and whether it hangs on the seed.
+    pub fn words(&self) -> String {
+        words(self.verdict, self.within_spread)
+    }
+}
+
+/// A verdict in words, and whether it hangs on the seed.
+pub fn words(verdict: Verdict, within_spread: bool) -> String {
+    let spread = if within_spread { ", within the seeds' spread" } else { "" };
+    format!("{}{spread}", verdict.as_str())
 }
 
 /// Judges a claim. `value` gives a figure at a point, and `x` is the name and points of the plot's x.
@@ -90,16 +106,21 @@ pub fn judge(
         Statement::Change { from, to, by, percent, sign, percent_max } => {
             let (from, to) = (y(from), y(to));
             let change = to - from;
-            let relative = 100.0 * change / from;
+            // Of nothing, no change is no change, and any other is beyond all percentages.
+            let relative = if change == 0.0 { 0.0 } else { 100.0 * change / from };
+            let words = match relative.is_finite() {
+                true => format!("{relative:+.1} %"),
+                false => format!("{change:+.1} from {from:.1}"),
+            };
             if let Some(by) = by {
                 (format!("{by:+.1}"), format!("{change:+.1}"), moved(relative, size(*by, change)))
             } else if let Some(percent) = percent {
                 let verdict = moved(relative, size(*percent, relative));
-                (format!("{percent:+.1} %"), format!("{relative:+.1} %"), verdict)
+                (format!("{percent:+.1} %"), words, verdict)
             } else {
                 let up = *sign == Some(Sign::Up);
                 let paper = if up { "up" } else { "down" };
-                (paper.into(), format!("{relative:+.1} %"), direction(up, relative, *percent_max))
+                (paper.into(), words, direction(up, relative, *percent_max))
             }
         }
         Statement::More { from, to, than } => {
@@ -146,6 +167,7 @@ pub fn judge(
         ours,
         ratio: of_paper,
         verdict,
+        within_spread: false,
         reason,
     }
 }
@@ -290,6 +312,28 @@ mod tests {
         assert_eq!(judged((94.0, 1.0)).2, Verdict::Not, "too few packets");
         assert_eq!(judged((100.0, 4.3)).2, Verdict::Not, "too much CPU");
         assert_eq!(judged((f64::NAN, f64::NAN)).2, Verdict::Not);
+    }
+
+    #[test]
+    fn a_change_of_nothing_is_told_without_percent() {
+        let at = |point: &str| At::from([("x".to_owned(), point.to_owned())]);
+        let (sign, by) = (Some(Sign::Up), None);
+        let (from, to) = (at("0"), at("1"));
+        let claim = ClaimFile {
+            figure: String::new(),
+            source: String::new(),
+            says: String::new(),
+            used: Use::Predict,
+            y: Figure::JitterUs,
+            is: Statement::Change { from, to, by, percent: None, sign, percent_max: None },
+            reason: None,
+        };
+        let judged = |values: [f64; 2]| {
+            judge(&claim, ("x", &[]), |_, at| values[at["x"].parse::<usize>().unwrap()])
+        };
+        let (none, some) = (judged([0.0, 0.0]), judged([0.0, 5.0]));
+        assert_eq!((none.ours.as_str(), none.verdict), ("+0.0 %", Verdict::Not));
+        assert_eq!((some.ours.as_str(), some.verdict), ("+5.0 from 0.0", Verdict::Reproduced));
     }
 
     #[test]

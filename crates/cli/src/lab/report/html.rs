@@ -8,6 +8,7 @@ use super::style::{DARK, LIGHT, PLOT};
 use super::text::Escaped;
 use super::{Entry, Report, Tally, moves, numbers, svg};
 use crate::lab::file::Use;
+use crate::lab::papers::Standings;
 use crate::lab::profile::{Machine, Origin};
 use crate::lab::verdict::{Judged, Verdict};
 
@@ -38,7 +39,10 @@ fn write(page: &mut String, report: &Report<'_>) -> fmt::Result {
          @media (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {DARK} }} }}\n\
          :root:has(#light:checked) {{ color-scheme: light; {LIGHT} }}\n\
          :root:has(#dark:checked) {{ color-scheme: dark; {DARK} }}\n{PLOT}{PAGE}</style>\n</head>\n<body>",
-        tally.words(),
+        match report.figures.0.is_empty() {
+            true => tally.words(),
+            false => Standings::tally(&report.figures.0),
+        },
     )?;
     summary(page, report, tally)?;
     page.push_str("<main>\n");
@@ -71,30 +75,23 @@ fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result 
         "<header>\n{COLOURS}<h1>What the papers say, and what comes out here</h1>\n<p class=\"soft\">The \
          papers' experiments, run by weir's own policies in virtual time</p>"
     )?;
-    if tally.all() > 0 {
-        writeln!(
-            page,
-            "<p class=\"headline\"><b>{}</b> of {} reproduced, {} direction only, {} not</p>",
-            tally.reproduced,
-            tally.all(),
-            tally.direction_only,
-            tally.not
-        )?;
-        page.push_str("<div class=\"share\" aria-hidden=\"true\">");
-        let parts =
-            [("good", tally.reproduced), ("part", tally.direction_only), ("bad", tally.not)];
-        for (class, count) in parts.into_iter().filter(|part| part.1 > 0) {
-            write!(page, "<span class=\"{class}\" style=\"flex:{count}\"></span>")?;
-        }
-        page.push_str("</div>\n");
-        for (used, what) in [(Use::Predict, "predicted"), (Use::Fit, "fitted to")] {
-            let part = Tally::of(report.claims().filter(|claim| claim.used == used));
-            if part.all() > 0 {
-                writeln!(page, "<p class=\"soft\">{what} ({}): {}</p>", part.all(), part.words())?;
-            }
+    let of_figures = |verdict| report.figures.0.iter().filter(|it| it.verdict == verdict).count();
+    let figures = Tally {
+        reproduced: of_figures(Verdict::Reproduced),
+        direction_only: of_figures(Verdict::DirectionOnly),
+        not: of_figures(Verdict::Not),
+    };
+    headline(page, figures, "figures")?;
+    headline(page, tally, "claims")?;
+    for (used, what) in [(Use::Predict, "predicted"), (Use::Fit, "fitted to")] {
+        let part = Tally::of(report.claims().filter(|claim| claim.used == used));
+        if part.all() > 0 {
+            writeln!(page, "<p class=\"soft\">{what} ({}): {}</p>", part.all(), part.words())?;
         }
     }
-    page.push_str("</header>\n<section id=\"verdicts\">\n<h2>All verdicts</h2>\n");
+    page.push_str("</header>\n");
+    figure_verdicts(page, &report.figures)?;
+    page.push_str("<section id=\"verdicts\">\n<h2>All claims</h2>\n");
     page.push_str(
         "<p class=\"soft\">reproduced: direction, order of the alternatives, and size within 15 %, as far \
          as the paper gives them. direction only: no more than that. Only what was predicted says something \
@@ -115,6 +112,59 @@ fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result 
     Ok(())
 }
 
+/// How many of something have which verdict, in words and as a bar.
+fn headline(page: &mut String, tally: Tally, of_what: &str) -> fmt::Result {
+    if tally.all() == 0 {
+        return Ok(());
+    }
+    writeln!(
+        page,
+        "<p class=\"headline\"><b>{}</b> of {} {of_what} reproduced, {} direction only, {} not</p>",
+        tally.reproduced,
+        tally.all(),
+        tally.direction_only,
+        tally.not
+    )?;
+    page.push_str("<div class=\"share\" aria-hidden=\"true\">");
+    let parts = [("good", tally.reproduced), ("part", tally.direction_only), ("bad", tally.not)];
+    for (class, count) in parts.into_iter().filter(|part| part.1 > 0) {
+        write!(page, "<span class=\"{class}\" style=\"flex:{count}\"></span>")?;
+    }
+    page.push_str("</div>\n");
+    Ok(())
+}
+
+/// A verdict for each figure of the papers.
+fn figure_verdicts(page: &mut String, figures: &Standings) -> fmt::Result {
+    if figures.0.is_empty() {
+        return Ok(());
+    }
+    page.push_str(
+        "<section id=\"figures\">\n<h2>Figures</h2>\n<p class=\"soft\">A figure is as good as the worst \
+         claim about it. fitted: none of its claims was predicted.</p>\n<ul class=\"soft\">\n",
+    );
+    for (paper, all) in figures.by_paper() {
+        writeln!(page, "<li>{}: {}</li>", Escaped(paper), Standings::tally(all))?;
+    }
+    page.push_str("</ul>\n");
+    table_head(page, "", &["Verdict", "Paper", "Figure", "Claims", "Why not"])?;
+    for it in &figures.0 {
+        page.push_str("<tr>");
+        badge(page, it.verdict, &it.words())?;
+        writeln!(
+            page,
+            "<td class=\"name\" data-name=\"Experiment\">{}</td><td data-name=\"Figure\">{}</td>\
+             <td class=\"number\" data-name=\"Claims\">{}</td><td data-name=\"Where\">{}</td></tr>",
+            Escaped(&it.paper),
+            Escaped(&it.figure),
+            it.share(),
+            Escaped(it.reason.as_deref().unwrap_or_default()),
+        )?;
+    }
+    page.push_str("</tbody></table>\n</section>\n");
+    Ok(())
+}
+
 /// A table that falls apart into cards where there is little room.
 fn table_head(page: &mut String, caption: &str, names: &[&str]) -> fmt::Result {
     page.push_str("<table class=\"cards\">");
@@ -130,13 +180,24 @@ fn table_head(page: &mut String, caption: &str, names: &[&str]) -> fmt::Result {
 }
 
 fn verdict(page: &mut String, claim: &Judged) -> fmt::Result {
-    let class = match claim.verdict {
+    badge(page, claim.verdict, &claim.words())
+}
+
+/// A verdict, and below it whatever `words` say besides.
+fn badge(page: &mut String, verdict: Verdict, words: &str) -> fmt::Result {
+    let class = match verdict {
         Verdict::Reproduced => "good",
         Verdict::DirectionOnly => "part",
         Verdict::Not => "bad",
     };
-    let (sign, words) = (claim.verdict.sign(), claim.verdict.as_str());
-    write!(page, "<td><span class=\"verdict {class}\">{sign} {words}</span></td>")
+    let sign = verdict.sign();
+    let (first, rest) = words.split_once(", ").unwrap_or((words, ""));
+    write!(page, "<td><span class=\"verdict {class}\">{sign} {}</span>", Escaped(first))?;
+    if !rest.is_empty() {
+        write!(page, " <small class=\"soft\">{}</small>", Escaped(rest))?;
+    }
+    page.push_str("</td>");
+    Ok(())
 }
 
 /// What a claim says, beside what came out.
@@ -238,7 +299,7 @@ fn sensitivity(page: &mut String, report: &Report<'_>) -> fmt::Result {
     page.push_str(
         "<section id=\"sensitivity\">\n<h2>What hangs on the fitted numbers</h2>\n<p class=\"soft\">Each \
          fitted cost is varied alone, and the claims of all experiments on that machine are judged \
-         again.</p>\n<div class=\"plots\">\n",
+         again, by their first seed.</p>\n<div class=\"plots\">\n",
     );
     for (number, it) in report.varied.iter().enumerate() {
         let svg = drawn::inline(&drawn::id(number, it), it);

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::moves as drawn;
 use super::{Entry, Report, Tally, moves, numbers, svg};
+use crate::lab::papers::Standings;
 use crate::lab::profile::Machine;
 use crate::lab::sensitivity::Sensitivity;
 
@@ -30,7 +31,7 @@ pub fn files(report: &Report<'_>) -> Vec<(String, String)> {
 
 fn sensitivity<'s>(all: impl Iterator<Item = (String, &'s Sensitivity)>) -> String {
     let mut text = "# What hangs on the fitted numbers\n\nEach fitted cost is varied alone, and the claims of all \
-                    experiments on that machine are judged again.\n\n"
+                    experiments on that machine are judged again, by their first seed.\n\n"
         .to_owned();
     for (id, it) in all {
         text += &figure(&drawn::heading(it), &id, moves(it));
@@ -80,12 +81,13 @@ fn table(head: &[String], rows: impl IntoIterator<Item = Vec<String>>) -> String
 
 fn index(report: &Report<'_>) -> String {
     let tally = Tally::of(report.claims());
-    let mut text = format!(
-        "# What the papers say, and what comes out here\n\nWritten by `weir lab report`, in virtual time. \
-         Of {}: **{}**.\n\n",
-        crate::config::error::count(tally.all(), "claim"),
-        tally.words()
-    );
+    let mut text =
+        "# What the papers say, and what comes out here\n\nWritten by `weir lab report`, in \
+                    virtual time. What the verdicts mean: [guide](../guide/lab.md#verdicts).\n\n"
+            .to_owned();
+    text += &figures(&report.figures);
+    let claims = crate::config::error::count(tally.all(), "claim");
+    let _ = writeln!(text, "## Claims\n\nOf {claims}: **{}**.\n", tally.words());
     let head = ["experiment", "figure", "says", "used to", "paper", "here", "verdict"];
     let rows = report.entries.iter().flat_map(|entry| {
         let link = format!("[{}]({}.md)", Cell(&entry.id), entry.id);
@@ -97,7 +99,7 @@ fn index(report: &Report<'_>) -> String {
                 claim.used.as_str().to_owned(),
                 Cell(&claim.paper).to_string(),
                 Cell(&claim.ours).to_string(),
-                format!("{} {}", claim.verdict.sign(), claim.verdict.as_str()),
+                format!("{} {}", claim.verdict.sign(), claim.words()),
             ]
         })
     });
@@ -110,6 +112,30 @@ fn index(report: &Report<'_>) -> String {
         let _ = writeln!(text, "- [What hangs on the fitted numbers]({SENSITIVITY}.md)");
     }
     text
+}
+
+/// A verdict for each figure.
+fn figures(all: &Standings) -> String {
+    if all.0.is_empty() {
+        return String::new();
+    }
+    let mut text = "## Figures\n\n".to_owned();
+    for (paper, figures) in all.by_paper() {
+        let _ = writeln!(text, "- {}: {}", Cell(paper), Standings::tally(figures));
+    }
+    let _ = writeln!(text, "- **All: {}**\n", Standings::tally(&all.0));
+    let head = ["paper", "figure", "verdict", "claims reproduced", "why not"];
+    let rows = all.0.iter().map(|it| {
+        vec![
+            Cell(&it.paper).to_string(),
+            Cell(&it.figure).to_string(),
+            format!("{} {}", it.verdict.sign(), it.words()),
+            it.share(),
+            it.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default(),
+        ]
+    });
+    text += &table(&head.map(str::to_owned), rows);
+    text + "\n"
 }
 
 fn experiment(entry: &Entry<'_>) -> String {
@@ -134,7 +160,7 @@ fn experiment(entry: &Entry<'_>) -> String {
                 claim.used.as_str().to_owned(),
                 Cell(&claim.paper).to_string(),
                 Cell(&claim.ours).to_string(),
-                format!("{} {}", claim.verdict.sign(), claim.verdict.as_str()),
+                format!("{} {}", claim.verdict.sign(), claim.words()),
                 claim.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default(),
             ]
         });

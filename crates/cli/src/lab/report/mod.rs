@@ -7,6 +7,7 @@
 //! | `moves.rs` | what becomes of claims when fitted costs are varied, drawn |
 //! | `html.rs` | the page: one file that asks for no other |
 //! | `markdown.rs` | the same for a repository, with plots as files |
+//! | `digest.rs` | whether what is in a repository is of today |
 //! | `style.rs`, `*.css` | colours, light and dark |
 //!
 //! All of it is made from an experiment's `[plot]` and claims: a new experiment needs no code. The same
@@ -21,6 +22,7 @@ use tempfile::{Builder, NamedTempFile};
 
 use super::experiment::Experiment;
 use super::output::Outcome;
+use super::papers::Standings;
 use super::sensitivity::{self, PERCENTS, Sensitivity};
 use super::verdict::{Judged, Verdict};
 use super::{LabError, progress, run_each, selected};
@@ -28,6 +30,7 @@ use crate::args::LabReportArgs;
 
 mod axis;
 mod chart;
+mod digest;
 mod html;
 mod legend;
 mod markdown;
@@ -70,7 +73,8 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
         writeln!(out, "{}", path.display())?;
     }
     if let Some(folder) = &args.markdown {
-        for (name, text) in markdown::files(&report) {
+        let digests = (digest::FILE.to_owned(), digest::file(&experiments)?);
+        for (name, text) in markdown::files(&report).into_iter().chain([digests]) {
             let path = folder.join(name);
             finish(begin(&path)?, &path, &text)?;
         }
@@ -110,6 +114,8 @@ fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
 /// What a page is made of.
 struct Report<'r> {
     entries: Vec<Entry<'r>>,
+    /// A verdict for each figure of the papers.
+    figures: Standings,
     varied: &'r [Sensitivity],
 }
 
@@ -145,7 +151,11 @@ impl<'r> Report<'r> {
             let charts = chart::all(experiment, outcome);
             Entry { experiment, outcome, id: slug(&experiment.name), charts }
         };
-        Self { entries: experiments.iter().zip(outcomes).map(entry).collect(), varied }
+        Self {
+            entries: experiments.iter().zip(outcomes).map(entry).collect(),
+            figures: Standings::of(outcomes),
+            varied,
+        }
     }
 
     fn claims(&self) -> impl Iterator<Item = &'r Judged> + Clone {

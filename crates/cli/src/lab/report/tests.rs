@@ -123,7 +123,11 @@ fn outcome(experiment: &Experiment) -> Outcome {
         let mean = 10.0 * (number as f64 + 1.0);
         let value = Measured { mean, min: mean - 1.0, max: mean + 1.0 };
         let figures = super::super::output::figures(&experiment.file).into_iter();
-        Point { at: at.clone(), figures: figures.map(|it| (it.as_str(), value)).collect() }
+        Point {
+            at: at.clone(),
+            figures: figures.clone().map(|it| (it.as_str(), value)).collect(),
+            seeds: figures.map(|it| (it.as_str(), vec![value.min, value.max])).collect(),
+        }
     });
     Outcome::new(experiment, points.collect(), 7)
 }
@@ -247,8 +251,8 @@ fn each_fitted_cost_is_varied_and_the_claims_judged_again() {
     let runs = sensitivity::runs(&experiments).unwrap();
     assert_eq!(
         runs,
-        7 * 2 * 4,
-        "seven values, two seeds, and of six points those that claims are about"
+        7 * 4,
+        "seven values, the first seed, and of six points those that claims are about"
     );
     let varied = varied(&experiments);
     let [interrupt] = &varied[..] else { panic!("{varied:?}") };
@@ -358,7 +362,7 @@ fn files_are_the_same_to_the_byte_again() {
         files
     };
     let first = written();
-    assert_eq!(first.len(), 6, "source, page, index, experiment and two plots");
+    assert_eq!(first.len(), 7, "source, page, index, digests, experiment and two plots");
     assert_eq!(first, written());
 }
 
@@ -378,6 +382,79 @@ fn a_report_that_cannot_be_written_or_run_leaves_what_there_was() {
     let nowhere = folder.path().join("no-such-folder");
     let error = report(&["dong-fig11"], &nowhere).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot write {}", nowhere.join("page.html").display()));
+}
+
+/// `docs/lab` as it is in the repository.
+fn committed(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+const AGAIN: &str = "docs/lab is not of today: `make lab-report` writes it again";
+
+/// All experiments by how they begin, and those that take no time whole.
+#[test]
+fn the_report_in_the_repository_is_the_one_that_comes_out() {
+    const SHORT: [&str; 4] = ["dong-fig11", "raj-fig4", "raj-fig8", "raj-fig9"];
+    let all = selected(&[], None, None).unwrap();
+    assert_eq!(committed(digest::FILE), digest::file(&all).unwrap(), "{AGAIN}");
+    let index = committed(markdown::INDEX);
+    let short: Vec<_> = all.into_iter().filter(|it| SHORT.contains(&it.name.as_str())).collect();
+    assert_eq!(short.len(), SHORT.len());
+    let outcomes = run_each(&short, &indicatif::ProgressBar::hidden()).unwrap();
+    for (name, text) in markdown::files(&Report::new(&short, &outcomes, &[])) {
+        if name == markdown::INDEX {
+            let claims = text.lines().filter(|line| line.starts_with("| ["));
+            claims.for_each(|line| assert!(index.lines().any(|it| it == line), "{AGAIN}: {line}"));
+        } else {
+            assert!(committed(&name) == text, "{name}: {AGAIN}");
+        }
+    }
+    for (experiment, outcome) in short.iter().zip(&outcomes) {
+        let expected = experiment.events_expected();
+        assert!(outcome.events <= expected, "{}: {} events", experiment.name, outcome.events);
+    }
+}
+
+/// All that the project has set out to reproduce.
+const FIGURES: &[(&str, &[&str])] = &[
+    (
+        "Dong 2011",
+        &[
+            "Fig. 2", "Fig. 6", "Fig. 7", "Fig. 8", "Fig. 9", "Fig. 10", "Fig. 11", "Fig. 12",
+            "Fig. 13", "Fig. 14", "Fig. 15", "Fig. 16",
+        ],
+    ),
+    ("Raj 2006", &["Fig. 4", "Fig. 5", "Fig. 6", "Fig. 8", "Fig. 9"]),
+    (
+        "Thakur 2014",
+        &["Table 1", "Section III, low rate", "Section III, high rate", "Section III, peak"],
+    ),
+    ("Zhang 2010", &["Ladder"]),
+    ("Guo 2009", &["iperf", "SPECweb2005"]),
+];
+
+#[test]
+fn every_figure_that_was_set_out_for_has_a_verdict_and_a_reason() {
+    let experiments = selected(&[], None, None).unwrap();
+    let outcomes: Vec<_> = experiments.iter().map(outcome).collect();
+    let judged = Standings::of(&outcomes);
+    let index = committed(markdown::INDEX);
+    for (paper, figures) in FIGURES {
+        for figure in *figures {
+            let there = judged.0.iter().any(|it| it.paper == *paper && it.figure == *figure);
+            assert!(there, "no claim is about {paper}, {figure}");
+            let row = format!("| {paper} | {figure} | ");
+            let row = index.lines().find_map(|line| line.strip_prefix(&row));
+            let row = row.unwrap_or_else(|| panic!("{paper}, {figure}: {AGAIN}"));
+            let good = row.starts_with(Verdict::Reproduced.sign());
+            assert_eq!(good, row.ends_with("|  |"), "{paper}, {figure} needs a reason: {row}");
+        }
+    }
+    for experiment in &experiments {
+        let page = committed(&format!("{}.md", slug(&experiment.name)));
+        assert!(!page.contains("| not known |"), "{}: a claim without a reason", experiment.name);
+    }
 }
 
 /// WCAG 2.2, 1.4.11 and 1.4.3: 3 to 1 for what is drawn, 4.5 to 1 for text.

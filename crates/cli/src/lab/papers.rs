@@ -1,0 +1,231 @@
+//! A verdict on each figure, table and section of the papers, from those on the claims about it.
+//!
+//! A figure is as good as its worst claim, whether that was predicted or fitted to. So nothing that a paper says
+//! of it can be outweighed by more that is said of it, and a claim more can only make it worse.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::file::Use;
+use super::output::Outcome;
+use super::verdict::{Judged, Verdict, words};
+use crate::config::error::count;
+use crate::stats::Table;
+
+/// A figure of a paper, and what came of what is claimed of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// `Dong 2011`.
+    pub paper: String,
+    /// `Fig. 2`.
+    pub figure: String,
+    /// Its worst claim's.
+    pub verdict: Verdict,
+    /// The verdict may hang on the seed, as that of a claim does.
+    pub within_spread: bool,
+    /// How many of its claims are reproduced,
+    pub reproduced: usize,
+    /// of so many,
+    pub claims: usize,
+    /// of which so many were predicted.
+    pub predicted: usize,
+    /// Why it is not reproduced, if it is not: its worst claims, and their reasons.
+    pub reason: Option<String>,
+}
+
+impl Standing {
+    fn of(paper: &str, figure: String, claims: &[&Judged]) -> Self {
+        let all = || claims.iter();
+        let worst = all().map(|claim| claim.verdict).max().unwrap_or(Verdict::Not);
+        let at_worst = || all().filter(|claim| claim.verdict == worst);
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for claim in at_worst() {
+            let reason = claim.reason.as_deref().unwrap_or_default();
+            match reasons.iter_mut().find(|it| it.0 == reason) {
+                Some((_, says)) => says.push(&claim.says),
+                None => reasons.push((reason, vec![&claim.says])),
+            }
+        }
+        let reasons: Vec<_> =
+            reasons.iter().map(|(why, says)| format!("{}: {why}", says.join("; "))).collect();
+        Self {
+            paper: paper.to_owned(),
+            figure,
+            verdict: worst,
+            within_spread: match worst {
+                // Nothing is worse; it is better if all that are as bad can be.
+                Verdict::Not => at_worst().all(|claim| claim.within_spread),
+                Verdict::Reproduced | Verdict::DirectionOnly => {
+                    all().any(|claim| claim.within_spread)
+                }
+            },
+            reproduced: all().filter(|claim| claim.verdict == Verdict::Reproduced).count(),
+            claims: claims.len(),
+            predicted: all().filter(|claim| claim.used == Use::Predict).count(),
+            reason: (worst != Verdict::Reproduced).then(|| reasons.join(". ")),
+        }
+    }
+
+    /// The verdict in words; whether it hangs on the seed, and whether nothing of it was predicted.
+    pub fn words(&self) -> String {
+        let fitted = if self.predicted == 0 { ", fitted" } else { "" };
+        format!("{}{fitted}", words(self.verdict, self.within_spread))
+    }
+
+    /// How many of its claims are reproduced.
+    pub fn share(&self) -> String {
+        format!("{} of {}", self.reproduced, self.claims)
+    }
+}
+
+/// All figures, paper after paper; within one in the order of their numbers.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Standings(pub Vec<Standing>);
+
+impl Standings {
+    /// Of what came out; an experiment without a `paper` is about no figure.
+    pub fn of<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Self {
+        let mut figures: Vec<(&str, String, Vec<&Judged>)> = Vec::new();
+        for outcome in outcomes {
+            let Some(paper) = outcome.paper.as_deref().map(paper) else { continue };
+            for claim in &outcome.claims {
+                for figure in figures_of(&claim.figure) {
+                    match figures.iter_mut().find(|it| (it.0, &it.1) == (paper, &figure)) {
+                        Some((.., claims)) => claims.push(claim),
+                        None => figures.push((paper, figure, vec![claim])),
+                    }
+                }
+            }
+        }
+        let papers: Vec<&str> = figures.iter().map(|it| it.0).collect();
+        figures.sort_by_key(|(paper, figure, _)| {
+            (papers.iter().position(|it| it == paper), in_order(figure))
+        });
+        Self(
+            figures.into_iter().map(|(paper, name, all)| Standing::of(paper, name, &all)).collect(),
+        )
+    }
+
+    /// The papers, each with its figures.
+    pub fn by_paper(&self) -> impl Iterator<Item = (&str, &[Standing])> {
+        self.0.chunk_by(|a, b| a.paper == b.paper).filter_map(|all| {
+            let first = all.first()?;
+            Some((first.paper.as_str(), all))
+        })
+    }
+
+    /// How many of them there are, and how many have which verdict.
+    pub fn tally(all: &[Standing]) -> String {
+        let of = |verdict| all.iter().filter(|it| it.verdict == verdict).count();
+        format!(
+            "of {} {} reproduced, {} direction only, {} not",
+            count(all.len(), "figure"),
+            of(Verdict::Reproduced),
+            of(Verdict::DirectionOnly),
+            of(Verdict::Not)
+        )
+    }
+}
+
+impl fmt::Display for Standings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["<PAPER", "<FIGURE", "<VERDICT", "CLAIMS"]);
+        for it in &self.0 {
+            table.row(vec![it.paper.clone(), it.figure.clone(), it.words(), it.share()]);
+        }
+        writeln!(f, "{table}")?;
+        for it in &self.0 {
+            if let Some(reason) = &it.reason {
+                let (verdict, why) = (it.verdict.as_str(), reason);
+                writeln!(f, "{}, {}: {verdict}. {why}", it.paper, it.figure)?;
+            }
+        }
+        writeln!(f)?;
+        for (paper, all) in self.by_paper() {
+            writeln!(f, "{paper}: {}", Self::tally(all))?;
+        }
+        writeln!(f, "all: {}", Self::tally(&self.0))
+    }
+}
+
+/// A paper's short name: of `Dong 2011, Figs. 12 to 15` what stands before the figures.
+fn paper(text: &str) -> &str {
+    text.split(',').next().unwrap_or(text).trim()
+}
+
+/// The figures that a claim is about: two of `Figs. 10, 11`, and of `Fig. 6 (a)` the whole.
+fn figures_of(text: &str) -> Vec<String> {
+    let whole = text.split(" (").next().unwrap_or(text);
+    match whole.strip_prefix("Figs. ") {
+        Some(numbers) => numbers.split(", ").map(|number| format!("Fig. {number}")).collect(),
+        None => vec![whole.to_owned()],
+    }
+}
+
+/// So that Fig. 2 comes before Fig. 10, and figures without a number by name.
+fn in_order(figure: &str) -> (String, u32, String) {
+    let digits = figure.find(|letter: char| letter.is_ascii_digit()).unwrap_or(figure.len());
+    let (name, number) = figure.split_at(digits);
+    (name.to_owned(), number.parse().unwrap_or(u32::MAX), number.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(verdict: Verdict, used: Use, says: &str, reason: &str) -> Judged {
+        Judged {
+            figure: "Fig. 1".into(),
+            source: String::new(),
+            says: says.into(),
+            used,
+            paper: String::new(),
+            ours: String::new(),
+            ratio: None,
+            verdict,
+            within_spread: false,
+            reason: (verdict != Verdict::Reproduced).then(|| reason.to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_figure_is_as_good_as_its_worst_claim_and_says_why() {
+        let good = judged(Verdict::Reproduced, Use::Predict, "a", "");
+        let part = judged(Verdict::DirectionOnly, Use::Fit, "b", "too small");
+        let bad = judged(Verdict::Not, Use::Predict, "c", "no cache");
+        let other = judged(Verdict::Not, Use::Predict, "d", "no cache");
+        let of = |claims: &[&Judged]| Standing::of("Who 2099", "Fig. 1".into(), claims);
+        assert_eq!(of(&[&good]).words(), "reproduced");
+        assert_eq!(of(&[&good]).reason, None);
+        let two = of(&[&good, &part]);
+        assert_eq!((two.verdict, two.share()), (Verdict::DirectionOnly, "1 of 2".into()));
+        assert_eq!(two.reason.as_deref(), Some("b: too small"));
+        let all = of(&[&bad, &good, &part, &other]);
+        assert_eq!(all.reason.as_deref(), Some("c; d: no cache"));
+        assert_eq!((all.verdict, all.predicted, all.claims), (Verdict::Not, 3, 4));
+        assert_eq!(of(&[&part]).words(), "direction only, fitted");
+        let loose = Judged { within_spread: true, ..good.clone() };
+        assert_eq!(of(&[&good, &loose]).words(), "reproduced, within the seeds' spread");
+        assert_eq!(of(&[&bad, &loose]).words(), "not", "whatever comes of the other");
+        let loose = Judged { within_spread: true, ..bad.clone() };
+        assert_eq!(of(&[&good, &loose]).words(), "not, within the seeds' spread");
+    }
+
+    #[test]
+    fn a_claim_may_be_about_two_figures_or_a_part_of_one() {
+        assert_eq!(figures_of("Figs. 10, 11"), ["Fig. 10", "Fig. 11"]);
+        assert_eq!(figures_of("Fig. 6 (a)"), ["Fig. 6"]);
+        assert_eq!(figures_of("Section III, low rate"), ["Section III, low rate"]);
+        assert_eq!(paper("Dong 2011, Figs. 12 to 15"), "Dong 2011");
+        assert_eq!(paper("Zhang 2010"), "Zhang 2010");
+    }
+
+    #[test]
+    fn figures_are_in_the_order_of_their_numbers() {
+        let mut all = ["Table 1", "Fig. 10", "Fig. 2", "Section III, low rate", "Fig. 9"];
+        all.sort_by_key(|figure| in_order(figure));
+        assert_eq!(all, ["Fig. 2", "Fig. 9", "Fig. 10", "Section III, low rate", "Table 1"]);
+    }
+}

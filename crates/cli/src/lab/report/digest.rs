@@ -1,0 +1,76 @@
+//! What a report was made from, in a few letters: tells cheaply whether the one in a repository is that of today.
+
+use std::fmt::Write as _;
+
+use weir_lab::estimate;
+use weir_lab::host::run_within;
+use weir_lab::scenario::Scenario;
+use weir_limits::LAB_EVENTS_MAX;
+
+use crate::lab::experiment::{Experiment, name_of};
+use crate::lab::{LabError, parallel};
+
+/// The file that they stand in, beside the report's pages.
+pub const FILE: &str = "digests.txt";
+/// Events that the beginning of a run is estimated at; it has a fraction of them.
+const EVENTS: u64 = 200_000;
+
+/// A line for each experiment: its name, and what it says and how each of its points begins, as 16 digits.
+///
+/// What comes of a run later (a queue that is dispatched after 50 ms, a vCPU that is placed after seconds) is
+/// not seen by it.
+///
+/// # Errors
+/// A run that failed.
+pub fn file(experiments: &[Experiment]) -> Result<String, LabError> {
+    let mut text =
+        "# Written by `weir lab report`: whether these pages are of today, without all runs.\n"
+            .to_owned();
+    for (experiment, digest) in experiments.iter().zip(parallel::map(experiments, digest)?) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{} {digest:016x}", experiment.name);
+    }
+    Ok(text)
+}
+
+fn digest(experiment: &Experiment) -> Result<u64, LabError> {
+    let mut hash = fnv1a(FNV_OFFSET, &format!("{experiment:?}"));
+    for (at, scenario) in &experiment.points {
+        let scenario = beginning(scenario);
+        let report = run_within(&scenario, LAB_EVENTS_MAX).map_err(|source| LabError::Run {
+            experiment: experiment.name.clone(),
+            point: name_of(at),
+            seed: scenario.seed,
+            source: Box::new(source),
+        })?;
+        hash = fnv1a(hash, &report.to_string());
+    }
+    Ok(hash)
+}
+
+/// As much of a scenario as [`EVENTS`] allow.
+fn beginning(scenario: &Scenario) -> Scenario {
+    let ns = scenario.warm_up_ns.saturating_add(scenario.run_ns);
+    let share = u128::from(ns) * u128::from(EVENTS) / u128::from(estimate::events(scenario).max(1));
+    let run_ns = ns.min(u64::try_from(share).unwrap_or(ns)).max(1);
+    Scenario { warm_up_ns: 0, run_ns, ..scenario.clone() }
+}
+
+/// FNV-1a: the same everywhere and in every version of Rust. Nobody wants to deceive with it.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv1a(hash: u64, text: &str) -> u64 {
+    const PRIME: u64 = 0x100_0000_01b3;
+    text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_one_that_is_published() {
+        assert_eq!(fnv1a(FNV_OFFSET, ""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(FNV_OFFSET, "foobar"), 0x8594_4171_f739_67e8);
+    }
+}
