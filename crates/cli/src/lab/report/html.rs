@@ -154,7 +154,7 @@ fn figure_verdicts(page: &mut String, figures: &Standings) -> fmt::Result {
         writeln!(
             page,
             "<td class=\"name\" data-name=\"Experiment\">{}</td><td data-name=\"Figure\">{}</td>\
-             <td class=\"number\" data-name=\"Claims\">{}</td><td data-name=\"Where\">{}</td></tr>",
+             <td class=\"number\" data-name=\"Claims\">{}</td><td data-name=\"Why not\">{}</td></tr>",
             Escaped(&it.paper),
             Escaped(&it.figure),
             it.share(),
