@@ -214,6 +214,30 @@ mod tests {
     }
 
     #[test]
+    fn the_table_ends_with_how_many_figures_of_each_paper_there_are() {
+        let good = judged(Verdict::Reproduced, Use::Predict, "a", "");
+        let bad = judged(Verdict::Not, Use::Predict, "c", "no cache");
+        let all = Standings(vec![
+            Standing::of("Who 2099", "Fig. 1".into(), &[&good]),
+            Standing::of("Who 2099", "Fig. 2".into(), &[&good, &bad]),
+            Standing::of("Me 2100", "Table 1".into(), &[&good]),
+        ]);
+        let expected = "\
+PAPER     FIGURE   VERDICT     CLAIMS
+Who 2099  Fig. 1   reproduced  1 of 1
+Who 2099  Fig. 2   not         1 of 2
+Me 2100   Table 1  reproduced  1 of 1
+
+Who 2099, Fig. 2: not. c: no cache
+
+Who 2099: of 2 figures 1 reproduced, 0 direction only, 1 not
+Me 2100: of 1 figure 1 reproduced, 0 direction only, 0 not
+all: of 3 figures 2 reproduced, 0 direction only, 1 not
+";
+        assert_eq!(all.to_string(), expected);
+    }
+
+    #[test]
     fn a_claim_may_be_about_two_figures_or_a_part_of_one() {
         assert_eq!(figures_of("Figs. 10, 11"), ["Fig. 10", "Fig. 11"]);
         assert_eq!(figures_of("Fig. 6 (a)"), ["Fig. 6"]);
