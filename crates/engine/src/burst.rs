@@ -10,6 +10,7 @@ use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
 use crate::gro::Fronts;
+use crate::remote::Away;
 use crate::stats::DropReason;
 use crate::turn::Turn;
 
@@ -133,6 +134,8 @@ pub struct Burst<'m> {
     pub waited: bool,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
+    /// Payload that was left with its sender.
+    pub(crate) away: Option<Away<'m>>,
     /// The receive queue that is served now is the last one.
     pub(crate) at_last: bool,
     /// Room for the fronts of frames that are merged.
@@ -185,6 +188,7 @@ impl Scratch {
             from_device: false,
             waited: false,
             turn: None,
+            away: None,
             at_last: false,
             fronts: std::mem::take(&mut self.fronts),
         }
@@ -229,7 +233,8 @@ impl<'m> Burst<'m> {
         &self.slots[..self.count]
     }
 
-    /// Payload of `frame`: what follows its head.
+    /// Payload of `frame`: what follows its head. Some of it may have to be [fetched](Self::fetch) before it is
+    /// read.
     #[inline]
     pub fn payload(&self, frame: &Frame) -> &[Slice<'m>] {
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]

@@ -4,7 +4,7 @@
 //! leaves with, and a GSO frame whole, its checksums as they are. It sees the bytes that are delivered:
 //! the front that was copied out of the sender's memory once. Only where a program looks further
 //! are up to [`FILTER_WINDOW_LEN`] bytes copied for it, and what the sender writes there afterwards is
-//! delivered unseen.
+//! delivered unseen, unless the payload had to be [fetched](crate::remote) for that.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use weir_limits::{BURST_MAX, FILTER_INSTRUCTIONS_MAX, FILTER_RULES_MAX, FILTER_W
 use weir_wire::Tci;
 use weir_wire::vlan::TAG_LEN;
 
-use crate::burst::{Burst, Frame};
+use crate::burst::Burst;
 use crate::port::Outgoing;
 use crate::stats::{Counter, DropReason, PortCounters};
 
@@ -136,8 +136,7 @@ impl Rules {
     ) {
         *verdicts = Verdicts::default();
         for (number, tag) in frames {
-            let frame = &burst.frames()[usize::from(number)];
-            let deciding = self.deciding(frame, tag, burst, window);
+            let deciding = self.deciding(number, tag, burst, window);
             verdicts.deciding[usize::from(number)] = deciding;
             if self.0.get(usize::from(deciding)).is_some_and(|rule| rule.action == Action::Drop) {
                 verdicts.refused |= 1 << number;
@@ -153,15 +152,10 @@ impl Rules {
         self.count(burst, verdicts, !(verdicts.refused | waiting));
     }
 
-    /// The number of the first rule that matches.
+    /// The number of the first rule that matches frame number `index` of a burst.
     #[inline]
-    fn deciding(
-        &self,
-        frame: &Frame,
-        tag: Option<Tci>,
-        burst: &Burst<'_>,
-        window: &mut Window,
-    ) -> u8 {
+    fn deciding(&self, index: u16, tag: Option<Tci>, burst: &Burst<'_>, window: &mut Window) -> u8 {
+        let frame = &burst.frames()[usize::from(index)];
         let tagged;
         let (mut front, mut len) = (frame.head.as_slice(), frame.len);
         if let Some(tag) = tag {
@@ -177,7 +171,7 @@ impl Rules {
                 Outcome::Match => return number,
                 Outcome::NoMatch => {}
                 Outcome::Beyond => {
-                    let front = window.fill(front, frame, burst);
+                    let front = window.fill(front, index, burst);
                     return self.deciding_from(number, front, len);
                 }
             }
@@ -253,11 +247,15 @@ impl Default for Window {
 impl Window {
     /// Copies in `front`, which is kept as it is, and what follows it in the frame.
     #[cold]
-    fn fill(&mut self, front: &[u8], frame: &Frame, burst: &Burst<'_>) -> &[u8] {
+    fn fill(&mut self, front: &[u8], index: u16, burst: &Burst<'_>) -> &[u8] {
+        // Rules that look so far at one frame are likely to at others.
+        burst.fetch(u64::MAX);
+        let lost = burst.lost() >> index & 1 != 0;
+        let payload = burst.frames().get(usize::from(index)).filter(|_| !lost);
         let kept = front.len().min(self.0.len());
         self.0[..kept].copy_from_slice(&front[..kept]);
         let mut filled = kept;
-        for piece in burst.payload(frame) {
+        for piece in payload.map_or(&[][..], |frame| burst.payload(frame)) {
             filled += piece.read(&mut self.0[filled..]);
         }
         &self.0[..filled]

@@ -12,7 +12,7 @@ use std::fmt;
 use weir_fabric::EgressTag;
 use weir_guestmem::{HostBuffer, Slice, recycle};
 use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX, HEAD_LEN};
-use weir_wire::{Merge, Next, OffloadCaps, TcpSegment};
+use weir_wire::{Fit, Merge, Next, OffloadCaps, TcpSegment};
 
 use crate::burst::{Burst, Frame};
 use crate::egress::{Emitted, Packet, Put, emit, put_tagged, sum_of};
@@ -86,7 +86,27 @@ impl<'b> EgressList<'b> {
                 .map(|index| list.frame(*index))
                 .any(|frame| TcpSegment::is_likely(&frame.head, frame.len));
         }
+        if burst.remote().is_some() {
+            list.fetch();
+        }
         list
+    }
+
+    /// Fetches the payload that is read on the way to this receiver: for a checksum, for segments, or to see
+    /// whether one may be merged. Frames of which it can't be had are dealt with.
+    #[cold]
+    fn fetch(&mut self) {
+        let is_read = |frame: &Frame| {
+            let unverified = frame.offload.csum().is_none() && !frame.offload.data_valid();
+            self.caps.accepts(&frame.offload) != Fit::AsIs
+                || (self.merges && unverified && TcpSegment::is_likely(&frame.head, frame.len))
+        };
+        let read = self.frames.iter().filter(|to| is_read(&self.slots[usize::from(to.frame)]));
+        self.burst.fetch(read.fold(0, |bits, to| bits | 1 << to.frame));
+        let lost = self.burst.lost();
+        for (place, to) in self.frames.iter().enumerate() {
+            self.ahead |= (lost >> to.frame & 1) << place;
+        }
     }
 
     /// The next frame, if it is one that goes as it is: nothing to merge it with, no tag to put in, no

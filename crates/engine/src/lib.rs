@@ -9,6 +9,7 @@
 //! | `meter.rs` | what a burst took of its worker |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
 //! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
+//! | `remote.rs` | payload that is fetched only for those who read it |
 //! | `port.rs` | what the engine asks of a port |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
@@ -46,6 +47,7 @@ mod meter;
 mod police;
 mod poller;
 mod port;
+pub mod remote;
 mod run_queue;
 mod share;
 mod shared;

@@ -115,6 +115,12 @@ pub trait Port: Receiver + Send + Sync {
         false
     }
 
+    /// Whether [`deliver`](Self::deliver) copies payload from where its [`Remote`](crate::remote::Remote) has it.
+    /// All other ports get none that was not fetched.
+    fn copies_remote(&self) -> bool {
+        false
+    }
+
     /// How long a frame for this port may wait for others (ns), in all: workers nap no longer.
     fn wait_ns_max(&self) -> u64 {
         LATENCY_BUDGET_NS_DEFAULT

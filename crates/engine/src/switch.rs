@@ -80,6 +80,16 @@ impl List {
         self.frames.push(outgoing);
     }
 
+    /// Makes frames readable for a port that has to read them; `false` if none is left for it.
+    #[cold]
+    fn fetch(&mut self, port: &dyn Port, burst: &Burst<'_>) -> bool {
+        if !port.copies_remote() {
+            burst.fetch(self.frames.iter().fold(0, |bits, outgoing| bits | 1 << outgoing.frame));
+        }
+        self.leave_out(burst.lost());
+        !self.frames.is_empty()
+    }
+
     /// Takes those frames out that `refused` has a bit for, by their index in the burst.
     fn leave_out(&mut self, refused: u64) {
         let (mut place, mut kept, mut unicast) = (0, 0, 0);
@@ -353,6 +363,9 @@ impl Forwarder {
             if list.frames.is_empty() {
                 return;
             }
+        }
+        if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
+            return;
         }
         let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         if let Some(until_ns) = done.hold_until {

@@ -354,6 +354,10 @@ impl Port for XenPort {
         self.pair(queue).is_some_and(|pair| lock(&pair.tx).ring.as_mut().is_some_and(TxRing::peek))
     }
 
+    fn copies_remote(&self) -> bool {
+        true
+    }
+
     fn wait_ns_max(&self) -> u64 {
         self.wait_ns_max.load(Ordering::Relaxed)
     }

@@ -6,6 +6,7 @@
 
 mod writer;
 
+use std::any::Any;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -22,11 +23,11 @@ use weir_policy::steering::Mark;
 use weir_xen::{CopySegment, CopyStatus};
 
 pub(crate) use self::writer::Takes;
-use self::writer::{Owner, Writer, fronts_len};
+use self::writer::{Owner, Writer, fronts_len, to_be_summed};
 use crate::connect::Link;
 use crate::error::StopReason;
 pub(crate) use crate::tx::Context;
-use crate::tx::emptied;
+use crate::tx::{Pool, emptied};
 
 /// A ring in service.
 pub(crate) struct RxRing {
@@ -61,6 +62,35 @@ impl RxRing {
             copies: Vec::new(),
             pieces: Vec::new(),
         })
+    }
+
+    /// Says in the responses which copies failed. Such a packet is its receiver's loss, unless it is its sender's
+    /// page that Xen refuses to read.
+    #[cold]
+    fn note_failed(
+        &mut self,
+        copies: &[CopySegment<'_>],
+        known: bool,
+        pool: Option<&Pool>,
+        counters: &PortCounters,
+    ) {
+        let has_failed =
+            |(copy, _): &(&CopySegment<'_>, &Owner)| !known || copy.status() != CopyStatus::Done;
+        let failed = || copies.iter().zip(&self.owners).filter(has_failed);
+        let blamed = |owner: &Owner| owner.buffer.zip(pool);
+        if let Some(pool) = pool.filter(|_| known) {
+            pool.blame(failed().filter_map(|(_, owner)| owner.buffer));
+        }
+        let mut counted = None;
+        for (_, owner) in failed() {
+            if let Some(segment) = self.segments.get(owner.segment as usize) {
+                self.back.copy_failed(segment);
+            }
+            let sender = blamed(owner).is_some_and(|(buffer, pool)| pool.is_bad(buffer));
+            if !sender && counted.replace(owner.packet) != Some(owner.packet) {
+                counters.dropped(DropReason::CopyFailed, 1);
+            }
+        }
     }
 }
 
@@ -138,6 +168,13 @@ impl RxQueue {
     ) -> Result<Delivered, StopReason> {
         let Context { index, groups, hash, counters } = context;
         let Some(ring) = self.ring.as_mut() else { return Ok(Delivered::default()) };
+        let pool = burst.remote().and_then(|remote| (remote as &dyn Any).downcast_ref::<Pool>());
+        if pool.is_some() {
+            burst.fetch(to_be_summed(burst, frames));
+        } else {
+            // Of another kind, if there is one.
+            burst.fetch(u64::MAX);
+        }
         ring.segments.clear();
         ring.owners.clear();
         let hash = hash.load();
@@ -149,6 +186,7 @@ impl RxQueue {
             groups,
             hash: hash.as_ref().and_then(|hash| hash.as_deref()),
             fronts,
+            pool,
             pieces: recycle(take(&mut ring.pieces)),
             segments: &mut ring.segments,
             copies: emptied(take(&mut ring.copies)),
@@ -186,17 +224,9 @@ impl RxQueue {
             return Err(StopReason::rx(index)(error));
         }
         let known = copies.is_empty() || ring.link.copy(&mut copies);
-        let mut failed = None;
-        for (copy, owner) in copies.iter().zip(&ring.owners) {
-            if known && copy.status() == CopyStatus::Done {
-                continue;
-            }
-            if let Some(segment) = ring.segments.get(owner.segment as usize) {
-                ring.back.copy_failed(segment);
-            }
-            if failed.replace(owner.packet) != Some(owner.packet) {
-                counters.dropped(DropReason::CopyFailed, 1);
-            }
+        let all_done = copies.iter().all(|copy| copy.status() == CopyStatus::Done);
+        if !(known && all_done) {
+            ring.note_failed(&copies, known, pool, counters);
         }
         (ring.pieces, ring.copies) = (recycle(pieces), emptied(copies));
         stages::lap(Stage::Copy);

@@ -347,6 +347,11 @@ impl Netfront {
 }
 
 impl Queue {
+    /// The page, and its grant, from which the next frame is sent: pages go round.
+    pub fn next_page(&self) -> (u64, GrantRef) {
+        self.tx_pages[self.next % self.tx_pages.len()]
+    }
+
     /// Takes the answers to what was sent.
     ///
     /// # Panics

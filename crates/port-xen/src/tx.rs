@@ -14,6 +14,7 @@ use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
 
+pub(crate) use self::pool::Pool;
 pub(crate) use self::ring::{TxRing, emptied};
 use crate::control::GuestHash;
 use crate::error::StopReason;
@@ -53,15 +54,15 @@ impl TxQueue {
         let Context { index, groups, counters, .. } = context;
         let Some(ring) = self.ring.as_mut() else { return Ok(Taken::default()) };
         // The burst borrows the memory while the ring is answered below.
-        let pages = ring.pages();
+        let pool = ring.pool();
         let mut burst = scratch.lend();
         burst.waited = what == Take::Parked;
         let frames = match what {
             Take::New => {
-                let filled = ring.fill_new(&pages, groups, &mut burst, now_ns, counters);
+                let filled = ring.fill_new(&pool, groups, &mut burst, now_ns, counters);
                 filled.map_err(StopReason::tx(index))?
             }
-            Take::Parked => ring.fill_waiting(&pages, &mut burst, now_ns, counters),
+            Take::Parked => ring.fill_waiting(&pool, &mut burst, now_ns, counters),
         };
         stages::lap(Stage::Take);
         if what == Take::New {
@@ -79,7 +80,7 @@ impl TxQueue {
         if what == Take::New {
             counters.parked.add(burst.parked.len() as u64);
         }
-        let answered = ring.settle(&burst);
+        let answered = ring.settle(&burst, counters);
         stages::lap(Stage::Publish);
         let in_ring = ring.back.ring().available() + ring.back.ring().unanswered();
         let done = Completed { chains: answered, in_ring, now_ns };

@@ -20,6 +20,7 @@ use crate::hypervisor::{
 use crate::store::Client;
 
 use channels::Channels;
+pub use grants::Copied;
 use grants::{Grants, Pages};
 pub use store::Connection;
 use store::Server;
@@ -69,6 +70,11 @@ impl Host {
     /// Mappings of grants, of all guests.
     pub fn mapped(&self) -> usize {
         self.grants.mapped()
+    }
+
+    /// What grant copies have moved.
+    pub fn copied(&self) -> Copied {
+        self.grants.copied()
     }
 
     /// Event channels that are bound.

@@ -117,8 +117,16 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// The place `bytes` further on; `None` beyond its page.
+    #[inline]
+    pub fn skip(self, bytes: usize) -> Option<Self> {
+        let offset = usize::from(self.offset).checked_add(bytes)?;
+        let offset = u16::try_from(offset).ok().filter(|at| usize::from(*at) < XEN_PAGE_LEN)?;
+        Some(Self { offset, ..self })
+    }
+
     fn holds(&self, len: usize) -> bool {
-        usize::from(self.offset) + len <= XEN_PAGE_LEN
+        usize::from(self.offset).checked_add(len).is_some_and(|end| end <= XEN_PAGE_LEN)
     }
 }
 
@@ -142,7 +150,8 @@ pub enum CopyStatus {
     Refused(i16),
 }
 
-/// One piece of a batch: within one page of a guest on one side, local memory on the other.
+/// One piece of a batch: within one page of a guest on one side, and on the other local memory or a page of
+/// another guest, or of the same.
 #[derive(Clone, Copy, Debug)]
 pub struct CopySegment<'m> {
     from: CopyPlace<'m>,
@@ -162,6 +171,13 @@ impl<'m> CopySegment<'m> {
     #[inline]
     pub fn to_grant(from: Slice<'m>, to: Grant) -> Option<Self> {
         Self::new(CopyPlace::Local(from), CopyPlace::Grant(to), to.holds(from.len()), from.len())
+    }
+
+    /// A copy from guest to guest, of `len` bytes; `None` if that is not within both pages.
+    #[inline]
+    pub fn between_grants(from: Grant, to: Grant, len: usize) -> Option<Self> {
+        let fits = from.holds(len) && to.holds(len);
+        Self::new(CopyPlace::Grant(from), CopyPlace::Grant(to), fits, len)
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Which bytes of a burst go to which of the guest's pages.
 
-use weir_engine::DropReason;
+use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put, filled};
+use weir_engine::{DropReason, Outgoing};
 use weir_guestmem::{HostPages, Slice};
 use weir_limits::XEN_PAGE_LEN;
 use weir_netif::{HashState, RingError, RxBack, RxMeta, RxSegment, Segment, copies};
@@ -12,6 +13,7 @@ use weir_xen::{CopySegment, Grant, GrantRef};
 use crate::connect::Link;
 use crate::control::of_frame;
 use crate::multicast::Groups;
+use crate::tx::Pool;
 
 /// What a front end takes, as it has said in xenstore.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +31,8 @@ pub(super) struct Owner {
     pub(super) segment: u32,
     /// Number of its packet.
     pub(super) packet: u32,
+    /// The buffer of its sender's pool that stands for where it comes from, if that is another guest's page.
+    pub(super) buffer: Option<u16>,
 }
 
 /// Places packets in a ring, one after the other, and notes the copies that fill them.
@@ -42,6 +46,8 @@ pub(super) struct Writer<'r, 'm> {
     /// Room for the fronts of as many packets as the ring has entries: a grant is filled from memory that
     /// has an address for the kernel.
     pub(super) fronts: &'m HostPages,
+    /// Who knows where payload is that is another guest's still.
+    pub(super) pool: Option<&'m Pool>,
     pub(super) pieces: Vec<Slice<'m>>,
     pub(super) segments: &'r mut Vec<RxSegment>,
     pub(super) copies: Vec<CopySegment<'m>>,
@@ -51,6 +57,19 @@ pub(super) struct Writer<'r, 'm> {
     pub(super) broken: Option<RingError>,
     /// Why the last packet that was refused was.
     pub(super) refused: Option<DropReason>,
+}
+
+/// What of a burst has to be read for a guest's ring (bit i: frame i): packets with a checksum to be filled in
+/// that netif has no word for.
+pub(super) fn to_be_summed(burst: &Burst<'_>, frames: &[Outgoing]) -> u64 {
+    let wanted = frames.iter().filter(|to| {
+        burst.frames().get(usize::from(to.frame)).is_some_and(|frame| {
+            !frame.offload.is_none()
+                && frame.offload.gso().is_none()
+                && RxMeta::new(&frame.offload, frame.head.as_slice()).is_none()
+        })
+    });
+    wanted.fold(0, |bits, to| bits | 1 << to.frame)
 }
 
 /// Bytes of the memory for the fronts of `packets` packets.
@@ -90,14 +109,16 @@ impl<'m> Writer<'_, 'm> {
         let meta = match RxMeta::new(packet.offload, head.as_slice()) {
             Some(meta) => meta,
             // A checksum that netif has no word for, such as one inside of a tunnel.
-            None if packet.offload.gso().is_none() => match filled(packet) {
-                Ok(done) => {
-                    whole = done;
-                    head = &whole;
-                    RxMeta::default()
+            None if packet.offload.gso().is_none() && self.is_here(packet) => {
+                match filled(packet) {
+                    Ok(done) => {
+                        whole = done;
+                        head = &whole;
+                        RxMeta::default()
+                    }
+                    Err(reason) => return Ok(self.refuse(reason)),
                 }
-                Err(reason) => return Ok(self.refuse(reason)),
-            },
+            }
             None => return Ok(self.refuse(DropReason::OffloadUnsupported)),
         };
         let meta = match self.hash.and_then(|hash| of_frame(hash, head.as_slice())) {
@@ -113,6 +134,11 @@ impl<'m> Writer<'_, 'm> {
         }
         self.note(packet, head, first);
         Ok(Put::Done)
+    }
+
+    /// All of its payload can be read.
+    fn is_here(&self, packet: &Packet<'_, 'm>) -> bool {
+        self.pool.is_none_or(|pool| packet.body().all(|piece| pool.grant_of(&piece).is_none()))
     }
 
     fn refuse(&mut self, reason: DropReason) -> Put {
@@ -145,10 +171,16 @@ impl<'m> Writer<'_, 'm> {
             let from = piece.skip(copy.at as usize).first(len.into());
             let reference = GrantRef(to);
             let to = Grant { domain: self.link.domain, reference, offset };
+            let foreign = self.pool.and_then(|pool| pool.grant_of(&from));
             // Within its page, as `copies` says.
-            if let Some(copy) = CopySegment::to_grant(from, to) {
+            let copy = match foreign {
+                Some((_, grant)) => CopySegment::between_grants(grant, to, from.len()),
+                None => CopySegment::to_grant(from, to),
+            };
+            if let Some(copy) = copy {
                 self.copies.push(copy);
-                self.owners.push(Owner { segment, packet: self.packets });
+                let buffer = foreign.map(|(buffer, _)| buffer);
+                self.owners.push(Owner { segment, packet: self.packets, buffer });
             }
         }
     }

@@ -45,6 +45,8 @@ impl Board for Plug {
 pub struct Bench {
     /// The machine.
     pub host: Host,
+    /// The switch.
+    pub engine: Arc<Engine>,
     /// Those on the switch.
     pub ports: PortMap,
     /// weir's thread for vifs. Dropped last.
@@ -96,8 +98,9 @@ impl Bench {
         let ports = PortMap::default();
         let board = Plug { engine: Arc::clone(&engine), calls, ports: Arc::clone(&ports) };
         let hypervisor = Arc::new(host.clone());
-        let manager = Manager::start(engine, hypervisor, host.client(), board).expect("a thread");
-        Self { host, ports, manager: Some(manager) }
+        let manager = Manager::start(Arc::clone(&engine), hypervisor, host.client(), board)
+            .expect("a thread");
+        Self { host, engine, ports, manager: Some(manager) }
     }
 
     /// The port of a domain's vif.

@@ -173,28 +173,6 @@ fn rings_that_are_not_granted_are_refused_and_leave_nothing_mapped() {
     assert_others_go_on(&bench, &mut two);
 }
 
-#[test]
-fn a_page_that_changes_after_the_copy_changes_no_frame() {
-    let bench = Bench::new();
-    let (mut one, mut two) = bench.pair(Connect::default());
-    // No buffers: the frame waits in weir's memory.
-    assert!(two.send(0, &frame(2, 1, b"here")));
-    receive(&mut one, 0);
-    for n in 0..crate::testing::BUFFERS as u8 {
-        assert!(one.send(0, &frame(1, 2, &[n; 500])));
-    }
-    eventually("full", || bench.port(2).counters().rx[0].frames.get() == crate::testing::BUFFERS);
-    assert!(one.send(0, &frame(1, 2, &[0xaa; 500])));
-    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
-    // The next page that a frame is sent from: pages go round.
-    let at = 2 * 4096;
-    one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
-    for n in 0..crate::testing::BUFFERS as u8 {
-        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n; 500]));
-    }
-    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[0xaa; 500]));
-}
-
 /// What became of a burst is not known when the system call fails as a whole: nothing of it counts as
 /// arrived, and what comes later is not touched.
 #[test]

@@ -2,6 +2,7 @@
 
 mod attach;
 mod control;
+mod copies;
 mod hostile;
 mod traffic;
 

@@ -21,7 +21,7 @@ pub(super) fn tcp(payload: usize) -> Vec<u8> {
     bytes
 }
 
-fn fold(mut sum: u32) -> u16 {
+pub(super) fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -4,17 +4,16 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::burst::{Burst, Frame, TakenChain};
 use weir_engine::guest::{GuestRing, TransmitRing};
 use weir_engine::{DropReason, PortCounters};
 use weir_fabric::PortId;
-use weir_guestmem::HostPages;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, HEAD_LEN, PARKED_NS_MAX};
 use weir_netif::{PacketError, RingError, Status, TxBack, TxPacket, TxSlot};
 use weir_wire::VnetHdr;
 use weir_xen::{CopySegment, CopyStatus, Grant, GrantRef};
 
-use super::pool::{self, Pool};
+use super::pool::Pool;
 use crate::connect::Link;
 use crate::multicast::Groups;
 
@@ -46,16 +45,19 @@ struct Buffered {
 pub(crate) struct TxRing {
     pub(super) back: TxBack,
     pub(crate) link: Link,
-    pool: Pool,
+    pool: Arc<Pool>,
+    /// Buffers without a request. The last one freed is used first: its memory is still in the CPU's cache.
+    free: Vec<u16>,
     /// In the order of the ring.
     flights: VecDeque<Flight>,
     /// Name of the first of them: those after it count on.
     first: u64,
     /// The requests of all flights, one after the other.
     buffers: VecDeque<Buffered>,
-    /// Room for the requests of one packet, and for a burst's copies.
+    /// Room for the requests of one packet, and for a burst's copies, each of a flight by its number.
     slots: Vec<TxSlot>,
     copies: Vec<CopySegment<'static>>,
+    owners: Vec<usize>,
 }
 
 /// An empty vector with the room of `used`, for copies of another burst.
@@ -76,19 +78,21 @@ impl TxRing {
         let size = u16::try_from(back.ring().size()).unwrap_or(u16::MAX);
         Ok(Self {
             back,
-            link,
-            pool: Pool::new(size)?,
+            pool: Arc::new(Pool::new(link.clone(), size)?),
+            free: (0..size).rev().collect(),
             flights: VecDeque::with_capacity(size.into()),
             first: 0,
             buffers: VecDeque::with_capacity(size.into()),
             slots: Vec::with_capacity(size.into()),
             copies: Vec::with_capacity(size.into()),
+            owners: Vec::with_capacity(size.into()),
+            link,
         })
     }
 
-    /// The memory of its buffers, for as long as a burst borrows it.
-    pub(super) fn pages(&self) -> Arc<HostPages> {
-        self.pool.pages()
+    /// Its buffers, for as long as a burst borrows them.
+    pub(super) fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.pool)
     }
 
     /// Answers all that waits; says how many packets that was.
@@ -114,11 +118,11 @@ impl TxRing {
         Ok(self.back.ring().final_check()? > 0)
     }
 
-    /// New packets of the ring: taken, copied, and added to `burst`. Says how many requests' worth of
+    /// New packets of the ring: taken, their fronts copied, and added to `burst`. Says how many requests' worth of
     /// packets that was.
     pub(super) fn fill_new<'m>(
         &mut self,
-        pages: &'m HostPages,
+        pool: &'m Pool,
         groups: &Groups,
         burst: &mut Burst<'m>,
         now_ns: u64,
@@ -127,6 +131,7 @@ impl TxRing {
         self.back.ring().refill()?;
         let frames_max = burst.frames_max.min(BURST_MAX);
         let mut copies = emptied(take(&mut self.copies));
+        self.owners.clear();
         let from = self.flights.len();
         let from_buffer = self.buffers.len();
         let (mut taken, mut bytes) = (0, 0);
@@ -137,7 +142,7 @@ impl TxRing {
                 Ok(None) => break,
                 Ok(Some(weir_netif::Taken::Packet(packet))) => {
                     bytes += u64::from(packet.len);
-                    self.begin(packet, pages, &mut copies);
+                    self.begin(packet, pool, &mut copies);
                 }
                 Ok(Some(weir_netif::Taken::Multicast(change))) => {
                     let status = groups.change(change.address, change.add);
@@ -154,39 +159,39 @@ impl TxRing {
             taken += 1;
         }
         let copied = result.is_ok() && self.link.copy(&mut copies);
-        let mut statuses = copies.iter().map(|copy| copy.status() == CopyStatus::Done);
-        let mut buffer = from_buffer;
+        for (copy, nth) in copies.iter().zip(&self.owners) {
+            if !copied || copy.status() != CopyStatus::Done {
+                self.flights[*nth].state = State::Done(Status::Error);
+            }
+        }
+        self.copies = emptied(copies);
+        let (mut buffer, mut away) = (from_buffer, 0);
         for nth in from..self.flights.len() {
-            let slots = self.flights[nth].slots;
-            // Not `all`, which would stop at the first.
-            let good = statuses.by_ref().take(slots).fold(true, |good, this| good & this);
-            let added = if good && copied {
-                self.add(nth, buffer, pages, burst, now_ns)
+            let Flight { slots, state, .. } = self.flights[nth];
+            let added = if state == State::Done(Status::Okay) {
+                self.add(nth, buffer, pool, burst, now_ns)
             } else {
                 Err(DropReason::CopyFailed)
             };
-            if let Err(reason) = added {
-                counters.dropped(reason, 1);
-                self.flights[nth].state = State::Done(Status::Error);
+            match added {
+                Ok(bit) => away |= bit,
+                Err(reason) => {
+                    counters.dropped(reason, 1);
+                    self.flights[nth].state = State::Done(Status::Error);
+                }
             }
             buffer += slots;
         }
-        drop(statuses);
-        self.copies = emptied(copies);
+        burst.leave_with(pool, away);
         result.map(|()| taken)
     }
 
-    /// Notes a packet whose requests are in `slots`, and what is to be copied of it.
-    fn begin<'m>(
-        &mut self,
-        packet: TxPacket,
-        pages: &'m HostPages,
-        copies: &mut Vec<CopySegment<'m>>,
-    ) {
-        let mut slots = 0;
+    /// Notes a packet whose requests are in `slots`, and what is to be copied of it: what weir looks at.
+    fn begin<'m>(&mut self, packet: TxPacket, pool: &'m Pool, copies: &mut Vec<CopySegment<'m>>) {
+        let (mut slots, mut left) = (0, HEAD_LEN as u16);
         for slot in &self.slots {
             // As many buffers as the ring has entries: there is one for each request.
-            let Some(buffer) = self.pool.take() else { break };
+            let Some(buffer) = self.free.pop() else { break };
             self.buffers.push_back(Buffered { slot: *slot, buffer });
             let segment = slot.segment;
             let grant = Grant {
@@ -194,37 +199,42 @@ impl TxRing {
                 reference: GrantRef(segment.gref),
                 offset: segment.offset,
             };
-            let to = pool::data(pages, buffer, segment.len);
+            let here = segment.len.min(left);
+            left -= here;
+            pool.leave_at(buffer, (here < segment.len).then_some(grant));
+            let to = pool.data(buffer, here).filter(|to| !to.is_empty());
             // Within its page, which `TxBack` has checked.
-            copies.extend(to.and_then(|to| CopySegment::from_grant(grant, to)));
+            if let Some(copy) = to.and_then(|to| CopySegment::from_grant(grant, to)) {
+                copies.push(copy);
+                self.owners.push(self.flights.len());
+            }
             slots += 1;
         }
         self.flights.push_back(Flight { packet, slots, state: State::Done(Status::Okay) });
     }
 
-    /// Adds flight number `nth`, the data of which are in the buffers from number `from` on.
+    /// Adds flight number `nth`, which has the buffers from number `from` on. Says by which bit it is known to
+    /// the burst, if its payload is not there; 0 if it is.
     fn add<'m>(
         &self,
         nth: usize,
         from: usize,
-        pages: &'m HostPages,
+        pool: &'m Pool,
         burst: &mut Burst<'m>,
         arrived_ns: u64,
-    ) -> Result<(), DropReason> {
+    ) -> Result<u64, DropReason> {
         let Flight { packet, slots, .. } = self.flights[nth];
         let buffers = || self.buffers.range(from..from + slots);
-        let vnet = vnet_hdr(&packet, buffers(), pages)?;
+        let vnet = vnet_hdr(&packet, buffers(), pool)?;
         let first = burst.pieces.len();
-        for (place, Buffered { slot, buffer }) in buffers().enumerate() {
-            let piece = if place == 0 {
-                pool::with_header(pages, *buffer, slot.segment.len)
-            } else {
-                pool::data(pages, *buffer, slot.segment.len)
-            };
-            burst.pieces.extend(piece.filter(|piece| !piece.is_empty()));
+        let header = buffers().next().and_then(|first| pool.vnet_hdr(first.buffer));
+        if let Some(header) = header {
+            header.write_array(vnet.to_bytes());
+            burst.pieces.push(header);
         }
-        if let Some(front) = burst.pieces.get(first) {
-            front.write_array(vnet.to_bytes());
+        for Buffered { slot, buffer } in buffers() {
+            let piece = pool.data(*buffer, slot.segment.len);
+            burst.pieces.extend(piece.filter(|piece| !piece.is_empty()));
         }
         let chain = TakenChain {
             token: self.first + nth as u64,
@@ -235,19 +245,21 @@ impl TxRing {
         let refused = |error: weir_engine::burst::FrameError| {
             error.drop_reason().unwrap_or(DropReason::GsoHeaders)
         };
-        burst.add(chain, VnetHdr::LEN, arrived_ns).map_err(refused)
+        burst.add(chain, VnetHdr::LEN, arrived_ns).map_err(refused)?;
+        let away = pool.is_any_away(buffers().map(|buffered| buffered.buffer));
+        Ok(u64::from(away) << (burst.frames().len() - 1))
     }
 
     /// Packets that wait, oldest first; those that waited too long are dropped.
     pub(super) fn fill_waiting<'m>(
         &mut self,
-        pages: &'m HostPages,
+        pool: &'m Pool,
         burst: &mut Burst<'m>,
         now_ns: u64,
         counters: &PortCounters,
     ) -> usize {
         let mut taken = 0;
-        let mut buffer = 0;
+        let (mut buffer, mut away) = (0, 0);
         for nth in 0..self.flights.len() {
             let flight = self.flights[nth];
             let from = buffer;
@@ -257,29 +269,65 @@ impl TxRing {
             let added = if since_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
                 Err(DropReason::RxWaitedTooLong)
             } else {
-                self.add(nth, from, pages, burst, since_ns)
+                self.add(nth, from, pool, burst, since_ns)
             };
-            if let Err(reason) = added {
-                counters.dropped(reason, 1);
+            match added {
+                Ok(bit) => away |= bit,
+                Err(reason) => counters.dropped(reason, 1),
             }
             // Unless it is parked again.
             self.flights[nth].state = State::Done(Status::Okay);
         }
+        burst.leave_with(pool, away);
         taken
     }
 
-    /// Notes what waits, answers what is done up to the first that is not, and says how many responses the
-    /// guest can see more than before.
-    pub(super) fn settle(&mut self, burst: &Burst<'_>) -> u32 {
+    /// Notes what waits and what could not be copied later, answers what is done up to the first that is not,
+    /// and says how many responses the guest can see more than before.
+    pub(super) fn settle(&mut self, burst: &Burst<'_>, counters: &PortCounters) -> u32 {
         for parked in &burst.parked {
             let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
-            let nth = frame.token.wrapping_sub(self.first);
-            let flight = usize::try_from(nth).ok().and_then(|nth| self.flights.get_mut(nth));
-            if let Some(flight) = flight {
+            if let Some(flight) = self.flight(frame) {
                 flight.state = State::Waits { port: parked.port, since_ns: frame.arrived_ns };
             }
         }
+        if burst.remote().is_some() {
+            self.settle_failed(burst, counters);
+        }
         self.answer()
+    }
+
+    fn flight(&mut self, frame: &Frame) -> Option<&mut Flight> {
+        let nth = frame.token.wrapping_sub(self.first);
+        self.flights.get_mut(usize::try_from(nth).ok()?)
+    }
+
+    /// Drops packets whose grants did not last until their payload was wanted.
+    fn settle_failed(&mut self, burst: &Burst<'_>, counters: &PortCounters) {
+        let mut failed = 0;
+        let lost = burst.lost();
+        for (frame, n) in burst.frames().iter().zip(0_u8..) {
+            if lost >> n & 1 != 0
+                && let Some(flight) = self.flight(frame)
+            {
+                flight.state = State::Done(Status::Error);
+                failed += 1;
+            }
+        }
+        let bad = self.pool.take_bad();
+        if !bad.is_empty() {
+            let mut buffers = self.buffers.iter();
+            for flight in &mut self.flights {
+                let mut own = buffers.by_ref().take(flight.slots);
+                // Not `any`, which would stop at the first.
+                let is_bad = own.by_ref().fold(false, |is, at| is | bad.contains(&at.buffer));
+                if is_bad && flight.state == State::Done(Status::Okay) {
+                    flight.state = State::Done(Status::Error);
+                    failed += 1;
+                }
+            }
+        }
+        counters.dropped(DropReason::CopyFailed, failed);
     }
 
     fn answer(&mut self) -> u32 {
@@ -291,7 +339,7 @@ impl TxRing {
             self.slots.clear();
             for Buffered { slot, buffer } in self.buffers.drain(..slots) {
                 self.slots.push(slot);
-                self.pool.give_back(buffer);
+                self.free.push(buffer);
             }
             let packet = TxPacket { slots: (0, slots), ..packet };
             self.back.complete(&packet, &self.slots, status);
@@ -328,7 +376,7 @@ impl TransmitRing for TxRing {
 fn vnet_hdr<'b>(
     packet: &TxPacket,
     buffers: impl Iterator<Item = &'b Buffered>,
-    pages: &HostPages,
+    pool: &Pool,
 ) -> Result<VnetHdr, DropReason> {
     if !packet.csum_blank && packet.gso.is_none() {
         return Ok(VnetHdr::default());
@@ -336,7 +384,7 @@ fn vnet_hdr<'b>(
     let mut head = [0; HEAD_LEN];
     let mut len = 0;
     for Buffered { slot, buffer } in buffers {
-        let Some(data) = pool::data(pages, *buffer, slot.segment.len) else { continue };
+        let Some(data) = pool.data(*buffer, slot.segment.len) else { continue };
         len += data.read(&mut head[len..]);
         if len == HEAD_LEN {
             break;

@@ -52,8 +52,22 @@ struct Domain {
     next: u32,
 }
 
+/// Bytes that grant copies moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// From a guest's page to local memory.
+    pub from_grants: u64,
+    /// From local memory to a guest's page.
+    pub to_grants: u64,
+    /// From page to page.
+    pub between_grants: u64,
+    /// Calls.
+    pub calls: u64,
+}
+
 #[derive(Default)]
 struct Tables {
+    copied: Copied,
     domains: BTreeMap<DomainId, Domain>,
     /// By the index that the device gave: they outlive their domain.
     mappings: BTreeMap<u64, (DomainId, GrantRef)>,
@@ -153,7 +167,9 @@ impl Grants {
     }
 
     pub(super) fn copy(&self, segments: &mut [CopySegment<'_>], by: DomainId) {
-        let tables = self.lock();
+        let mut tables = self.lock();
+        let mut copied = tables.copied;
+        copied.calls += 1;
         for segment in segments {
             let len = usize::from(segment.len());
             let foreign = |grant, write| {
@@ -171,12 +187,22 @@ impl Grants {
             let status = match (from, to) {
                 (Ok(from), Ok(to)) => {
                     from.first(len).copy_to(&to.first(len));
+                    *match (segment.from(), segment.to()) {
+                        (CopyPlace::Grant(_), CopyPlace::Grant(_)) => &mut copied.between_grants,
+                        (CopyPlace::Grant(_), _) => &mut copied.from_grants,
+                        _ => &mut copied.to_grants,
+                    } += len as u64;
                     0
                 }
                 (Err(status), _) | (_, Err(status)) => status,
             };
             segment.finish(status);
         }
+        tables.copied = copied;
+    }
+
+    pub(super) fn copied(&self) -> Copied {
+        self.lock().copied
     }
 }
 

@@ -92,6 +92,39 @@ fn a_batch_copies_both_ways_and_each_segment_says_how_it_went() {
 }
 
 #[test]
+fn a_batch_copies_from_guest_to_guest_by_the_rules_of_both_ends() {
+    let (host, guest) = host();
+    let other = host.guest(OTHER, 2).unwrap();
+    guest.memory().slice(200, 5).unwrap().write(b"guest");
+    let from = Grant { domain: GUEST, reference: guest.grant(0, DOM0, true), offset: 200 };
+    let to = Grant { domain: OTHER, reference: other.grant(1, DOM0, false), offset: 4091 };
+    let read_only = Grant { reference: other.grant(0, DOM0, true), ..to };
+    let for_another = Grant { reference: guest.grant(0, OTHER, true), ..from };
+    let none = |grant| Grant { reference: GrantRef(999), ..grant };
+    let gone = Grant { domain: DomainId(77), ..from };
+    let pairs = [
+        (from, to),
+        (from, read_only),
+        (for_another, to),
+        (none(from), to),
+        (from, none(to)),
+        (gone, to),
+    ];
+    let mut segments = pairs.map(|(from, to)| CopySegment::between_grants(from, to, 5).unwrap());
+    host.copy(&mut segments).unwrap();
+    let expected = [0, -8, -8, -3, -3, -2].map(|status| match status {
+        0 => CopyStatus::Done,
+        refused => CopyStatus::Refused(refused),
+    });
+    assert_eq!(segments.map(|segment| segment.status()), expected);
+    assert_eq!(other.memory().slice(4096 + 4091, 5).unwrap().read_array(), Some(*b"guest"));
+    let copied = Copied { between_grants: 5, calls: 1, ..Copied::default() };
+    assert_eq!(host.copied(), copied);
+    assert!(CopySegment::between_grants(from, to, 6).is_none());
+    assert!(CopySegment::between_grants(to, from, 6).is_none());
+}
+
+#[test]
 fn a_segment_that_leaves_its_page_is_never_made() {
     let local = HostPages::new(8192).unwrap();
     let grant = |offset| Grant { domain: GUEST, reference: GrantRef(8), offset };

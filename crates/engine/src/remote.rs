@@ -1,0 +1,62 @@
+//! Payload that stays with its sender until it is known who wants it.
+//!
+//! A port may take frames without their payload, where the bytes can be had later, and by other ports without
+//! a way through weir's memory: a Xen guest's, which Xen copies from grant to grant. The slices of such frames
+//! are where the bytes are put if somebody has to read them; until then they hold bytes of other frames.
+//! So whoever reads fetches first, all that it will read with one call: [`Forwarder`](crate::switch::Forwarder)
+//! for a port that does not [copy from there](crate::Port::copies_remote), filters that look beyond the front,
+//! and [`EgressList`](crate::gro::EgressList) for checksums, segments and merging.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt::Debug;
+
+use crate::burst::Burst;
+
+/// Who has the payload of frames: the sending port's queue.
+pub trait Remote: Any + Debug {
+    /// Brings the payload of `frames` (bit i: frame i of `burst`) to where its slices are, with one system call
+    /// for all. Says of which of them it could not be had.
+    fn fetch(&self, burst: &Burst<'_>, frames: u64) -> u64;
+}
+
+/// What of a burst is with its sender.
+#[derive(Debug, Clone)]
+pub(crate) struct Away<'m> {
+    remote: &'m (dyn Remote + 'static),
+    /// Bit i: the payload of frame i is there.
+    frames: Cell<u64>,
+    /// Bit i: and could not be fetched, so that the frame goes nowhere.
+    lost: Cell<u64>,
+}
+
+impl<'m> Burst<'m> {
+    /// The payload of `frames` (bit i: frame i) is with `remote`.
+    pub fn leave_with(&mut self, remote: &'m (dyn Remote + 'static), frames: u64) {
+        self.away = (frames != 0).then(|| Away { remote, frames: frames.into(), lost: 0.into() });
+    }
+
+    /// Who has payload of this burst, for ports that copy from there.
+    #[inline]
+    pub fn remote(&self) -> Option<&'m (dyn Remote + 'static)> {
+        self.away.as_ref().map(|away| away.remote)
+    }
+
+    /// Makes the payload of `frames` readable, but for those that are [`lost`](Self::lost) after that.
+    pub fn fetch(&self, frames: u64) {
+        let Some(away) = &self.away else { return };
+        let wanted = frames & away.frames.get();
+        if wanted != 0 {
+            let lost = away.remote.fetch(self, wanted);
+            away.frames.set(away.frames.get() & !wanted);
+            away.lost.set(away.lost.get() | lost);
+        }
+    }
+
+    /// Frames the payload of which could not be had (bit i: frame i). They are not delivered, and counted by who
+    /// took them.
+    #[inline]
+    pub fn lost(&self) -> u64 {
+        self.away.as_ref().map_or(0, |away| away.lost.get())
+    }
+}
