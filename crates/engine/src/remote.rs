@@ -33,7 +33,7 @@ pub(crate) struct Away<'m> {
 impl<'m> Burst<'m> {
     /// The payload of `frames` (bit i: frame i) is with `remote`.
     pub fn leave_with(&mut self, remote: &'m (dyn Remote + 'static), frames: u64) {
-        self.away = (frames != 0).then(|| Away { remote, frames: frames.into(), lost: 0.into() });
+        self.away = Some(Away { remote, frames: frames.into(), lost: 0.into() });
     }
 
     /// Who has payload of this burst, for ports that copy from there.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `tx.rs` | transmit queues: requests to burst, and the event for their answers |
 //! | `tx/ring.rs` | a transmit ring: its packets under way |
-//! | `tx/pool.rs` | weir's memory for what guests send |
+//! | `tx/pool.rs` | weir's memory for what guests send, and where the rest of it is |
 //! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
 //! | `rx/writer.rs` | which bytes go to which page |
 //! | `control.rs` | the control ring: by which hash a guest wants its receive queue chosen |

@@ -138,7 +138,7 @@ impl<'m> Writer<'_, 'm> {
 
     /// All of its payload can be read.
     fn is_here(&self, packet: &Packet<'_, 'm>) -> bool {
-        self.pool.is_none_or(|pool| packet.body().all(|piece| pool.grant_of(&piece).is_none()))
+        self.pool.is_none_or(|pool| packet.body().all(|piece| !pool.is_away(&piece)))
     }
 
     fn refuse(&mut self, reason: DropReason) -> Put {

@@ -190,6 +190,33 @@ fn a_receiver_of_another_kind_gets_the_bytes_and_they_are_fetched_once_for_all()
 }
 
 #[test]
+fn a_queue_whose_payload_is_read_brings_it_with_the_front_until_a_xen_guest_gets_it() {
+    let bench = Bench::new();
+    let mut one = bench.guest(1, Connect::default());
+    let reader = bench.reader();
+    let to_reader = [1, 2, 3].map(|n| {
+        let before = bench.host.copied();
+        let sent = frame(1, 9, &[n; 1000]);
+        assert!(one.send(0, &sent));
+        eventually("it came", || reader.got.lock().unwrap().last() == Some(&sent));
+        bench.copied_since(before)
+    });
+    assert_eq!(to_reader.map(|copied| copied.calls), [2, 1, 1]);
+    assert_eq!(to_reader.map(|copied| copied.from_grants), [1014; 3]);
+    let mut two = bench.guest(2, Connect::default());
+    say_where(&mut two, 2, &mut one, 1);
+    let to_guest = [4, 5].map(|n| {
+        let before = bench.host.copied();
+        let sent = frame(1, 2, &[n; 1000]);
+        assert!(one.send(0, &sent));
+        assert_eq!(receive(&mut two, 0).frame, sent);
+        let copied = bench.copied_since(before);
+        (copied.from_grants, copied.between_grants)
+    });
+    assert_eq!(to_guest, [(1014, 0), (HEAD, 1014 - HEAD)]);
+}
+
+#[test]
 fn what_weir_sums_or_cuts_for_a_guest_is_fetched_before() {
     let bench = Bench::new();
     let mut one = bench.guest(1, Connect::default());

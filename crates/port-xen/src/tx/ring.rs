@@ -54,6 +54,8 @@ pub(crate) struct TxRing {
     first: u64,
     /// The requests of all flights, one after the other.
     buffers: VecDeque<Buffered>,
+    /// Whole packets are brought at once.
+    fetches_all: bool,
     /// Room for the requests of one packet, and for a burst's copies, each of a flight by its number.
     slots: Vec<TxSlot>,
     copies: Vec<CopySegment<'static>>,
@@ -83,6 +85,7 @@ impl TxRing {
             flights: VecDeque::with_capacity(size.into()),
             first: 0,
             buffers: VecDeque::with_capacity(size.into()),
+            fetches_all: false,
             slots: Vec::with_capacity(size.into()),
             copies: Vec::with_capacity(size.into()),
             owners: Vec::with_capacity(size.into()),
@@ -130,6 +133,7 @@ impl TxRing {
     ) -> Result<usize, RingError> {
         self.back.ring().refill()?;
         let frames_max = burst.frames_max.min(BURST_MAX);
+        self.fetches_all = pool.fetches_all(self.fetches_all);
         let mut copies = emptied(take(&mut self.copies));
         self.owners.clear();
         let from = self.flights.len();
@@ -182,7 +186,10 @@ impl TxRing {
             }
             buffer += slots;
         }
-        burst.leave_with(pool, away);
+        if away != 0 || self.fetches_all {
+            // Without a frame that is away, too: the pool is to see who gets them.
+            burst.leave_with(pool, away);
+        }
         result.map(|()| taken)
     }
 
@@ -199,9 +206,10 @@ impl TxRing {
                 reference: GrantRef(segment.gref),
                 offset: segment.offset,
             };
-            let here = segment.len.min(left);
-            left -= here;
-            pool.leave_at(buffer, (here < segment.len).then_some(grant));
+            let front = segment.len.min(left);
+            left -= front;
+            pool.note(buffer, grant, segment.len - front, self.fetches_all);
+            let here = if self.fetches_all { segment.len } else { front };
             let to = pool.data(buffer, here).filter(|to| !to.is_empty());
             // Within its page, which `TxBack` has checked.
             if let Some(copy) = to.and_then(|to| CopySegment::from_grant(grant, to)) {
@@ -278,7 +286,9 @@ impl TxRing {
             // Unless it is parked again.
             self.flights[nth].state = State::Done(Status::Okay);
         }
-        burst.leave_with(pool, away);
+        if away != 0 {
+            burst.leave_with(pool, away);
+        }
         taken
     }
 
