@@ -101,6 +101,10 @@ enum Task {
         /// How often a guest's interface comes and goes before no grant may be left mapped.
         #[arg(long, default_value_t = xen::ATTACHMENTS)]
         attachments: u32,
+        /// Let time pass by the instructions that the machine runs: slower, and what else this host does
+        /// changes no figure.
+        #[arg(long)]
+        icount: bool,
     },
     /// Install the packages that the other tasks need. Needs root.
     Packages,
@@ -124,8 +128,9 @@ fn run(task: Task) -> Result<ExitCode> {
             let tally = steps::run(&workspace, &Selection { only, weir })?;
             return Ok(tally.report());
         }
-        Task::Xen { only, weir, attachments } => {
-            let selection = xen::Selection { only, weir, attachments, figures: true };
+        Task::Xen { only, weir, attachments, icount } => {
+            let clock = if icount { xen::Clock::Instructions } else { xen::Clock::Host };
+            let selection = xen::Selection { only, weir, attachments, figures: true, clock };
             return Ok(xen::run(&workspace, &selection)?.report());
         }
         Task::Bench { only, rounds, weir } => {

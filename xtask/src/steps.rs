@@ -112,7 +112,9 @@ fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if packages::is_root() {
         let (weir, attachments) = (selection.weir.clone(), xen::ATTACHMENTS);
         let only = None;
-        return xen::run(workspace, &xen::Selection { only, weir, attachments, figures: false });
+        let (figures, clock) = (false, xen::Clock::Host);
+        let selection = xen::Selection { only, weir, attachments, figures, clock };
+        return xen::run(workspace, &selection);
     }
     println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");
     Ok(Tally { skipped: 1, ..Tally::default() })

@@ -40,6 +40,27 @@ const LOGS_PATIENCE: Duration = Duration::from_secs(10);
 /// What a guest may take to boot: 6 s on an idle machine.
 const GUEST_PATIENCE: Duration = Duration::from_secs(120);
 
+/// By what time passes in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// As outside; its processors run side by side.
+    Host,
+    /// By the instructions that its processors run, one after the other, 125 million a second: what else this
+    /// machine does changes no figure.
+    Instructions,
+}
+
+impl Clock {
+    /// QEMU's words for it.
+    fn argv(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => &["-accel", "tcg,thread=multi"],
+            // An instruction takes 2^shift ns.
+            Self::Instructions => &["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=on"],
+        }
+    }
+}
+
 /// What dom0 is made from.
 #[derive(Clone, Debug)]
 pub struct Kit {
@@ -51,6 +72,8 @@ pub struct Kit {
     pub programs: Vec<(&'static str, PathBuf)>,
     /// How often an interface comes and goes before nothing may be left of it.
     pub attachments: u32,
+    /// By what time passes.
+    pub clock: Clock,
 }
 
 /// A Xen with its dom0, ended when dropped.
@@ -74,7 +97,7 @@ impl Bed {
         let dir = kit.workspace.run_dir("xen")?;
         let initrd = dir.join("dom0.img");
         images::write_dom0(&kit.parts, &kit.programs, &DOMAINS, &initrd)?;
-        let dom0 = launch(&kit.parts, &initrd, &dir);
+        let dom0 = launch(&kit.parts, kit.clock, &initrd, &dir);
         // QEMU has read it, and it is large.
         fs::remove_file(&initrd).map_err(Error::io("remove", &initrd))?;
         Ok(Self { dom0: dom0?, created: Vec::new(), attachments: kit.attachments })
@@ -187,17 +210,14 @@ impl Bed {
     }
 }
 
-fn launch(parts: &Parts, initrd: &Path, dir: &Path) -> Result<Guest> {
+fn launch(parts: &Parts, clock: Clock, initrd: &Path, dir: &Path) -> Result<Guest> {
     let console = dir.join("xen.console");
     let xen = parts.xen().display().to_string();
     let modules =
         format!("{} console=hvc0 quiet panic=-1,{}", parts.kernel().display(), initrd.display());
     let append = format!("com1=115200,8n1 console=com1 {DOM0_MEMORY} loglvl=warning");
     let console_arg = format!("file:{}", console.display());
-    let argv = [
-        QEMU,
-        "-accel",
-        "tcg,thread=multi",
+    let machine = [
         "-cpu",
         CPU,
         "-smp",
@@ -219,6 +239,7 @@ fn launch(parts: &Parts, initrd: &Path, dir: &Path) -> Result<Guest> {
         "-serial",
         "stdio",
     ];
+    let argv: Vec<&str> = [QEMU].iter().chain(clock.argv()).chain(&machine).copied().collect();
     Guest::boot_machine("dom0", &argv, console)
 }
 

@@ -18,6 +18,7 @@ use std::{
     time::Instant,
 };
 
+pub use self::bed::Clock;
 use self::{
     bed::{Bed, Kit},
     parts::Parts,
@@ -61,6 +62,8 @@ pub struct Selection {
     pub attachments: u32,
     /// Whether to compare weir with the kernel's back end, too.
     pub figures: bool,
+    /// By what time passes in the machine.
+    pub clock: Clock,
 }
 
 impl Selection {
@@ -85,8 +88,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     };
     let mut programs = build_examples(workspace)?;
     programs.push(("weir", weir));
-    let attachments = selection.attachments;
-    let kit = Kit { workspace: workspace.clone(), parts, programs, attachments };
+    let (attachments, clock) = (selection.attachments, selection.clock);
+    let kit = Kit { workspace: workspace.clone(), parts, programs, attachments, clock };
     let mut stand = Stand { kit, bed: None };
     let mut tally = Tally::default();
     for Scenario { name, run } in
