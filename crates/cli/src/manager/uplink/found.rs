@@ -8,10 +8,12 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
@@ -85,7 +87,9 @@ impl Kept {
             reason: error.to_string(),
         })?;
         let new = path.with_extension("new");
-        let mut file = File::create(&new).map_err(io_error("make", &new))?;
+        // One that is left over; never through somebody's link in a directory that others may write.
+        let _ = fs::remove_file(&new);
+        let mut file = File::create_new(&new).map_err(io_error("make", &new))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|errno| io_error("lock", &new)(errno.into()))?;
         file.write_all(&bytes).map_err(io_error("write", &new))?;
@@ -140,9 +144,13 @@ fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(io_error("lock")(errno.into())),
     }
+    let content = |reason| FoundError::Content { path: path.clone(), reason };
+    // In a directory that others may write, one of theirs would have weir change the host's interfaces.
+    if file.metadata().map_err(io_error("look at"))?.uid() != geteuid().as_raw() {
+        return Err(content("it is another user's".into()));
+    }
     let mut bytes = Vec::new();
     (&file).take(UPLINK_FOUND_BYTES_MAX).read_to_end(&mut bytes).map_err(io_error("read"))?;
-    let content = |reason| FoundError::Content { path: path.clone(), reason };
     let found = serde_json::from_slice(&bytes).map_err(|error| content(error.to_string()))?;
     Ok(Some((found, Kept { path, _lock: file })))
 }
@@ -194,6 +202,21 @@ mod tests {
         assert!(matches!(error, FoundError::Exists { .. }), "{error}");
         assert_eq!(left_over(&control).remove(0).unwrap().0, found("eth0"));
         assert!(Kept::write(&control, &found("eth1")).is_ok(), "another interface is another file");
+    }
+
+    #[test]
+    fn root_a_file_of_another_user_is_not_believed() {
+        if !geteuid().is_root() {
+            println!("skipped: to give a file away takes root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let control = control(&dir);
+        drop(Kept::write(&control, &found("eth0")).unwrap());
+        std::os::unix::fs::chown(file_of(&control, &found("eth0").interface), Some(1), None)
+            .unwrap();
+        let error = left_over(&control).remove(0).unwrap_err();
+        assert!(error.to_string().contains("another user's"), "{error}");
     }
 
     #[test]
