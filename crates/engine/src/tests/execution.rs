@@ -10,6 +10,7 @@ const RT_THREADS: Options = Options {
     realization: Realization::Adaptive,
     schedule: weir_policy::schedule::Kind::Drr,
     workers: 1,
+    cpu_clock: CpuClock::Thread,
 };
 
 /// `SCHED_FIFO` of `linux/sched.h`.
