@@ -26,6 +26,11 @@ pub struct Realization {
     pub guests_poll: bool,
     /// Guests' drivers want calls for sent frames only while their rings are full (Raj 2006 §4.3).
     pub tx_calls_when_full: bool,
+    /// Guests are threads of weir's own user-space driver: who sends at a rate sleeps until the next frame is
+    /// due, by a timer that is late, and then sends all that are.
+    pub guests_are_threads: bool,
+    /// Workers set the timers of holds ahead by what timers were late (`weir_policy::lateness`).
+    pub timers_ahead: bool,
     /// There are two hosts, and a wire from the one's uplink to the other's: the first half of CPUs,
     /// workers, guests and uplinks are the first host's.
     pub twins: bool,

@@ -89,6 +89,12 @@ pub struct RealizationFile {
     /// Guests want calls for sent frames only while their rings are full.
     #[serde(default)]
     pub tx_calls_when_full: bool,
+    /// Guests are threads of weir's own driver.
+    #[serde(default)]
+    pub guests_are_threads: bool,
+    /// Workers set the timers of holds ahead.
+    #[serde(default)]
+    pub timers_ahead: bool,
     pub identifiers: Option<IdentifiersFile>,
     pub placement: Option<PlacementFile>,
 }
@@ -323,7 +329,7 @@ pub struct ClaimFile {
 }
 
 /// What was measured on a real host at a point, to stand beside what comes out here.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredFile {
     pub at: At,

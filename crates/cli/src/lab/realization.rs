@@ -34,6 +34,8 @@ pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
         cache_blind: file.cache_blind,
         guests_poll: file.guests_poll,
         tx_calls_when_full: file.tx_calls_when_full,
+        guests_are_threads: file.guests_are_threads,
+        timers_ahead: file.timers_ahead,
         twins: hosts == 2,
     })
 }

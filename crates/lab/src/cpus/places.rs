@@ -30,6 +30,20 @@ impl Cpus {
         self.take_up(calendar, cpu);
     }
 
+    /// Whether a thread that sleeps finds another on its last CPU.
+    pub fn is_taken(&self, thread: ThreadId) -> bool {
+        let cpu = self.threads[thread].last.and_then(|cpu| self.cpus.get(cpu));
+        cpu.is_some_and(|cpu| cpu.running.is_some_and(|running| running != thread))
+    }
+
+    /// Whether another waits for the CPU that a thread has.
+    pub fn is_wanted(&self, thread: ThreadId) -> bool {
+        match self.threads[thread].state {
+            State::On(cpu) => self.waits_for(cpu),
+            _ => false,
+        }
+    }
+
     /// An idle CPU for the thread: nearest to its last, on an idle core if there is one; any at
     /// all where caches are ignored.
     pub(super) fn idle_cpu(&mut self, thread: ThreadId) -> Option<CpuId> {

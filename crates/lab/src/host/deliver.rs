@@ -174,14 +174,14 @@ impl Host<'_> {
         }
     }
 
-    /// Asks about the calls whose deadlines have passed.
-    pub(super) fn expire_holds(&mut self, worker: usize) {
+    /// Asks about the calls whose deadlines have passed, or will so soon (ns) if they are for received frames.
+    pub(super) fn expire_holds(&mut self, worker: usize, lead_ns: u64) {
         let now_ns = self.now_ns();
-        while let Some(&Reverse((until_ns, guest, side))) = self.workers[worker].holds.peek() {
-            if until_ns > now_ns {
-                break;
-            }
-            self.workers[worker].holds.pop();
+        while let Some((_, guest, side)) = self.workers[worker].take_ended(now_ns, lead_ns) {
+            let now_ns = match side {
+                Side::Rx => now_ns + lead_ns,
+                Side::Tx => now_ns,
+            };
             self.workers[worker].debt_ns += self.scenario.profile.deadline_ns;
             let buffers_max = self.guests[guest].buffers_held_max();
             let Guest { rx_calls, tx_calls, .. } = &mut self.guests[guest];

@@ -106,6 +106,7 @@ impl Host<'_> {
         let (kicked, stalled) = self.workers[from].forget_queue(port);
         self.workers[to].receive_queue(port, since_ns, kicked, stalled);
         self.set_kicks(port, false);
-        self.wake(to, self.scenario.profile.wakeup_latency_ns);
+        let latency_ns = self.delays.wakeup_ns();
+        self.wake(to, latency_ns);
     }
 }

@@ -58,6 +58,8 @@ pub(super) enum Program {
     Send(Frame),
     /// Work so long (ns) on a request, then send the answer.
     Serve(u64, Frame),
+    /// After so long (ns), send what is due of a load with a rate, and sleep until the next is.
+    Pace(u64, usize),
 }
 
 #[derive(Debug)]
@@ -76,6 +78,8 @@ pub(super) struct Guest {
     pub(super) without_buffers: u32,
     /// It looks at its ring all the time.
     spins: bool,
+    /// It is a thread of weir's own driver.
+    pub(super) is_thread: bool,
     /// Frames that wait for room in the transmit ring, and the most that may.
     queue: VecDeque<Frame>,
     queue_max: usize,
@@ -91,7 +95,7 @@ pub(super) struct Guest {
     /// Polls in a row that found nothing.
     empty_polls: u32,
     timer: u64,
-    programs: VecDeque<Program>,
+    pub(super) programs: VecDeque<Program>,
     /// Measured.
     pub(super) rx_called: u64,
     pub(super) tx_called: u64,
@@ -117,6 +121,7 @@ impl Guest {
             hypervisor_poll_ns: spec.hypervisor_poll_ns,
             without_buffers: 0,
             spins: false,
+            is_thread: false,
             queue: VecDeque::new(),
             queue_max: spec.queue_max,
             job: None,
@@ -170,7 +175,10 @@ impl Guest {
             Some(Job::Program(program)) => Some(program),
             _ => None,
         });
-        let written = programs.map(|(Program::Send(frame) | Program::Serve(_, frame))| frame);
+        let written = programs.filter_map(|program| match program {
+            Program::Send(frame) | Program::Serve(_, frame) => Some(frame),
+            Program::Pace(..) => None,
+        });
         // An answer is sent, and counts, when its request has been served.
         let written = written.filter(|frame| frame.number != NOT_SENT);
         let merged = self.lro.iter().flat_map(Lro::frames);
@@ -204,6 +212,10 @@ impl Guest {
         }
         match self.polled {
             Some(_) if self.rx.first().is_some() => Some(Job::Receive),
+            // A thread sends its answers before it sleeps.
+            Some(_) if self.is_thread && !self.programs.is_empty() => {
+                self.programs.pop_front().map(Job::Program)
+            }
             Some(_) if self.spins => {
                 self.programs.pop_front().map(Job::Program).or(Some(Job::Spin))
             }
@@ -221,12 +233,12 @@ impl Host<'_> {
     fn job_ns(&self, guest: usize, job: &Job) -> u64 {
         let profile = &self.scenario.profile;
         match job {
-            Job::Interrupt(Interrupt::Call(_)) => profile.interrupt_ns,
+            Job::Interrupt(Interrupt::Call(_)) => self.interrupt_ns(guest),
             Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
             Job::Interrupt(Interrupt::Hypervisor) => profile.hypervisor_timer_ns,
             Job::Stall(ns) => *ns,
             Job::Kick(_) => profile.kick_ns,
-            Job::PollEnd => profile.poll_end_ns,
+            Job::PollEnd => self.poll_end_ns(guest),
             Job::Spin => SPIN_NS,
             Job::Receive => {
                 let Guest { rx, thread, lro, .. } = &self.guests[guest];
@@ -240,6 +252,7 @@ impl Host<'_> {
                 profile.send_ns + bytes_ns(frame.bytes, profile.send_ps_per_byte)
             }
             Job::Program(Program::Serve(serve_ns, _)) => (*serve_ns).min(STEP_NS),
+            Job::Program(Program::Pace(ns, _)) => *ns,
         }
     }
 
@@ -268,15 +281,19 @@ impl Host<'_> {
         }
     }
 
-    /// There may be something to do for a vCPU.
+    /// There may be something to do for a vCPU, which an interrupt tells it.
     fn rouse(&mut self, guest: usize) {
+        let latency_ns = self.delays.wakeup_ns();
+        self.rouse_in(guest, latency_ns);
+    }
+
+    pub(super) fn rouse_in(&mut self, guest: usize, latency_ns: u64) {
         self.found(guest, 0);
         if self.guests[guest].job.is_some() {
             return;
         }
         let Some(job) = self.guests[guest].choose() else { return };
         let work_ns = self.job_ns(guest, &job);
-        let latency_ns = self.scenario.profile.wakeup_latency_ns;
         let Guest { thread, job: now, .. } = &mut self.guests[guest];
         *now = Some(job);
         self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
@@ -303,6 +320,7 @@ impl Host<'_> {
                     self.guests[guest].programs.push_front(rest);
                 }
             },
+            Job::Program(Program::Pace(_, load)) => self.send_due(guest, load),
         }
         let thread = self.guests[guest].thread;
         let next = self.guests[guest].choose();

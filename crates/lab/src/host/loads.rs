@@ -39,6 +39,8 @@ enum State {
     Datagrams {
         bytes: Sampler,
         gap: Sampler,
+        /// When the next is due, where its sender is a thread (ns).
+        due_ns: u64,
     },
     Requests {
         think: Sampler,
@@ -62,6 +64,7 @@ impl Load {
             LoadKind::Datagrams { bytes, gap, .. } => State::Datagrams {
                 bytes: Sampler::new(bytes.clone(), first),
                 gap: Sampler::new(gap.clone(), second),
+                due_ns: 0,
             },
             LoadKind::Requests { think, .. } => {
                 State::Requests { think: Sampler::new(think.clone(), first) }
@@ -120,6 +123,13 @@ impl Load {
 impl Host<'_> {
     pub(super) fn start_load(&mut self, load: usize) {
         match &self.scenario.loads[load].kind {
+            LoadKind::Datagrams { .. } if self.pacing_guest(load).is_some() => {
+                let now_ns = self.now_ns();
+                if let State::Datagrams { gap, due_ns, .. } = &mut self.loads[load].kind {
+                    *due_ns = now_ns.saturating_add(gap.draw());
+                }
+                self.sleep_until_due(load);
+            }
             LoadKind::Datagrams { .. } => self.next_datagram(load),
             LoadKind::Requests { outstanding, .. } => {
                 for _ in 0..*outstanding {
@@ -203,11 +213,49 @@ impl Host<'_> {
     }
 
     pub(super) fn datagram(&mut self, load: usize) {
+        match self.pacing_guest(load) {
+            Some(guest) => self.pace(guest, load),
+            None => {
+                self.write_datagram(load);
+                self.next_datagram(load);
+            }
+        }
+    }
+
+    /// The guest whose thread sends a load's datagrams when a timer of its own says so.
+    fn pacing_guest(&self, load: usize) -> Option<usize> {
+        match self.scenario.loads[load].from {
+            Endpoint::Guest(guest) if self.scenario.realization.guests_are_threads => Some(guest),
+            _ => None,
+        }
+    }
+
+    /// Writes datagrams that are due, at most so many; how many those are.
+    pub(super) fn due_datagrams(&mut self, load: usize, most: u32) -> u32 {
+        let now_ns = self.now_ns();
+        for written in 0..most {
+            let State::Datagrams { gap, due_ns, .. } = &mut self.loads[load].kind else { return 0 };
+            if *due_ns > now_ns {
+                return written;
+            }
+            *due_ns = due_ns.saturating_add(gap.draw().max(1));
+            self.write_datagram(load);
+        }
+        most
+    }
+
+    /// The timer of a sender is set for the next datagram.
+    pub(super) fn sleep_until_due(&mut self, load: usize) {
+        let State::Datagrams { due_ns, .. } = self.loads[load].kind else { return };
+        let at_ns = due_ns.saturating_add(self.delays.timer_late_ns());
+        self.calendar.at(at_ns.max(self.now_ns()), Event::Datagram(load));
+    }
+
+    fn write_datagram(&mut self, load: usize) {
         let State::Datagrams { bytes, .. } = &mut self.loads[load].kind else { return };
         let range = u64::from(FRAME_LEN_MIN)..=u64::from(FRAME_LEN_MAX);
         let bytes = bytes.draw().clamp(*range.start(), *range.end()) as u32; // a frame's length
         self.write(self.frame(load, Way::Forth, bytes, Content::Message));
-        self.next_datagram(load);
     }
 
     fn next_datagram(&mut self, load: usize) {

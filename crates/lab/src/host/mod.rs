@@ -11,6 +11,7 @@
 //! order in which it was caused.
 
 mod calls;
+mod delays;
 mod deliver;
 mod dispatch;
 mod guest;
@@ -20,6 +21,7 @@ mod lro;
 mod nested;
 mod placement;
 mod signals;
+mod threads;
 mod trouble;
 mod uplink;
 mod watch;
@@ -29,6 +31,7 @@ use std::collections::VecDeque;
 
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
+use self::delays::Delays;
 use self::dispatch::Dispatcher;
 use self::guest::Guest;
 use self::loads::Load;
@@ -145,6 +148,7 @@ struct Host<'s> {
     demuxes: Vec<Demux>,
     place: Option<Place>,
     dispatcher: Dispatcher,
+    delays: Delays,
     /// The shortest time that a guest lets frames wait for others (ns).
     wait_ns_max: u64,
     /// By port: frames of its that wait for receivers that were full.
@@ -238,6 +242,7 @@ impl<'s> Host<'s> {
             demuxes,
             place,
             dispatcher: Dispatcher::new(scenario),
+            delays: Delays::new(scenario, Random::stream(scenario.seed, streams + 1)),
             wait_ns_max: waits.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
             cpus,
@@ -278,6 +283,8 @@ impl<'s> Host<'s> {
             }
         }
         (0..self.guests.len()).for_each(|guest| self.start_hypervisor(guest));
+        let threads = self.scenario.realization.guests_are_threads;
+        self.guests.iter_mut().for_each(|guest| guest.is_thread = threads);
         if self.scenario.realization.guests_poll {
             (0..self.guests.len()).for_each(|guest| self.spin(guest));
         }

@@ -60,7 +60,7 @@ impl Host<'_> {
             let thread = demux.thread;
             self.demux_next(host);
             let work_ns = self.signal_ns(host);
-            let latency_ns = self.scenario.profile.wakeup_latency_ns;
+            let latency_ns = self.delays.wakeup_ns();
             self.cpus.wake(&mut self.calendar, thread, work_ns, latency_ns);
         }
     }

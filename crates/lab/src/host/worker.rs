@@ -4,12 +4,14 @@
 //! when the worker's thread has done that. `weir_policy::pace` decides between looking on, napping
 //! and sleeping, as it does there.
 
+mod holds;
 mod queues;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, TAP_BURST_MAX};
+use weir_policy::lateness::Lateness;
 use weir_policy::pace::{Pace, Rest};
 
 use super::{Event, Host, PortId, Side};
@@ -42,6 +44,8 @@ pub(super) enum Phase {
     Rest,
     /// It looks at warm queues until then.
     Look { start_ns: u64, end_ns: u64 },
+    /// It is falling asleep, once more after a look at its queues.
+    Settle { start_ns: u64, rest: Rest },
     /// It sleeps; a nap, if it has a length.
     Asleep { start_ns: u64, nap_ns: Option<u64> },
     /// It wakes up from that.
@@ -98,6 +102,11 @@ pub(super) struct Worker {
     /// It is doing that.
     pays: bool,
     sleeps: u64,
+    /// What its timers were late.
+    lateness: Lateness,
+    /// When the sleep under way, or the last one, was to end (ns), and whether that has ended it.
+    timer_ns: Option<u64>,
+    timer_fired: bool,
     did: WorkerReport,
     cpu_from_ns: u64,
 }
@@ -120,6 +129,9 @@ impl Worker {
             debt_ns: 0,
             pays: false,
             sleeps: 0,
+            lateness: Lateness::default(),
+            timer_ns: None,
+            timer_fired: false,
             did: WorkerReport::default(),
             cpu_from_ns: 0,
         }
@@ -146,13 +158,6 @@ impl Worker {
     fn is_ready(&self, port: PortId) -> bool {
         self.ready.iter().any(|ready| ready.port == port)
     }
-
-    /// When its next deadline is (ns), kept by a timer.
-    fn deadline_ns(&self) -> Option<u64> {
-        let hold_ns = self.holds.peek().map(|Reverse((until_ns, ..))| *until_ns);
-        let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
-        hold_ns.into_iter().chain(stalled_ns).min()
-    }
 }
 
 impl Host<'_> {
@@ -172,13 +177,8 @@ impl Host<'_> {
             *end_ns = (*end_ns).min(now_ns + look_ns);
             self.cpus.cut(&mut self.calendar, self.workers[worker].thread, look_ns);
         }
-        self.wake(worker, self.scenario.profile.wakeup_latency_ns);
-    }
-
-    pub(super) fn worker_timer(&mut self, worker: usize, sleep: u64) {
-        if self.workers[worker].sleeps == sleep {
-            self.wake(worker, 0);
-        }
+        let latency_ns = self.delays.wakeup_ns();
+        self.wake(worker, latency_ns);
     }
 
     /// A frame has come to a ring without a kick: a worker that looks on finds it.
@@ -232,6 +232,7 @@ impl Host<'_> {
         match std::mem::replace(&mut self.workers[worker].phase, Phase::Rest) {
             Phase::Rest | Phase::Asleep { .. } => self.rest(worker),
             Phase::Look { start_ns, end_ns } => self.look_on(worker, start_ns, end_ns),
+            Phase::Settle { start_ns, rest } => self.fall_asleep(worker, start_ns, rest),
             Phase::Awake { start_ns, nap_ns } => self.awake(worker, start_ns, nap_ns),
             Phase::Retry(ports) => self.retry(worker, ports),
             Phase::Round { left, any } => self.round(worker, left, any),
@@ -240,6 +241,7 @@ impl Host<'_> {
     }
 
     fn how_to_rest(&mut self, worker: usize, now_ns: u64) -> Rest {
+        let wait_ns_max = self.wait_ns_max.saturating_sub(self.lead_ns(worker));
         let Worker { warm, pace, stalled, .. } = &mut self.workers[worker];
         if warm.is_empty() {
             return Rest::Sleep;
@@ -249,7 +251,7 @@ impl Host<'_> {
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
-        match pace.rest(now_ns, self.wait_ns_max) {
+        match pace.rest(now_ns, wait_ns_max) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
@@ -302,7 +304,7 @@ impl Host<'_> {
             return self.lie_down(worker, start_ns, rest);
         }
         this.phase = Phase::Look { start_ns, end_ns };
-        self.expire_holds(worker);
+        self.expire_holds(worker, 0);
         let this = &mut self.workers[worker];
         if this.debt_ns > 0 {
             return Step::Next;
@@ -311,8 +313,20 @@ impl Host<'_> {
         Step::Work(hold_ns.min(end_ns).saturating_sub(now_ns).max(self.scenario.profile.look_ns))
     }
 
-    /// Naps or sleeps, unless something is there to be done.
+    /// Prepares to nap or to sleep, which may take its time.
     fn lie_down(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
+        self.expire_holds_before_sleep(worker);
+        match self.scenario.profile.settle_ns {
+            0 => self.fall_asleep(worker, start_ns, rest),
+            settle_ns => {
+                self.workers[worker].phase = Phase::Settle { start_ns, rest };
+                Step::Work(settle_ns)
+            }
+        }
+    }
+
+    /// Naps or sleeps, unless something is there to be done.
+    fn fall_asleep(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
         let now_ns = self.now_ns();
         let nap_ns = match rest {
             Rest::Nap(nap_ns) => Some(nap_ns),
@@ -335,12 +349,17 @@ impl Host<'_> {
         *phase = Phase::Asleep { start_ns, nap_ns };
         *sleeps += 1;
         let sleep = *sleeps;
+        self.workers[worker].timer_ns = None;
+        self.workers[worker].timer_fired = false;
         self.workers[worker].did.naps += u64::from(nap_ns.is_some());
         let nap_ns = nap_ns.map(|nap_ns| now_ns + nap_ns);
-        let until_ns = self.workers[worker].deadline_ns().into_iter().chain(nap_ns).min();
+        let lead_ns = self.lead_ns(worker);
+        let until_ns = self.workers[worker].deadline_ns(lead_ns).into_iter().chain(nap_ns).min();
         if let Some(until_ns) = until_ns {
-            let late_ns = until_ns.max(now_ns) + self.scenario.profile.timer_late_ns;
+            let until_ns = until_ns.max(now_ns);
+            let late_ns = until_ns + self.delays.timer_late_ns();
             self.calendar.at(late_ns, Event::WorkerTimer(worker, sleep));
+            self.workers[worker].timer_ns = Some(until_ns);
         }
         Step::Sleep
     }
@@ -349,12 +368,14 @@ impl Host<'_> {
     fn awake(&mut self, worker: usize, start_ns: u64, nap_ns: Option<u64>) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].did.wakeups += 1;
+        self.workers[worker].note_lateness(now_ns);
         self.look_at_kicks(worker);
         if let Some(nap_ns) = nap_ns {
             self.look_at_warm(worker, Some(nap_ns));
         } else if !self.workers[worker].ready.is_empty() {
             self.workers[worker].pace.slept(now_ns - start_ns);
         }
+        self.expire_holds_before_sleep(worker);
         self.retries(worker)
     }
 
@@ -395,7 +416,7 @@ impl Host<'_> {
             return self.begin(worker, Burst { port, frames, again: false, next });
         }
         if !any {
-            self.expire_holds(worker);
+            self.expire_holds(worker, 0);
             self.workers[worker].phase = Phase::Rest;
             return Step::Next;
         }
@@ -403,7 +424,7 @@ impl Host<'_> {
         let keep_ns = (!self.scenario.realization.dedicated).then_some(WARM_NS);
         self.look_at_warm(worker, keep_ns);
         self.workers[worker].looked_ns = before_ns;
-        self.expire_holds(worker);
+        self.expire_holds(worker, 0);
         self.workers[worker].debt_ns += self.scenario.profile.look_ns;
         self.workers[worker].rounds += 1;
         if self.workers[worker].rounds >= ROUNDS_PER_POLL {

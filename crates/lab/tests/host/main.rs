@@ -6,6 +6,7 @@ mod lro;
 mod nested;
 mod realization;
 mod tcp;
+mod threads;
 mod workers;
 
 use weir_lab::cpus::{Class, WEIGHT_USUAL};

@@ -52,7 +52,8 @@ impl Host<'_> {
                     for other in 0..self.workers.len() {
                         if !self.workers[other].stalled.is_empty() {
                             self.workers[other].retry = true;
-                            self.wake(other, self.scenario.profile.wakeup_latency_ns);
+                            let latency_ns = self.delays.wakeup_ns();
+                            self.wake(other, latency_ns);
                         }
                     }
                 }

@@ -1,0 +1,50 @@
+//! Guests that are threads of weir's own user-space driver (`weir_vif`): who sends at a rate sleeps by a timer. And
+//! what it costs any guest to become busy and idle where others share its CPU.
+
+use super::Host;
+use super::guest::Program;
+
+/// Frames that a sender with a rate sends before it looks at the clock (`weir_vif::load`).
+const SEND_BURST: u32 = 32;
+
+impl Host<'_> {
+    /// An interrupt by a call (ns).
+    pub(super) fn interrupt_ns(&self, guest: usize) -> u64 {
+        let profile = &self.scenario.profile;
+        let taken = self.cpus.is_taken(self.guests[guest].thread);
+        or_busy(taken, profile.interrupt_ns, profile.interrupt_busy_ns)
+    }
+
+    /// Finding nothing more, and becoming idle (ns).
+    pub(super) fn poll_end_ns(&self, guest: usize) -> u64 {
+        let profile = &self.scenario.profile;
+        let wanted = self.cpus.is_wanted(self.guests[guest].thread);
+        or_busy(wanted, profile.poll_end_ns, profile.poll_end_busy_ns)
+    }
+
+    /// The timer of a sender has fired; its thread comes back from its sleep.
+    pub(super) fn pace(&mut self, guest: usize, load: usize) {
+        let profile = &self.scenario.profile;
+        let taken = self.cpus.is_taken(self.guests[guest].thread);
+        let back_ns = or_busy(taken, profile.guest_timer_ns, profile.interrupt_busy_ns);
+        self.guests[guest].programs.push_back(Program::Pace(back_ns, load));
+        self.rouse_in(guest, 0);
+    }
+
+    /// Sends a burst of what is due, looks again if there was any, and sleeps otherwise.
+    pub(super) fn send_due(&mut self, guest: usize, load: usize) {
+        match self.due_datagrams(load, SEND_BURST) {
+            0 => self.sleep_until_due(load),
+            _ => {
+                // To find nothing more, and to fall asleep, is what ends a poll, too.
+                let end_ns = self.poll_end_ns(guest);
+                self.guests[guest].programs.push_back(Program::Pace(end_ns, load));
+            }
+        }
+    }
+}
+
+/// A cost (ns), or another where the CPU is `busy` and that is known.
+fn or_busy(busy: bool, ns: u64, busy_ns: u64) -> u64 {
+    if busy && busy_ns > 0 { busy_ns } else { ns }
+}

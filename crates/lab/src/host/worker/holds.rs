@@ -1,0 +1,74 @@
+//! The calls that a worker holds, as `engine/holds.rs` keeps them: when to be back for them.
+
+use std::cmp::Reverse;
+
+use super::{Host, PortId, Side, Worker};
+
+impl Worker {
+    /// When its next deadline is (ns), kept by a timer; that of a call for received frames is so much sooner.
+    pub(super) fn deadline_ns(&self, lead_ns: u64) -> Option<u64> {
+        let hold_ns = match lead_ns {
+            0 => self.holds.peek().map(|Reverse((until_ns, ..))| *until_ns),
+            _ => self.holds.iter().map(|Reverse(hold)| ahead_ns(*hold, lead_ns)).min(),
+        };
+        let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
+        hold_ns.into_iter().chain(stalled_ns).min()
+    }
+
+    /// Takes out a held call that has ended, or ends in `lead_ns` if it is for received frames.
+    pub(in crate::host) fn take_ended(
+        &mut self,
+        now_ns: u64,
+        lead_ns: u64,
+    ) -> Option<(u64, PortId, Side)> {
+        let ended = |hold: &(u64, PortId, Side)| ahead_ns(*hold, lead_ns) <= now_ns;
+        if lead_ns == 0 {
+            self.holds.peek().filter(|Reverse(hold)| ended(hold))?;
+            return self.holds.pop().map(|Reverse(hold)| hold);
+        }
+        // The first to end need not be the first here.
+        let hold = self.holds.iter().map(|Reverse(hold)| *hold).filter(ended).min()?;
+        self.holds.retain(|Reverse(other)| *other != hold);
+        Some(hold)
+    }
+
+    /// It is back from a sleep that a timer may have ended.
+    pub(super) fn note_lateness(&mut self, now_ns: u64) {
+        if let (Some(until_ns), true) = (self.timer_ns, self.timer_fired) {
+            self.lateness.fired(now_ns.saturating_sub(until_ns));
+        }
+    }
+}
+
+/// When to be back for a held call, so much ahead if it is for received frames (ns).
+fn ahead_ns((until_ns, _, side): (u64, PortId, Side), lead_ns: u64) -> u64 {
+    match side {
+        Side::Rx => until_ns.saturating_sub(lead_ns),
+        Side::Tx => until_ns,
+    }
+}
+
+impl Host<'_> {
+    /// A timer of a worker fires, if it is still that sleep.
+    pub(in crate::host) fn worker_timer(&mut self, worker: usize, sleep: u64) {
+        if self.workers[worker].sleeps == sleep {
+            self.workers[worker].timer_fired = true;
+            self.wake(worker, 0);
+        }
+    }
+
+    /// How much sooner than their ends it asks about held calls for received frames, where it may sleep (ns).
+    pub(super) fn lead_ns(&self, worker: usize) -> u64 {
+        match self.scenario.realization.timers_ahead {
+            true => self.workers[worker].lateness.lead_ns(),
+            false => 0,
+        }
+    }
+
+    /// Asks about those that would end before it is back from a sleep.
+    pub(super) fn expire_holds_before_sleep(&mut self, worker: usize) {
+        if self.scenario.realization.timers_ahead {
+            self.expire_holds(worker, self.lead_ns(worker));
+        }
+    }
+}

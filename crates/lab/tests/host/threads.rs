@@ -1,0 +1,90 @@
+//! Guests that are threads of weir's own driver, and what a measured machine has besides: tails, two halves of a
+//! sleep, timers that are set ahead.
+
+use super::*;
+
+fn report(scenario: &Scenario) -> Report {
+    run(scenario).unwrap()
+}
+
+/// A sender whose frames are due every 20 us.
+fn paced(kind: Kind) -> Scenario {
+    let mut scenario = host(kind, vec![datagrams(A, B, every(20_000))]);
+    scenario.realization = Realization {
+        guests_are_threads: true,
+        tx_calls_when_full: true,
+        ..Realization::default()
+    };
+    scenario
+}
+
+#[test]
+fn a_sender_whose_timers_are_late_sends_all_that_is_due() {
+    let mut scenario = paced(Kind::Immediate);
+    let in_time = report(&scenario);
+    scenario.profile.timer_late_ns = 200_000;
+    let late = report(&scenario);
+    for report in [&in_time, &late] {
+        let per_s = report.per_s(report.loads[0].received);
+        assert!((per_s / 50_000.0 - 1.0).abs() < 0.01, "{per_s}");
+    }
+    assert!(late.guests[0].kicks * 5 < in_time.guests[0].kicks, "they go together");
+    assert!(late.guests[0].cpu_ns < in_time.guests[0].cpu_ns);
+}
+
+#[test]
+fn frames_count_from_when_their_sender_is_awake() {
+    let mut scenario = paced(Kind::Immediate);
+    let before = report(&scenario).loads[0].latency.mean_ns();
+    scenario.profile.timer_late_ns += 5_000;
+    let after = report(&scenario).loads[0].latency.mean_ns();
+    assert!((after - before).abs() < 100.0, "{before} {after}");
+}
+
+#[test]
+fn a_hold_ends_no_later_than_it_should_where_timers_are_set_ahead() {
+    let mut scenario = paced(Kind::Backend);
+    scenario.profile.timer_late_ns = 30_000;
+    let longest = |scenario: &Scenario| report(scenario).guests[1].holds.max_ns();
+    let late = longest(&scenario);
+    scenario.realization.timers_ahead = true;
+    // The first timers tell how late they are.
+    let ahead = longest(&scenario);
+    let hold_ns = weir_policy::moderation::hold_ns_max(250_000);
+    assert!(late > hold_ns && ahead <= hold_ns, "{late} {ahead} {hold_ns}");
+}
+
+#[test]
+fn a_worker_that_falls_asleep_spends_that_and_misses_no_kick() {
+    let mut scenario = paced(Kind::Immediate);
+    scenario.check_each_event = true;
+    let before = report(&scenario);
+    scenario.profile.settle_ns = 3_000;
+    let after = report(&scenario);
+    let more = (after.workers[0].cpu_ns - before.workers[0].cpu_ns) as f64;
+    let each = more / after.workers[0].wakeups as f64;
+    assert!((each / 3_000.0 - 1.0).abs() < 0.1, "{each}");
+    assert_eq!(after.loads[0].received, before.loads[0].received);
+}
+
+#[test]
+fn threads_that_share_a_cpu_need_not_wake_it() {
+    let mut scenario = paced(Kind::Immediate);
+    scenario.guests[0].cpus = vec![1];
+    scenario.guests[1].cpus = vec![1];
+    scenario.profile.poll_end_ns = 5_000;
+    scenario.profile.guest_timer_ns = 12_000;
+    let dear = report(&scenario).guests[1].cpu_ns;
+    (scenario.profile.interrupt_busy_ns, scenario.profile.poll_end_busy_ns) = (500, 500);
+    let cheap = report(&scenario).guests[1].cpu_ns;
+    assert!(cheap < dear, "{cheap} {dear}");
+}
+
+#[test]
+fn a_tail_of_wake_ups_is_in_the_latencies() {
+    let mut scenario = paced(Kind::Immediate);
+    let p99 = |scenario: &Scenario| report(scenario).loads[0].latency.quantile_ns(0.99);
+    let without = p99(&scenario);
+    scenario.profile.wakeup_latency_p99_ns = 40_000;
+    assert!(p99(&scenario) > without + 30_000);
+}
