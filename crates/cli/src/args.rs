@@ -157,6 +157,11 @@ pub enum LabCommand {
     Plan(LabPlanArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
     Calibrate,
+    /// Measure this machine, predict from that what a switch with guests does on it, and measure that, too
+    ///
+    /// Takes about a minute, and wants an idle machine with two CPUs. It fails where half of the predictions are
+    /// more than 15 percent off, or one is more than 35.
+    Validate(LabValidateArgs),
     /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
     Soak(LabSoakArgs),
     /// Check an experiment of your own and say what it would run
@@ -188,6 +193,9 @@ pub struct LabRunArgs {
     /// Vary each fitted cost of the machine by 10, 25 and 50 percent, and show what the claims come to
     #[arg(long)]
     pub sensitivity: bool,
+    /// Also measure, on a switch with built-in guests, what can be measured here
+    #[arg(long, conflicts_with = "sensitivity")]
+    pub measured: bool,
     /// The profile of the machine, in place of the experiment's
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
@@ -211,6 +219,34 @@ pub struct LabPlanArgs {
     /// The profile of the machine, in place of the file's
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+}
+
+/// `weir lab validate`
+#[derive(Debug, Args)]
+pub struct LabValidateArgs {
+    /// An experiment in place of the one that comes with weir
+    #[arg(value_name = "FILE")]
+    pub experiment: Option<PathBuf>,
+    /// The profile of this machine; it is measured first without one
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// How often each setting is measured; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
+    pub rounds: usize,
+    /// The seed, in place of those of the experiment
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How often something is measured.
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rounds @ 1..=100) => Ok(rounds),
+        _ => Err("expected 1 to 100".into()),
+    }
 }
 
 /// `weir lab soak`
@@ -245,6 +281,9 @@ pub struct LabReportArgs {
     /// Also vary each fitted cost of the machines by 10, 25 and 50 percent; takes some 25 times as long
     #[arg(long)]
     pub sensitivity: bool,
+    /// Also measure, on a switch with built-in guests, what can be measured here, and draw it as crosses
+    #[arg(long)]
+    pub measured: bool,
     /// The seed, in place of those of the experiments
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,

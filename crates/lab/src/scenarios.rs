@@ -28,6 +28,9 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("nested", include_str!("../scenarios/nested.toml")),
 ];
 
+/// What `weir lab validate` predicts and measures: of no paper.
+pub const REALITY: (&str, &str) = ("reality", include_str!("../scenarios/reality.toml"));
+
 /// Profiles by name.
 pub const PROFILES: &[(&str, &str)] = &[
     ("dong-2011", include_str!("../scenarios/profiles/dong-2011.toml")),
@@ -40,6 +43,7 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("thakur-2014", include_str!("../scenarios/profiles/thakur-2014.toml")),
     ("nested", include_str!("../scenarios/profiles/nested.toml")),
     ("big-host", include_str!("../scenarios/profiles/big-host.toml")),
+    ("two-cores", include_str!("../scenarios/profiles/two-cores.toml")),
 ];
 
 /// Hosts to be planned, by name.

@@ -97,6 +97,29 @@ pub enum LabError {
         /// The seed.
         seed: u64,
     },
+    /// An experiment was to be measured, and cannot be here.
+    #[error("{experiment} cannot be measured here: {why}")]
+    #[diagnostic(help("without `--measured` it is simulated all the same"))]
+    NotMeasured {
+        /// Which.
+        experiment: String,
+        /// Why not: of its first point.
+        why: String,
+    },
+    /// What was predicted is too far from what was measured; the table has been printed.
+    #[error(
+        "predictions are too far off: half of them by {median} % or more, the worst by {worst} %"
+    )]
+    #[diagnostic(help("use a release build on a machine that does nothing else"))]
+    Unlike {
+        /// Median error (percent).
+        median: f64,
+        /// Worst (percent).
+        worst: f64,
+    },
+    /// Interrupted before all was measured.
+    #[error("interrupted before all was measured")]
+    Interrupted,
     /// This machine cannot be measured.
     #[error("cannot measure this machine")]
     Calibrate(#[source] io::Error),

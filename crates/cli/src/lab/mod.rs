@@ -15,6 +15,7 @@
 //! | `report/` | the same as a page with plots |
 //! | `calibrate/` | this machine's costs, as a profile |
 //! | `plan/` | what is best for a host of one's own |
+//! | `measure/` | the same on a real switch, and how far what is simulated is from that |
 //! | `soak.rs` | hosts by chance on which things go wrong |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
@@ -29,7 +30,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use weir_lab::host::run_within;
 use weir_lab::scenario::Scenario;
-use weir_lab::scenarios::{EXPERIMENTS, PROFILES};
+use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
 use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
 
 use crate::args::{LabCommand, LabRunArgs};
@@ -42,6 +43,7 @@ mod error;
 mod experiment;
 mod figures;
 mod file;
+mod measure;
 mod output;
 mod papers;
 mod parallel;
@@ -63,6 +65,9 @@ use output::{Outcome, Point};
 use papers::Standings;
 use profile::Machine;
 
+/// Rounds of what `--measured` measures.
+const MEASURED_ROUNDS: usize = 5;
+
 /// `weir lab`
 ///
 /// # Errors
@@ -73,6 +78,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::Calibrate => calibrate::run(out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Plan(args) => plan::run(args, out),
+        LabCommand::Validate(args) => measure::validate(args, out),
         LabCommand::Soak(args) => soak::run(args, out),
         LabCommand::Report(args) => report::run(args, out),
         LabCommand::Check { file, profile } => {
@@ -108,7 +114,7 @@ fn list(out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabError> {
-    let experiments = selected(args.name.as_slice(), args.seed, args.profile.as_deref())?;
+    let mut experiments = selected(args.name.as_slice(), args.seed, args.profile.as_deref())?;
     if args.sensitivity {
         let bar = progress(sensitivity::runs(&experiments)?);
         let all = sensitivity::of(&experiments, &bar)?;
@@ -121,9 +127,16 @@ fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabErro
         }
         return show(&all, args.json, out);
     }
+    let refused = match args.measured {
+        true => measure::measure_each(&mut experiments, MEASURED_ROUNDS)?,
+        false => Vec::new(),
+    };
     let bar = progress(experiments.iter().map(Experiment::runs).sum());
-    let outcomes = run_each(&experiments, &bar)?;
+    let mut outcomes = run_each(&experiments, &bar)?;
     bar.finish_and_clear();
+    for (outcome, refused) in outcomes.iter_mut().zip(refused) {
+        outcome.not_measured = refused;
+    }
     show(&outcomes, args.json, out)?;
     if args.all && !args.json {
         write!(out, "\n{}", Standings::of(&outcomes))?;
@@ -151,7 +164,9 @@ fn selected(
     seed: Option<u64>,
     profile: Option<&Path>,
 ) -> Result<Vec<Experiment>, LabError> {
-    let built_in = |name: &str| EXPERIMENTS.iter().find(|it| it.0 == name).map(|it| it.1);
+    // What is predicted for a machine is of no paper, and no part of them all.
+    let known = || EXPERIMENTS.iter().chain([&REALITY]);
+    let built_in = |name: &str| known().find(|it| it.0 == name).map(|it| it.1);
     if names.is_empty() {
         let all = EXPERIMENTS.iter();
         return all.map(|(name, text)| parse(Source { name, text }, seed, profile)).collect();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
-use super::file::{At, ClaimFile, ExperimentFile, Figure, Statement};
+use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement};
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 use crate::stats::Table;
@@ -25,6 +25,12 @@ pub struct Outcome {
     pub(super) events: u64,
     pub(super) points: Vec<Point>,
     pub(super) claims: Vec<Judged>,
+    /// What was measured on a real host, of this experiment's file or by `--measured`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured: Vec<MeasuredFile>,
+    /// Points that `--measured` could not measure, each with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) not_measured: Vec<(String, String)>,
 }
 
 /// A point of the sweeps.
@@ -83,7 +89,37 @@ impl Outcome {
             events,
             points,
             claims,
+            measured: file.measured.clone(),
+            not_measured: Vec::new(),
         }
+    }
+}
+
+impl Outcome {
+    /// What was measured, beside what came out.
+    fn write_measured(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table =
+            Table::new(&["<POINT", "<FIGURE", "SIMULATED", "MEASURED", "LEAST", "MOST", "<WHERE"]);
+        for it in &self.measured {
+            let point = self.points.iter().find(|point| point.at == it.at);
+            let simulated = point.and_then(|point| point.figures.get(it.y.as_str()));
+            table.row(vec![
+                name_of(&it.at),
+                it.y.as_str().to_owned(),
+                simulated.map_or_else(String::new, |it| format!("{:.1}", it.mean)),
+                format!("{:.1}", it.mean),
+                format!("{:.1}", it.min.unwrap_or(it.mean)),
+                format!("{:.1}", it.max.unwrap_or(it.mean)),
+                it.source.clone(),
+            ]);
+        }
+        if !self.measured.is_empty() {
+            writeln!(f, "{table}")?;
+        }
+        for (point, why) in &self.not_measured {
+            writeln!(f, "{point}: not measured: {why}")?;
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +156,7 @@ impl fmt::Display for Outcome {
             }
         }
         writeln!(f, "{table}")?;
+        self.write_measured(f)?;
         let mut table = Table::new(&["<PAPER", "<SAYS", "<USED TO", "<THERE", "<HERE", "<VERDICT"]);
         for claim in &self.claims {
             table.row(vec![

@@ -283,6 +283,7 @@ fn output(name: &str, seed: u64) -> String {
         seed: Some(seed),
         json: true,
         sensitivity: false,
+        measured: false,
         profile: None,
     };
     let mut out = Vec::new();
@@ -366,6 +367,7 @@ fn an_unknown_experiment_is_named() {
         seed: None,
         json: false,
         sensitivity: false,
+        measured: false,
         profile: None,
     };
     let error = run(&LabCommand::Run(args), &mut Vec::new()).unwrap_err();

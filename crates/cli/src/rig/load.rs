@@ -88,7 +88,18 @@ impl Load {
         stats: &LoadStats,
         stop: &AtomicBool,
     ) -> Result<(), LoadError> {
-        let flow = &role.flow();
+        self.run_over(&role.flow(), role, pair, stats, stop)
+    }
+
+    /// The same between other addresses: `flow` as this end sees it.
+    pub(crate) fn run_over(
+        self,
+        flow: &Flow,
+        role: Role,
+        pair: &mut QueuePair,
+        stats: &LoadStats,
+        stop: &AtomicBool,
+    ) -> Result<(), LoadError> {
         match (self, role) {
             (Self::Bulk(options), Role::Sender) => bulk::send(pair, flow, &options, stats, stop),
             (Self::Bulk(options), Role::Receiver) => {

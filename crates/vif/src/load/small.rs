@@ -12,6 +12,10 @@ use super::schedule::{Gaps, Schedule};
 use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 
+/// Shortest frame of this traffic, and of requests.
+pub const FRAME_BYTES_MIN: usize = PROBE_FRAME_MIN;
+/// Longest.
+pub const FRAME_BYTES_MAX: usize = PROBE_FRAME_MAX;
 /// After so long without feedback the packets in flight are given up.
 const FEEDBACK_TIMEOUT: Duration = Duration::from_millis(10);
 

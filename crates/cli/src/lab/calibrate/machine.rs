@@ -2,17 +2,19 @@
 
 use std::hint::black_box;
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
 
-use super::{Cost, in_rounds};
+use super::super::measure::{pin, usable_cpus};
+use super::{Cost, exact_timers, in_rounds};
 
 /// Wake-ups of one round.
 const WAKE_UPS: u64 = 200;
@@ -25,8 +27,8 @@ const LOOKS: u32 = 5_000;
 /// Timers of one round, and how long each is set for.
 const TIMERS: u64 = 100;
 const TIMER_NS: u32 = 100_000;
-/// How late the kernel may make a timer on purpose (ns): as `weir_engine` asks of it for its workers.
-const TIMER_SLACK_NS: u64 = 1_000;
+/// A timer that is set does not fire meanwhile (s).
+const FAR_S: i64 = 100;
 /// Sizes that are copied, from a small frame to a large segment (bytes).
 const COPIED: [usize; 4] = [64, 1_514, 16 << 10, 64 << 10];
 /// What source and target each go round in: a ring's buffers (bytes).
@@ -39,10 +41,20 @@ const PINGS: u64 = 100;
 /// Looks before a thread lets others run, in case there is but one CPU.
 const SPINS: u32 = 2_000;
 
+/// What sleeps cost and how long it takes to come back from them, one of each round (ns).
+pub(super) struct Sleeps {
+    pub(super) worker: WakeUps,
+    pub(super) guest: WakeUps,
+    pub(super) timer: Timers,
+    /// CPU time of a guest's sleep while another has the CPU.
+    pub(super) busy: Vec<f64>,
+}
+
 /// All of them.
-pub(super) fn measure(rounds: usize) -> io::Result<Vec<Cost>> {
-    let cpus = Cpus::new()?;
-    let mut costs = wake_ups(&cpus, rounds)?;
+pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
+    let cpus = Cpus::new();
+    let (worker, guest) = wake_ups(&cpus, rounds)?;
+    let mut costs = Vec::new();
     let set = Set::new()?;
     let looks = in_rounds(rounds, || {
         let start = Instant::now();
@@ -53,30 +65,85 @@ pub(super) fn measure(rounds: usize) -> io::Result<Vec<Cost>> {
     })?;
     costs.push(Cost::new("poll_ns", "epoll_wait of an empty set, without waiting", looks));
     // On a thread of its own, whose timers may be as exact as a worker's.
-    let late = thread::scope(|scope| scope.spawn(|| timers(&set, rounds)).join());
-    let late = late.map_err(|_| panicked())??;
-    costs.push(Cost::new("timer_late_ns", "ppoll for 100 us, how much longer it took", late));
+    let timers = thread::scope(|scope| scope.spawn(|| timers(&cpus, &set, rounds)).join());
+    let timer = timers.map_err(|_| panicked())??;
+    costs.push(Cost::new("deadline_ns", "setting a timerfd", in_rounds(rounds, timer_set)?));
     costs.push(copies(rounds)?);
     if let [Some(a), Some(b)] = cpus.0 {
         let pings = in_rounds(rounds, || Ok(ping_pong(&cpus)))?;
         let how = format!("a line of cache between CPUs {a} and {b}");
         costs.push(Cost::new("far_cache_ns", how, pings));
     }
-    Ok(costs)
+    let busy = in_rounds(rounds, || taking_turns(&cpus))?;
+    Ok((costs, Sleeps { worker, guest, timer, busy }))
 }
 
-/// How late timers are (ns).
-fn timers(set: &Set, rounds: usize) -> io::Result<Vec<f64>> {
-    let _ = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
-    in_rounds(rounds, || {
-        let mut late = Vec::new();
+/// CPU time of a sleep that another thread of the same CPU ends (ns): that CPU is never idle.
+fn taking_turns(cpus: &Cpus) -> io::Result<f64> {
+    let sets = [Set::new()?, Set::new()?];
+    let play = |own: &Set, other: &Set, begins: bool| {
+        cpus.pin(0);
+        let start = cpu_time();
+        if begins {
+            other.kick()?;
+        }
+        for _ in 0..WAKE_UPS {
+            if !own.poll(SLEEP_S_MAX)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            other.kick()?;
+        }
+        Ok(nanos(cpu_time().saturating_sub(start)) / WAKE_UPS as f64)
+    };
+    let [first, second] = &sets;
+    let (one, other) = thread::scope(|scope| {
+        let one = scope.spawn(|| play(first, second, true));
+        let other = scope.spawn(|| play(second, first, false));
+        (one.join(), other.join())
+    });
+    let each: io::Result<f64> = one.map_err(|_| panicked())?;
+    Ok(f64::midpoint(each?, other.map_err(|_| panicked())??))
+}
+
+/// Sleeps that a timer ends (ns).
+#[derive(Default)]
+pub(super) struct Timers {
+    /// How late the sleeper is back: the median, and one in a hundred.
+    pub(super) late: Vec<f64>,
+    pub(super) late_p99: Vec<f64>,
+    /// CPU time of a sleep.
+    pub(super) sleep: Vec<f64>,
+}
+
+fn timers(cpus: &Cpus, set: &Set, rounds: usize) -> io::Result<Timers> {
+    cpus.pin(0);
+    exact_timers();
+    let mut timers = Timers::default();
+    for _ in 0..rounds {
+        let (mut late, cpu) = (Vec::new(), cpu_time());
         for _ in 0..TIMERS {
             let start = Instant::now();
             set.wait_for(TIMER_NS)?;
             late.push((nanos(start.elapsed()) - f64::from(TIMER_NS)).max(0.0));
         }
-        Ok(median(late))
-    })
+        timers.sleep.push(nanos(cpu_time().saturating_sub(cpu)) / TIMERS as f64);
+        timers.late.push(quantile(&late, 0.5));
+        timers.late_p99.push(quantile(&late, 0.99));
+    }
+    Ok(timers)
+}
+
+/// What setting a timer takes (ns).
+fn timer_set() -> io::Result<f64> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    let start = Instant::now();
+    for at in 0..LOOKS {
+        let it_value = Timespec { tv_sec: FAR_S, tv_nsec: at.into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let when = Itimerspec { it_interval, it_value };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &when)?;
+    }
+    Ok(nanos(start.elapsed()) / f64::from(LOOKS))
 }
 
 fn panicked() -> io::Error {
@@ -87,19 +154,16 @@ fn panicked() -> io::Error {
 struct Cpus([Option<usize>; 2]);
 
 impl Cpus {
-    fn new() -> io::Result<Self> {
-        let allowed = sched_getaffinity(None)?;
-        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        Ok(Self([cpus.next(), cpus.next_back()]))
+    fn new() -> Self {
+        let usable = usable_cpus();
+        let mut cpus = usable.iter().copied();
+        Self([cpus.next(), cpus.next_back()])
     }
 
-    /// Keeps the calling thread on one of them, if it is there. Where that is refused, what is measured
-    /// is what the scheduler makes of it.
+    /// Keeps the calling thread on one of them, if it is there.
     fn pin(&self, which: usize) {
         if let Some(cpu) = self.0.get(which).copied().flatten() {
-            let mut set = CpuSet::new();
-            set.set(cpu);
-            let _ = sched_setaffinity(None, &set);
+            pin(None, cpu);
         }
     }
 }
@@ -135,50 +199,89 @@ impl Set {
         Ok(())
     }
 
+    /// As [`wait`](Self::wait), by `poll`, and reads the eventfd then.
+    fn poll(&self, seconds: i64) -> io::Result<bool> {
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        let woken = poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(&timeout))? > 0;
+        if woken {
+            rustix::io::read(&self.event, &mut [0; size_of::<u64>()])?;
+        }
+        Ok(woken)
+    }
+
     fn kick(&self) -> io::Result<()> {
         rustix::io::write(&self.event, &1_u64.to_ne_bytes())?;
         Ok(())
     }
 }
 
-/// A write to the eventfd of a sleeper, how long until it is awake, and what that costs it.
-fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<Vec<Cost>> {
-    let (mut calls, mut latencies, mut sleeps) = (Vec::new(), Vec::new(), Vec::new());
+/// Who sleeps, and is woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleeper {
+    /// A worker in `epoll_wait`, which leaves the eventfd alone, on the last CPU.
+    Worker,
+    /// A guest's thread in `poll`, which reads it then, on the first.
+    Guest,
+}
+
+/// Sleeps that a write to an eventfd ends (ns).
+#[derive(Default)]
+pub(super) struct WakeUps {
+    /// The write.
+    pub(super) write: Vec<f64>,
+    /// From its begin to the sleeper: the median, and one in a hundred.
+    pub(super) latency: Vec<f64>,
+    pub(super) latency_p99: Vec<f64>,
+    /// CPU time of the sleeper.
+    pub(super) sleep: Vec<f64>,
+}
+
+fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<(WakeUps, WakeUps)> {
+    let (mut worker, mut guest) = (WakeUps::default(), WakeUps::default());
     for _ in 0..rounds {
+        worker.round(cpus, Sleeper::Worker)?;
+        guest.round(cpus, Sleeper::Guest)?;
+    }
+    Ok((worker, guest))
+}
+
+impl WakeUps {
+    fn round(&mut self, cpus: &Cpus, who: Sleeper) -> io::Result<()> {
         let shared = Shared {
+            who,
             set: Set::new()?,
             base: Instant::now(),
             awake: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         };
+        let here = usize::from(who == Sleeper::Worker);
         let (sleeper, waker) = thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
-                cpus.pin(1);
+                cpus.pin(here);
                 let slept = shared.sleep();
                 shared.ended.store(true, Ordering::Release);
                 slept
             });
             let waker = scope.spawn(|| {
-                cpus.pin(0);
+                cpus.pin(1 - here);
+                exact_timers();
                 shared.wake()
             });
             let waker = waker.join();
             (sleeper.join(), waker)
         });
-        let (call, latency) = waker.map_err(|_| panicked())??;
-        calls.push(call);
-        latencies.push(latency);
-        sleeps.push(sleeper.map_err(|_| panicked())??);
+        let (writes, latencies) = waker.map_err(|_| panicked())??;
+        self.write.push(quantile(&writes, 0.5));
+        self.latency.push(quantile(&latencies, 0.5));
+        self.latency_p99.push(quantile(&latencies, 0.99));
+        self.sleep.push(sleeper.map_err(|_| panicked())??);
+        Ok(())
     }
-    Ok(vec![
-        Cost::new("call_ns", "a write to the eventfd of a sleeping thread", calls),
-        Cost::new("wakeup_latency_ns", "from that write to the thread", latencies),
-        Cost::new("sleep_ns", "CPU time of that thread for each time", sleeps),
-    ])
 }
 
 /// What a sleeper and the one that wakes it share.
 struct Shared {
+    who: Sleeper,
     set: Set,
     base: Instant,
     /// When the sleeper woke up last (ns since `base`), 0 before it does.
@@ -192,7 +295,11 @@ impl Shared {
     fn sleep(&self) -> io::Result<f64> {
         let start = cpu_time();
         for _ in 0..WAKE_UPS {
-            if !self.set.wait(SLEEP_S_MAX)? {
+            let woken = match self.who {
+                Sleeper::Worker => self.set.wait(SLEEP_S_MAX)?,
+                Sleeper::Guest => self.set.poll(SLEEP_S_MAX)?,
+            };
+            if !woken {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.awake.store(nanos(self.base.elapsed()) as u64, Ordering::Release);
@@ -200,9 +307,9 @@ impl Shared {
         Ok(nanos(cpu_time().saturating_sub(start)) / WAKE_UPS as f64)
     }
 
-    /// Time of a write, and from its begin to the sleeper (ns).
-    fn wake(&self) -> io::Result<(f64, f64)> {
-        let (mut call, mut latency) = (Vec::new(), Vec::new());
+    /// Times of writes, and from their begins to the sleeper (ns).
+    fn wake(&self) -> io::Result<(Vec<f64>, Vec<f64>)> {
+        let (mut writes, mut latencies) = (Vec::new(), Vec::new());
         for _ in 0..WAKE_UPS {
             thread::sleep(TO_SLEEP);
             self.awake.store(0, Ordering::Relaxed);
@@ -213,10 +320,10 @@ impl Shared {
                 0 if !self.ended.load(Ordering::Acquire) => None,
                 ns => Some(ns),
             });
-            call.push(after - before);
-            latency.push((woke as f64 - before).max(0.0));
+            writes.push(after - before);
+            latencies.push((woke as f64 - before).max(0.0));
         }
-        Ok((median(call), median(latency)))
+        Ok((writes, latencies))
     }
 }
 
@@ -238,7 +345,7 @@ fn copies(rounds: usize) -> io::Result<Cost> {
     }
     let sizes = each.iter().zip(COPIED);
     let sizes: Vec<_> =
-        sizes.map(|(times, bytes)| format!("{bytes} B {:.0} ns", median(times.clone()))).collect();
+        sizes.map(|(times, bytes)| format!("{bytes} B {:.0} ns", quantile(times, 0.5))).collect();
     let [small, .., large] = &each;
     let [small_bytes, .., large_bytes] = COPIED;
     let slope = |(small, large): (&f64, &f64)| {
@@ -291,9 +398,11 @@ fn nanos(time: Duration) -> f64 {
     time.as_nanos() as f64
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    let at = (values.len() as f64 * share) as usize; // below its length, but for a share of 1
+    values.get(at).or(values.last()).copied().unwrap_or(0.0)
 }
 
 /// This thread's.

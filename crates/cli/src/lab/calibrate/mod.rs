@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `machine.rs` | what needs no switch: calls, wake-ups, timers, copies, caches |
-//! | `stages.rs` | a packet's way through weir, by the marks of `weir_engine::stages` |
+//! | `stages.rs` | a packet's way through weir, by the marks of `weir_engine::stages`, and what guests spend |
 //!
 //! Each cost is measured in rounds. Its number is the median of the rounds, and what stands beside it says
 //! how far they lie apart. What cannot be measured without a real guest stays as it is in
@@ -11,6 +11,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::thread;
 
 use weir_lab::profile::Profile;
@@ -23,6 +24,14 @@ mod stages;
 
 /// Rounds of each measurement.
 const ROUNDS: usize = 9;
+
+/// How late the kernel may make a timer on purpose (ns): as `weir_engine` asks of it for its workers.
+const TIMER_SLACK_NS: u64 = 1_000;
+
+/// Makes this thread's timers as exact as a worker's. If the kernel refuses, they are later, as the numbers show.
+pub(super) fn exact_timers() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
+}
 
 /// A cost that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,12 +55,32 @@ impl Cost {
 /// # Errors
 /// A switch or a thread cannot be had; the output cannot be written.
 pub(super) fn run(out: &mut dyn Write) -> Result<(), LabError> {
-    let mut costs = machine::measure(ROUNDS).map_err(LabError::Calibrate)?;
-    costs.extend(stages::measure(ROUNDS)?);
+    write!(out, "{}", measured_profile()?)?;
+    Ok(())
+}
+
+/// The profile's TOML.
+///
+/// # Errors
+/// A switch or a thread cannot be had.
+pub(super) fn measured_profile() -> Result<String, LabError> {
+    let (mut costs, sleeps) = machine::measure(ROUNDS).map_err(LabError::Calibrate)?;
+    costs.extend(stages::measure(ROUNDS, &sleeps)?);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
-    write!(out, "{}", profile(&format!("this machine, {cpus} CPUs{build}"), &costs))?;
-    Ok(())
+    Ok(profile(&format!("this machine, {cpus} CPUs{build}"), &costs))
+}
+
+/// What `f` makes of each round of two measurements.
+fn paired(one: &[f64], other: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+    one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
+}
+
+/// The one in the middle of some rounds; 0 where there is none.
+fn median(rounds: &[f64]) -> f64 {
+    let mut rounds = rounds.to_vec();
+    rounds.sort_by(f64::total_cmp);
+    rounds.get(rounds.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// A profile's TOML.
@@ -108,8 +137,13 @@ mod tests {
 
     #[test]
     fn a_machine_can_be_measured_and_the_lab_reads_what_comes_of_it() {
-        let costs = machine::measure(1).unwrap();
+        let (mut costs, sleeps) = machine::measure(1).unwrap();
         assert!(costs.iter().all(|cost| cost.rounds.iter().all(|it| *it >= 0.0)), "{costs:?}");
+        costs.extend(stages::measure(1, &sleeps).unwrap());
+        let mut fields: Vec<_> = costs.iter().map(|cost| cost.field).collect();
+        fields.sort_unstable();
+        fields.dedup();
+        assert_eq!(fields.len(), costs.len(), "each is measured once");
         let text = profile("this one", &costs);
         assert_eq!(text.matches("measured: ").count(), costs.len());
         machine(&text);

@@ -1,4 +1,8 @@
-//! What a small packet costs on its way through weir, stage by stage.
+//! What packets cost on their way through a switch and two guests: together, so that each costs least, and
+//! alone, so that each has a sleep, a kick and a call of its own. From the difference comes what happens once
+//! for each.
+//!
+//! Nothing here is at a rate, or of a kind, that `weir lab validate` predicts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,21 +12,27 @@ use weir_guestmem::ticks;
 use weir_vif::load::small;
 
 use super::super::LabError;
-use super::Cost;
-use crate::config::{LatencyBudget, WorkerCount, Workers};
-use crate::rig::{self, Load, Rig, Setup};
+use super::super::measure::{Counts, Flow, GuestCounts, Host, Setting, usable_cpus};
+use super::machine::Sleeps;
+use super::{Cost, median, paired};
+use crate::config::LatencyBudget;
+use crate::rig::{self, Load};
 use crate::stats::CallSettings;
 
 /// Before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Time of a round.
 const ROUND: Duration = Duration::from_millis(200);
-/// Bytes of a packet: all of it is in the part that weir reads anyway, so that no copy is counted.
-const FRAME_BYTES: usize = 64;
-/// Packets in flight: half a ring.
+/// Entries of a ring, and packets in flight: half of it.
+const RING: u16 = 1024;
 const WINDOW: u32 = 512;
+/// Bytes of a packet: all of a small one is in the part that weir reads anyway, so that no copy is counted.
+const SMALL_BYTES: usize = 64;
+const LARGE_BYTES: usize = 1514;
+/// Packets a second that come alone.
+const ALONE_PER_S: u64 = 7_000;
 
-/// The stages whose cost is one of a profile's.
+/// The stages whose cost for a packet among many is one of a profile's.
 const FIELDS: [(Stage, &str); 4] = [
     (Stage::Take, "take_ns"),
     (Stage::Classify, "classify_ns"),
@@ -30,49 +40,282 @@ const FIELDS: [(Stage, &str); 4] = [
     (Stage::Publish, "publish_ns"),
 ];
 
-/// All of them, with a rig of its own.
-pub(super) fn measure(rounds: usize) -> Result<Vec<Cost>, LabError> {
-    let dir = rig::temp_dir()?;
-    let rate = small::Rate::Window(WINDOW);
-    let load =
-        Load::Small(small::Options { frame_bytes: FRAME_BYTES, rate, ..small::Options::default() });
-    let setup = Setup {
-        load,
-        calls: CallSettings::default(),
-        sender_calls: None,
-        latency_budget: LatencyBudget::DEFAULT,
-        workers: Workers::Count(WorkerCount::try_from(1).expect("one worker is possible")),
-        packed: false,
-        containers: false,
-        filter: &[],
-    };
-    let rig = Rig::start(&setup, dir.path())?;
-    stages::set_on(true);
-    thread::sleep(WARM_UP);
-    let mut each = FIELDS.map(|_| Vec::new());
-    for _ in 0..rounds {
-        let (before, start, ticks_before) = (worker(), Instant::now(), ticks::now());
-        thread::sleep(ROUND);
-        let ns = start.elapsed().as_nanos() as f64;
-        let ns_per_tick = ns / ticks::now().saturating_sub(ticks_before).max(1) as f64;
-        let costs = worker().since(&before);
-        for (rounds, (stage, _)) in each.iter_mut().zip(FIELDS) {
-            // A round without a frame says nothing.
-            rounds.extend(costs.per_frame(stage).map(|ticks| ticks * ns_per_tick));
-        }
-    }
-    stages::set_on(false);
-    rig.finish()?;
-    let costs = FIELDS.into_iter().zip(each).filter(|(_, rounds)| !rounds.is_empty());
-    Ok(costs
-        .map(|((stage, field), rounds)| {
-            let how = format!("stage `{}` of packets of 64 bytes", stage.as_str());
-            Cost::new(field, how, rounds)
-        })
-        .collect())
+/// How a cost was measured.
+const ALONE: &str = "what a packet that comes alone costs";
+
+/// What was spent on a packet in each round (ns).
+#[derive(Default)]
+struct Spent {
+    /// By [`FIELDS`].
+    stages: [Vec<f64>; FIELDS.len()],
+    /// CPU time of the worker for each of its wake-ups, without that of the stages.
+    sleep: Vec<f64>,
+    /// By guest (who sends, who receives), what it did.
+    guests: [Vec<Did>; 2],
 }
 
-/// What the rig's one worker has measured.
+/// What a guest did in a round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Did {
+    cpu_ns: f64,
+    sent: f64,
+    received: f64,
+    wakeups: f64,
+    kicks: f64,
+}
+
+/// All of them, and what `sleeps` come to.
+pub(super) fn measure(rounds: usize, sleeps: &Sleeps) -> Result<Vec<Cost>, LabError> {
+    let of = |bytes, rate| spent(rounds, bytes, rate);
+    let runs = Runs {
+        together: of(SMALL_BYTES, small::Rate::Window(WINDOW))?,
+        large: of(LARGE_BYTES, small::Rate::Window(WINDOW))?,
+        alone: of(SMALL_BYTES, small::Rate::PerSecond(ALONE_PER_S))?,
+        sleeps,
+    };
+    let mut found = runs.of_stages();
+    found.extend(runs.of_frames());
+    found.extend(runs.of_sleeps());
+    // A round in which nothing came says nothing.
+    found.retain_mut(|cost| {
+        cost.rounds.retain(|value| value.is_finite());
+        !cost.rounds.is_empty()
+    });
+    Ok(found)
+}
+
+/// Small packets and large ones that come together, small ones that come alone; and what sleeps cost where
+/// nothing but them happens.
+struct Runs<'s> {
+    together: Spent,
+    large: Spent,
+    alone: Spent,
+    sleeps: &'s Sleeps,
+}
+
+impl Runs<'_> {
+    /// The worker's, for each packet and each burst.
+    fn of_stages(&self) -> Vec<Cost> {
+        let in_stage =
+            |spent: &Spent, stage: usize| spent.stages.get(stage).cloned().unwrap_or_default();
+        let more = |stage| {
+            let (alone, together) = (in_stage(&self.alone, stage), in_stage(&self.together, stage));
+            less(&alone, &together)
+        };
+        let burst = plus(&plus(&more(0), &more(1)), &more(2));
+        let stages =
+            FIELDS.into_iter().zip(&self.together.stages).map(|((stage, field), rounds)| {
+                let how = format!("stage `{}` of packets of 64 bytes", stage.as_str());
+                Cost::new(field, how, rounds.clone())
+            });
+        let apart = [
+            Cost::new("burst_ns", format!("{ALONE} more in the stages before the last"), burst),
+            Cost::new("call_ns", format!("{ALONE} more in the last stage"), more(3)),
+        ];
+        stages.chain(apart).collect()
+    }
+
+    /// The guests', for each packet and its bytes.
+    fn of_frames(&self) -> Vec<Cost> {
+        let [send, receive] = self.of_each(&self.together);
+        let [send_large, receive_large] = self.of_each(&self.large);
+        let by_byte = |small: &[f64], large: &[f64]| {
+            let bytes = (LARGE_BYTES - SMALL_BYTES) as f64;
+            paired(small, large, |small, large| 1e3 * (large - small) / bytes)
+        };
+        vec![
+            Cost::new("send_ps_per_byte", "those of 1514 bytes", by_byte(&send, &send_large)),
+            Cost::new(
+                "receive_ps_per_byte",
+                "those of 1514 bytes",
+                by_byte(&receive, &receive_large),
+            ),
+            Cost::new("send_ns", "CPU time of who sends many, but for sleeps", send),
+            Cost::new("receive_ns", "CPU time of who receives many, but for sleeps", receive),
+        ]
+    }
+
+    /// What a packet costs who sends it and who receives it (ns).
+    fn of_each(&self, spent: &Spent) -> [Vec<f64>; 2] {
+        let Sleeps { worker, guest, .. } = self.sleeps;
+        spent.of_each_packet(median(&guest.sleep), median(&worker.write))
+    }
+
+    /// Sleeps, wake-ups and timers, the kick that ends one included.
+    ///
+    /// CPU time of a sleep is spent on falling asleep and on coming back, and only the latter is part of how
+    /// long it takes to be back. Which part that is is not measured, and taken for half: the sums are.
+    fn of_sleeps(&self) -> Vec<Cost> {
+        let Sleeps { worker, guest, timer, busy } = self.sleeps;
+        let [send, receive] = self.of_each(&self.together);
+        let [sender, receiver] = &self.alone.guests;
+
+        let kicked = less(&worker.latency, &worker.write);
+        let kicked_p99 = less(&worker.latency_p99, &worker.write);
+        let [worker_back, guest_back, timer_back] = [
+            paired(&worker.sleep, &kicked, back),
+            paired(&guest.sleep, &guest.latency, back),
+            paired(&timer.sleep, &timer.late, back),
+        ];
+        let wake_up = |kick: &[f64], call: &[f64]| {
+            paired(&less(kick, &worker_back), &less(call, &guest_back), f64::midpoint)
+        };
+
+        let wakes = receiver
+            .iter()
+            .zip(&receive)
+            .map(|(did, receive)| (did.cpu_ns - did.received * receive) / did.wakeups.max(1.0));
+        let wakes: Vec<f64> = wakes.collect();
+        let interrupt = before_service(&guest_back, &guest.sleep, &wakes);
+        let end = less(&wakes, &interrupt);
+        let sleep = before_service(&worker_back, &worker.sleep, &self.alone.sleep);
+        let settle = less(&self.alone.sleep, &sleep);
+        let apart_ns = median(&timer_back) + median(&end);
+        let kicks = sender
+            .iter()
+            .zip(&send)
+            .map(|(did, send)| (did.cpu_ns - did.sent * send) / did.kicks.max(1.0) - apart_ns);
+        let half: Vec<f64> = busy.iter().map(|cpu| cpu / 2.0).collect();
+
+        let tail = "the same, one in a hundred";
+        let costs = [
+            ("sleep_ns", format!("{ALONE} the worker but for the stages, before these"), sleep),
+            ("settle_ns", "the same after them".into(), settle),
+            ("interrupt_ns", format!("{ALONE} who receives it, before it is served"), interrupt),
+            ("poll_end_ns", "the same after that".into(), end),
+            ("kick_ns", format!("{ALONE} who sends it, but for its sleep"), kicks.collect()),
+            (
+                "wakeup_latency_ns",
+                "from a kick or call to the sleeper, less CPU time".into(),
+                wake_up(&kicked, &guest.latency),
+            ),
+            ("wakeup_latency_p99_ns", tail.into(), wake_up(&kicked_p99, &guest.latency_p99)),
+            (
+                "timer_late_ns",
+                "a ppoll for 100 us, how late it is, less CPU time".into(),
+                less(&timer.late, &timer_back),
+            ),
+            ("timer_late_p99_ns", tail.into(), less(&timer.late_p99, &timer_back)),
+            ("guest_timer_ns", "CPU time of such a ppoll: half".into(), timer_back),
+            (
+                "interrupt_busy_ns",
+                "CPU time of a sleep while another runs: half".into(),
+                half.clone(),
+            ),
+            ("poll_end_busy_ns", "the other half".into(), half),
+            ("switch_ns", "it is part of what sleeps cost".into(), vec![0.0]),
+        ];
+        costs.into_iter().map(|(field, how, rounds)| Cost::new(field, how, rounds)).collect()
+    }
+}
+
+fn less(whole: &[f64], part: &[f64]) -> Vec<f64> {
+    paired(whole, part, |whole, part| whole - part)
+}
+
+fn plus(one: &[f64], other: &[f64]) -> Vec<f64> {
+    paired(one, other, |one, other| one + other)
+}
+
+/// What is spent on a sleep before anything is served (ns): on coming back from it, and half of what the whole is
+/// more than the `sleep` alone, since the loop around it works before and after.
+fn before_service(back: &[f64], sleep: &[f64], whole: &[f64]) -> Vec<f64> {
+    let around = paired(whole, sleep, |whole, sleep| (whole - sleep).max(0.0) / 2.0);
+    plus(back, &around)
+}
+
+/// Of the CPU time of a sleep, what is spent on coming back from it, which takes `latency_ns` in all (ns).
+fn back(cpu_ns: f64, latency_ns: f64) -> f64 {
+    (cpu_ns / 2.0).min(latency_ns)
+}
+
+/// Packets of `bytes` from one guest to another on the first CPU, by a worker on the last.
+fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabError> {
+    let cpus = usable_cpus();
+    let (guests, worker_cpu) =
+        (cpus.first().copied().unwrap_or(0), cpus.last().copied().unwrap_or(0));
+    let options = small::Options { frame_bytes: bytes, rate, ..small::Options::default() };
+    let flow = Flow {
+        cpus: [guests; 2],
+        traffic: Load::Small(options),
+        frame_bytes: bytes as u32, // at most 1514
+        first: true,
+    };
+    let setting = Setting {
+        calls: CallSettings::default(),
+        latency_budget: LatencyBudget::DEFAULT,
+        ring: RING,
+        worker_cpu,
+        flows: vec![flow],
+        warm_up: WARM_UP,
+        run: ROUND,
+    };
+    let dir = rig::temp_dir()?;
+    let host = Host::start(&setting, dir.path())?;
+    stages::set_on(true);
+    thread::sleep(setting.warm_up);
+    let mut spent = Spent::default();
+    for _ in 0..rounds {
+        let (before, marks) = (host.counts(), worker());
+        let (start, ticks_before) = (Instant::now(), ticks::now());
+        thread::sleep(setting.run);
+        let ns = start.elapsed().as_nanos() as f64;
+        let ns_per_tick = ns / ticks::now().saturating_sub(ticks_before).max(1) as f64;
+        spent.round(&worker().since(&marks), ns_per_tick, &before, &host.counts());
+    }
+    stages::set_on(false);
+    host.finish()?;
+    Ok(spent)
+}
+
+impl Spent {
+    fn round(&mut self, marks: &StageCosts, ns_per_tick: f64, before: &Counts, after: &Counts) {
+        let mut all_ns = 0.0;
+        for (rounds, (stage, _)) in self.stages.iter_mut().zip(FIELDS) {
+            // None, where there was no frame.
+            let ns = marks.per_frame(stage).map_or(f64::NAN, |ticks| ticks * ns_per_tick);
+            all_ns += ns;
+            rounds.push(ns);
+        }
+        let cpu_ns = after.worker_cpu_ns.saturating_sub(before.worker_cpu_ns) as f64;
+        let wakeups = after.wakeups.saturating_sub(before.wakeups) as f64;
+        self.sleep.push((cpu_ns - all_ns * marks.frames as f64) / wakeups.max(1.0));
+        let pairs = before.guests.iter().zip(&after.guests);
+        for (rounds, (before, after)) in self.guests.iter_mut().zip(pairs) {
+            rounds.push(Did::between(before, after));
+        }
+    }
+
+    /// What each packet costs who sends it and who receives it, for each round (ns): the two unknowns in what
+    /// both guests spent, which both send and receive.
+    fn of_each_packet(&self, interrupt_ns: f64, kick_ns: f64) -> [Vec<f64>; 2] {
+        let [begins, answers] = &self.guests;
+        let left = |did: &Did| did.cpu_ns - did.wakeups * interrupt_ns - did.kicks * kick_ns;
+        let solved = begins.iter().zip(answers).map(|(a, b)| {
+            let determinant = a.sent * b.received - a.received * b.sent;
+            let send = (left(a) * b.received - left(b) * a.received) / determinant;
+            let receive = (a.sent * left(b) - b.sent * left(a)) / determinant;
+            (send, receive)
+        });
+        let (send, receive) = solved.unzip();
+        [send, receive]
+    }
+}
+
+impl Did {
+    fn between(before: &GuestCounts, after: &GuestCounts) -> Self {
+        let count = |of: fn(&GuestCounts) -> u64| of(after).saturating_sub(of(before)) as f64;
+        Self {
+            cpu_ns: count(|it| it.cpu_ns),
+            sent: count(|it| it.pair.tx_frames),
+            received: count(|it| it.pair.rx_frames),
+            wakeups: count(|it| it.pair.wakeups),
+            kicks: count(|it| it.pair.kicks),
+        }
+    }
+}
+
+/// What the one worker has measured.
 fn worker() -> StageCosts {
     stages::costs().map(|(_, costs)| costs).next().unwrap_or_default()
 }

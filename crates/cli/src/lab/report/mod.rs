@@ -21,11 +21,12 @@ use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
 use super::experiment::Experiment;
+use super::measure::measure_each;
 use super::output::Outcome;
 use super::papers::Standings;
 use super::sensitivity::{self, PERCENTS, Sensitivity};
 use super::verdict::{Judged, Verdict};
-use super::{LabError, progress, run_each, selected};
+use super::{LabError, MEASURED_ROUNDS, progress, run_each, selected};
 use crate::args::LabReportArgs;
 
 mod axis;
@@ -49,7 +50,7 @@ const HTML_DEFAULT: &str = "lab-report.html";
 /// # Errors
 /// [`LabError`]: nothing is written unless all experiments came to an end.
 pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
-    let experiments = selected(&args.names, args.seed, args.profile.as_deref())?;
+    let mut experiments = selected(&args.names, args.seed, args.profile.as_deref())?;
     check_names(&experiments)?;
     let html = match (&args.html, &args.markdown) {
         (None, Some(_)) => None,
@@ -61,6 +62,14 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     if let Some(folder) = &args.markdown {
         fs::create_dir_all(folder)
             .map_err(|source| LabError::Write { path: folder.clone(), source })?;
+    }
+    if args.measured {
+        let refused = measure_each(&mut experiments, MEASURED_ROUNDS)?;
+        for (experiment, refused) in experiments.iter().zip(refused) {
+            for (point, why) in refused {
+                writeln!(out, "{}, {point}: not measured: {why}", experiment.name)?;
+            }
+        }
     }
     let varied = if args.sensitivity { sensitivity::runs(&experiments)? } else { 0 };
     let bar = progress(experiments.iter().map(Experiment::runs).sum::<usize>() + varied);

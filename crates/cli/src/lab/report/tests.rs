@@ -337,6 +337,7 @@ fn report(names: &[&str], folder: &Path) -> Result<String, LabError> {
         all: false,
         html: Some(folder.join("page.html")),
         markdown: Some(folder.join("pages/of/it")),
+        measured: false,
         sensitivity: false,
         seed: None,
         profile: None,

@@ -1,0 +1,58 @@
+//! What is read off a real host, as [`Figure::of`] reads it off a simulated one.
+
+use super::super::file::Figure;
+use super::host::{Counts, GuestCounts};
+use super::setting::Setting;
+
+/// A figure between two moments; nothing where no built-in guest can tell.
+pub(super) fn value(
+    figure: Figure,
+    setting: &Setting,
+    before: &Counts,
+    after: &Counts,
+) -> Option<f64> {
+    let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
+    let per_s = |count: u64| count as f64 * 1e9 / ns;
+    let percent = |cpu_ns: u64| 100.0 * cpu_ns as f64 / ns;
+    let guests = |count: fn(&GuestCounts) -> u64| -> u64 {
+        let pairs = after.guests.iter().zip(&before.guests);
+        pairs.map(|(after, before)| count(after).saturating_sub(count(before))).sum()
+    };
+    let worker_ns = after.worker_cpu_ns.saturating_sub(before.worker_cpu_ns);
+    let guests_ns = guests(|guest| guest.cpu_ns);
+    let latency = || {
+        let mut latency = after.latency.clone()?;
+        if let Some(before) = &before.latency {
+            // It cannot fail: the later one has what the earlier has.
+            let _ = latency.subtract(before);
+        }
+        (!latency.is_empty()).then_some(latency)
+    };
+    let quantile = |share| latency().map(|it| it.value_at_quantile(share) as f64 / 1e3);
+    match figure {
+        Figure::CpuPercent => Some(percent(worker_ns + guests_ns)),
+        Figure::WorkerCpuPercent => Some(percent(worker_ns)),
+        Figure::GuestCpuPercent => Some(percent(guests_ns)),
+        Figure::MbitPerS => {
+            let ends = after.guests.chunks_exact(2).zip(before.guests.chunks_exact(2));
+            let bytes = ends.zip(&setting.flows).map(|((after, before), flow)| {
+                let frames = |ends: &[GuestCounts]| ends.last().map_or(0, |it| it.load.rx_frames);
+                frames(after).saturating_sub(frames(before)) * u64::from(flow.frame_bytes)
+            });
+            Some(8e-6 * per_s(bytes.sum()))
+        }
+        Figure::PacketsPerS => Some(per_s(guests(|guest| guest.load.rx_frames))),
+        Figure::CpuUsPerPacket => {
+            let received = guests(|guest| guest.load.rx_frames);
+            (received > 0).then(|| (worker_ns + guests_ns) as f64 / 1e3 / received as f64)
+        }
+        Figure::CallsPerS => Some(per_s(after.calls.saturating_sub(before.calls))),
+        Figure::InterruptsPerS => Some(per_s(guests(|guest| guest.pair.wakeups))),
+        Figure::LatencyMeanUs => latency().map(|it| it.mean() / 1e3),
+        Figure::LatencyMedianUs => quantile(0.5),
+        Figure::LatencyP99Us => quantile(0.99),
+        Figure::JitterUs => Some(quantile(0.75)? - quantile(0.25)?),
+        // Nobody counts these.
+        Figure::SignalUs | Figure::RingWaitUs => None,
+    }
+}

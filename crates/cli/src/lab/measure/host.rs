@@ -1,0 +1,305 @@
+//! A switch with built-in guests, in this process, as a [`Setting`] has them: what is measured.
+//!
+//! Unlike those of [`crate::rig`] its guests are any number, and all its threads are held where the
+//! experiment has them.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use weir_vif::load::{self, LoadError, LoadSnapshot, LoadStats, Station};
+use weir_vif::{Features, Options, PairCounters, PairStats, QueuePair, Vif};
+use weir_wire::Mac;
+
+use super::super::calibrate::exact_timers;
+use super::setting::{Flow, Setting};
+use crate::config::{
+    Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
+    WorkerCount, Workers,
+};
+use crate::rig::{self, RigError, Role};
+use crate::stats::{PortState, PortStats};
+use crate::switch::Switch;
+
+/// How long anything may take to start: on a machine that is busy threads wait.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_POLL: Duration = Duration::from_millis(1);
+/// UDP or TCP ports.
+const PORTS: (u16, u16) = (40_000, 5_201);
+
+/// Holds a thread, or this one, on a CPU. Where that is refused it runs where it likes, as the numbers show.
+pub(in crate::lab) fn pin(thread: Option<u32>, cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let thread = thread.map(|id| i32::try_from(id).ok().and_then(Pid::from_raw));
+    if !matches!(thread, Some(None)) {
+        let _ = sched_setaffinity(thread.flatten(), &set);
+    }
+}
+
+/// All of it. Dropping it ends the guests, then the switch.
+pub(in crate::lab) struct Host {
+    guests: Vec<Guest>,
+    switch: Arc<Switch>,
+}
+
+/// A guest at work.
+struct Guest {
+    flow: Flow,
+    role: Role,
+    stats: Arc<LoadStats>,
+    pair: Arc<PairCounters>,
+    stop: Arc<AtomicBool>,
+    thread_id: Arc<AtomicU32>,
+    thread: Option<JoinHandle<Result<(), LoadError>>>,
+    _vif: Vif,
+}
+
+/// A guest that is connected, and does nothing yet.
+struct Idle {
+    vif: Vif,
+    pair: QueuePair,
+    flow: Flow,
+    role: Role,
+    /// The traffic as it sees it.
+    addresses: load::Flow,
+}
+
+/// What was counted until a moment.
+#[derive(Clone)]
+pub(in crate::lab) struct Counts {
+    pub at: Instant,
+    pub worker_cpu_ns: u64,
+    pub wakeups: u64,
+    /// Calls for received frames.
+    pub calls: u64,
+    /// Two for each flow: who begins it, then the other.
+    pub guests: Vec<GuestCounts>,
+    /// Latencies of the first load's flows (ns).
+    pub latency: Option<Histogram<u64>>,
+}
+
+/// What a guest did until then.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::lab) struct GuestCounts {
+    pub cpu_ns: u64,
+    pub load: LoadSnapshot,
+    pub pair: PairStats,
+}
+
+fn name(number: usize) -> PortName {
+    format!("guest{number}").parse().expect("a valid name by construction")
+}
+
+fn station(number: usize) -> Station {
+    let [.., high, low] = number.to_be_bytes();
+    Station { mac: Mac([0x52, 0x54, 0, 2, high, low]), ip: Ipv4Addr::new(10, 2, high, low) }
+}
+
+impl Host {
+    /// Starts everything; sockets are made in `dir`.
+    ///
+    /// # Errors
+    /// The switch or a guest cannot be had.
+    pub fn start(setting: &Setting, dir: &Path) -> Result<Self, RigError> {
+        let guests = 2 * setting.flows.len();
+        let calls = setting.calls;
+        let vif = |number| {
+            let config = VifConfig::new(name(number), rig::socket(dir, &format!("guest{number}"))?);
+            Ok::<_, RigError>(VifConfig {
+                moderation: calls.moderation,
+                rx_usecs: calls.rx_usecs,
+                rx_frames: calls.rx_frames,
+                ..config
+            })
+        };
+        let vifs: Vec<_> = (0..guests).map(vif).collect::<Result<_, _>>()?;
+        let switch = Switch::start(&Config {
+            switch: SwitchConfig {
+                execution: Execution::default(),
+                realization: Realization::default(),
+                workers: Workers::Count(WorkerCount::try_from(1).expect("one is possible")),
+                latency_budget: setting.latency_budget,
+                schedule: Schedule::default(),
+                control: rig::socket(dir, "control")?,
+                placement: PlacementConfig::default(),
+            },
+            uplinks: Vec::new(),
+            vifs: vifs.clone(),
+            xen: None,
+        })?;
+        for thread in switch.engine().worker_threads().into_iter().flatten() {
+            pin(Some(thread), setting.worker_cpu);
+        }
+        let ends =
+            setting.flows.iter().flat_map(|flow| [(flow, Role::Sender), (flow, Role::Receiver)]);
+        let idle = ends.zip(&vifs).enumerate().map(|(number, ((flow, role), config))| {
+            Idle::connect(number, *flow, role, setting.ring, config)
+        });
+        let idle: Vec<_> = idle.collect::<Result<_, _>>()?;
+        let mut host = Self { guests: Vec::new(), switch };
+        host.wait_for(|port| port.state == PortState::Running, |_| true)?;
+        let (begin, answer): (Vec<_>, Vec<_>) =
+            idle.into_iter().partition(|guest| guest.role == Role::Sender);
+        let answer = answer.into_iter().map(Idle::start).collect::<Result<Vec<_>, _>>()?;
+        // Frames to somebody who has said nothing yet are flooded.
+        host.wait_for(|port| port.tx.frames > 0, |number| number % 2 == 1)?;
+        for (begins, answers) in begin.into_iter().zip(answer) {
+            host.guests.extend([begins.start()?, answers]);
+        }
+        Ok(host)
+    }
+
+    /// Waits until the ports whose numbers are `meant` are `ready`.
+    fn wait_for(
+        &self,
+        ready: fn(&PortStats) -> bool,
+        meant: fn(usize) -> bool,
+    ) -> Result<(), RigError> {
+        let start = Instant::now();
+        loop {
+            let stats = self.switch.stats();
+            let mut ports = stats.ports.iter().enumerate().filter(|(number, _)| meant(*number));
+            let Some((_, port)) = ports.find(|(_, port)| !ready(port)) else { return Ok(()) };
+            if port.state == PortState::Stopped || start.elapsed() > START_TIMEOUT {
+                let reason = port.stopped_reason.clone();
+                let reason = reason.unwrap_or_else(|| format!("the port is {}", port.state));
+                return Err(RigError::NotReady { guest: "of an experiment", reason });
+            }
+            thread::sleep(START_POLL);
+        }
+    }
+
+    /// What has been counted.
+    pub fn counts(&self) -> Counts {
+        let stats = self.switch.stats();
+        let mut latency: Option<Histogram<u64>> = None;
+        for guest in self.guests.iter().filter(|it| it.flow.first && it.measures_latency()) {
+            let of_guest = guest.stats.latency();
+            match &mut latency {
+                // It cannot fail: all have the same bounds.
+                Some(all) => drop(all.add(&of_guest)),
+                None => latency = Some(of_guest),
+            }
+        }
+        Counts {
+            at: Instant::now(),
+            worker_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
+            wakeups: stats.workers.iter().map(|worker| worker.wakeups).sum(),
+            calls: stats.ports.iter().map(|port| port.rx.calls).sum(),
+            guests: self.guests.iter().map(Guest::counts).collect(),
+            latency,
+        }
+    }
+
+    /// Whether a guest has given up; [`finish`](Self::finish) says why.
+    pub fn has_failed(&self) -> bool {
+        self.guests.iter().any(|it| it.thread.as_ref().is_none_or(JoinHandle::is_finished))
+    }
+
+    /// Ends all of it.
+    ///
+    /// # Errors
+    /// A guest has given up.
+    pub fn finish(mut self) -> Result<(), RigError> {
+        self.guests.iter().for_each(Guest::stop);
+        self.guests.drain(..).try_for_each(Guest::finish)
+    }
+}
+
+impl Idle {
+    fn connect(
+        number: usize,
+        flow: Flow,
+        role: Role,
+        ring: u16,
+        config: &VifConfig,
+    ) -> Result<Self, RigError> {
+        let (own, other) = (station(number), station(number ^ 1));
+        let begins =
+            load::Flow { local: own, remote: other, local_port: PORTS.0, remote_port: PORTS.1 };
+        let addresses = match role {
+            Role::Sender => begins,
+            Role::Receiver => load::Flow { local_port: PORTS.1, remote_port: PORTS.0, ..begins },
+        };
+        let usual = Options::new(own.mac);
+        let options = Options {
+            queue_size: ring,
+            // A stream's segments are sent as they are: the lab cuts none.
+            features: usual.features - Features::HOST_TSO4,
+            ..usual
+        };
+        let mut vif = Vif::connect(config.socket.as_path(), &options)
+            .map_err(|source| RigError::Connect { guest: "of an experiment", source })?;
+        let pair = vif.queue_pairs().remove(0);
+        Ok(Self { vif, pair, flow, role, addresses })
+    }
+
+    fn start(self) -> Result<Guest, RigError> {
+        let Self { vif, pair: mut queues, flow, role, addresses } = self;
+        let (stats, pair) = (Arc::new(LoadStats::default()), queues.counters());
+        let (stop, thread_id) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let cpu = flow.cpus[usize::from(role == Role::Receiver)];
+        let thread = thread::Builder::new().name(format!("guest-{}", role.name())).spawn({
+            let (stats, stop, thread_id) =
+                (Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&thread_id));
+            move || {
+                pin(None, cpu);
+                exact_timers();
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+                flow.traffic.run_over(&addresses, role, &mut queues, &stats, &stop)
+            }
+        });
+        let thread =
+            Some(thread.map_err(|source| RigError::Thread { guest: role.name(), source })?);
+        Ok(Guest { flow, role, stats, pair, stop, thread_id, thread, _vif: vif })
+    }
+}
+
+impl Guest {
+    /// It is the end of its flow that measures what the lab calls latency. A stream's is another here: from
+    /// a segment to its acknowledgement.
+    fn measures_latency(&self) -> bool {
+        !matches!(self.flow.traffic, rig::Load::Bulk(_))
+            && self.flow.traffic.latency_at() == self.role
+    }
+
+    fn counts(&self) -> GuestCounts {
+        let tid = self.thread_id.load(Ordering::Relaxed);
+        GuestCounts {
+            cpu_ns: weir_engine::thread_cpu_ns(tid).unwrap_or(0),
+            load: self.stats.snapshot(),
+            pair: self.pair.snapshot(),
+        }
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn finish(mut self) -> Result<(), RigError> {
+        self.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(source))) => Err(RigError::Load { guest: self.role.name(), source }),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // Whoever drops it unfinished has another error to tell of.
+            let _ = thread.join();
+        }
+    }
+}

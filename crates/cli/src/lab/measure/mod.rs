@@ -1,0 +1,163 @@
+//! `--measured`: experiments on a real switch with built-in guests, beside what is simulated; and
+//! `weir lab validate`, which says how far the two are apart.
+//!
+//! | file | what |
+//! |---|---|
+//! | `setting.rs` | what of an experiment can be had here, and why the rest cannot |
+//! | `host.rs` | the switch and its guests |
+//! | `figures.rs` | what is read off them, as off a simulated host |
+//! | `validate.rs` | predicted and measured side by side |
+//!
+//! Rounds go over all points in turn, so that whatever else the machine does meets all of them. Of each figure
+//! the median of the rounds is the number, and the least and most stand beside it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::experiment::{Experiment, name_of};
+use super::file::{At, Figure, MeasuredFile};
+use super::output;
+use super::{LabError, progress};
+use crate::rig;
+
+mod figures;
+mod host;
+mod setting;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use host::{Counts, GuestCounts, Host, pin};
+pub(super) use setting::{Flow, Setting};
+pub(super) use validate::run as validate;
+
+/// How often an interruption is looked for.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// A point that is measured, with the rounds so far.
+struct Rounds<'e> {
+    at: &'e At,
+    setting: Setting,
+    /// By figure, one value of each round.
+    values: Vec<(Figure, Vec<f64>)>,
+}
+
+/// Points that cannot be measured, each with the reason.
+pub(super) type Refused = Vec<(String, String)>;
+
+/// CPUs on which this process may run.
+pub(super) fn usable_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// Measures what can be of each experiment. Which points cannot, and why.
+///
+/// # Errors
+/// The only experiment cannot be measured at all; others as [`measure`].
+pub(super) fn measure_each(
+    experiments: &mut [Experiment],
+    rounds: usize,
+) -> Result<Vec<Refused>, LabError> {
+    let stop = rig::catch_signals()?;
+    let bar = progress(0);
+    let alone = experiments.len() == 1;
+    let one = |experiment| match measure(experiment, rounds, &bar, &stop) {
+        Err(LabError::NotMeasured { why, .. }) if !alone => Ok(vec![("every point".into(), why)]),
+        result => result,
+    };
+    let refused = experiments.iter_mut().map(one).collect();
+    bar.finish_and_clear();
+    refused
+}
+
+/// Measures all points of `experiment` that can be, and adds them to its `[[measured]]`. The others are
+/// returned, with the reasons.
+///
+/// # Errors
+/// None of its points can be measured here; a switch cannot be had; it was interrupted.
+pub(super) fn measure(
+    experiment: &mut Experiment,
+    rounds: usize,
+    bar: &ProgressBar,
+    stop: &AtomicBool,
+) -> Result<Refused, LabError> {
+    let usable = usable_cpus();
+    let wanted = output::figures(&experiment.file);
+    let (mut points, mut refused) = (Vec::new(), Refused::new());
+    for (at, scenario) in &experiment.points {
+        match Setting::of(scenario, &usable) {
+            Ok(setting) => {
+                let values = wanted.iter().map(|figure| (*figure, Vec::new())).collect();
+                points.push(Rounds { at, setting, values });
+            }
+            Err(why) => refused.push((name_of(at), why.to_string())),
+        }
+    }
+    if points.is_empty() {
+        let why = refused.into_iter().next().map(|it| it.1).unwrap_or_default();
+        return Err(LabError::NotMeasured { experiment: experiment.name.clone(), why });
+    }
+    bar.set_length((points.len() * rounds) as u64);
+    let dir = rig::temp_dir()?;
+    for _ in 0..rounds {
+        for point in &mut points {
+            bar.set_message(name_of(point.at));
+            point.round(dir.path(), stop)?;
+            bar.inc(1);
+        }
+    }
+    let source = format!("this machine, median of {rounds} rounds");
+    let measured: Vec<_> = points.into_iter().flat_map(|point| point.measured(&source)).collect();
+    experiment.file.measured.extend(measured);
+    Ok(refused)
+}
+
+impl Rounds<'_> {
+    /// One more.
+    fn round(&mut self, dir: &Path, stop: &AtomicBool) -> Result<(), LabError> {
+        let host = Host::start(&self.setting, dir)?;
+        wait(&host, self.setting.warm_up, stop);
+        let before = host.counts();
+        wait(&host, self.setting.run, stop);
+        let after = host.counts();
+        host.finish()?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(LabError::Interrupted);
+        }
+        for (figure, values) in &mut self.values {
+            values.extend(figures::value(*figure, &self.setting, &before, &after));
+        }
+        Ok(())
+    }
+
+    /// As an experiment's file has it.
+    fn measured(self, source: &str) -> Vec<MeasuredFile> {
+        let at = self.at;
+        let one = |(y, mut values): (Figure, Vec<f64>)| {
+            values.sort_by(f64::total_cmp);
+            let [min, mean, max] = [values.first(), values.get(values.len() / 2), values.last()];
+            let (at, source) = (at.clone(), source.to_owned());
+            Some(MeasuredFile { at, y, mean: *mean?, min: min.copied(), max: max.copied(), source })
+        };
+        self.values.into_iter().filter_map(one).collect()
+    }
+}
+
+/// Waits for `time`, or until there is no sense in it.
+fn wait(host: &Host, time: Duration, stop: &AtomicBool) {
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) && !host.has_failed() {
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(STOP_POLL));
+    }
+}

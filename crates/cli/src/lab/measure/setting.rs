@@ -1,0 +1,278 @@
+//! What of an experiment can be had here: a point of its sweeps as a switch with built-in guests.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use weir_lab::random::Distribution;
+use weir_lab::realization::Realization;
+use weir_lab::scenario::{Endpoint, Guest, Load, LoadKind, Scenario};
+use weir_vif::load::{bulk, pingpong, small};
+
+use crate::config::{LatencyBudget, Moderation, ValueError};
+use crate::rig;
+use crate::stats::CallSettings;
+
+/// Headers of a TCP segment without options: Ethernet (14), IPv4 (20), TCP (20).
+const TCP_HEADERS: u32 = 54;
+const ETHERNET_HEADER: u32 = 14;
+/// Segments for which a receiver sends one acknowledgement, here and in the lab (RFC 1122 §4.2.3.2).
+const ACK_EVERY: u32 = 2;
+
+/// Why a point cannot be measured here. Each fits on a line.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unreal {
+    /// There is a wire.
+    #[error("it has an uplink, and there is no other host here")]
+    Uplink,
+    /// Linux guests.
+    #[error(
+        "its guests are virtual machines, and those here are threads (`realization.guests_are_threads`)"
+    )]
+    Machines,
+    /// Workers.
+    #[error("it has {0} workers, and is measured with one")]
+    Workers(usize),
+    /// Something that weir has and a lone switch has not, or that the lab alone has.
+    #[error("{0}, which is played only")]
+    Played(&'static str),
+    /// A thread needs a CPU that this process may not use.
+    #[error("something has to run on CPU {cpu}, and this process may use {usable}")]
+    Cpu {
+        /// Which.
+        cpu: usize,
+        /// Those that there are.
+        usable: String,
+    },
+    /// A thread that is held on no CPU, or on one of several.
+    #[error("{0} is not held on one CPU, so that each run would be another")]
+    NotPinned(&'static str),
+    /// A guest with too much to do.
+    #[error("{0} is an end of two flows, and a guest here is one thread with one of them")]
+    TwoFlows(String),
+    /// Nothing flows.
+    #[error("no frame would be sent")]
+    Silent,
+    /// Rings that cannot be had.
+    #[error("{guest} has rings of {rx} and {tx}, and here both are alike and a power of two")]
+    Rings {
+        /// Whose.
+        guest: String,
+        /// Entries of the receive ring.
+        rx: u16,
+        /// Of the transmit ring.
+        tx: u16,
+    },
+    /// Traffic that no built-in guest makes.
+    #[error("load `{load}`: {what}")]
+    Traffic {
+        /// The load.
+        load: String,
+        /// What is not possible.
+        what: String,
+    },
+    /// A setting that weir refuses.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+}
+
+/// A point as it is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// When guests are called.
+    pub calls: CallSettings,
+    pub latency_budget: LatencyBudget,
+    /// Entries of each ring.
+    pub ring: u16,
+    /// Where the worker runs.
+    pub worker_cpu: usize,
+    pub flows: Vec<Flow>,
+    /// Before anything is counted, and how long is.
+    pub warm_up: Duration,
+    pub run: Duration,
+}
+
+/// Traffic from one guest to another, which both have nothing else to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow {
+    /// Where the two ends run.
+    pub cpus: [usize; 2],
+    pub traffic: rig::Load,
+    /// Bytes of a frame of the kind that counts as throughput.
+    pub frame_bytes: u32,
+    /// Whether its latency is that of the first load.
+    pub first: bool,
+}
+
+impl Setting {
+    /// What `scenario` asks for, where this process may run on `usable`.
+    ///
+    /// # Errors
+    /// The first thing that cannot be had.
+    pub fn of(scenario: &Scenario, usable: &[usize]) -> Result<Self, Unreal> {
+        if !scenario.uplinks.is_empty() {
+            return Err(Unreal::Uplink);
+        }
+        played(scenario)?;
+        let [worker] = scenario.workers.as_slice() else {
+            return Err(Unreal::Workers(scenario.workers.len()));
+        };
+        let worker_cpu = only_cpu("the worker", &worker.cpus, usable)?;
+        let ends = |load: &Load| match (load.from, load.to) {
+            (Endpoint::Guest(from), Endpoint::Guest(to)) => Ok([from, to]),
+            _ => Err(Unreal::Uplink),
+        };
+        let mut busy = Vec::new();
+        let mut flows = Vec::new();
+        let first = scenario.loads.first().map(|load| group(&load.name));
+        for load in &scenario.loads {
+            let mut cpus = [0; 2];
+            for (cpu, end) in cpus.iter_mut().zip(ends(load)?) {
+                let Some(guest) = scenario.guests.get(end) else { return Err(Unreal::Silent) };
+                if busy.contains(&end) {
+                    return Err(Unreal::TwoFlows(guest.name.clone()));
+                }
+                busy.push(end);
+                *cpu = only_cpu("a guest", &guest.cpus, usable)?;
+            }
+            let (traffic, frame_bytes) = traffic(load)?;
+            let first = Some(group(&load.name)) == first;
+            flows.push(Flow { cpus, traffic, frame_bytes, first });
+        }
+        // All guests of an experiment are alike but for where they run.
+        let (false, Some(guest)) = (flows.is_empty(), scenario.guests.first()) else {
+            return Err(Unreal::Silent);
+        };
+        let (calls, latency_budget, ring) = guest_settings(guest)?;
+        let [warm_up, run] = [scenario.warm_up_ns, scenario.run_ns].map(Duration::from_nanos);
+        Ok(Self { calls, latency_budget, ring, worker_cpu, flows, warm_up, run })
+    }
+}
+
+/// The name of an experiment's load, without the number of its guest and flow.
+fn group(name: &str) -> &str {
+    name.rsplit_once(' ').map_or(name, |(group, _)| group)
+}
+
+/// Nothing is asked for that only the lab has.
+fn played(scenario: &Scenario) -> Result<(), Unreal> {
+    let Realization {
+        dedicated,
+        uplink_apart,
+        identifiers,
+        placement,
+        cache_blind,
+        guests_poll,
+        tx_calls_when_full,
+        guests_are_threads,
+        timers_ahead,
+        twins,
+    } = scenario.realization;
+    if !guests_are_threads {
+        return Err(Unreal::Machines);
+    }
+    let guest = |has: fn(&Guest) -> bool| scenario.guests.iter().any(has);
+    let asked = [
+        (twins, "it has a second host"),
+        (uplink_apart, "it has a worker for the uplink"),
+        (dedicated, "its worker looks on without end"),
+        (identifiers.is_some(), "it has few interrupt identifiers"),
+        (placement.is_some(), "it has a placer"),
+        (cache_blind, "its scheduler ignores caches"),
+        (guests_poll, "its guests look at their rings all the time"),
+        (!tx_calls_when_full, "its guests want calls for sent frames (`tx_calls_when_full`)"),
+        (!timers_ahead, "its workers' timers are not set ahead (`timers_ahead`)"),
+        (guest(|it| it.poll.is_some()), "its guests poll by timers of their own"),
+        (guest(|it| it.lro), "its guests merge segments"),
+        (scenario.dispatch.is_some(), "its queues move"),
+        (!scenario.rivals.is_empty(), "it has rivals"),
+    ];
+    match asked.into_iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Unreal::Played(what)),
+        None => Ok(()),
+    }
+}
+
+fn only_cpu(who: &'static str, cpus: &[usize], usable: &[usize]) -> Result<usize, Unreal> {
+    let [cpu] = *cpus else { return Err(Unreal::NotPinned(who)) };
+    if usable.contains(&cpu) {
+        return Ok(cpu);
+    }
+    let usable: Vec<_> = usable.iter().map(usize::to_string).collect();
+    Err(Unreal::Cpu { cpu, usable: usable.join(", ") })
+}
+
+fn guest_settings(guest: &Guest) -> Result<(CallSettings, LatencyBudget, u16), Unreal> {
+    let Guest { calls, rx_ring, tx_ring, .. } = guest;
+    if rx_ring != tx_ring || !rx_ring.is_power_of_two() {
+        let (rx, tx) = (*rx_ring, *tx_ring);
+        return Err(Unreal::Rings { guest: guest.name.clone(), rx, tx });
+    }
+    let settings = CallSettings {
+        moderation: Moderation(calls.kind),
+        rx_usecs: calls.rx_ns.map(|ns| (ns / 1_000).try_into()).transpose()?,
+        rx_frames: calls.rx_frames.map(|frames| u64::from(frames).try_into()).transpose()?,
+        container_bytes: None,
+    };
+    Ok((settings, format!("{}ns", calls.latency_budget_ns).parse()?, *rx_ring))
+}
+
+/// The traffic of `load`, and what a frame of it has.
+fn traffic(load: &Load) -> Result<(rig::Load, u32), Unreal> {
+    let cannot = |what: &str| Unreal::Traffic { load: load.name.clone(), what: what.to_owned() };
+    match &load.kind {
+        LoadKind::Datagrams { bytes, gap, on_off: None } => {
+            let Distribution::Constant(bytes) = bytes else {
+                return Err(cannot("frames of one length only can be sent"));
+            };
+            let rate = |gap_ns: u64| 1_000_000_000 / gap_ns.max(1);
+            let rate = match gap {
+                Distribution::Constant(gap_ns) => small::Rate::PerSecond(rate(*gap_ns)),
+                Distribution::Exponential { mean } => small::Rate::Random(rate(*mean)),
+                _ => return Err(cannot("only regular and Poisson arrivals can be had")),
+            };
+            let frame_bytes = frame_len(*bytes).ok_or_else(|| cannot(FRAMES))?;
+            let options = small::Options { frame_bytes, rate, ..small::Options::default() };
+            Ok((rig::Load::Small(options), frame_bytes as u32))
+        }
+        LoadKind::Datagrams { .. } => Err(cannot("frames come without pauses only")),
+        LoadKind::Requests { outstanding: 1, request_bytes, answer_bytes, think, serve_ns: 0 } => {
+            let Distribution::Constant(think_ns) = think else {
+                return Err(cannot("clients think for one time only"));
+            };
+            if *think_ns > 0 {
+                return Err(cannot("clients do not think here (`think = \"0ns\"`)"));
+            }
+            if *answer_bytes != small::FRAME_BYTES_MIN as u32 {
+                let what = format!("answers have {} bytes here", small::FRAME_BYTES_MIN);
+                return Err(cannot(&what));
+            }
+            let frame_bytes = frame_len((*request_bytes).into()).ok_or_else(|| cannot(FRAMES))?;
+            let options = pingpong::Options { frame_bytes, ..pingpong::Options::default() };
+            Ok((rig::Load::RequestResponse(options), frame_bytes as u32))
+        }
+        LoadKind::Requests { .. } => {
+            Err(cannot("a flow of requests has one client, and answers take no time"))
+        }
+        LoadKind::Stream { segment_bytes, window } => {
+            let mtu = segment_bytes.checked_sub(ETHERNET_HEADER);
+            let mtu = mtu.filter(|mtu| *mtu <= 1_500).and_then(|mtu| u16::try_from(mtu).ok());
+            let mtu = mtu.ok_or_else(|| cannot("segments have at most 1514 bytes"))?;
+            let payload = segment_bytes.saturating_sub(TCP_HEADERS);
+            let window_bytes = u64::from(payload) * u64::from(*window);
+            let options = bulk::Options {
+                window_bytes,
+                mtu,
+                ack_every: ACK_EVERY,
+                ..bulk::Options::default()
+            };
+            Ok((rig::Load::Bulk(options), *segment_bytes))
+        }
+    }
+}
+
+const FRAMES: &str = "frames have 58 to 1514 bytes here";
+
+fn frame_len(bytes: u64) -> Option<usize> {
+    let bytes = usize::try_from(bytes).ok()?;
+    (small::FRAME_BYTES_MIN..=small::FRAME_BYTES_MAX).contains(&bytes).then_some(bytes)
+}

@@ -1,0 +1,246 @@
+//! `weir lab validate`: what the lab predicts for this machine from what things cost on it, and what is measured.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use weir_lab::scenarios::REALITY;
+
+use super::super::error::Source;
+use super::super::experiment::{Experiment, name_of};
+use super::super::profile::Machine;
+use super::super::{calibrate, progress, read, run_one};
+use super::{LabError, measure};
+use crate::args::LabValidateArgs;
+use crate::rig;
+use crate::stats::Table;
+
+/// How far predictions may be off (percent): half of them, and all.
+const MEDIAN_MAX_PERCENT: f64 = 15.0;
+const WORST_MAX_PERCENT: f64 = 35.0;
+
+/// What is said of one figure at one point.
+#[derive(Debug, Serialize)]
+struct Compared {
+    point: String,
+    figure: &'static str,
+    predicted: f64,
+    /// Median of the rounds, least and most.
+    measured: f64,
+    measured_min: f64,
+    measured_max: f64,
+    /// How far the prediction is off, of what was measured (percent).
+    error_percent: f64,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+struct Validation {
+    title: String,
+    machine: String,
+    /// What was not measured, and why.
+    refused: Vec<(String, String)>,
+    settings: usize,
+    rounds: usize,
+    compared: Vec<Compared>,
+    median_error_percent: f64,
+    worst_error_percent: f64,
+    passed: bool,
+}
+
+/// Calibrates this machine, unless there is a profile, then predicts and measures.
+///
+/// # Errors
+/// [`LabError`]; [`LabError::Unlike`] after the output if predictions are further off than they may be.
+pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let stop = rig::catch_signals()?;
+    let (name, text) = match &args.profile {
+        Some(path) => (path.display().to_string(), read(path)?),
+        None => ("what was just measured".to_owned(), calibrate::measured_profile()?),
+    };
+    let machine = || Machine::parse(Source { name: &name, text: &text });
+    let (file_name, file_text) = match &args.experiment {
+        Some(path) => (path.display().to_string(), read(path)?),
+        None => (REALITY.0.to_owned(), REALITY.1.to_owned()),
+    };
+    let source = Source { name: &file_name, text: &file_text };
+    let mut experiment = Experiment::parse(source, args.seed, |_| machine().map(Some))?;
+    let bar = progress(0);
+    let refused = measure(&mut experiment, args.rounds, &bar, &stop)?;
+    let outcome = run_one(&experiment, &bar)?;
+    bar.finish_and_clear();
+    let simulated = outcome.points.into_iter().map(|it| (it.at, it.figures));
+    let simulated: Vec<_> = simulated.collect();
+    let compared = experiment.file.measured.iter().filter_map(|it| {
+        let (_, figures) = simulated.iter().find(|(at, _)| *at == it.at)?;
+        let predicted = figures.get(it.y.as_str())?.mean;
+        Some(Compared {
+            point: name_of(&it.at),
+            figure: it.y.as_str(),
+            predicted,
+            measured: it.mean,
+            measured_min: it.min.unwrap_or(it.mean),
+            measured_max: it.max.unwrap_or(it.mean),
+            error_percent: error_percent(predicted, it.mean),
+        })
+    });
+    let settings = experiment.points.len() - refused.len();
+    let title = experiment.file.title.clone();
+    let parts = (title, experiment.machine(), refused, settings, args.rounds);
+    let validation = Validation::new(parts, compared.collect());
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &validation).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{validation}")?;
+    }
+    out.flush()?;
+    match validation.passed {
+        true => Ok(()),
+        false => Err(LabError::Unlike {
+            median: validation.median_error_percent.round(),
+            worst: validation.worst_error_percent.round(),
+        }),
+    }
+}
+
+/// How far `predicted` is from `measured`, in percent of the latter.
+fn error_percent(predicted: f64, measured: f64) -> f64 {
+    if measured == predicted {
+        return 0.0;
+    }
+    100.0 * (predicted - measured).abs() / measured.abs()
+}
+
+/// The one in the middle, or the mean of the two that are.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = |at: usize| values.get(at).copied();
+    let (low, high) = (middle(values.len().saturating_sub(1) / 2), middle(values.len() / 2));
+    low.zip(high).map_or(f64::NAN, |(low, high)| (low + high) / 2.0)
+}
+
+impl Validation {
+    fn new(
+        (title, machine, refused, settings, rounds): (String, String, super::Refused, usize, usize),
+        compared: Vec<Compared>,
+    ) -> Self {
+        let errors = || compared.iter().map(|it| it.error_percent);
+        let median_error_percent = median(errors().collect());
+        let worst_error_percent = errors().fold(0.0, f64::max);
+        // Not a number passes nothing.
+        let passed =
+            median_error_percent <= MEDIAN_MAX_PERCENT && worst_error_percent <= WORST_MAX_PERCENT;
+        Self {
+            title,
+            machine,
+            refused,
+            settings,
+            rounds,
+            compared,
+            median_error_percent,
+            worst_error_percent,
+            passed,
+        }
+    }
+}
+
+impl fmt::Display for Validation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.title)?;
+        writeln!(
+            f,
+            "machine: {}; {} settings, median of {} rounds (least to most)\n",
+            self.machine, self.settings, self.rounds
+        )?;
+        let mut table =
+            Table::new(&["<SETTING", "<FIGURE", "PREDICTED", "MEASURED", "LEAST", "MOST", "ERROR"]);
+        let mut last = "";
+        for it in &self.compared {
+            let point = if it.point == last { "" } else { &it.point };
+            last = &it.point;
+            table.row(vec![
+                point.to_owned(),
+                it.figure.to_owned(),
+                format!("{:.1}", it.predicted),
+                format!("{:.1}", it.measured),
+                format!("{:.1}", it.measured_min),
+                format!("{:.1}", it.measured_max),
+                format!("{:.0} %", it.error_percent),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        for (point, why) in &self.refused {
+            writeln!(f, "{point}: not measured: {why}")?;
+        }
+        let mut figures: Vec<_> = self.compared.iter().map(|it| it.figure).collect();
+        figures.sort_unstable();
+        figures.dedup();
+        for figure in figures {
+            let of_figure = self.compared.iter().filter(|it| it.figure == figure);
+            let errors: Vec<_> = of_figure.map(|it| it.error_percent).collect();
+            let worst = errors.iter().copied().fold(0.0, f64::max);
+            writeln!(f, "{figure}: median error {:.0} %, worst {worst:.0} %", median(errors))?;
+        }
+        writeln!(
+            f,
+            "all: median error {:.0} % (at most {MEDIAN_MAX_PERCENT} %), worst {:.0} % (at most \
+             {WORST_MAX_PERCENT} %): {}",
+            self.median_error_percent,
+            self.worst_error_percent,
+            if self.passed { "pass" } else { "fail" }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compared(errors: &[(f64, f64)]) -> Validation {
+        let one = |(predicted, measured): &(f64, f64)| Compared {
+            point: "rate 10k".into(),
+            figure: "cpu_percent",
+            predicted: *predicted,
+            measured: *measured,
+            measured_min: *measured,
+            measured_max: *measured,
+            error_percent: error_percent(*predicted, *measured),
+        };
+        let parts = ("title".into(), "machine".into(), Vec::new(), errors.len(), 1);
+        Validation::new(parts, errors.iter().map(one).collect())
+    }
+
+    #[test]
+    fn errors_are_of_what_was_measured() {
+        assert_eq!(error_percent(90.0, 100.0), 10.0);
+        assert_eq!(error_percent(110.0, 100.0), 10.0);
+        assert_eq!(error_percent(0.0, 0.0), 0.0);
+        assert!(error_percent(1.0, 0.0).is_infinite());
+    }
+
+    #[test]
+    fn half_of_the_errors_are_above_the_median() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn what_passes_is_neither_often_nor_far_off() {
+        let verdict = |errors: &[(f64, f64)]| compared(errors).passed;
+        assert!(verdict(&[(100.0, 100.0), (114.0, 100.0), (66.0, 100.0)]));
+        assert!(!verdict(&[(100.0, 100.0), (100.0, 100.0), (136.0, 100.0)]), "the worst");
+        assert!(!verdict(&[(100.0, 100.0), (116.0, 100.0), (116.0, 100.0)]), "the median");
+        assert!(!verdict(&[]), "nothing was measured");
+        assert!(!verdict(&[(1.0, 0.0)]), "nothing came");
+    }
+
+    #[test]
+    fn the_table_says_each_figure_and_the_verdict() {
+        let text = compared(&[(90.0, 100.0), (120.0, 100.0)]).to_string();
+        assert!(text.contains("10 %") && text.contains("20 %"), "{text}");
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, "all: median error 15 % (at most 15 %), worst 20 % (at most 35 %): pass");
+    }
+}
