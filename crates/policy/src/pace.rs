@@ -10,6 +10,7 @@
 //! worker **naps**: it sleeps for a part of the latency budget, kicks off, and takes what has come
 //! at once. A sender that waits for answers before it sends more would get slower by that; it is
 //! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
+//! Where it falls too little for that, a while without naps tells whether they were the cause.
 
 use weir_limits::HOLD_MARGIN_NS;
 
@@ -38,6 +39,15 @@ const PERIOD_NS: u64 = 1_000_000;
 const PERIODS_TO_JUDGE: u32 = 64;
 /// Periods without harm after which earlier harm is forgotten.
 const PERIODS_TO_FORGET: u32 = 256;
+/// Periods of a load before it is known well enough to judge naps by: at first there is less of it.
+const PERIODS_TO_KNOW: u32 = 8;
+/// Frames of a while without naps, in which it is seen what comes then: their chance is a sixteenth.
+const LOOK_FRAMES: u64 = 1_024;
+/// Its periods at most.
+const LOOK_PERIODS_MAX: u32 = 64;
+/// That may be looked at after so many judgements at first, and after twice as many with each look that finds no
+/// harm, up to the last of these: each of its frames costs a wake-up.
+const JUDGEMENTS_TO_LOOK: [u32; 2] = [1, 128];
 
 /// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`:
 /// nine tenths of it, and what a timer may be late is left. A hold counts from the earliest time at which
@@ -74,8 +84,15 @@ struct Naps {
     frames: u64,
     /// Frames a second without naps, smoothed over some periods.
     rate: u64,
+    /// Periods of which that is known, since it jumped.
+    known: u32,
     nap_ns: u64,
     trial: Option<Trial>,
+    /// Naps are left out for a while, to see what comes without.
+    look: Option<Look>,
+    /// Judgements since the last time, and how many there have to be.
+    judged: u32,
+    to_look: u32,
     hold_off: HoldOff,
     good_periods: u32,
 }
@@ -93,11 +110,30 @@ struct Trial {
     periods: u32,
     expected: u64,
     came: u64,
+    elapsed_ns: u64,
+}
+
+/// What comes without naps, beside what came with them.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Frames a second with naps.
+    rate: u64,
+    periods: u32,
+    came: u64,
+    elapsed_ns: u64,
+}
+
+impl Look {
+    /// More comes without naps, by a sixteenth and by more than chance makes of random arrivals.
+    fn finds_harm(&self) -> bool {
+        let more = self.came.saturating_sub(frames_in(self.rate, self.elapsed_ns));
+        more > self.came / 16 + 2 * self.came.isqrt()
+    }
 }
 
 impl Trial {
-    const fn new(rate: u64, now_ns: u64) -> Self {
-        Self { rate, first: Some(now_ns), brought: 0, periods: 0, expected: 0, came: 0 }
+    const fn new(rate: u64, first: Option<u64>) -> Self {
+        Self { rate, first, brought: 0, periods: 0, expected: 0, came: 0, elapsed_ns: 0 }
     }
 
     /// Fewer came, by an eighth and by more than chance makes of random arrivals (twice their standard
@@ -105,6 +141,12 @@ impl Trial {
     fn harms(&self) -> bool {
         let missing = self.expected.saturating_sub(self.came);
         missing > self.expected / 8 + 2 * self.expected.isqrt()
+    }
+
+    /// Fewer came, by less than that, and more than nothing: the traffic may shrink, or naps do it.
+    fn may_harm(&self) -> bool {
+        let missing = self.expected.saturating_sub(self.came);
+        missing > self.expected / 32 + self.expected.isqrt()
     }
 }
 
@@ -192,25 +234,16 @@ impl Naps {
         }
         let came = std::mem::take(&mut self.frames);
         self.period_start_ns = now_ns;
-        let rate = came.saturating_mul(1_000_000_000) / elapsed_ns;
+        let rate = per_second(came, elapsed_ns);
         // Not longer than it takes to bring as many frames as a nap may.
         self.nap_ns = nap_ns_max.min(NAP_FRAMES_MAX * 1_000_000_000 / rate.max(1));
         let Some(trial) = &mut self.trial else {
-            // Traffic that has just begun is not to be taken for what it was on average.
-            let sudden = rate > self.rate.saturating_mul(2);
-            self.rate = if sudden { rate } else { self.rate - self.rate / 8 + rate / 8 };
-            if self.hold_off.left > 0 {
-                self.hold_off.tick();
-            } else if self.nap_ns > POLL_NS_MAX
-                && frames_in(self.rate.min(rate), self.nap_ns) >= NAP_FRAMES_MIN
-            {
-                self.trial = Some(Trial::new(self.rate, now_ns));
-            }
-            return;
+            return self.judge_without(rate, came, elapsed_ns, now_ns);
         };
         trial.periods += 1;
         trial.expected += frames_in(trial.rate, elapsed_ns);
         trial.came += came;
+        trial.elapsed_ns += elapsed_ns;
         if trial.harms() {
             self.failed();
             return;
@@ -220,9 +253,15 @@ impl Naps {
             return;
         }
         if trial.periods == PERIODS_TO_JUDGE {
-            // The traffic may grow and shrink.
-            trial.rate = trial.rate.saturating_mul(trial.came) / trial.expected.max(1);
-            (trial.periods, trial.expected, trial.came) = (0, 0, 0);
+            self.judged = self.judged.saturating_add(1);
+            let rate = per_second(trial.came, trial.elapsed_ns);
+            if trial.may_harm() && self.judged >= self.to_look {
+                self.look = Some(Look { rate, periods: 0, came: 0, elapsed_ns: 0 });
+                self.trial = None;
+            } else {
+                // The traffic may grow and shrink.
+                *trial = Trial::new(rate, None);
+            }
         }
         self.good_periods += 1;
         if self.good_periods == PERIODS_TO_FORGET {
@@ -231,12 +270,52 @@ impl Naps {
         }
     }
 
+    /// The same where no naps are taken.
+    fn judge_without(&mut self, rate: u64, came: u64, elapsed_ns: u64, now_ns: u64) {
+        if let Some(look) = &mut self.look {
+            look.periods += 1;
+            look.came += came;
+            look.elapsed_ns += elapsed_ns;
+            if look.came < LOOK_FRAMES && look.periods < LOOK_PERIODS_MAX {
+                return;
+            }
+            self.rate = per_second(look.came, look.elapsed_ns);
+            let harm = look.finds_harm();
+            self.look = None;
+            if harm {
+                self.failed();
+                return;
+            }
+            let [first, last] = JUDGEMENTS_TO_LOOK;
+            (self.judged, self.to_look) = (0, (2 * self.to_look).clamp(first, last));
+        } else {
+            // Traffic that has just begun is not to be taken for what it was on average.
+            let sudden = rate > self.rate.saturating_mul(2);
+            self.known = if sudden { 0 } else { self.known.saturating_add(1) };
+            self.rate = if sudden { rate } else { self.rate - self.rate / 8 + rate / 8 };
+            if self.hold_off.left > 0 {
+                self.hold_off.tick();
+                return;
+            }
+        }
+        if self.known >= PERIODS_TO_KNOW
+            && self.nap_ns > POLL_NS_MAX
+            && frames_in(self.rate.min(rate), self.nap_ns) >= NAP_FRAMES_MIN
+        {
+            self.trial = Some(Trial::new(self.rate, Some(now_ns)));
+        }
+    }
+
     /// Naps do harm.
     fn failed(&mut self) {
         self.trial = None;
         self.hold_off.failed();
-        self.good_periods = 0;
+        (self.good_periods, self.to_look) = (0, 0);
     }
+}
+
+fn per_second(frames: u64, ns: u64) -> u64 {
+    frames.saturating_mul(1_000_000_000) / ns.max(1)
 }
 
 fn frames_in(rate: u64, ns: u64) -> u64 {
@@ -351,9 +430,20 @@ mod tests {
     #[test]
     fn steady_frames_are_taken_in_naps() {
         let mut pace = Pace::default();
-        let did = run(&mut pace, 0, SECOND_NS, |_, sent| sent + 12_000);
+        run(&mut pace, 0, SECOND_NS / 50, |_, sent| sent + 12_000);
+        let did = run(&mut pace, SECOND_NS / 50, SECOND_NS, |_, sent| sent + 12_000);
         assert!(did.naps > 1_000, "{did:?}");
         assert!(did.frames / (did.naps + did.sleeps) >= 50, "{did:?}");
+    }
+
+    /// What a worker does after a load of so many frames in each period, which has lasted long enough.
+    fn rest_after(frames: usize, budget_ns: u64) -> Rest {
+        let mut pace = Pace::default();
+        for period in 0..=u64::from(PERIODS_TO_KNOW) {
+            assert!(!matches!(pace.rest(period * PERIOD_NS, budget_ns), Rest::Nap(_)), "{period}");
+            pace.served(frames);
+        }
+        pace.rest((u64::from(PERIODS_TO_KNOW) + 1) * PERIOD_NS, budget_ns)
     }
 
     #[test]
@@ -361,25 +451,17 @@ mod tests {
         for (frames, budget_ns, longest_ns) in
             [(200, 60_000, 40_000), (200, 200_000, 180_000), (70, BUDGET_NS, NAP_NS_MAX)]
         {
-            let mut pace = Pace::default();
-            pace.served(frames);
-            assert_eq!(pace.rest(PERIOD_NS, budget_ns), Rest::Nap(longest_ns));
+            assert_eq!(rest_after(frames, budget_ns), Rest::Nap(longest_ns));
         }
-        let mut pace = Pace::default();
-        pace.served(1_000);
-        let rest = pace.rest(PERIOD_NS, 20_000);
+        let rest = rest_after(1_000, 20_000);
         assert!(!matches!(rest, Rest::Nap(_)), "not worth a sleep: {rest:?}");
         assert_eq!([0, 20_000, 100_000, BUDGET_NS].map(nap_ns_max), [0, 0, 80_000, NAP_NS_MAX]);
     }
 
     #[test]
     fn a_nap_ends_before_small_rings_are_full() {
-        let mut pace = Pace::default();
-        pace.served(4_000);
-        assert_eq!(pace.rest(PERIOD_NS, BUDGET_NS), Rest::Nap(16_000), "64 frames at 4 Mpps");
-        let mut pace = Pace::default();
-        pace.served(20_000);
-        let rest = pace.rest(PERIOD_NS, BUDGET_NS);
+        assert_eq!(rest_after(4_000, BUDGET_NS), Rest::Nap(16_000), "64 frames at 4 Mpps");
+        let rest = rest_after(20_000, BUDGET_NS);
         assert!(!matches!(rest, Rest::Nap(_)), "too short to be worth a sleep: {rest:?}");
     }
 
@@ -389,6 +471,32 @@ mod tests {
         // Each frame comes 12 us after the one before was taken: naps would stretch that to 900.
         let did = run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
         assert!(did.naps < 15 && did.frames > SECOND_NS / 12_000 * 49 / 50, "{did:?}");
+    }
+
+    #[test]
+    fn a_sender_that_naps_slow_down_by_little_is_left_alone_too() {
+        let mut pace = Pace::default();
+        // Each fortieth frame comes when the one before was taken, the others 50 us apart: in 2 ms, or half a
+        // nap longer.
+        let sent_so_far = std::cell::Cell::new(0u64);
+        let did = run(&mut pace, 0, 20 * SECOND_NS, |taken, sent| {
+            sent_so_far.set(sent_so_far.get() + 1);
+            if sent_so_far.get() % 40 == 0 { taken + 50_000 } else { sent + 50_000 }
+        });
+        assert!(did.frames > 20 * 20_000 * 97 / 100, "{did:?}");
+    }
+
+    #[test]
+    fn a_load_that_grows_at_first_is_judged_by_what_it_has_come_to() {
+        let mut pace = Pace::default();
+        // A window of frames that are answered when they are taken: 20 at first, then 100, in a millisecond.
+        let sent_so_far = std::cell::Cell::new(0u64);
+        let did = run(&mut pace, 0, 10 * SECOND_NS, |taken, sent| {
+            let nth = sent_so_far.replace(sent_so_far.get() + 1);
+            let gap_ns = if nth < 20 { 50_000 } else { 10_000 };
+            if nth % 50 == 0 { taken + 10_000 } else { sent + gap_ns }
+        });
+        assert!(did.frames > 10 * 100_000 * 95 / 100, "{did:?}");
     }
 
     #[test]
