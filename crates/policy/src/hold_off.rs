@@ -12,6 +12,9 @@ pub(crate) struct HoldOff {
 }
 
 impl HoldOff {
+    /// There were no failures.
+    pub(crate) const NONE: Self = Self { left: 0, last: 0 };
+
     pub(crate) fn failed(&mut self) {
         self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
         self.left = self.last;
@@ -30,6 +33,6 @@ impl HoldOff {
 
     /// There were no failures.
     pub(crate) fn forget(&mut self) {
-        *self = Self::default();
+        *self = Self::NONE;
     }
 }

@@ -78,14 +78,15 @@ impl TransmitCalls {
     /// Tells the guest of everything that is completed, if it wants to be told.
     #[inline]
     pub fn call(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
-        match ring.call_if_wanted() {
+        let called = ring.call_if_wanted();
+        match called {
             Some(true) => counters.tx[index].calls.add(1),
             Some(false) => counters.tx[index].calls_suppressed.add(1),
             None => {}
         }
         stages::lap(Stage::Call);
         if let Some(completions) = &mut self.completions {
-            completions.delivered();
+            completions.delivered(called == Some(true));
             self.deadline.clear();
             self.untold = 0;
         }

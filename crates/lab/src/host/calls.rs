@@ -232,10 +232,10 @@ impl TxCalls {
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 
-    /// The guest has been told, or was found not to want it.
-    pub(super) fn told(&mut self) {
+    /// The guest has been told by a call (`called`), or was found not to want one.
+    pub(super) fn told(&mut self, called: bool) {
         if let Some(completions) = &mut self.completions {
-            completions.delivered();
+            completions.delivered(called);
             self.deadline.clear();
             self.untold = 0;
         }

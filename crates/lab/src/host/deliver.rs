@@ -163,7 +163,7 @@ impl Host<'_> {
     fn announce_completed(&mut self, worker: usize, guest: usize) {
         let Guest { tx, tx_calls, suppressed, .. } = &mut self.guests[guest];
         let called = tx.used.call_if_wanted();
-        tx_calls.told();
+        tx_calls.told(called == Some(true));
         match called {
             Some(true) => {
                 self.workers[worker].debt_ns += self.scenario.profile.call_ns;

@@ -1,6 +1,7 @@
 //! When to tell a guest that its transmitted frames have been taken.
 
 use super::Verdict;
+use crate::hold_off::HoldOff;
 
 /// Mean frame length (bytes) from which on a sender is taken for one that waits for completions: bulk
 /// data. TCP small queues (Linux `tcp_limit_output_bytes`) stops a connection that has about a
@@ -21,6 +22,9 @@ const RING_SHARE: u32 = 2;
 /// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
 /// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion.
 ///
+/// Where a hold has gathered nothing and the guest has to be called after all, all that it did was to wake a
+/// worker once more: then so many completions are prompt as [`HoldOff`] says, more each time.
+///
 /// Who drives it gives the call and then tells [`Self::delivered`], as with
 /// [`super::Moderation`].
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +35,25 @@ pub struct Completions {
     /// Sums over the frames since the last delivery.
     frames: u64,
     bytes: u64,
+    /// And how many times some were completed.
+    batches: u32,
+    /// The hold that has just ended gathered so many.
+    gathered: Option<u32>,
+    hold_off: HoldOff,
 }
 
 impl Completions {
     /// Nothing pending; completions may wait for so long (ns).
     pub const fn new(hold_ns_max: u64) -> Self {
-        Self { hold_ns_max, since_ns: None, frames: 0, bytes: 0 }
+        Self {
+            hold_ns_max,
+            since_ns: None,
+            frames: 0,
+            bytes: 0,
+            batches: 0,
+            gathered: None,
+            hold_off: HoldOff::NONE,
+        }
     }
 
     /// So many frames with so many bytes in all were just completed (used elements published).
@@ -54,8 +71,13 @@ impl Completions {
         self.since_ns = Some(self.since_ns.map_or(now_ns, |since_ns| since_ns.min(now_ns)));
         self.frames = self.frames.saturating_add(u64::from(frames));
         self.bytes = self.bytes.saturating_add(bytes);
+        self.batches = self.batches.saturating_add(1);
         let bulk = self.bytes > self.frames.saturating_mul(BULK_FRAME_BYTES);
         if bulk || unreclaimed > ring_size / RING_SHARE {
+            return Verdict::Call;
+        }
+        if self.hold_off.left > 0 {
+            self.hold_off.tick();
             return Verdict::Call;
         }
         self.verdict(now_ns)
@@ -63,24 +85,22 @@ impl Completions {
 
     /// The deadline given by the last [`Verdict::HoldUntil`] has passed.
     pub fn expired(&mut self, now_ns: u64) -> Verdict {
-        self.verdict(now_ns)
+        let verdict = self.verdict(now_ns);
+        if verdict == Verdict::Call && self.since_ns.is_some() {
+            self.gathered = Some(self.batches);
+        }
+        verdict
     }
 
-    /// The guest has been told, or was found not to want it.
-    pub fn delivered(&mut self) {
+    /// The guest has been told by a call (`called`), or was found not to want one.
+    pub fn delivered(&mut self, called: bool) {
+        match self.gathered.take() {
+            Some(1) if called => self.hold_off.failed(),
+            Some(_) => self.hold_off.forget(),
+            None => {}
+        }
         self.since_ns = None;
-        (self.frames, self.bytes) = (0, 0);
-    }
-
-    /// The receive queue of the same pair has been given a call: nothing is pending any more. Says
-    /// whether a call was saved by it.
-    ///
-    /// Only for a call that was really given, and after the completions were published. Where the ring
-    /// suppressed it, the guest may be past the point at which it frees frames.
-    pub fn rx_called(&mut self) -> bool {
-        let pending = self.since_ns.is_some();
-        self.delivered();
-        pending
+        (self.frames, self.bytes, self.batches) = (0, 0, 0);
     }
 
     /// Whether completions are held, and the deadline for them (ns).
@@ -91,11 +111,6 @@ impl Completions {
     /// Sets how long completions may wait (ns). A deadline that stands already may still be kept.
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold_ns_max = hold_ns_max;
-    }
-
-    /// The queue starts anew: forget what is pending.
-    pub fn reset(&mut self) {
-        self.delivered();
     }
 
     fn verdict(&self, now_ns: u64) -> Verdict {
@@ -125,7 +140,7 @@ mod tests {
         assert_eq!(small(&mut completions, 10), Verdict::HoldUntil(1_010));
         assert_eq!(small(&mut completions, 500), Verdict::HoldUntil(1_010));
         assert_eq!(completions.expired(1_010), Verdict::Call);
-        completions.delivered();
+        completions.delivered(true);
         assert_eq!(small(&mut completions, 2_000), Verdict::HoldUntil(3_000));
     }
 
@@ -133,9 +148,9 @@ mod tests {
     fn bulk_data_is_completed_at_once() {
         let mut completions = Completions::new(LIMIT_NS);
         assert_eq!(completions.completed(0, 2, 2 * 1_514, 10, RING), Verdict::Call);
-        completions.delivered();
+        completions.delivered(true);
         assert_eq!(completions.completed(0, 1, 65_549, 10, RING), Verdict::Call);
-        completions.delivered();
+        completions.delivered(true);
         assert_eq!(small(&mut completions, 5), Verdict::HoldUntil(1_005), "acknowledgements");
     }
 
@@ -149,13 +164,34 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_received_frames_saves_that_for_transmitted_ones() {
+    fn holds_that_gather_nothing_end_for_ever_longer() {
         let mut completions = Completions::new(LIMIT_NS);
-        assert!(!completions.rx_called());
-        assert_eq!(small(&mut completions, 0), Verdict::HoldUntil(1_000));
-        assert!(completions.rx_called());
-        assert_eq!(completions.deadline_ns(), None);
-        assert_eq!(completions.expired(1_000), Verdict::Call, "a timer left over loses nothing");
+        let mut held = 0;
+        for packet in 0..1_000 {
+            let now_ns = packet * 2 * LIMIT_NS;
+            if let Verdict::HoldUntil(until_ns) = small(&mut completions, now_ns) {
+                held += 1;
+                assert_eq!(completions.expired(until_ns), Verdict::Call);
+            }
+            completions.delivered(true);
+        }
+        assert!((5..=11).contains(&held), "{held}");
+    }
+
+    #[test]
+    fn holds_go_on_where_they_gather_or_save_the_call() {
+        for (batches, called) in [(2, true), (1, false)] {
+            let mut completions = Completions::new(LIMIT_NS);
+            for packet in 0..100 {
+                let now_ns = packet * 2 * LIMIT_NS;
+                for batch in 0..batches {
+                    let verdict = small(&mut completions, now_ns + batch);
+                    assert_eq!(verdict, Verdict::HoldUntil(now_ns + LIMIT_NS));
+                }
+                assert_eq!(completions.expired(now_ns + LIMIT_NS), Verdict::Call);
+                completions.delivered(called);
+            }
+        }
     }
 
     #[test]
@@ -163,7 +199,7 @@ mod tests {
         let mut completions = Completions::new(LIMIT_NS);
         completions.set_hold_ns_max(0);
         assert_eq!(small(&mut completions, 7), Verdict::Call);
-        completions.reset();
+        completions.delivered(true);
         assert_eq!(completions.deadline_ns(), None);
     }
 
@@ -176,21 +212,17 @@ mod tests {
         ) {
             let mut completions = Completions::new(hold_ns_max);
             let (mut now_ns, mut since_ns) = (0u64, None);
-            for (gap_ns, frames, bytes, unreclaimed, rx_called) in batches {
+            for (gap_ns, frames, bytes, unreclaimed, called) in batches {
                 now_ns += gap_ns;
                 if let Some(until_ns) = completions.deadline_ns().filter(|&at| at <= now_ns) {
                     prop_assert_eq!(completions.expired(until_ns), Verdict::Call);
-                    completions.delivered();
-                    since_ns = None;
-                }
-                if rx_called {
-                    completions.rx_called();
+                    completions.delivered(called);
                     since_ns = None;
                 }
                 let earliest_ns: u64 = *since_ns.get_or_insert(now_ns);
                 match completions.completed(now_ns, frames, bytes, unreclaimed, RING) {
                     Verdict::Call => {
-                        completions.delivered();
+                        completions.delivered(called);
                         since_ns = None;
                     }
                     Verdict::HoldUntil(until_ns) => {
