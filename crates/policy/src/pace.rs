@@ -481,7 +481,7 @@ mod tests {
         let sent_so_far = std::cell::Cell::new(0u64);
         let did = run(&mut pace, 0, 20 * SECOND_NS, |taken, sent| {
             sent_so_far.set(sent_so_far.get() + 1);
-            if sent_so_far.get() % 40 == 0 { taken + 50_000 } else { sent + 50_000 }
+            if sent_so_far.get().is_multiple_of(40) { taken + 50_000 } else { sent + 50_000 }
         });
         assert!(did.frames > 20 * 20_000 * 97 / 100, "{did:?}");
     }
@@ -494,7 +494,7 @@ mod tests {
         let did = run(&mut pace, 0, 10 * SECOND_NS, |taken, sent| {
             let nth = sent_so_far.replace(sent_so_far.get() + 1);
             let gap_ns = if nth < 20 { 50_000 } else { 10_000 };
-            if nth % 50 == 0 { taken + 10_000 } else { sent + gap_ns }
+            if nth.is_multiple_of(50) { taken + 10_000 } else { sent + gap_ns }
         });
         assert!(did.frames > 10 * 100_000 * 95 / 100, "{did:?}");
     }

@@ -67,7 +67,6 @@ fn what_cannot_be_had_here_is_refused_and_says_why() {
         ("cpus = [1]", "cpus = []", "the worker is not held on one CPU"),
         ("cpus = [1]", "cpus = [0, 1]", "the worker is not held on one CPU"),
         ("[[worker]]\ncpus = [1]", "[[worker]]\ncount = 2\ncpus = [1]", "2 workers"),
-        ("latency_budget = \"250us\"", "latency_budget = \"250us\"\nlro = true", "merge segments"),
         ("latency_budget = \"250us\"", "latency_budget = \"250us\"\nrx_ring = 512", "512 and 256"),
         ("[[1], [1], [1]", "[[1, 2], [1], [1]", "is an end of two flows"),
         (datagrams, "{ datagrams = { bytes = 40, arrivals = { regular = \"10kpps\" } } }", "58 to"),
@@ -82,6 +81,12 @@ fn what_cannot_be_had_here_is_refused_and_says_why() {
         let said = why(from, to);
         assert!(said.contains(expected) && !said.contains('\n'), "{to}: {said}");
     }
+    let stream = "{ stream = { segment = 1514, window = 16 } }";
+    let merging = REALITY.1.replace(datagrams, stream).replace("run = \"500ms\"", "run = \"50ms\"");
+    let budget = "latency_budget = \"250us\"";
+    let merging = merging.replace(budget, &format!("{budget}\nlro = true"));
+    let said = Setting::of(&experiment(&merging).points[0].1, &[0, 1]).unwrap_err().to_string();
+    assert!(said.contains("merge segments"), "{said}");
     let experiment = experiment(REALITY.1);
     let said = Setting::of(&experiment.points[0].1, &[0]).unwrap_err().to_string();
     assert_eq!(said, "something has to run on CPU 1, and this process may use 0");
