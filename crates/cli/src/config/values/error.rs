@@ -1,0 +1,184 @@
+//! Why a value was refused.
+
+use thiserror::Error;
+use weir_filter::CompileError;
+use weir_limits as limits;
+use weir_wire::{Mac, MacParseError};
+
+use super::LatencyBudget;
+
+/// Why a value was refused. `Display` says what is wrong with the value; [`ValueError::help`] says
+/// what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The value has another type than the key needs.
+    #[error("expected {expected}, found {found}")]
+    WrongType {
+        /// What the key takes, with an example.
+        expected: &'static str,
+        /// The TOML type that was found.
+        found: &'static str,
+    },
+    /// An integer outside its bounds.
+    #[error("must be {min} to {max}, not {value}")]
+    OutOfRange {
+        /// Smallest value.
+        min: u64,
+        /// Largest value.
+        max: u64,
+        /// The value as it was written.
+        value: String,
+    },
+    /// A word that is not one of the possible ones.
+    #[error("`{value}` is not one of {}", quoted_list(.choices))]
+    NotAChoice {
+        /// The word.
+        value: String,
+        /// The possible words.
+        choices: &'static [&'static str],
+    },
+    /// A duration that has no number, no unit, or an unknown unit.
+    #[error("`{value}` is not a duration")]
+    Duration {
+        /// The text.
+        value: String,
+    },
+    /// A latency budget above `LATENCY_BUDGET_NS_MAX`.
+    #[error("`{value}` is longer than the longest latency budget, {}", LatencyBudget::MAX)]
+    BudgetTooLong {
+        /// The text.
+        value: String,
+    },
+    /// Not the text of a MAC address.
+    #[error(transparent)]
+    Mac(#[from] MacParseError),
+    /// A MAC address that no interface can have as its own.
+    #[error("{mac} is a {kind} address; an interface needs a unicast address")]
+    MacNotUnicast {
+        /// The address.
+        mac: Mac,
+        /// "multicast" or "zero".
+        kind: &'static str,
+    },
+    /// A port name with a character that it may not have, or too long, or empty.
+    #[error("`{value}` cannot be the name of a port")]
+    PortName {
+        /// The name.
+        value: String,
+    },
+    /// A name that Linux does not accept for a network interface.
+    #[error("`{value}` cannot be the name of a network interface")]
+    InterfaceName {
+        /// The name.
+        value: String,
+    },
+    /// A socket path that is not absolute.
+    #[error("`{value}` is not an absolute path")]
+    SocketPathRelative {
+        /// The path.
+        value: String,
+    },
+    /// A socket path that does not fit into `sockaddr_un`.
+    #[error(
+        "the path has {len} bytes; a socket's path has at most {}",
+        limits::SOCKET_PATH_LEN_MAX
+    )]
+    SocketPathTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A socket path with characters that cannot be passed on to a VM monitor.
+    #[error("a socket's path must be UTF-8 text without quotes and control characters")]
+    SocketPathText,
+    /// Not an octal file mode.
+    #[error("`{value}` is not a file mode")]
+    SocketMode {
+        /// The text.
+        value: String,
+    },
+    /// libpcap does not understand a filter expression, or makes of it what weir does not run.
+    #[error("{0}")]
+    Filter(CompileError),
+    /// Text that is no filter rule.
+    #[error("`{value}` is not a rule")]
+    FilterRule {
+        /// The text.
+        value: String,
+    },
+    /// Not a quantity of the kind that is meant.
+    #[error("`{value}` is not {expected}")]
+    Quantity {
+        /// The text.
+        value: String,
+        /// What the key takes, with an example.
+        expected: &'static str,
+    },
+    /// A quantity outside its bounds.
+    #[error("`{value}` is not within {min} to {max}")]
+    NotWithin {
+        /// The text.
+        value: String,
+        /// Smallest quantity.
+        min: String,
+        /// Largest quantity.
+        max: String,
+    },
+    /// A trunk without VLANs.
+    #[error("a trunk needs at least one VLAN")]
+    TrunkEmpty,
+}
+
+impl ValueError {
+    /// What to write instead, where the message alone does not say it.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::Duration { .. } => {
+                "write a whole number and a unit (ns, us, ms or s), for example \"250us\"".into()
+            }
+            Self::BudgetTooLong { .. } => {
+                "the budget bounds the delay weir adds to a packet; 50us to 1ms is usual".into()
+            }
+            Self::MacNotUnicast { .. } => {
+                "the lowest bit of the first byte must be 0, as in \"52:54:00:12:34:56\"".into()
+            }
+            Self::PortName { .. } => format!(
+                "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
+                limits::PORT_NAME_LEN_MAX
+            ),
+            Self::InterfaceName { .. } => format!(
+                "1 to {} characters, without spaces, `/`, `:` and `%`",
+                limits::IFNAME_LEN_MAX
+            ),
+            Self::SocketPathRelative { .. } => {
+                "the VM monitor starts in another directory; write the path from / on".into()
+            }
+            Self::SocketPathTooLong { .. } => {
+                "choose a shorter directory, such as /run/weir".into()
+            }
+            Self::SocketMode { .. } => "write an octal mode in quotes, for example \"0660\"".into(),
+            Self::Filter(_) => {
+                "pcap-filter(7) says how expressions are written; weir's limits are in its guide"
+                    .into()
+            }
+            Self::FilterRule { .. } => {
+                "write tx or rx, accept or drop, and an expression: \"tx drop tcp dst port 25\""
+                    .into()
+            }
+            Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
+            Self::NotAChoice { value, choices } => {
+                format!("did you mean `{}`?", crate::config::suggest::closest(value, choices)?)
+            }
+            Self::Mac(_)
+            | Self::WrongType { .. }
+            | Self::OutOfRange { .. }
+            | Self::Quantity { .. }
+            | Self::NotWithin { .. }
+            | Self::SocketPathText => return None,
+        })
+    }
+}
+
+fn quoted_list(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,157 @@
+//! The types of configuration values. Each can only be made from a valid value, so whatever holds
+//! one (a file, a control request, a test) has been checked.
+
+mod error;
+mod names;
+mod numbers;
+mod vlan;
+mod words;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use weir_limits as limits;
+use weir_wire::Mac;
+
+pub use error::ValueError;
+pub use names::{InterfaceName, PortName, SocketMode, SocketPath};
+pub use numbers::{
+    ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, Vid, Weight,
+    WorkerCount,
+};
+pub use vlan::{TrunkVids, VlanMode};
+pub use words::{Direction, Execution, FilterAction, PlacementMode, Realization, SocketRole};
+
+/// Serialises a type as the text of its `Display` and reads it back by its `FromStr`.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl TryFrom<String> for $type {
+            type Error = ValueError;
+            fn try_from(text: String) -> Result<Self, ValueError> {
+                text.parse()
+            }
+        }
+        impl From<$type> for String {
+            fn from(value: $type) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+use serde_as_text;
+
+/// The longest time weir may add on purpose between a packet's arrival and the guest's interrupt.
+/// Zero means that no packet waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LatencyBudget {
+    ns: u64,
+}
+
+impl LatencyBudget {
+    /// The largest budget.
+    pub const MAX: Self = Self { ns: limits::LATENCY_BUDGET_NS_MAX };
+    /// The budget where the configuration says nothing.
+    pub const DEFAULT: Self = Self { ns: limits::LATENCY_BUDGET_NS_DEFAULT };
+    const UNITS: [(&'static str, u64); 4] =
+        [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+
+    /// The budget in nanoseconds.
+    pub const fn ns(self) -> u64 {
+        self.ns
+    }
+}
+
+impl FromStr for LatencyBudget {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let not_a_duration = || ValueError::Duration { value: text.into() };
+        let too_long = || ValueError::BudgetTooLong { value: text.into() };
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let (_, unit_ns) =
+            Self::UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(not_a_duration)?;
+        if number.is_empty() {
+            return Err(not_a_duration());
+        }
+        // All that is left to go wrong with a row of digits is that they are too many.
+        let number: u64 = number.parse().map_err(|_| too_long())?;
+        match number.checked_mul(*unit_ns) {
+            Some(ns) if ns <= Self::MAX.ns => Ok(Self { ns }),
+            _ => Err(too_long()),
+        }
+    }
+}
+
+impl fmt::Display for LatencyBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, unit_ns) = Self::UNITS
+            .iter()
+            .rev()
+            .find(|(_, unit_ns)| self.ns != 0 && self.ns.is_multiple_of(*unit_ns))
+            .unwrap_or(&("us", 1_000));
+        f.pad(&format!("{}{unit}", self.ns / unit_ns))
+    }
+}
+
+serde_as_text!(LatencyBudget);
+
+/// A unicast MAC address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MacAddress(Mac);
+
+impl MacAddress {
+    /// The address weir suggests for the guest behind `name` where none is configured:
+    /// `52:54:00` (the prefix QEMU uses, locally administered) and the low 24 bits of the name's
+    /// FNV-1a hash, so that it stays the same from one start of the VM to the next.
+    pub fn derived_from(name: &PortName) -> Self {
+        const FNV_OFFSET: u32 = 0x811c_9dc5;
+        const FNV_PRIME: u32 = 0x0100_0193;
+        let hash = name
+            .as_str()
+            .bytes()
+            .fold(FNV_OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME));
+        let [_, a, b, c] = hash.to_be_bytes();
+        Self(Mac([0x52, 0x54, 0x00, a, b, c]))
+    }
+}
+
+impl From<MacAddress> for Mac {
+    fn from(mac: MacAddress) -> Mac {
+        mac.0
+    }
+}
+
+impl FromStr for MacAddress {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let mac: Mac = text.parse()?;
+        if mac.is_zero() {
+            return Err(ValueError::MacNotUnicast { mac, kind: "zero" });
+        }
+        if mac.is_multicast() {
+            return Err(ValueError::MacNotUnicast { mac, kind: "multicast" });
+        }
+        Ok(Self(mac))
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+serde_as_text!(MacAddress);
+
+/// How many workers serve the queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workers {
+    /// As many as the machine and the ports ask for.
+    Auto,
+    /// This many.
+    Count(WorkerCount),
+}

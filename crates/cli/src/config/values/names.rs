@@ -1,0 +1,167 @@
+//! Names and paths.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use weir_limits as limits;
+
+use super::{ValueError, serde_as_text};
+
+/// The name of a port (a VIF or an uplink): 1 to 32 characters out of `a-z0-9-_.`, beginning with a
+/// letter or a digit. It is safe as a file name, in a shell and in a VM monitor's options.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortName(String);
+
+impl PortName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PortName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let good = text.len() <= limits::PORT_NAME_LEN_MAX
+            && text.bytes().next().is_some_and(plain)
+            && text.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
+        if good { Ok(Self(text.into())) } else { Err(ValueError::PortName { value: text.into() }) }
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+serde_as_text!(PortName);
+
+/// The name of a network interface of the host, as Linux's `dev_valid_name` accepts it and without
+/// `%`, which asks the kernel to choose a number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct InterfaceName(String);
+
+impl InterfaceName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for InterfaceName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let good = (1..=limits::IFNAME_LEN_MAX).contains(&text.len())
+            && text != "."
+            && text != ".."
+            && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"/:%".contains(c));
+        if good {
+            Ok(Self(text.into()))
+        } else {
+            Err(ValueError::InterfaceName { value: text.into() })
+        }
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+serde_as_text!(InterfaceName);
+
+/// The absolute path of a Unix socket, at most 107 bytes. It is text without quotes and control
+/// characters, since it is passed on in a VM monitor's options.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketPath(String);
+
+impl SocketPath {
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl FromStr for SocketPath {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if !text.starts_with('/') {
+            return Err(ValueError::SocketPathRelative { value: text.into() });
+        }
+        if text.len() > limits::SOCKET_PATH_LEN_MAX {
+            return Err(ValueError::SocketPathTooLong { len: text.len() });
+        }
+        if text.chars().any(|c| c.is_control() || c == '"' || c == '\'') {
+            return Err(ValueError::SocketPathText);
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl TryFrom<&Path> for SocketPath {
+    type Error = ValueError;
+    fn try_from(path: &Path) -> Result<Self, ValueError> {
+        path.to_str().ok_or(ValueError::SocketPathText)?.parse()
+    }
+}
+
+impl From<&SocketPath> for PathBuf {
+    fn from(path: &SocketPath) -> PathBuf {
+        PathBuf::from(&path.0)
+    }
+}
+
+impl fmt::Display for SocketPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+serde_as_text!(SocketPath);
+
+/// The permissions of a socket file, as in `chmod`; at most `0777`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// For the owner only.
+    pub const OWNER: Self = Self(0o600);
+
+    /// The mode bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for SocketMode {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let octal = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        match u32::from_str_radix(text, 8) {
+            Ok(bits) if octal && bits <= 0o777 => Ok(Self(bits)),
+            _ => Err(ValueError::SocketMode { value: text.into() }),
+        }
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+serde_as_text!(SocketMode);

@@ -1,0 +1,179 @@
+//! Numbers with bounds.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use weir_limits as limits;
+
+use super::ValueError;
+
+/// Defines an integer type with bounds, checked when it is made and when it is deserialised.
+macro_rules! bounded_integer {
+    ($(#[$doc:meta])* $name:ident($int:ty) = $min:expr, $max:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "u64", into = "u64")]
+        pub struct $name($int);
+
+        impl $name {
+            /// Smallest value.
+            pub const MIN: $int = $min;
+            /// Largest value.
+            pub const MAX: $int = $max;
+
+            /// The number.
+            pub const fn get(self) -> $int {
+                self.0
+            }
+        }
+
+        impl TryFrom<u64> for $name {
+            type Error = ValueError;
+            fn try_from(value: u64) -> Result<Self, ValueError> {
+                <$int>::try_from(value)
+                    .ok()
+                    .filter(|int| (Self::MIN..=Self::MAX).contains(int))
+                    .map(Self)
+                    .ok_or_else(|| Self::out_of_range(value.to_string()))
+            }
+        }
+
+        impl $name {
+            /// The error for a number, as text, that is out of bounds.
+            pub(in crate::config) fn out_of_range(value: String) -> ValueError {
+                ValueError::OutOfRange { min: Self::MIN.into(), max: Self::MAX.into(), value }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ValueError;
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                let number = text.parse::<u64>().map_err(|_| Self::out_of_range(text.into()))?;
+                Self::try_from(number)
+            }
+        }
+
+        impl From<$name> for u64 {
+            fn from(value: $name) -> u64 {
+                value.0.into()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+/// A VLAN id, 1 to 4094 (IEEE 802.1Q).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct Vid(weir_fabric::Vid);
+
+impl Vid {
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0.get()
+    }
+
+    /// The error for a number, as text, that is out of bounds.
+    pub(in crate::config) fn out_of_range(value: String) -> ValueError {
+        ValueError::OutOfRange { min: 1, max: limits::VLAN_ID_MAX.into(), value }
+    }
+}
+
+impl TryFrom<u64> for Vid {
+    type Error = ValueError;
+    fn try_from(value: u64) -> Result<Self, ValueError> {
+        u16::try_from(value)
+            .ok()
+            .and_then(|vid| weir_fabric::Vid::new(vid).ok())
+            .map(Self)
+            .ok_or_else(|| Self::out_of_range(value.to_string()))
+    }
+}
+
+impl From<Vid> for u64 {
+    fn from(vid: Vid) -> u64 {
+        vid.get().into()
+    }
+}
+
+impl From<Vid> for weir_fabric::Vid {
+    fn from(vid: Vid) -> Self {
+        vid.0
+    }
+}
+
+impl fmt::Display for Vid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+bounded_integer! {
+    /// An MTU in bytes: the largest packet inside an Ethernet frame.
+    Mtu(u16) = limits::MTU_MIN, limits::MTU_MAX
+}
+
+bounded_integer! {
+    /// A number of queue pairs (one RX and one TX virtqueue each), or of TAP queues.
+    QueuePairs(u8) = 1, limits::QUEUE_PAIRS_MAX as u8
+}
+
+bounded_integer! {
+    /// A number of worker threads.
+    WorkerCount(u8) = 1, limits::WORKERS_MAX as u8
+}
+
+bounded_integer! {
+    /// How long a call is held (`rx-usecs`), in microseconds.
+    RxUsecs(u32) = 0, (limits::LATENCY_BUDGET_NS_MAX / 1_000) as u32
+}
+
+bounded_integer! {
+    /// With how many frames a call is held no longer (`rx-frames`).
+    RxFrames(u16) = 1, limits::RX_FRAMES_MAX
+}
+
+bounded_integer! {
+    /// With how many bytes of frames a container is full.
+    ContainerBytes(u32) = limits::FRAME_LEN_MIN, limits::CONTAINER_BYTES_MAX
+}
+
+bounded_integer! {
+    /// An interface's part of a worker's time, in proportion to others'.
+    Weight(u16) = 1, limits::WEIGHT_MAX
+}
+
+bounded_integer! {
+    /// Frames in a second.
+    PacketRate(u32) = 1, limits::RATE_PACKETS_MAX
+}
+
+bounded_integer! {
+    /// Frames at once.
+    PacketBurst(u32) = 1, limits::RATE_BURST_PACKETS_MAX
+}
+
+/// One queue pair.
+impl Default for QueuePairs {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl RxUsecs {
+    /// The time in nanoseconds.
+    pub fn ns(self) -> u64 {
+        u64::from(self.0) * 1_000
+    }
+}
+
+impl Mtu {
+    /// The usual MTU of Ethernet, which a port has where nothing says otherwise.
+    pub const ETHERNET: Self = Self(1500);
+}
