@@ -16,7 +16,7 @@ use crate::config::{
 use crate::control::{ClientError, ControlClient, Request, VifStatus};
 use crate::lab::LabError;
 use crate::run::RunError;
-use crate::stats::{Table, time};
+use crate::text::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
 
 mod filter;

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Moderation, PortName};
 use crate::stats::{
-    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, Table, by_reason, decimal,
-    ratio, rules_table, time,
+    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, by_reason, rules_table,
 };
+use crate::text::{Table, decimal, ratio, time};
 
 mod dispatch;
 mod manager;

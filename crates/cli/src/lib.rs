@@ -27,6 +27,7 @@ pub mod rig;
 pub mod run;
 pub mod stats;
 pub mod switch;
+pub mod text;
 pub mod unix_socket;
 pub mod vhost_user_net;
 pub mod vm_args;

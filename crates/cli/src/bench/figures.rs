@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::BenchError;
 use super::report::{median_and_spread, significant};
 use crate::args::BenchArgs;
-use crate::stats::Table;
+use crate::text::Table;
 
 /// A figure: median and spread over the rounds, and each round's.
 #[derive(Debug, Clone, PartialEq, Serialize)]

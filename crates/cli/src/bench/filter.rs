@@ -16,7 +16,7 @@ use super::slice::Slice;
 use super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load};
-use crate::stats::Table;
+use crate::text::Table;
 
 /// The sender's rules: an expression of ten terms, none of which the traffic (UDP from 10.0.0.0/24)
 /// can be judged without, and nothing else passes.

@@ -9,7 +9,7 @@ use weir_engine::stages::{self, Stage};
 use super::plan::Tells;
 use super::slice::Slice;
 use super::{Measured, WORKERS};
-use crate::stats::{Table, decimal};
+use crate::text::{Table, decimal};
 
 /// What was found. Its JSON is what `weir bench --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]

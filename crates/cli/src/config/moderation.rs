@@ -10,7 +10,7 @@ use weir_policy::moderation::Kind;
 
 use super::VifConfig;
 use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError};
-use crate::stats::time;
+use crate::text::time;
 
 /// How weir decides when to call (interrupt) a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

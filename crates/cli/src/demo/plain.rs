@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::figures::{Figures, Sample, or_dash};
 use super::{DemoError, Progress, View};
-use crate::stats::{decimal, time};
+use crate::text::{decimal, time};
 
 /// Between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);

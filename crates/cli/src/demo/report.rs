@@ -5,7 +5,7 @@ use std::fmt;
 use super::Outcome;
 use super::figures::{Figures, Latency, Trouble, or_dash};
 use super::traffic::Traffic;
-use crate::stats::{Table, bytes, decimal, time};
+use crate::text::{Table, bytes, decimal, time};
 
 /// A row of the table.
 struct Row {

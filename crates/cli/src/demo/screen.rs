@@ -14,7 +14,7 @@ use super::figures::{Figures, Sample, or_dash};
 use super::report::lost_reordered;
 use super::traffic::Traffic;
 use super::{DemoError, Progress, View};
-use crate::stats::{decimal, time};
+use crate::text::{decimal, time};
 
 /// Figures that change are those of so long.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_engine::Moved;
 use weir_policy::dispatch::CORE;
 
-use crate::stats::time;
+use crate::text::time;
 
 /// The workers of an interface's queue pairs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SteeringExplanation;
 use crate::config::{PortName, SocketPath};
-use crate::stats::{decimal, time};
+use crate::text::{decimal, time};
 
 /// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
 /// which numbers.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{PlacementMode, PortName};
-use crate::stats::{Table, decimal};
+use crate::text::{Table, decimal};
 
 /// What `weir explain placement` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

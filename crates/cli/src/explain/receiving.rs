@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Receiving;
-use crate::stats::{decimal, time};
+use crate::text::{decimal, time};
 
 /// What an interface may receive, and what was dropped beyond it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::PortName;
-use crate::stats::{decimal, time};
+use crate::text::{decimal, time};
 
 /// Workers that were busy for so much of the time (%) had none left.
 const FULL_PERCENT: u64 = 90;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Table, decimal, time};
+use crate::text::{Table, decimal, time};
 
 /// The indirection table of a port with several receive queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
 
 use crate::args::{LabCommand, LabRunArgs};
 use crate::config::error::count;
-use crate::stats::Table;
+use crate::text::Table;
 
 mod calibrate;
 mod check;

@@ -10,7 +10,7 @@ use super::figures::Measured;
 use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement};
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
-use crate::stats::Table;
+use crate::text::Table;
 
 /// What came of an experiment. The same for the same experiment and seeds, to the byte.
 #[derive(Debug, Serialize)]

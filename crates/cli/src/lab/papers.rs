@@ -11,7 +11,7 @@ use super::file::Use;
 use super::output::Outcome;
 use super::verdict::{Judged, Verdict, words};
 use crate::config::error::count;
-use crate::stats::Table;
+use crate::text::Table;
 
 /// A figure of a paper, and what came of what is claimed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -18,7 +18,7 @@ use super::output::Point;
 use super::profile::{Machine, StatedCost};
 use super::verdict::{Judged, Verdict, judge};
 use super::{parallel, run_point};
-use crate::stats::Table;
+use crate::text::Table;
 
 /// By how much a number is varied (percent), and how that is written.
 pub const PERCENTS: [(i64, &str); 7] = [

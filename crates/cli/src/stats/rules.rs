@@ -5,8 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use weir_engine::filter::{PortRules, Rule, Rules};
 
-use super::{PortStats, Table, bytes, decimal};
+use super::PortStats;
 use crate::config::{Direction, FilterRule};
+use crate::text::{Table, bytes, decimal};
 
 /// A filter rule of a port, and what it decided about since the port has these rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

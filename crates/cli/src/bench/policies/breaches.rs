@@ -9,7 +9,7 @@ use weir_engine::stats::BreachReason;
 use super::super::figures::FigureRow;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
-use crate::stats::decimal;
+use crate::text::decimal;
 
 /// A load under a policy and a budget: all rounds together.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,7 +10,7 @@ use super::breaches::{self, BreachRow};
 use super::grid::{self, LoadRow};
 use super::pairs::PairRow;
 use super::{Measured, Purpose};
-use crate::stats::{Table, decimal};
+use crate::text::{Table, decimal};
 
 /// What was found. Its JSON is what `weir bench --policies --json` prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

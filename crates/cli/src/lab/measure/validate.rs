@@ -13,7 +13,7 @@ use super::super::{calibrate, progress, read, run_one};
 use super::{LabError, measure};
 use crate::args::LabValidateArgs;
 use crate::rig;
-use crate::stats::Table;
+use crate::text::Table;
 
 /// How far predictions may be off (percent): half of them, and all.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;

@@ -10,7 +10,7 @@ use super::host::Host;
 use super::play::Played;
 use super::weir_toml::weir_toml;
 use crate::config::{Execution, PlacementMode, Realization};
-use crate::stats::Table;
+use crate::text::Table;
 
 /// A plan, and what else there was.
 #[derive(Debug, Serialize)]

@@ -1,0 +1,146 @@
+//! Tables, numbers and units as people read them.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+/// Columns as wide as their widest cell, two spaces apart.
+pub struct Table {
+    headers: Vec<&'static str>,
+    left: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headers; a `<` in front aligns the column left instead of right.
+    pub fn new(headers: &[&'static str]) -> Self {
+        Self {
+            headers: headers.iter().map(|header| header.trim_start_matches('<')).collect(),
+            left: headers.iter().map(|header| header.starts_with('<')).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; cells beyond the headers are left out.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<String> = self.headers.iter().map(ToString::to_string).collect();
+        let lines = || std::iter::once(&headers).chain(&self.rows);
+        let mut widths = vec![0; headers.len()];
+        for line in lines() {
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for line in lines() {
+            let mut text = String::new();
+            for ((cell, width), left) in line.iter().zip(&widths).zip(&self.left) {
+                if *left {
+                    write!(text, "{cell:<width$}  ")?;
+                } else {
+                    write!(text, "{cell:>width$}  ")?;
+                }
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `12_345_678` as `12,345,678`.
+pub fn decimal(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in decimal units, as network rates are counted: `1.5 GB`.
+pub fn bytes(number: u64) -> String {
+    scaled(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// Nanoseconds in the unit that fits: `250 us`.
+pub fn time(ns: u64) -> String {
+    const NS_PER_S: u64 = 1_000_000_000;
+    if ns == 0 {
+        "0".into()
+    } else if ns >= 1_000 * NS_PER_S {
+        format!("{} s", decimal(ns / NS_PER_S))
+    } else {
+        scaled(ns, &["ns", "us", "ms", "s"])
+    }
+}
+
+/// Three significant digits and the unit, each unit a thousand times the one before.
+fn scaled(number: u64, units: &[&str]) -> String {
+    let mut value = number as f64;
+    let mut unit = 0;
+    // 999.5 would be rounded to 1000 of its unit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let unit = units.get(unit).copied().unwrap_or_default();
+    let tenths = (value * 10.0).round();
+    if value >= 99.95 || tenths % 10.0 == 0.0 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+/// A part of a whole, or `-` of nothing.
+pub(crate) fn ratio(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.3}", part as f64 / whole as f64) }
+}
+
+/// Seconds as `1d01h`, `1h02m`, `1m05s` or `5s`.
+pub(crate) fn uptime(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{seconds:02}s"),
+        (0, _, _) => format!("{hours}h{minutes:02}m"),
+        _ => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_size_and_unit() {
+        let times = [0, 1, 999, 1_000, 250_000, 999_499, 999_950, 12_340_000_000, u64::MAX];
+        assert_eq!(
+            times.map(time),
+            [
+                "0",
+                "1 ns",
+                "999 ns",
+                "1 us",
+                "250 us",
+                "999 us",
+                "1 ms",
+                "12.3 s",
+                "18,446,744,073 s"
+            ]
+        );
+        assert_eq!([0, 999, 1_500, u64::MAX].map(bytes), ["0 B", "999 B", "1.5 kB", "18.4 EB"]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(decimal), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([5.0, 65.0, 3_725.0, 90_000.0].map(uptime), ["5s", "1m05s", "1h02m", "1d01h"]);
+        assert_eq!(uptime(f64::NAN), "0s");
+    }
+}
