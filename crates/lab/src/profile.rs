@@ -43,6 +43,9 @@ pub struct Profile {
     pub publish_ns: u64,
     /// Worker: giving a call (ns each).
     pub call_ns: u64,
+    /// Worker: giving a call to a guest whose CPU is not idle, so that none has to be woken up (ns each); as
+    /// any other, if 0.
+    pub call_busy_ns: u64,
     /// Worker: an interrupt of an uplink (ns each; C_p of Dong 2011 Eq. 2).
     pub uplink_interrupt_ns: u64,
     /// Worker: taking a frame from an uplink (ns each).
@@ -73,6 +76,8 @@ pub struct Profile {
     pub send_ps_per_byte: u64,
     /// Guest: a kick, with the exit that it is (ns each).
     pub kick_ns: u64,
+    /// Guest: a kick for a worker that is awake (ns each); as any other, if 0.
+    pub kick_busy_ns: u64,
 
     /// Either: using a frame that a CPU behind another cache of the socket wrote last (ns each).
     pub far_cache_ns: u64,
@@ -97,7 +102,7 @@ pub struct Profile {
 impl Profile {
     /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have, and tails that few
     /// have measured.
-    pub const OPTIONAL: [&'static str; 9] = [
+    pub const OPTIONAL: [&'static str; 11] = [
         "signal_ns",
         "signal_far_ns",
         "hypervisor_timer_ns",
@@ -105,6 +110,8 @@ impl Profile {
         "wakeup_latency_p99_ns",
         "timer_late_p99_ns",
         "settle_ns",
+        "call_busy_ns",
+        "kick_busy_ns",
         "interrupt_busy_ns",
         "poll_end_busy_ns",
     ];
@@ -137,6 +144,7 @@ impl Profile {
             copy_ps_per_byte: 50,
             publish_ns: 10,
             call_ns: 1_000,
+            call_busy_ns: 0,
             uplink_interrupt_ns: 2_000,
             uplink_take_ns: 500,
             uplink_place_ns: 500,
@@ -150,6 +158,7 @@ impl Profile {
             send_ns: 700,
             send_ps_per_byte: 100,
             kick_ns: 2_000,
+            kick_busy_ns: 0,
             far_cache_ns: 100,
             far_socket_ns: 200,
             signal_ns: 2_000,
@@ -191,6 +200,7 @@ impl Profile {
             copy_ps_per_byte: value("copy_ps_per_byte")?,
             publish_ns: value("publish_ns")?,
             call_ns: value("call_ns")?,
+            call_busy_ns: value("call_busy_ns")?,
             uplink_interrupt_ns: value("uplink_interrupt_ns")?,
             uplink_take_ns: value("uplink_take_ns")?,
             uplink_place_ns: value("uplink_place_ns")?,
@@ -204,6 +214,7 @@ impl Profile {
             send_ns: value("send_ns")?,
             send_ps_per_byte: value("send_ps_per_byte")?,
             kick_ns: value("kick_ns")?,
+            kick_busy_ns: value("kick_busy_ns")?,
             far_cache_ns: value("far_cache_ns")?,
             far_socket_ns: value("far_socket_ns")?,
             signal_ns: value("signal_ns")?,
@@ -249,6 +260,7 @@ impl Profile {
             ("copy_ps_per_byte", self.copy_ps_per_byte),
             ("publish_ns", self.publish_ns),
             ("call_ns", self.call_ns),
+            ("call_busy_ns", self.call_busy_ns),
             ("uplink_interrupt_ns", self.uplink_interrupt_ns),
             ("uplink_take_ns", self.uplink_take_ns),
             ("uplink_place_ns", self.uplink_place_ns),
@@ -262,6 +274,7 @@ impl Profile {
             ("send_ns", self.send_ns),
             ("send_ps_per_byte", self.send_ps_per_byte),
             ("kick_ns", self.kick_ns),
+            ("kick_busy_ns", self.kick_busy_ns),
             ("far_cache_ns", self.far_cache_ns),
             ("far_socket_ns", self.far_socket_ns),
             ("signal_ns", self.signal_ns),

@@ -152,7 +152,7 @@ impl Host<'_> {
         rx_calls.told(now_ns, called, hidden);
         self.found(guest, self.scenario.profile.look_ns);
         if called {
-            self.workers[worker].debt_ns += self.scenario.profile.call_ns;
+            self.workers[worker].debt_ns += self.call_ns(guest);
             self.signal(guest, Side::Rx);
         } else {
             self.guests[guest].suppressed += 1;
@@ -166,7 +166,7 @@ impl Host<'_> {
         tx_calls.told(called == Some(true));
         match called {
             Some(true) => {
-                self.workers[worker].debt_ns += self.scenario.profile.call_ns;
+                self.workers[worker].debt_ns += self.call_ns(guest);
                 self.signal(guest, Side::Tx);
             }
             Some(false) => *suppressed += 1,

@@ -237,7 +237,7 @@ impl Host<'_> {
             Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
             Job::Interrupt(Interrupt::Hypervisor) => profile.hypervisor_timer_ns,
             Job::Stall(ns) => *ns,
-            Job::Kick(_) => profile.kick_ns,
+            Job::Kick(_) => self.kick_ns(guest),
             Job::PollEnd => self.poll_end_ns(guest),
             Job::Spin => SPIN_NS,
             Job::Receive => {

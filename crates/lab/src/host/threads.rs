@@ -1,5 +1,5 @@
 //! Guests that are threads of weir's own user-space driver (`weir_vif`): who sends at a rate sleeps by a timer. And
-//! what it costs any guest to become busy and idle where others share its CPU.
+//! what it costs to wake somebody up, and any guest to become busy and idle, where others share its CPU.
 
 use super::Host;
 use super::guest::Program;
@@ -13,6 +13,22 @@ impl Host<'_> {
         let profile = &self.scenario.profile;
         let taken = self.cpus.is_taken(self.guests[guest].thread);
         or_busy(taken, profile.interrupt_ns, profile.interrupt_busy_ns)
+    }
+
+    /// Giving a guest a call (ns): one that is awake, or whose CPU is another's, needs no CPU woken up.
+    pub(super) fn call_ns(&self, guest: usize) -> u64 {
+        let profile = &self.scenario.profile;
+        let thread = self.guests[guest].thread;
+        let busy = !self.cpus.sleeps(thread) || self.cpus.is_taken(thread);
+        or_busy(busy, profile.call_ns, profile.call_busy_ns)
+    }
+
+    /// A guest's kick (ns).
+    pub(super) fn kick_ns(&self, guest: usize) -> u64 {
+        let profile = &self.scenario.profile;
+        let thread = self.workers[self.owner(guest)].thread;
+        let busy = !self.cpus.sleeps(thread) || self.cpus.is_taken(thread);
+        or_busy(busy, profile.kick_ns, profile.kick_busy_ns)
     }
 
     /// Finding nothing more, and becoming idle (ns).

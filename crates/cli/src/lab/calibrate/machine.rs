@@ -48,6 +48,8 @@ pub(super) struct Sleeps {
     pub(super) timer: Timers,
     /// CPU time of a guest's sleep while another has the CPU.
     pub(super) busy: Vec<f64>,
+    /// CPU time of the write that ends it.
+    pub(super) busy_write: Vec<f64>,
 }
 
 /// All of them.
@@ -74,16 +76,18 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
         let how = format!("a line of cache between CPUs {a} and {b}");
         costs.push(Cost::new("far_cache_ns", how, pings));
     }
-    let busy = in_rounds(rounds, || taking_turns(&cpus))?;
-    Ok((costs, Sleeps { worker, guest, timer, busy }))
+    let busy: io::Result<Vec<_>> = (0..rounds).map(|_| taking_turns(&cpus)).collect();
+    let (busy, busy_write) = busy?.into_iter().unzip();
+    Ok((costs, Sleeps { worker, guest, timer, busy, busy_write }))
 }
 
-/// CPU time of a sleep that another thread of the same CPU ends (ns): that CPU is never idle.
-fn taking_turns(cpus: &Cpus) -> io::Result<f64> {
+/// CPU time of a sleep that another thread of the same CPU ends, and of the write that ends it (ns): that CPU is
+/// never idle.
+fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
     let sets = [Set::new()?, Set::new()?];
     let play = |own: &Set, other: &Set, begins: bool| {
         cpus.pin(0);
-        let start = cpu_time();
+        let (start, mut writes) = (cpu_time(), Duration::ZERO);
         if begins {
             other.kick()?;
         }
@@ -91,9 +95,12 @@ fn taking_turns(cpus: &Cpus) -> io::Result<f64> {
             if !own.poll(SLEEP_S_MAX)? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+            let before = cpu_time();
             other.kick()?;
+            writes += cpu_time().saturating_sub(before);
         }
-        Ok(nanos(cpu_time().saturating_sub(start)) / WAKE_UPS as f64)
+        let each = |time: Duration| nanos(time) / WAKE_UPS as f64;
+        Ok((each(cpu_time().saturating_sub(start)), each(writes)))
     };
     let [first, second] = &sets;
     let (one, other) = thread::scope(|scope| {
@@ -101,8 +108,9 @@ fn taking_turns(cpus: &Cpus) -> io::Result<f64> {
         let other = scope.spawn(|| play(second, first, false));
         (one.join(), other.join())
     });
-    let each: io::Result<f64> = one.map_err(|_| panicked())?;
-    Ok(f64::midpoint(each?, other.map_err(|_| panicked())??))
+    let one: io::Result<(f64, f64)> = one.map_err(|_| panicked())?;
+    let ((sleep, write), (other_sleep, other_write)) = (one?, other.map_err(|_| panicked())??);
+    Ok((f64::midpoint(sleep, other_sleep), f64::midpoint(write, other_write)))
 }
 
 /// Sleeps that a timer ends (ns).

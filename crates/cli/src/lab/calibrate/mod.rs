@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `machine.rs` | what needs no switch: calls, wake-ups, timers, copies, caches |
 //! | `stages.rs` | a packet's way through weir, by the marks of `weir_engine::stages`, and what guests spend |
+//! | `played.rs` | costs that nobody sees one by one, set so that what was measured comes out in virtual time |
 //!
 //! Each cost is measured in rounds. Its number is the median of the rounds, and what stands beside it says
 //! how far they lie apart. What cannot be measured without a real guest stays as it is in
 //! [`Profile::example`], and says so.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
@@ -17,10 +19,14 @@ use std::thread;
 use weir_lab::profile::Profile;
 
 use super::LabError;
+use super::measure::usable_cpus;
 use super::profile::{key, written};
 
 mod machine;
+mod played;
 mod stages;
+
+use played::Packet;
 
 /// Rounds of each measurement.
 const ROUNDS: usize = 9;
@@ -55,20 +61,70 @@ impl Cost {
 /// # Errors
 /// A switch or a thread cannot be had; the output cannot be written.
 pub(super) fn run(out: &mut dyn Write) -> Result<(), LabError> {
-    write!(out, "{}", measured_profile()?)?;
+    let mut calibration = Calibration::default();
+    calibration.measure(ROUNDS)?;
+    write!(out, "{}", calibration.profile()?)?;
     Ok(())
 }
 
-/// The profile's TOML.
-///
-/// # Errors
-/// A switch or a thread cannot be had.
-pub(super) fn measured_profile() -> Result<String, LabError> {
-    let (mut costs, sleeps) = machine::measure(ROUNDS).map_err(LabError::Calibrate)?;
-    costs.extend(stages::measure(ROUNDS, &sleeps)?);
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
-    Ok(profile(&format!("this machine, {cpus} CPUs{build}"), &costs))
+/// What was measured of this machine so far.
+#[derive(Debug, Default)]
+pub(super) struct Calibration {
+    costs: Vec<Cost>,
+    /// What packets that come alone took, in each round.
+    alone: Vec<Packet>,
+}
+
+impl Calibration {
+    /// Measures everything `rounds` times more, on switches of its own.
+    ///
+    /// # Errors
+    /// A switch or a thread cannot be had.
+    pub(super) fn measure(&mut self, rounds: usize) -> Result<(), LabError> {
+        let (mut costs, sleeps) = machine::measure(rounds).map_err(LabError::Calibrate)?;
+        let (of_packets, alone) = stages::measure(rounds, &sleeps)?;
+        costs.extend(of_packets);
+        self.alone.extend(alone);
+        for cost in costs {
+            match self.costs.iter_mut().find(|known| known.field == cost.field) {
+                Some(known) => known.rounds.extend(cost.rounds),
+                None => self.costs.push(cost),
+            }
+        }
+        Ok(())
+    }
+
+    /// The profile's TOML.
+    ///
+    /// # Errors
+    /// What was measured cannot be played.
+    pub(super) fn profile(&self) -> Result<String, LabError> {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
+        // Where all share one CPU, who waits for whom is not what is played.
+        let set = match usable_cpus().len() > 1 && !self.alone.is_empty() {
+            true => Some(played::set(medians(&self.costs), Packet::middle(&self.alone))?),
+            false => None,
+        };
+        Ok(profile(&format!("this machine, {cpus} CPUs{build}"), &self.costs, set.as_ref()))
+    }
+}
+
+/// The median of each cost, and the example's where there is none.
+fn medians(costs: &[Cost]) -> Profile {
+    let example = Profile::example().fields();
+    let value = |field| {
+        let of_example = example.iter().find(|it| it.0 == field).map_or(0, |it| it.1);
+        let measured = costs.iter().find(|cost| cost.field == field);
+        Ok::<_, Infallible>(measured.map_or(of_example, |cost| whole(median(&cost.rounds))))
+    };
+    let Ok(profile) = Profile::from_fields(value);
+    profile
+}
+
+/// A cost in whole units: what takes less than one still takes time.
+fn whole(value: f64) -> u64 {
+    (value.round() as u64).max(1)
 }
 
 /// What `f` makes of each round of two measurements.
@@ -83,9 +139,10 @@ fn median(rounds: &[f64]) -> f64 {
     rounds.get(rounds.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// A profile's TOML.
-fn profile(title: &str, costs: &[Cost]) -> String {
+/// A profile's TOML. Costs that were `set` afterwards say so.
+fn profile(title: &str, costs: &[Cost], set: Option<&Profile>) -> String {
     let mut text = format!("title = \"{title}\"\n\n[costs]\n");
+    let set = set.map(Profile::fields).unwrap_or_default();
     for (field, example) in Profile::example().fields() {
         let (value, from) = match costs.iter().find(|cost| cost.field == field) {
             Some(Cost { how, rounds, .. }) => {
@@ -95,8 +152,12 @@ fn profile(title: &str, costs: &[Cost]) -> String {
                     .map(|at| rounds.get(at).copied().unwrap_or(0.0));
                 let count = rounds.len();
                 let spread = format!("{count} rounds, {least:.1} to {most:.1}");
-                // What takes less than the unit still takes time.
-                ((median.round() as u64).max(1), format!("source = \"measured: {how}; {spread}\""))
+                let value = set.iter().find(|it| it.0 == field && played::SET.contains(&field));
+                let (value, played) = match value {
+                    Some((_, value)) => (*value, format!("; {median:.1} before it was played")),
+                    None => (whole(median), String::new()),
+                };
+                (value, format!("source = \"measured: {how}; {spread}{played}\""))
             }
             None => (example, "assumed = \"not measured; as in weir's example\"".to_owned()),
         };
@@ -127,7 +188,7 @@ mod tests {
             Cost::new("call_ns", "a write", vec![900.0, 1_500.4, 1_200.0]),
             Cost::new("copy_ps_per_byte", "a copy", vec![0.2]),
         ];
-        let text = profile("this one", &costs);
+        let text = profile("this one", &costs, None);
         let call = text.lines().find(|line| line.starts_with("call ")).unwrap();
         let source = "measured: a write; 3 rounds, 900.0 to 1500.4";
         assert_eq!(call, format!("call = {{ value = \"1200ns\", source = \"{source}\" }}"));
@@ -139,12 +200,12 @@ mod tests {
     fn a_machine_can_be_measured_and_the_lab_reads_what_comes_of_it() {
         let (mut costs, sleeps) = machine::measure(1).unwrap();
         assert!(costs.iter().all(|cost| cost.rounds.iter().all(|it| *it >= 0.0)), "{costs:?}");
-        costs.extend(stages::measure(1, &sleeps).unwrap());
+        costs.extend(stages::measure(1, &sleeps).unwrap().0);
         let mut fields: Vec<_> = costs.iter().map(|cost| cost.field).collect();
         fields.sort_unstable();
         fields.dedup();
         assert_eq!(fields.len(), costs.len(), "each is measured once");
-        let text = profile("this one", &costs);
+        let text = profile("this one", &costs, None);
         assert_eq!(text.matches("measured: ").count(), costs.len());
         machine(&text);
     }

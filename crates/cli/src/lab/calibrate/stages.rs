@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use weir_engine::stages::{self, Stage, StageCosts};
 use weir_guestmem::ticks;
+use weir_policy::moderation::Kind;
 use weir_vif::load::small;
 
 use super::super::LabError;
 use super::super::measure::{Counts, Flow, GuestCounts, Host, Setting, usable_cpus};
 use super::machine::Sleeps;
+use super::played::Packet;
 use super::{Cost, median, paired};
-use crate::config::LatencyBudget;
+use crate::config::{LatencyBudget, Moderation};
 use crate::rig::{self, Load};
 use crate::stats::CallSettings;
 
@@ -30,7 +32,7 @@ const WINDOW: u32 = 512;
 const SMALL_BYTES: usize = 64;
 const LARGE_BYTES: usize = 1514;
 /// Packets a second that come alone.
-const ALONE_PER_S: u64 = 7_000;
+pub(super) const ALONE_PER_S: u64 = 7_000;
 
 /// The stages whose cost for a packet among many is one of a profile's.
 const FIELDS: [(Stage, &str); 4] = [
@@ -52,6 +54,8 @@ struct Spent {
     sleep: Vec<f64>,
     /// By guest (who sends, who receives), what it did.
     guests: [Vec<Did>; 2],
+    /// All of it for a packet; nothing of a round in which none came.
+    packets: Vec<Packet>,
 }
 
 /// What a guest did in a round.
@@ -64,8 +68,11 @@ struct Did {
     kicks: f64,
 }
 
-/// All of them, and what `sleeps` come to.
-pub(super) fn measure(rounds: usize, sleeps: &Sleeps) -> Result<Vec<Cost>, LabError> {
+/// All of them, and what `sleeps` come to; and what packets that come alone took, in each round.
+pub(super) fn measure(
+    rounds: usize,
+    sleeps: &Sleeps,
+) -> Result<(Vec<Cost>, Vec<Packet>), LabError> {
     let of = |bytes, rate| spent(rounds, bytes, rate);
     let runs = Runs {
         together: of(SMALL_BYTES, small::Rate::Window(WINDOW))?,
@@ -81,7 +88,7 @@ pub(super) fn measure(rounds: usize, sleeps: &Sleeps) -> Result<Vec<Cost>, LabEr
         cost.rounds.retain(|value| value.is_finite());
         !cost.rounds.is_empty()
     });
-    Ok(found)
+    Ok((found, runs.alone.packets))
 }
 
 /// Small packets and large ones that come together, small ones that come alone; and what sleeps cost where
@@ -146,7 +153,7 @@ impl Runs<'_> {
     /// CPU time of a sleep is spent on falling asleep and on coming back, and only the latter is part of how
     /// long it takes to be back. Which part that is is not measured, and taken for half: the sums are.
     fn of_sleeps(&self) -> Vec<Cost> {
-        let Sleeps { worker, guest, timer, busy } = self.sleeps;
+        let Sleeps { worker, guest, timer, busy, busy_write } = self.sleeps;
         let [send, receive] = self.of_each(&self.together);
         let [sender, receiver] = &self.alone.guests;
 
@@ -203,6 +210,12 @@ impl Runs<'_> {
                 half.clone(),
             ),
             ("poll_end_busy_ns", "the other half".into(), half),
+            (
+                "call_busy_ns",
+                "a write to the eventfd of a sleeper whose CPU is busy".into(),
+                busy_write.clone(),
+            ),
+            ("kick_busy_ns", "the same".into(), busy_write.clone()),
             ("switch_ns", "it is part of what sleeps cost".into(), vec![0.0]),
         ];
         costs.into_iter().map(|(field, how, rounds)| Cost::new(field, how, rounds)).collect()
@@ -241,8 +254,10 @@ fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabErr
         frame_bytes: bytes as u32, // at most 1514
         first: true,
     };
+    // A packet that comes alone has a call of its own only where none is held.
+    let calls = CallSettings { moderation: Moderation(Kind::Immediate), ..CallSettings::default() };
     let setting = Setting {
-        calls: CallSettings::default(),
+        calls,
         latency_budget: LatencyBudget::DEFAULT,
         ring: RING,
         worker_cpu,
@@ -284,6 +299,7 @@ impl Spent {
         for (rounds, (before, after)) in self.guests.iter_mut().zip(pairs) {
             rounds.push(Did::between(before, after));
         }
+        self.packets.extend(Packet::measured(before, after));
     }
 
     /// What each packet costs who sends it and who receives it, for each round (ns): the two unknowns in what

@@ -4,6 +4,12 @@ use super::super::file::Figure;
 use super::host::{Counts, GuestCounts};
 use super::setting::Setting;
 
+/// How long the worker was ready and had no CPU between two moments (percent of the time).
+pub(super) fn waited_percent(before: &Counts, after: &Counts) -> f64 {
+    let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
+    100.0 * after.worker_waited_ns.saturating_sub(before.worker_waited_ns) as f64 / ns
+}
+
 /// A figure between two moments; nothing where no built-in guest can tell.
 pub(super) fn value(
     figure: Figure,

@@ -3,6 +3,7 @@
 //! Unlike those of [`crate::rig`] its guests are any number, and all its threads are held where the
 //! experiment has them.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +44,12 @@ pub(in crate::lab) fn pin(thread: Option<u32>, cpu: usize) {
     }
 }
 
+/// How long a thread of this process was ready and had no CPU (ns): `schedstat` has it beside its CPU time.
+fn waited_ns(thread: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// All of it. Dropping it ends the guests, then the switch.
 pub(in crate::lab) struct Host {
     guests: Vec<Guest>,
@@ -76,6 +83,8 @@ struct Idle {
 pub(in crate::lab) struct Counts {
     pub at: Instant,
     pub worker_cpu_ns: u64,
+    /// How long the worker was ready and had no CPU.
+    pub worker_waited_ns: u64,
     pub wakeups: u64,
     /// Calls for received frames.
     pub calls: u64,
@@ -188,8 +197,10 @@ impl Host {
                 None => latency = Some(of_guest),
             }
         }
+        let workers = self.switch.engine().worker_threads().into_iter().flatten();
         Counts {
             at: Instant::now(),
+            worker_waited_ns: workers.filter_map(waited_ns).sum(),
             worker_cpu_ns: stats.workers.iter().map(|worker| worker.cpu_ns).sum(),
             wakeups: stats.workers.iter().map(|worker| worker.wakeups).sum(),
             calls: stats.ports.iter().map(|port| port.rx.calls).sum(),

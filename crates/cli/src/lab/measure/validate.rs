@@ -6,11 +6,12 @@ use std::io::{self, Write};
 use serde::Serialize;
 use weir_lab::scenarios::REALITY;
 
+use super::super::calibrate::Calibration;
 use super::super::error::Source;
 use super::super::experiment::{Experiment, name_of};
 use super::super::profile::Machine;
-use super::super::{calibrate, progress, read, run_one};
-use super::{LabError, measure};
+use super::super::{progress, read, run_one};
+use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
 use crate::rig;
 use crate::text::Table;
@@ -18,6 +19,8 @@ use crate::text::Table;
 /// How far predictions may be off (percent): half of them, and all.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;
 const WORST_MAX_PERCENT: f64 = 35.0;
+/// Rounds of calibration before each round of measurement, and after the last.
+const CALIBRATION_ROUNDS: usize = 3;
 
 /// What is said of one figure at one point.
 #[derive(Debug, Serialize)]
@@ -33,13 +36,18 @@ struct Compared {
     error_percent: f64,
 }
 
+/// What a [`Validation`] says beside the figures, in its order.
+type Parts = (String, String, Refused, Disturbed, usize, usize);
+
 /// All of it.
 #[derive(Debug, Serialize)]
 struct Validation {
     title: String,
     machine: String,
     /// What was not measured, and why.
-    refused: Vec<(String, String)>,
+    refused: Refused,
+    /// What was measured while somebody else had the worker's CPU, and how long that waited for it (percent).
+    disturbed: Disturbed,
     settings: usize,
     rounds: usize,
     compared: Vec<Compared>,
@@ -48,25 +56,40 @@ struct Validation {
     passed: bool,
 }
 
-/// Calibrates this machine, unless there is a profile, then predicts and measures.
+/// Calibrates this machine, unless there is a profile, predicts and measures. Calibration and measurement take
+/// turns, so that a machine that is slower for a while is so for both.
 ///
 /// # Errors
 /// [`LabError`]; [`LabError::Unlike`] after the output if predictions are further off than they may be.
 pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let stop = rig::catch_signals()?;
-    let (name, text) = match &args.profile {
-        Some(path) => (path.display().to_string(), read(path)?),
-        None => ("what was just measured".to_owned(), calibrate::measured_profile()?),
-    };
-    let machine = || Machine::parse(Source { name: &name, text: &text });
+    let given = args.profile.as_ref().map(|path| Ok::<_, LabError>((path, read(path)?)));
+    let given = given.transpose()?.map(|(path, text)| (path.display().to_string(), text));
     let (file_name, file_text) = match &args.experiment {
         Some(path) => (path.display().to_string(), read(path)?),
         None => (REALITY.0.to_owned(), REALITY.1.to_owned()),
     };
     let source = Source { name: &file_name, text: &file_text };
-    let mut experiment = Experiment::parse(source, args.seed, |_| machine().map(Some))?;
+    let parse = |(name, text): &(String, String)| {
+        let machine = || Machine::parse(Source { name, text });
+        Experiment::parse(source, args.seed, |_| machine().map(Some))
+    };
+    // What things cost is of no matter to what is measured.
+    let mut measured = match &given {
+        Some(profile) => parse(profile)?,
+        None => parse(&("what is assumed".to_owned(), Calibration::default().profile()?))?,
+    };
     let bar = progress(0);
-    let refused = measure(&mut experiment, args.rounds, &bar, &stop)?;
+    let mut calibration = Calibration::default();
+    let (refused, disturbed) = measure_between(&mut measured, args.rounds, &bar, &stop, || {
+        bar.set_message("what things cost");
+        if given.is_none() { calibration.measure(CALIBRATION_ROUNDS) } else { Ok(()) }
+    })?;
+    let mut experiment = match &given {
+        Some(profile) => parse(profile)?,
+        None => parse(&("what was just measured".to_owned(), calibration.profile()?))?,
+    };
+    experiment.file.measured = measured.file.measured;
     let outcome = run_one(&experiment, &bar)?;
     bar.finish_and_clear();
     let simulated = outcome.points.into_iter().map(|it| (it.at, it.figures));
@@ -86,7 +109,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     });
     let settings = experiment.points.len() - refused.len();
     let title = experiment.file.title.clone();
-    let parts = (title, experiment.machine(), refused, settings, args.rounds);
+    let parts = (title, experiment.machine(), refused, disturbed, settings, args.rounds);
     let validation = Validation::new(parts, compared.collect());
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &validation).map_err(io::Error::from)?;
@@ -112,17 +135,9 @@ fn error_percent(predicted: f64, measured: f64) -> f64 {
     100.0 * (predicted - measured).abs() / measured.abs()
 }
 
-/// The one in the middle, or the mean of the two that are.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = |at: usize| values.get(at).copied();
-    let (low, high) = (middle(values.len().saturating_sub(1) / 2), middle(values.len() / 2));
-    low.zip(high).map_or(f64::NAN, |(low, high)| (low + high) / 2.0)
-}
-
 impl Validation {
     fn new(
-        (title, machine, refused, settings, rounds): (String, String, super::Refused, usize, usize),
+        (title, machine, refused, disturbed, settings, rounds): Parts,
         compared: Vec<Compared>,
     ) -> Self {
         let errors = || compared.iter().map(|it| it.error_percent);
@@ -135,6 +150,7 @@ impl Validation {
             title,
             machine,
             refused,
+            disturbed,
             settings,
             rounds,
             compared,
@@ -173,6 +189,12 @@ impl fmt::Display for Validation {
         for (point, why) in &self.refused {
             writeln!(f, "{point}: not measured: {why}")?;
         }
+        for (point, percent) in &self.disturbed {
+            writeln!(
+                f,
+                "{point}: somebody else had the worker's CPU, which waited {percent:.0} % of the time"
+            )?;
+        }
         let mut figures: Vec<_> = self.compared.iter().map(|it| it.figure).collect();
         figures.sort_unstable();
         figures.dedup();
@@ -207,7 +229,7 @@ mod tests {
             measured_max: *measured,
             error_percent: error_percent(*predicted, *measured),
         };
-        let parts = ("title".into(), "machine".into(), Vec::new(), errors.len(), 1);
+        let parts = ("title".into(), "machine".into(), Vec::new(), Vec::new(), errors.len(), 1);
         Validation::new(parts, errors.iter().map(one).collect())
     }
 

@@ -1,0 +1,267 @@
+//! Costs that nobody sees one by one: they are set so that packets that come alone take in virtual time what they
+//! took on this machine.
+//!
+//! What a sleep, a wake-up or a kick costs by itself is measured in a loop that does nothing else, or as what is
+//! left of a thread's time. What it comes to among the others hangs on who has the CPU just then, and the tails of
+//! two wake-ups in a row are not their sum. So the run that was measured is played, and each cost is moved by what
+//! the two differ in: no run that `weir lab validate` predicts is used.
+
+use weir_lab::host;
+use weir_lab::profile::Profile;
+use weir_lab::scenario::Scenario;
+
+use super::super::LabError;
+use super::super::error::Source;
+use super::super::experiment::Experiment;
+use super::super::measure::{Counts, GuestCounts};
+use super::super::profile::Machine;
+use super::stages::ALONE_PER_S;
+use super::{median, whole};
+
+/// How often the run is played.
+const STEPS: usize = 16;
+/// How far from what was measured of it alone a cost may be set, up or down (times): what is played is to share
+/// out what is not known, not to overrule what is.
+const APART_MAX: f64 = 2.0;
+
+/// The costs that are set.
+pub(super) const SET: [&str; 9] = [
+    "wakeup_latency_ns",
+    "wakeup_latency_p99_ns",
+    "sleep_ns",
+    "settle_ns",
+    "interrupt_ns",
+    "interrupt_busy_ns",
+    "poll_end_ns",
+    "poll_end_busy_ns",
+    "kick_ns",
+];
+
+/// What a packet that comes alone takes (ns).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Packet {
+    /// CPU time of the worker.
+    pub(super) worker_ns: f64,
+    /// Of who sends it.
+    pub(super) sender_ns: f64,
+    /// Of who receives it.
+    pub(super) receiver_ns: f64,
+    /// From the one to the other: the median, and one in a hundred.
+    pub(super) latency_ns: f64,
+    pub(super) latency_p99_ns: f64,
+}
+
+impl Packet {
+    /// Between two moments; nothing where none came.
+    pub(super) fn measured(before: &Counts, after: &Counts) -> Option<Self> {
+        let ([sent_before, got_before], [sent, got]) =
+            (before.guests.as_slice(), after.guests.as_slice())
+        else {
+            return None;
+        };
+        let mut latency = after.latency.clone()?;
+        if let Some(before) = &before.latency {
+            // It cannot fail: the later one has what the earlier has.
+            let _ = latency.subtract(before);
+        }
+        let packets = got.load.rx_frames.saturating_sub(got_before.load.rx_frames);
+        let each = |ns: u64| ns as f64 / packets as f64;
+        let cpu = |before: &GuestCounts, after: &GuestCounts| {
+            each(after.cpu_ns.saturating_sub(before.cpu_ns))
+        };
+        (packets > 0).then(|| Self {
+            worker_ns: each(after.worker_cpu_ns.saturating_sub(before.worker_cpu_ns)),
+            sender_ns: cpu(sent_before, sent),
+            receiver_ns: cpu(got_before, got),
+            latency_ns: latency.value_at_quantile(0.5) as f64,
+            latency_p99_ns: latency.value_at_quantile(0.99) as f64,
+        })
+    }
+
+    /// How much later than most one in a hundred is.
+    fn tail_ns(&self) -> f64 {
+        (self.latency_p99_ns - self.latency_ns).max(1.0)
+    }
+
+    /// How far one is from another: of each figure the logarithm of how often it is the other's.
+    fn apart(&self, other: &Self) -> f64 {
+        let each = |it: &Self| {
+            [it.worker_ns, it.sender_ns, it.receiver_ns, it.latency_ns, it.latency_p99_ns]
+        };
+        let pairs = each(self).into_iter().zip(each(other));
+        pairs.map(|(one, other)| (one.max(1.0) / other.max(1.0)).ln().abs()).sum()
+    }
+
+    /// The median of each.
+    pub(super) fn middle(rounds: &[Self]) -> Self {
+        let of = |value: fn(&Self) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
+        Self {
+            worker_ns: of(|it| it.worker_ns),
+            sender_ns: of(|it| it.sender_ns),
+            receiver_ns: of(|it| it.receiver_ns),
+            latency_ns: of(|it| it.latency_ns),
+            latency_p99_ns: of(|it| it.latency_p99_ns),
+        }
+    }
+}
+
+/// `profile` with the costs of [`SET`] such that a packet takes what was `measured`, as nearly as that can be had.
+///
+/// # Errors
+/// The run cannot be played.
+pub(super) fn set(profile: Profile, measured: Packet) -> Result<Profile, LabError> {
+    let mut scenario = scenario()?;
+    scenario.profile = profile;
+    let (mut best, mut least) = (profile, f64::INFINITY);
+    for _ in 0..STEPS {
+        let played = play(&scenario)?;
+        let apart = played.apart(&measured);
+        if apart < least {
+            (best, least) = (scenario.profile, apart);
+        }
+        scenario.profile = next(&profile, &scenario.profile, &played, &measured);
+    }
+    Ok(best)
+}
+
+/// `now` with each cost moved by half of what `played` and `measured` differ in, not too far from `first`.
+fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> Profile {
+    let mut profile = *now;
+    // A sleep is the worker's, a kick the sender's, an interrupt and what comes after it the receiver's.
+    let more = |cost_ns: u64, measured_ns: f64, played_ns: f64| {
+        (cost_ns as f64 + measured_ns - played_ns) / cost_ns.max(1) as f64
+    };
+    let sleep = more(now.sleep_ns + now.settle_ns, measured.worker_ns, played.worker_ns);
+    let kick = more(now.kick_ns, measured.sender_ns, played.sender_ns);
+    let receiver = measured.receiver_ns / played.receiver_ns.max(1.0);
+    // Two wake-ups are on a packet's way.
+    let latency = more(2 * now.wakeup_latency_ns, measured.latency_ns, played.latency_ns);
+    let tail = measured.tail_ns() / played.tail_ns();
+    for (cost, of, times) in [
+        (&mut profile.sleep_ns, first.sleep_ns, sleep),
+        (&mut profile.settle_ns, first.settle_ns, sleep),
+        (&mut profile.kick_ns, first.kick_ns, kick),
+        (&mut profile.interrupt_ns, first.interrupt_ns, receiver),
+        (&mut profile.interrupt_busy_ns, first.interrupt_busy_ns, receiver),
+        (&mut profile.poll_end_ns, first.poll_end_ns, receiver),
+        (&mut profile.poll_end_busy_ns, first.poll_end_busy_ns, receiver),
+        (&mut profile.wakeup_latency_ns, first.wakeup_latency_ns, latency),
+        (&mut profile.wakeup_latency_p99_ns, first.wakeup_latency_p99_ns, tail),
+    ] {
+        let to = *cost as f64 * times.clamp(APART_MAX.recip(), APART_MAX).sqrt();
+        let of = of as f64;
+        *cost = whole(to.clamp(of / APART_MAX, of * APART_MAX));
+    }
+    profile
+}
+
+/// What a packet takes in virtual time.
+fn play(scenario: &Scenario) -> Result<Packet, LabError> {
+    let report = host::run(scenario).map_err(|source| LabError::Run {
+        experiment: NAME.to_owned(),
+        point: "the only point".to_owned(),
+        seed: scenario.seed,
+        source: Box::new(source),
+    })?;
+    let latency = report.loads.first().map(|load| load.latency.clone()).unwrap_or_default();
+    let each = |ns: u64| ns as f64 / latency.count().max(1) as f64;
+    let guest = |number: usize| report.guests.get(number).map_or(0.0, |it| each(it.cpu_ns));
+    Ok(Packet {
+        worker_ns: each(report.workers.iter().map(|worker| worker.cpu_ns).sum()),
+        sender_ns: guest(0),
+        receiver_ns: guest(1),
+        latency_ns: latency.quantile_ns(0.5) as f64,
+        latency_p99_ns: latency.quantile_ns(0.99) as f64,
+    })
+}
+
+/// What errors call it.
+const NAME: &str = "packets that come alone";
+
+/// The run of `stages.rs` in which packets come alone.
+fn scenario() -> Result<Scenario, LabError> {
+    let text = format!(
+        r#"title = "{NAME}"
+profile = "none"
+seeds = [1]
+start = "1ms"
+warm_up = "200ms"
+run = "2s"
+topology = {{ sockets = 1, llcs_per_socket = 1, cores_per_llc = 2, threads_per_core = 1 }}
+worker = [{{ cpus = [1] }}]
+realization = {{ guests_are_threads = true, tx_calls_when_full = true, timers_ahead = true }}
+guests = {{ count = 2, cpus = [0], moderation = "immediate", latency_budget = "250us" }}
+plot = {{ x = "packets", y = ["cpu_percent"] }}
+sweep = [{{ name = "packets", points = ["alone"], sweep = {{ "guests.count" = [2] }} }}]
+[[load]]
+name = "packets"
+from = "guests"
+to = "guests"
+only = [1]
+traffic = {{ datagrams = {{ bytes = 64, arrivals = {{ regular = "{ALONE_PER_S}pps" }} }} }}
+"#
+    );
+    let assumed = super::profile("assumed", &[], None);
+    let machine = |_: &str| Machine::parse(Source { name: NAME, text: &assumed }).map(Some);
+    let experiment = Experiment::parse(Source { name: NAME, text: &text }, None, machine)?;
+    let (_, scenario) = experiment.points.into_iter().next().ok_or_else(|| {
+        LabError::NotMeasured { experiment: NAME.to_owned(), why: "it has no point".to_owned() }
+    })?;
+    Ok(scenario)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_set_so_that_what_is_played_takes_what_was_measured() {
+        let real = Profile {
+            wakeup_latency_ns: 15_000,
+            wakeup_latency_p99_ns: 60_000,
+            sleep_ns: 4_000,
+            settle_ns: 4_000,
+            kick_ns: 9_000,
+            interrupt_ns: 6_000,
+            interrupt_busy_ns: 2_000,
+            poll_end_ns: 3_000,
+            poll_end_busy_ns: 1_000,
+            ..Profile::example()
+        };
+        let mut scenario = scenario().unwrap();
+        scenario.profile = real;
+        let measured = play(&scenario).unwrap();
+        let first = Profile {
+            wakeup_latency_ns: 20_000,
+            wakeup_latency_p99_ns: 90_000,
+            sleep_ns: 3_000,
+            settle_ns: 3_000,
+            kick_ns: 12_000,
+            interrupt_ns: 4_000,
+            ..real
+        };
+        scenario.profile = first;
+        let before = play(&scenario).unwrap().apart(&measured);
+        scenario.profile = set(first, measured).unwrap();
+        let after = play(&scenario).unwrap().apart(&measured);
+        assert!(after < 0.25 && after < before / 4.0, "{before} before, {after} after");
+        for ((field, before), (_, after)) in
+            first.fields().into_iter().zip(scenario.profile.fields())
+        {
+            assert!(before == after || SET.contains(&field), "{field} was not to be set");
+            let times = after as f64 / before.max(1) as f64;
+            assert!(before == after || (0.49..2.01).contains(&times), "{field}: {before}, {after}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_set_no_worse_than_it_was() {
+        let mut scenario = scenario().unwrap();
+        scenario.profile = Profile::example();
+        let played = play(&scenario).unwrap();
+        let measured = Packet { worker_ns: 1e6, receiver_ns: 1.0, ..played };
+        let before = played.apart(&measured);
+        scenario.profile = set(Profile::example(), measured).unwrap();
+        assert!(play(&scenario).unwrap().apart(&measured) <= before);
+    }
+}
