@@ -1,6 +1,8 @@
 //! Guests that are threads of weir's own driver, and what a measured machine has besides: tails, two halves of a
 //! sleep, timers that are set ahead.
 
+use weir_lab::scenario::Rival;
+
 use super::*;
 
 fn report(scenario: &Scenario) -> Report {
@@ -87,4 +89,22 @@ fn a_tail_of_wake_ups_is_in_the_latencies() {
     let without = p99(&scenario);
     scenario.profile.wakeup_latency_p99_ns = 40_000;
     assert!(p99(&scenario) > without + 30_000);
+}
+
+#[test]
+fn a_call_or_kick_that_need_not_wake_up_a_cpu_costs_less() {
+    let mut scenario = host(Kind::Immediate, vec![datagrams(A, B, every(200_000))]);
+    scenario.profile = Profile { call_ns: 8_000, kick_ns: 8_000, ..scenario.profile };
+    let both = |scenario: &mut Scenario| {
+        [0, 500].map(|busy_ns| {
+            (scenario.profile.call_busy_ns, scenario.profile.kick_busy_ns) = (busy_ns, busy_ns);
+            let report = report(scenario);
+            (report.workers[0].cpu_ns, report.guests[0].cpu_ns)
+        })
+    };
+    let [dear, cheap] = both(&mut scenario);
+    assert_eq!(dear, cheap, "both are asleep, and their CPUs idle");
+    scenario.rivals = [0, 2].map(|cpu| Rival { cpus: vec![cpu], class: FAIR }).into();
+    let [dear, cheap] = both(&mut scenario);
+    assert!(cheap.0 < dear.0 && cheap.1 < dear.1, "{cheap:?} {dear:?}");
 }
