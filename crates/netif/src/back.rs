@@ -205,18 +205,18 @@ impl<const SLOT: usize> BackRing<SLOT> {
     }
 
     /// `rsp_event` as it stands: one more than what the front end had taken when it last asked for an event.
-    pub fn rsp_event(&self) -> u32 {
+    fn rsp_event(&self) -> u32 {
         self.sring.load32(RSP_EVENT)
     }
 
-    /// At most so many responses has the front end not taken. `event_is_fresh` says that
-    /// [`rsp_event`](Self::rsp_event) was written since as many responses were written as the ring has entries.
-    pub fn untaken_max(&self, event_is_fresh: bool) -> u32 {
+    /// At most so many responses has the front end not taken: by its requests, and by where it last asked for an
+    /// event, however long ago. (Not if it has taken 2^32 responses since, and never asked for an event.)
+    pub fn untaken_max(&self) -> u32 {
         // A request needs an entry whose response was taken.
         let requested = distance(self.pushed, self.sring.load32_acquire(REQ_PROD));
         let untaken = self.size.saturating_sub(requested);
-        let event = event_is_fresh.then(|| distance(self.rsp_event().wrapping_sub(1), self.pushed));
-        event.map_or(untaken, |event| untaken.min(event)) + distance(self.pushed, self.rsp_prod)
+        let since_event = distance(self.rsp_event().wrapping_sub(1), self.pushed);
+        untaken.min(since_event) + distance(self.pushed, self.rsp_prod)
     }
 
     /// Responses pushed that no [`needs_notify`](Self::needs_notify) has looked at.

@@ -290,8 +290,8 @@ impl Receiver for XenPort {
         self.pairs.get(queue).map_or(Mark::default(), |pair| lock(&pair.rx).mark())
     }
 
-    fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
-        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed, before))
+    fn has_taken(&self, queue: usize, placed: u64, _before: Mark) -> bool {
+        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed))
     }
 }
 

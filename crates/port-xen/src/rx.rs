@@ -128,23 +128,17 @@ impl RxQueue {
     }
 
     /// See [`weir_policy::steering::Receiver`].
-    pub(crate) fn mark(&mut self) -> Mark {
-        let Some(ring) = self.ring.as_mut() else {
-            return Mark { placed: self.placed_before, event: None };
-        };
-        let placed = self.placed_before + ring.placed;
-        // Only whether it changes counts.
-        Mark { placed, event: Some(ring.back.ring().rsp_event() as u16) }
+    pub(crate) fn mark(&self) -> Mark {
+        let placed = self.ring.as_ref().map_or(0, |ring| ring.placed);
+        // Events tell by themselves how old they are: an index of 32 bits does not come round soon.
+        Mark { placed: self.placed_before + placed, event: None }
     }
 
     /// See [`weir_policy::steering::Receiver`]. With no ring there is nobody who could take a thing.
-    pub(crate) fn has_taken(&mut self, placed: u64, before: Mark) -> bool {
+    pub(crate) fn has_taken(&mut self, placed: u64) -> bool {
         let now = self.mark();
         let Some(ring) = self.ring.as_mut() else { return true };
-        let lap = u64::from(ring.size());
-        let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
-        let untaken = ring.back.ring().untaken_max(event_is_fresh);
-        now.placed.saturating_sub(untaken.into()) >= placed
+        now.placed.saturating_sub(ring.back.ring().untaken_max().into()) >= placed
     }
 
     /// The guest can receive.

@@ -187,6 +187,30 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
 }
 
 #[test]
+fn a_table_revised_while_nothing_comes_is_in_force_for_what_comes_next() {
+    const FLOWS: u16 = 8;
+    let bench = Bench::new();
+    let mut one = bench.guest(1, Connect::default());
+    let mut two = bench.guest(2, WITH_CTRL);
+    let port = bench.port(2);
+    for table in [[0, 1, 2, 3], [1, 2, 3, 0]] {
+        if !port.steering().unwrap().is_given() {
+            two.hashes_by(&table);
+        } else {
+            two.maps(&table);
+        }
+        // Its queues are empty, though most entries of their rings have no buffer.
+        (0..2).for_each(|_| port.steering().unwrap().look_after(5, &*port));
+        for flow in 0..FLOWS {
+            let sent = segment(flow, 0);
+            assert!(one.send(0, &sent));
+            assert_eq!(two.receive_any().0, table[hash_of(&sent) as usize % 4] as usize);
+        }
+        while (0..QUEUES).any(|queue| two.receive(queue).is_some()) {}
+    }
+}
+
+#[test]
 fn what_cannot_be_is_answered_so_and_changes_nothing() {
     use CtrlStatus::{BufferOverflow, InvalidParameter, NotSupported};
     let bench = Bench::new();
