@@ -9,6 +9,7 @@
 //! final_check()      before sleep: did more come?     after a full fence
 //! ```
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 use weir_guestmem::{Window, fence};
@@ -43,7 +44,6 @@ pub(crate) fn checked_size(sring: &Window, slot_bytes: usize) -> Result<u32, Set
 /// A request is answered by exactly one response; the order is the caller's. What the front end can
 /// write at any time is read once for each use: an entry by [`request`](Self::request), the producer
 /// by [`refill`](Self::refill).
-#[derive(Debug)]
 pub struct BackRing<const SLOT: usize> {
     sring: Window,
     size: u32,
@@ -240,5 +240,24 @@ impl<const SLOT: usize> BackRing<SLOT> {
         // The mirror image of the fence in `needs_notify`.
         fence(Ordering::SeqCst);
         self.refill()
+    }
+}
+
+impl<const SLOT: usize> fmt::Debug for BackRing<SLOT> {
+    /// Its own indices, and those that both ends see.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sring, size, req_cons, req_prod, rsp_prod, pushed, looked_at } = self;
+        f.debug_struct("BackRing")
+            .field("size", size)
+            .field("req_cons", req_cons)
+            .field("req_prod", req_prod)
+            .field("rsp_prod", rsp_prod)
+            .field("pushed", pushed)
+            .field("looked_at", looked_at)
+            .field("shared.req_prod", &sring.load32(REQ_PROD))
+            .field("shared.req_event", &sring.load32(REQ_EVENT))
+            .field("shared.rsp_prod", &sring.load32(RSP_PROD))
+            .field("shared.rsp_event", &sring.load32(RSP_EVENT))
+            .finish()
     }
 }

@@ -7,6 +7,7 @@
 mod writer;
 
 use std::any::Any;
+use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -91,6 +92,12 @@ impl RxRing {
                 counters.dropped(DropReason::CopyFailed, 1);
             }
         }
+    }
+}
+
+impl fmt::Debug for RxRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RxRing").field("back", &self.back).finish_non_exhaustive()
     }
 }
 

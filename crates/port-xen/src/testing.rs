@@ -2,6 +2,7 @@
 //! can see it, for tests of this crate and of what builds on it.
 
 pub mod bench;
+mod diagnosis;
 pub mod hostile;
 
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub struct Queue {
     next: usize,
     /// Those that hold what is not answered.
     busy: Vec<bool>,
+    /// Answers that were taken for their pages, and that nobody has asked for.
+    answered: Vec<TxResponse>,
 }
 
 /// A control ring.
@@ -247,7 +250,9 @@ impl Netfront {
         let rx_pages = (0..BUFFERS).map(|i| base + 2 + BUFFERS + i);
         let rx_pages = rx_pages.map(|page| (page, self.grant(page, false))).collect();
         let busy = vec![false; BUFFERS as usize];
-        let mut queue = Queue { tx, rx, tx_events, rx_events, tx_pages, rx_pages, next: 0, busy };
+        let (next, answered) = (0, Vec::new());
+        let mut queue =
+            Queue { tx, rx, tx_events, rx_events, tx_pages, rx_pages, next, busy, answered };
         for id in 0..queue.rx_pages.len() {
             queue.offer(id as u16);
         }
@@ -256,7 +261,7 @@ impl Netfront {
     }
 
     /// Sends a frame of one queue, a slot for each `slot_len` bytes, with flags and extra infos; `false` when
-    /// there is no room. Answers are taken first.
+    /// there is no room. Pages of what is answered are used again.
     ///
     /// # Panics
     /// The back end broke the ring.
@@ -270,7 +275,7 @@ impl Netfront {
     ) -> bool {
         let memory = self.guest.memory();
         let queue = &mut self.queues[queue];
-        queue.answers();
+        queue.reclaim();
         let needed = queue.next..queue.next + frame.len().div_ceil(slot_len);
         if needed.clone().any(|place| queue.busy[place % BUFFERS as usize]) {
             return false;
@@ -352,19 +357,24 @@ impl Queue {
         self.tx_pages[self.next % self.tx_pages.len()]
     }
 
-    /// Takes the answers to what was sent.
+    /// The answers to what was sent, each once.
     ///
     /// # Panics
     /// The back end broke the ring.
     pub fn answers(&mut self) -> Vec<TxResponse> {
+        self.reclaim();
+        std::mem::take(&mut self.answered)
+    }
+
+    /// Takes the answers that have come: their pages may be used again.
+    fn reclaim(&mut self) {
         self.tx.ring().final_check().expect("responses");
-        let answers: Vec<TxResponse> = std::iter::from_fn(|| self.tx.response()).collect();
-        for answer in &answers {
+        while let Some(answer) = self.tx.response() {
             if let Some(busy) = self.busy.get_mut(usize::from(answer.id)) {
                 *busy = false;
             }
+            self.answered.push(answer);
         }
-        answers
     }
 
     /// Offers a page by its number.

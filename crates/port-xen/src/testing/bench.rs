@@ -1,18 +1,19 @@
 //! A machine with weir on it, and guests that come: for tests.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weir_engine::Engine;
 use weir_engine::guest::{CallPolicy, State};
+use weir_engine::{DropReason, Engine};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;
 use weir_xen::DomainId;
 use weir_xen::double::Host;
 use weir_xen::vif::{VifId, VifKeys, XenbusState};
 
-use super::{Connect, Netfront, Received};
+use super::{Connect, Netfront, Received, diagnosis};
 use crate::port::lock;
 use crate::{Board, Manager, Services, XenOptions, XenPort};
 
@@ -100,6 +101,7 @@ impl Bench {
         let hypervisor = Arc::new(host.clone());
         let manager = Manager::start(Arc::clone(&engine), hypervisor, host.client(), board)
             .expect("a thread");
+        diagnosis::remember(&engine, &ports);
         Self { host, engine, ports, manager: Some(manager) }
     }
 
@@ -143,6 +145,14 @@ impl Bench {
         (self.guest(1, how), self.guest(2, how))
     }
 
+    /// A frame was dropped since its receiver had no buffers for too long.
+    fn has_waited_in_vain(&self) -> bool {
+        let reasons = [DropReason::RxWaitedTooLong, DropReason::RxRingFull].map(DropReason::as_str);
+        let ports = lock(&self.ports);
+        let mut drops = ports.values().flat_map(|port| port.counters().drops());
+        drops.any(|(name, count)| count > 0 && reasons.contains(&name))
+    }
+
     /// How many frames its port dropped for a reason.
     pub fn dropped(&self, domain: u16, reason: &str) -> u64 {
         let port = self.port(domain);
@@ -157,8 +167,39 @@ impl Bench {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(Instant::now() < end, "never happened: {what}");
+        assert!(Instant::now() < end, "never happened: {what}\n{}", diagnosis::text());
         std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Waits until what was sent by the first queue is delivered, or dropped.
+///
+/// # Panics
+/// It never is.
+pub fn all_is_answered(front: &mut Netfront) {
+    eventually("all is answered", || {
+        let queue = &mut front.queues[0];
+        queue.answers();
+        queue.tx.ring().free() == queue.tx.ring().size()
+    });
+}
+
+/// Plays a scenario in which frames wait for a receiver, anew where this machine was too slow for it: a frame
+/// that waits for [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX) is dropped, and so is one for a receiver that
+/// has taken nothing for so long. No scenario means that to happen, and the counters say whether it did.
+///
+/// # Panics
+/// It fails for another reason, or each time.
+pub fn while_frames_wait(scenario: impl Fn(&Bench)) {
+    const ATTEMPTS: usize = 20;
+    for attempt in 1..=ATTEMPTS {
+        let bench = Bench::new();
+        let played = catch_unwind(AssertUnwindSafe(|| scenario(&bench)));
+        match played {
+            Ok(()) => return,
+            Err(_) if bench.has_waited_in_vain() && attempt < ATTEMPTS => {}
+            Err(failure) => resume_unwind(failure),
+        }
     }
 }
 

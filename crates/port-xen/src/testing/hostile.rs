@@ -261,7 +261,11 @@ pub fn attack(input: &[u8]) {
         attacker.key(&mut script);
     }
     attacker.front.state(XenbusState::Connected);
-    let answered = |state| matches!(state, Some(XenbusState::Connected | XenbusState::Closing));
+    // Closed, if it has seen a state before that ends a vif: that takes a new start.
+    let answered = |state| {
+        use XenbusState::{Closed, Closing, Connected};
+        matches!(state, Some(Connected | Closing | Closed))
+    };
     if bit(5) {
         // Else it writes while weir connects.
         eventually("weir has an opinion", || answered(attacker.front.back_state()));

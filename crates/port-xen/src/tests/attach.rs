@@ -93,8 +93,5 @@ fn a_guest_that_dies_with_frames_under_way_leaves_nothing_mapped() {
     eventually("weir has let go", || (bench.host.mapped(), bench.host.bound()) == (2, 2));
     // The answers to what came before may be on their way.
     eventually("it is sent", || one.send(0, &frame(1, 2, b"to nobody")));
-    eventually("all is answered", || {
-        one.queues[0].answers();
-        one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
-    });
+    all_is_answered(&mut one);
 }

@@ -108,10 +108,7 @@ fn fill(bench: &Bench, one: &mut Netfront) {
     }
     let full = || bench.port(2).counters().rx[0].frames.get() == crate::testing::BUFFERS;
     eventually("full", full);
-    eventually("all is answered", || {
-        one.queues[0].answers();
-        one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
-    });
+    all_is_answered(one);
 }
 
 /// Takes what [`fill`] sent.
@@ -245,68 +242,71 @@ fn what_weir_sums_or_cuts_for_a_guest_is_fetched_before() {
 
 #[test]
 fn of_a_frame_that_waits_only_payload_may_change_and_it_is_still_copied_once() {
-    let bench = Bench::new();
-    let (mut one, mut two) = bench.pair(Connect::default());
-    say_where(&mut two, 2, &mut one, 1);
-    fill(&bench, &mut one);
-    let (page, _) = one.queues[0].next_page();
-    assert!(one.send(0, &frame(1, 2, &[0xaa; 5000])));
-    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
-    let before = bench.host.copied();
-    let at = page as usize * 4096;
-    one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
-    empty(&mut two);
-    let mut expected = frame(1, 2, &[0xaa; 5000]);
-    expected[HEAD_LEN..4096].fill(0xbb);
-    assert_eq!(receive(&mut two, 0).frame, expected);
-    assert_eq!(bench.copied_since(before).between_grants, 5014 - HEAD);
-    assert_eq!(bench.copied_since(before).from_grants, 0);
+    while_frames_wait(|bench| {
+        let (mut one, mut two) = bench.pair(Connect::default());
+        say_where(&mut two, 2, &mut one, 1);
+        fill(bench, &mut one);
+        let (page, _) = one.queues[0].next_page();
+        assert!(one.send(0, &frame(1, 2, &[0xaa; 5000])));
+        eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+        let before = bench.host.copied();
+        let at = page as usize * 4096;
+        one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
+        empty(&mut two);
+        let mut expected = frame(1, 2, &[0xaa; 5000]);
+        expected[HEAD_LEN..4096].fill(0xbb);
+        assert_eq!(receive(&mut two, 0).frame, expected);
+        assert_eq!(bench.copied_since(before).between_grants, 5014 - HEAD);
+        assert_eq!(bench.copied_since(before).from_grants, 0);
+    });
 }
 
 #[test]
 fn what_a_filter_has_read_is_what_arrives() {
-    let bench = Bench::new();
-    let (mut one, mut two) = bench.pair(Connect::default());
-    say_where(&mut two, 2, &mut one, 1);
-    fill(&bench, &mut one);
-    let program = |text| Arc::new(weir_filter::Program::compile(text).unwrap());
-    let rules = [(program("ether[600] != 0xaa"), Action::Drop), (program(""), Action::Accept)];
-    let rules = Arc::new(Rules::new(rules).unwrap());
-    let rules = PortRules { tx: Some(rules), rx: None };
-    bench.engine.set_rules(bench.port(1).id(), &rules);
-    let (page, _) = one.queues[0].next_page();
-    assert!(one.send(0, &frame(1, 2, &[0xaa; 1000])));
-    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
-    let at = page as usize * 4096;
-    one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
-    empty(&mut two);
-    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[0xaa; 1000]));
-    assert_eq!(bench.host.copied().between_grants, 0);
+    while_frames_wait(|bench| {
+        let (mut one, mut two) = bench.pair(Connect::default());
+        say_where(&mut two, 2, &mut one, 1);
+        fill(bench, &mut one);
+        let program = |text| Arc::new(weir_filter::Program::compile(text).unwrap());
+        let rules = [(program("ether[600] != 0xaa"), Action::Drop), (program(""), Action::Accept)];
+        let rules = Arc::new(Rules::new(rules).unwrap());
+        let rules = PortRules { tx: Some(rules), rx: None };
+        bench.engine.set_rules(bench.port(1).id(), &rules);
+        let (page, _) = one.queues[0].next_page();
+        assert!(one.send(0, &frame(1, 2, &[0xaa; 1000])));
+        eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+        let at = page as usize * 4096;
+        one.guest.memory().slice(at, 4096).unwrap().write(&[0xbb; 4096]);
+        empty(&mut two);
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[0xaa; 1000]));
+        assert_eq!(bench.host.copied().between_grants, 0);
+    });
 }
 
 #[test]
 fn grants_that_do_not_last_until_they_are_copied_are_their_senders_loss() {
-    let bench = Bench::new();
-    let (mut one, mut two) = bench.pair(Connect::default());
-    say_where(&mut two, 2, &mut one, 1);
-    fill(&bench, &mut one);
-    let (_, reference) = one.queues[0].next_page();
-    assert!(one.send(0, &frame(1, 2, &[1; 1000])));
-    assert!(one.send(0, &frame(1, 2, &[2; 1000])));
-    eventually("they wait", || bench.port(1).counters().parked.get() == 2);
-    assert!(one.guest.revoke(reference));
-    empty(&mut two);
-    // The buffer of the first comes back without a packet.
-    assert!(receive(&mut two, 0).packet.damaged);
-    assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[2; 1000]));
-    eventually("counted", || bench.dropped(1, "copy_failed") == 1);
-    assert_eq!(bench.dropped(2, "copy_failed"), 0);
-    let mut statuses = Vec::new();
-    eventually("both are answered", || {
-        statuses.extend(one.queues[0].answers().iter().map(|answer| answer.status));
-        statuses.len() == 2
+    while_frames_wait(|bench| {
+        let (mut one, mut two) = bench.pair(Connect::default());
+        say_where(&mut two, 2, &mut one, 1);
+        fill(bench, &mut one);
+        let (_, reference) = one.queues[0].next_page();
+        assert!(one.send(0, &frame(1, 2, &[1; 1000])));
+        assert!(one.send(0, &frame(1, 2, &[2; 1000])));
+        eventually("they wait", || bench.port(1).counters().parked.get() == 2);
+        assert!(one.guest.revoke(reference));
+        empty(&mut two);
+        // The buffer of the first comes back without a packet.
+        assert!(receive(&mut two, 0).packet.damaged);
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[2; 1000]));
+        eventually("counted", || bench.dropped(1, "copy_failed") == 1);
+        assert_eq!(bench.dropped(2, "copy_failed"), 0);
+        let mut statuses = Vec::new();
+        eventually("both are answered", || {
+            statuses.extend(one.queues[0].answers().iter().map(|answer| answer.status));
+            statuses.len() == 2
+        });
+        assert!(statuses[0] < 0 && statuses[1] == 0, "{statuses:?}");
     });
-    assert!(statuses[0] < 0 && statuses[1] == 0, "{statuses:?}");
 }
 
 #[test]
@@ -336,19 +336,20 @@ fn what_can_not_be_fetched_reaches_nobody_and_is_counted_once() {
 
 #[test]
 fn a_guest_that_dies_while_its_frames_wait_harms_nobody() {
-    let bench = Bench::new();
-    let (mut one, mut two) = bench.pair(Connect::default());
-    let mut three = bench.guest(3, Connect::default());
-    say_where(&mut two, 2, &mut one, 1);
-    fill(&bench, &mut one);
-    assert!(one.send(0, &frame(1, 2, &[9; 6000])));
-    eventually("it waits", || bench.port(1).counters().parked.get() == 1);
-    let Netfront { guest, queues, .. } = one;
-    drop(queues);
-    guest.destroy();
-    bench.host.remove(DomainId(1), 0);
-    eventually("the vif is gone", || !bench.ports.lock().unwrap().contains_key(&vif(1)));
-    empty(&mut two);
-    assert!(three.send(0, &frame(3, 2, &[5; 6000])));
-    eventually("others go on", || receive(&mut two, 0).frame == frame(3, 2, &[5; 6000]));
+    while_frames_wait(|bench| {
+        let (mut one, mut two) = bench.pair(Connect::default());
+        let mut three = bench.guest(3, Connect::default());
+        say_where(&mut two, 2, &mut one, 1);
+        fill(bench, &mut one);
+        assert!(one.send(0, &frame(1, 2, &[9; 6000])));
+        eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+        let Netfront { guest, queues, .. } = one;
+        drop(queues);
+        guest.destroy();
+        bench.host.remove(DomainId(1), 0);
+        eventually("the vif is gone", || !bench.ports.lock().unwrap().contains_key(&vif(1)));
+        empty(&mut two);
+        assert!(three.send(0, &frame(3, 2, &[5; 6000])));
+        eventually("others go on", || receive(&mut two, 0).frame == frame(3, 2, &[5; 6000]));
+    });
 }

@@ -12,7 +12,9 @@ use weir_policy::moderation::Kind;
 use weir_xen::DomainId;
 use weir_xen::vif::XenbusState;
 
-use crate::testing::bench::{Bench, eventually, frame, receive, vif};
+use crate::testing::bench::{
+    Bench, all_is_answered, eventually, frame, receive, vif, while_frames_wait,
+};
 use crate::testing::{Connect, Netfront, Received};
 
 /// The longest budget that there is: nothing but what a test does ends a hold soon.

@@ -1,6 +1,7 @@
 //! A transmit ring in service: its packets under way, and their buffers.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -363,6 +364,16 @@ impl TxRing {
             State::Waits { port, since_ns } => Some((port, since_ns)),
             State::Done(_) => None,
         })
+    }
+}
+
+impl fmt::Debug for TxRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { back, flights, .. } = self;
+        f.debug_struct("TxRing")
+            .field("back", back)
+            .field("flights", flights)
+            .finish_non_exhaustive()
     }
 }
 

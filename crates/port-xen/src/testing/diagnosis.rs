@@ -1,0 +1,69 @@
+//! What a switch looks like when a test has waited in vain: whether somebody was not woken, or something was
+//! dropped.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Write};
+use std::sync::{Arc, Mutex, Weak};
+
+use weir_engine::Engine;
+use weir_xen::vif::VifId;
+
+use super::bench::PortMap;
+use crate::XenPort;
+use crate::port::lock;
+
+type WeakPorts = Weak<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
+
+thread_local! {
+    /// What this thread has started last.
+    static LAST: RefCell<(Weak<Engine>, WeakPorts)> = RefCell::default();
+}
+
+/// It is what [`text`] tells of.
+pub(super) fn remember(engine: &Arc<Engine>, ports: &PortMap) {
+    LAST.set((Arc::downgrade(engine), Arc::downgrade(ports)));
+}
+
+/// Workers, rings and what was dropped.
+pub(super) fn text() -> String {
+    let mut text = String::new();
+    let (engine, ports) = LAST.with_borrow(|(engine, ports)| (engine.upgrade(), ports.upgrade()));
+    if let (Some(engine), Some(ports)) = (engine, ports) {
+        // A string takes all that is written.
+        let _ = write_all(&mut text, &engine, &ports);
+    }
+    text
+}
+
+fn write_all(text: &mut String, engine: &Engine, ports: &PortMap) -> fmt::Result {
+    writeln!(text, "{:?}", engine.workers())?;
+    for port in lock(ports).values() {
+        writeln!(text, "{port:?}, {:?}", port.info().state)?;
+        let counters = port.counters();
+        for (queue, pair) in port.pairs.iter().enumerate() {
+            let worker = engine.worker_of(port.id(), queue);
+            let [tx, rx] = [&counters.tx, &counters.rx].map(|of| of.get(queue));
+            let counts = [tx, rx].map(|of| of.map(|of| (of.kicks.get(), of.frames.get())));
+            writeln!(text, "  queue {queue} of worker {worker:?}, (kicks, frames) {counts:?}")?;
+            write_ring(text, &pair.tx, |tx| &tx.ring)?;
+            write_ring(text, &pair.rx, |rx| &rx.ring)?;
+        }
+        let parked = counters.parked.get();
+        let drops: Vec<_> = counters.drops().filter(|(_, count)| *count > 0).collect();
+        writeln!(text, "  parked {parked}, dropped {drops:?}")?;
+    }
+    Ok(())
+}
+
+/// Writes the ring of a queue that has one. Who holds its lock for ever may be what is looked for.
+fn write_ring<Q, R: Debug>(
+    text: &mut String,
+    queue: &Mutex<Q>,
+    ring: impl Fn(&Q) -> &Option<R>,
+) -> fmt::Result {
+    match queue.try_lock() {
+        Ok(queue) => ring(&queue).iter().try_for_each(|ring| writeln!(text, "    {ring:?}")),
+        Err(error) => writeln!(text, "    {error}"),
+    }
+}
