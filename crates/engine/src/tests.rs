@@ -134,7 +134,8 @@ impl Port for FakePort {
             peek: self.peeks,
             parked: waiting.len(),
             parked_more: false,
-            parked_until: (!waiting.is_empty()).then_some(now_ns + 20_000_000_000),
+            // Longer than a test waits for anything.
+            parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         };
         scratch.give_back(burst);
@@ -490,6 +491,22 @@ fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_t
     engine.assign(a.id, 0, 1 - before).unwrap();
     b.room.store(100, Ordering::SeqCst);
     engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Rx });
+    eventually("all arrive", || numbers(&b) == [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_kick_that_came_before_a_queue_had_its_new_worker_is_not_missed() {
+    let engine = Engine::start(2).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(0, Ordering::SeqCst);
+    send(&engine, &a, (1..=5).map(|n| frame(1, 2, n)));
+    eventually("all wait", || a.waiting.lock().unwrap().len() == 5);
+    // The new worker does not know yet that there are frames which wait.
+    b.room.store(100, Ordering::SeqCst);
+    let before = engine.worker_of(a.id, 0).unwrap();
+    engine.assign(a.id, 0, 1 - before).unwrap();
     eventually("all arrive", || numbers(&b) == [1, 2, 3, 4, 5]);
 }
 

@@ -429,7 +429,7 @@ impl Worker {
             now_ns,
         };
         let limited = matches!(turn, Turn::Granted(_));
-        let mut sent_bytes = 0;
+        let (mut sent_bytes, mut parked) = (0, 0);
         self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let taken = catch_unwind(AssertUnwindSafe(|| {
@@ -438,6 +438,7 @@ impl Worker {
                     sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 }
                 forwarder.forward(ingress, burst);
+                parked = burst.parked.len();
             })
         }));
         let taken = taken.unwrap_or_else(|_| {
@@ -457,7 +458,9 @@ impl Worker {
             let QueueRef { port, queue, side } = queue;
             self.holds.push(Hold { until_ns, port, queue, side });
         }
-        self.note_stalled(queue, &taken);
+        let is_new = self.note_stalled(queue, &taken);
+        // Frames that another worker has parked: their receivers' kicks may have come before this one knew.
+        self.forwarder.retry |= is_new && taken.parked > parked;
         self.age(now_ns);
         if std::mem::take(&mut self.forwarder.retry) {
             self.handle.retry.store(true, Ordering::SeqCst);
@@ -481,8 +484,8 @@ impl Worker {
         }
     }
 
-    /// Keeps the list of queues that wait.
-    fn note_stalled(&mut self, queue: TxQueue, taken: &Taken) {
+    /// Keeps the list of queues that wait. Says whether this one was not among them before.
+    fn note_stalled(&mut self, queue: TxQueue, taken: &Taken) -> bool {
         let position = self.stalled.iter().position(|(stalled, _)| *stalled == queue);
         match (taken.parked_until, position) {
             (None, None) => {}
@@ -494,6 +497,7 @@ impl Worker {
         }
         // Whoever takes a receiver's kick sees either this count or, below, its `retry` is seen.
         self.handle.stalled.store(self.stalled.len(), Ordering::SeqCst);
+        position.is_none()
     }
 
     fn retry_stalled(&mut self) {
@@ -514,7 +518,9 @@ impl Worker {
                 self.handle.retry.store(true, Ordering::SeqCst);
             }
             match taken {
-                None => self.note_stalled(queue, &Taken::default()),
+                None => {
+                    self.note_stalled(queue, &Taken::default());
+                }
                 // Room was made: what the sender has had to keep back may come now.
                 Some(taken) if taken.more && !self.ready.contains(queue) => {
                     self.ready.wake(Ready { queue, since_ns: now_ns });
