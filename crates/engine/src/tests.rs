@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -60,6 +60,8 @@ struct FakePort {
     shares: bool,
     /// The kick of its transmit queue is that of its receive queue, too.
     one_kick: bool,
+    /// Two meetings in each burst, before it takes its frames.
+    meetings: Option<Barrier>,
 }
 
 impl FakePort {
@@ -86,6 +88,7 @@ impl FakePort {
             armed: AtomicUsize::new(0),
             shares: false,
             one_kick: false,
+            meetings: None,
         }
     }
 }
@@ -102,6 +105,9 @@ impl Port for FakePort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         assert!(!self.panics, "a port with a bug");
+        for _ in 0..2 {
+            self.meetings.as_ref().map(Barrier::wait);
+        }
         let _burst = self.serving.lock().unwrap();
         let mut waiting = self.waiting.lock().unwrap();
         let frames: Vec<_> = match what {
@@ -263,6 +269,21 @@ fn broadcast_and_unicast_of_one_sender_stay_in_order() {
     send(&engine, &a, mixed);
     eventually("b has all", || numbers(&b).len() == 39);
     assert_eq!(numbers(&b), (1..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_frame_reaches_who_came_before_it_was_sent_and_after_its_burst_began() {
+    let engine = Engine::start(1).unwrap();
+    let a = add(&engine, |port| port.meetings = Some(Barrier::new(2)));
+    let b = add(&engine, |_| {});
+    engine.fabric().set_active(b.id, false).unwrap();
+    let meet = || a.meetings.as_ref().map(Barrier::wait);
+    engine.nudge(QueueRef { port: a.id, queue: 0, side: Side::Tx });
+    meet();
+    engine.fabric().set_active(b.id, true).unwrap();
+    a.to_send.lock().unwrap().push_back(frame(1, 0xff, 7));
+    meet();
+    eventually("b has it", || numbers(&b) == [7]);
 }
 
 #[test]

@@ -417,27 +417,23 @@ impl Worker {
         let begun = self.ready.begin(now_ns);
         stages::begin();
         let ports = self.shared.ports.load();
-        let view = self.shared.fabric.view();
         let slot = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))?;
         self.taken_ns = now_ns;
         let since_ns = since_ns.min(now_ns);
-        let ingress = Ingress {
-            view: &view,
-            ports: &ports,
-            port: queue.port,
-            counters: &slot.counters,
-            now_ns,
-        };
         let limited = matches!(turn, Turn::Granted(_));
         let (mut sent_bytes, mut parked) = (0, 0);
         self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
+        let (fabric, ports) = (&self.shared.fabric, &*ports);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
                 if limited {
                     sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 }
-                forwarder.forward(ingress, burst);
+                // After the frames were taken: whoever was there when they were sent gets them.
+                let view = fabric.view();
+                let (port, counters) = (queue.port, &slot.counters);
+                forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
                 parked = burst.parked.len();
             })
         }));
