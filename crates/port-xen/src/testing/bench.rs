@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir_engine::guest::{CallPolicy, State};
-use weir_engine::{DropReason, Engine};
+use weir_engine::{DropReason, Engine, QueueRef, Side};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;
 use weir_xen::DomainId;
@@ -138,6 +138,25 @@ impl Bench {
         let connected = || front.back_state() == Some(XenbusState::Connected);
         eventually("the vif is connected", connected);
         assert_eq!(self.port(domain).info().state, State::Running);
+        self.settle();
+    }
+
+    /// Waits until bursts have ended that began before a vif was there: what is sent from now on reaches it.
+    ///
+    /// # Panics
+    /// One never ends.
+    pub fn settle(&self) {
+        let ports: Vec<_> = lock(&self.ports).values().map(Arc::clone).collect();
+        for port in ports {
+            let kicks = || port.counters().tx[0].kicks.get();
+            let before = kicks();
+            let queue = QueueRef { port: port.id(), queue: 0, side: Side::Tx };
+            self.engine.nudge(queue);
+            // A worker looks at this between two bursts.
+            eventually("its worker is told", || {
+                kicks() > before || port.info().state != State::Running
+            });
+        }
     }
 
     /// Two guests, domains 1 and 2.

@@ -55,6 +55,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
             let port = bench.port(domain);
             eventually("connected again", || port.info().state == State::Running);
         }
+        bench.settle();
         while two.receive(0).is_some() || two.receive(1).is_some() {}
         // Whether it came depends on who was connected first; it is answered all the same.
         eventually("answered", || {

@@ -290,6 +290,7 @@ fn weir_that_starts_again_steers_by_itself_until_it_is_told() {
         let port = bench.port(domain);
         eventually("connected again", || port.info().state == State::Running);
     }
+    bench.settle();
     assert!(one.send(0, &segment(0, 0)));
     assert!(two.receive_any().1.packet.extras.is_empty());
     two.hashes_by(&[2]);
