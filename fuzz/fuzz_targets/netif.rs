@@ -49,9 +49,11 @@ fuzz_target!(|input: &[u8]| {
                 match tx.take(&mut slots) {
                     Ok(Some(Taken::Packet(packet))) => packets.push(packet),
                     Ok(Some(Taken::Multicast(multicast))) => {
-                        tx.answer_multicast(multicast, Status::Okay);
+                        tx.complete(&multicast.packet, &slots, Status::Okay);
                     }
-                    Ok(Some(Taken::Refused(_))) => {}
+                    Ok(Some(Taken::Refused(packet, _))) => {
+                        tx.complete(&packet, &slots, Status::Error);
+                    }
                     Ok(None) => break,
                     Err(_) => {
                         failed = true;

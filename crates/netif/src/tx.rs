@@ -54,27 +54,26 @@ pub struct TxPacket {
     pub hash: Option<u32>,
 }
 
-/// A change to the addresses that a guest wants, in a dummy packet: to be answered with
-/// [`TxBack::answer_multicast`].
+/// A change to the addresses that a guest wants, in a dummy packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multicast {
     /// The address, which may be none of a group.
     pub address: Mac,
     /// Wanted, or no longer.
     pub add: bool,
-    id: u16,
-    extras: u8,
+    /// The dummy, whose one slot says nothing.
+    pub packet: TxPacket,
 }
 
-/// What was next in a transmit ring.
+/// What was next in a transmit ring, to be [completed](TxBack::complete) in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// A packet to forward and then to [complete](TxBack::complete).
+    /// A packet to forward.
     Packet(TxPacket),
-    /// No packet.
+    /// No packet: its status says whether the change was made.
     Multicast(Multicast),
-    /// A packet that was answered already.
-    Refused(PacketError),
+    /// What can't be a packet, whose slots need not be in a page.
+    Refused(TxPacket, PacketError),
 }
 
 /// The back end of a transmit ring.
@@ -111,39 +110,38 @@ impl TxBack {
     }
 
     /// Takes the next packet of those that the last [`BackRing::refill`] counted, each request copied
-    /// once and checked. Its slots are appended to `slots`; of what is no packet nothing is.
+    /// once and checked. Its slots are appended to `slots`.
     ///
     /// # Errors
     /// [`RingError`] when nothing in the ring can be believed any more: the interface is to stop, and the
     /// ring is not to be used again.
     pub fn take(&mut self, slots: &mut Vec<TxSlot>) -> Result<Option<Taken>, RingError> {
-        let from = slots.len();
-        let taken = self.take_next(slots);
-        if !matches!(taken, Ok(Some(Taken::Packet(_)))) {
-            slots.truncate(from);
-        }
-        taken
-    }
-
-    fn take_next(&mut self, slots: &mut Vec<TxSlot>) -> Result<Option<Taken>, RingError> {
         let index = self.ring.next_index();
         let Some(first) = self.request() else { return Ok(None) };
         let extras = match first.flags & tx_flags::EXTRA_INFO {
             0 => Extras::default(),
             _ => self.extras(index)?,
         };
-        let dummy = extras.mcast_add.map(|address| (address, true));
-        if let Some((address, add)) = dummy.or(extras.mcast_del.map(|address| (address, false))) {
-            let multicast = Multicast { address, add, id: first.id, extras: extras.count };
-            return Ok(Some(Taken::Multicast(multicast)));
-        }
-
         let from = slots.len();
         let slot = |request: &TxRequest| TxSlot {
             segment: Segment { gref: request.gref, offset: request.offset, len: request.size },
             id: request.id,
         };
         slots.push(slot(&first));
+        let packet = |slots: &[TxSlot]| TxPacket {
+            slots: (from, slots.len() - from),
+            extras: extras.count,
+            len: first.size.into(),
+            csum_blank: first.flags & tx_flags::CSUM_BLANK != 0,
+            gso: extras.gso,
+            hash: extras.hash,
+        };
+        let dummy = extras.mcast_add.map(|address| (address, true));
+        if let Some((address, add)) = dummy.or(extras.mcast_del.map(|address| (address, false))) {
+            let multicast = Multicast { address, add, packet: packet(slots) };
+            return Ok(Some(Taken::Multicast(multicast)));
+        }
+
         let mut refused = extras.unknown.or(unknown_flags(first.flags));
         let mut left = first.size;
         let mut more = first.flags & tx_flags::MORE_DATA != 0;
@@ -173,17 +171,9 @@ impl TxBack {
         if u32::from(left) < FRAME_LEN_MIN {
             refused.get_or_insert(PacketError::FirstSlotShort { len: left });
         }
-        let packet = TxPacket {
-            slots: (from, frags + 1),
-            extras: extras.count,
-            len: first.size.into(),
-            csum_blank: first.flags & tx_flags::CSUM_BLANK != 0,
-            gso: extras.gso,
-            hash: extras.hash,
-        };
+        let packet = packet(slots);
         if let Some(error) = refused {
-            self.complete(&packet, slots, Status::Error);
-            return Ok(Some(Taken::Refused(error)));
+            return Ok(Some(Taken::Refused(packet, error)));
         }
         inside_page(index, first.offset, left)?;
         if let Some(slot) = slots.get_mut(from) {
@@ -236,25 +226,16 @@ impl TxBack {
         }
     }
 
-    /// Answers all requests of a packet, whose slots are in `slots` where [`take`](Self::take) put them.
-    /// Packets may be completed in any order.
+    /// Answers all requests of a packet, whose slots are in `slots` where [`take`](Self::take) put them: one
+    /// response for each, and one that says nothing for each of its extra infos. Packets may be completed in any
+    /// order.
     pub fn complete(&mut self, packet: &TxPacket, slots: &[TxSlot], status: Status) {
         let (from, count) = packet.slots;
         for (nth, slot) in slots.iter().skip(from).take(count).enumerate() {
-            self.answer(slot.id, if nth == 0 { packet.extras } else { 0 }, status);
-        }
-    }
-
-    /// Answers a change of addresses: taken, or [`Status::Error`] where there are too many.
-    pub fn answer_multicast(&mut self, multicast: Multicast, status: Status) {
-        self.answer(multicast.id, multicast.extras, status);
-    }
-
-    /// One response for a request, and one that says nothing for each of its extra infos.
-    fn answer(&mut self, id: u16, extras: u8, status: Status) {
-        self.ring.respond(tx_response(id, status));
-        for _ in 0..extras {
-            self.ring.respond(tx_response(0, Status::Null));
+            self.ring.respond(tx_response(slot.id, status));
+            for _ in 0..if nth == 0 { packet.extras } else { 0 } {
+                self.ring.respond(tx_response(0, Status::Null));
+            }
         }
     }
 }

@@ -44,12 +44,14 @@ impl Hostile {
     fn take(mut self) -> Result<Option<Taken>, RingError> {
         self.raw.store32_release(0, self.written);
         self.back.ring().refill()?;
-        let mut slots = Vec::new();
-        let taken = self.back.take(&mut slots);
-        if !matches!(taken, Ok(Some(Taken::Packet(_)))) {
-            assert!(slots.is_empty(), "slots of no packet");
+        self.back.take(&mut Vec::new())
+    }
+
+    fn refused(self) -> PacketError {
+        match self.take() {
+            Ok(Some(Taken::Refused(_, error))) => error,
+            other => panic!("{other:?}"),
         }
-        taken
     }
 }
 
@@ -107,7 +109,7 @@ fn one_slot_more_than_a_defective_guest_would_send_stops_the_interface() {
         hostile.take()
     };
     assert!(matches!(packet(NETIF_TX_FRAGS_MAX), Ok(Some(Taken::Packet(_)))));
-    assert!(matches!(packet(NETIF_TX_FRAGS_FATAL), Ok(Some(Taken::Refused(_)))));
+    assert!(matches!(packet(NETIF_TX_FRAGS_FATAL), Ok(Some(Taken::Refused(..)))));
     let error = RingError::TooManySlots { index: 0 };
     assert_eq!(packet(NETIF_TX_FRAGS_FATAL + 1), Err(error));
 }
@@ -168,24 +170,23 @@ fn a_page_that_is_crossed_stops_the_interface_in_a_packet_that_is_refused_anyway
 #[test]
 fn a_slot_that_is_longer_than_what_is_left_costs_the_packet() {
     // What a frame of 65,536 + 60 bytes looks like in a field of 16 bits.
-    let taken = Hostile::new().request(MORE, 0, 60).request(0, 0, 100).take();
-    let error = PacketError::SlotBeyondPacket { size: 100, left: 60 };
-    assert_eq!(taken, Ok(Some(Taken::Refused(error))));
+    let error = Hostile::new().request(MORE, 0, 60).request(0, 0, 100).refused();
+    assert_eq!(error, PacketError::SlotBeyondPacket { size: 100, left: 60 });
 }
 
 #[test]
 fn undefined_flags_cost_the_packet() {
     for flags in [0x10, 0x8000, 0xfff0] {
-        let error = Ok(Some(Taken::Refused(PacketError::UnknownFlags { flags })));
-        assert_eq!(Hostile::new().request(flags, 0, 60).take(), error);
-        let taken = Hostile::new().request(MORE, 0, 100).request(flags, 0, 10).take();
-        assert_eq!(taken, error);
+        let error = PacketError::UnknownFlags { flags };
+        assert_eq!(Hostile::new().request(flags, 0, 60).refused(), error);
+        let refused = Hostile::new().request(MORE, 0, 100).request(flags, 0, 10).refused();
+        assert_eq!(refused, error);
     }
     let gso = Extra::Gso { size: 1448, kind: GSO_TCPV4 }.to_bytes(false);
     let mut flagged = gso;
     flagged[1] = 2;
-    let taken = Hostile::new().request(INFO, 0, 60).extra(flagged).take();
-    assert_eq!(taken, Ok(Some(Taken::Refused(PacketError::UnknownFlags { flags: 2 }))));
+    let refused = Hostile::new().request(INFO, 0, 60).extra(flagged).refused();
+    assert_eq!(refused, PacketError::UnknownFlags { flags: 2 });
     assert_eq!(EXTRA_MORE, 1);
 }
 
@@ -252,9 +253,11 @@ proptest! {
             match back.take(&mut slots) {
                 Ok(Some(Taken::Packet(packet))) => packets.push(packet),
                 Ok(Some(Taken::Multicast(multicast))) => {
-                    back.answer_multicast(multicast, Status::Okay);
+                    back.complete(&multicast.packet, &slots, Status::Okay);
                 }
-                Ok(Some(Taken::Refused(_))) => {}
+                Ok(Some(Taken::Refused(packet, _))) => {
+                    back.complete(&packet, &slots, Status::Error);
+                }
                 Ok(None) => break false,
                 Err(_) => break true,
             }

@@ -101,9 +101,9 @@ fn a_dummy_packet_changes_multicast_addresses_and_carries_no_data() {
         pair.send(&[(segment(0, 0, 0), 9)], 0, &[extra]);
         let Some(Taken::Multicast(multicast)) = pair.take() else { panic!() };
         assert_eq!((multicast.address, multicast.add), (address, add));
-        pair.back.answer_multicast(multicast, Status::Error);
+        pair.back.complete(&multicast.packet, &pair.slots, Status::Error);
         assert_eq!(pair.answers(), [(9, -1)]);
-        assert!(pair.slots.is_empty());
+        pair.slots.clear();
     }
 }
 
@@ -120,9 +120,12 @@ fn a_packet_with_a_few_slots_too_many_is_answered_by_an_error_and_the_next_one_p
         let mut pair = Pair::new();
         pair.send(&frags(1 + slots), 0, &[Extra::Gso { size: 1, kind: GSO_TCPV6 }]);
         pair.send(&frags(1), 0, &[]);
-        assert_eq!(pair.take(), Some(Taken::Refused(PacketError::Slots { slots })));
+        let Some(Taken::Refused(packet, error)) = pair.take() else { panic!() };
+        assert_eq!(error, PacketError::Slots { slots });
+        assert_eq!(pair.packet().slots, (1 + slots, 1));
+        assert_eq!(pair.answers(), [], "the order is the caller's");
+        pair.back.complete(&packet, &pair.slots, Status::Error);
         assert_eq!(pair.answers(), (0..=slots as u16).map(|id| (id, -1)).collect::<Vec<_>>());
-        assert_eq!(pair.packet().slots, (0, 1), "nothing is left of the other");
     }
 }
 
@@ -135,7 +138,9 @@ fn a_first_slot_without_an_ethernet_header_is_answered_by_an_error() {
         if good {
             assert!(matches!(taken, Some(Taken::Packet(_))));
         } else {
-            assert_eq!(taken, Some(Taken::Refused(PacketError::FirstSlotShort { len })));
+            let Some(Taken::Refused(packet, error)) = taken else { panic!() };
+            assert_eq!(error, PacketError::FirstSlotShort { len });
+            pair.back.complete(&packet, &pair.slots, Status::Error);
             assert_eq!(pair.answers(), [(1, -1), (2, -1)]);
         }
     }

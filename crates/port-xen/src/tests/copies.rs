@@ -96,13 +96,13 @@ impl Bench {
 }
 
 /// Guest `domain` is known to the switch after this, where `other` is on it already.
-fn say_where(front: &mut Netfront, domain: u16, other: &mut Netfront, of: u16) {
+pub(super) fn say_where(front: &mut Netfront, domain: u16, other: &mut Netfront, of: u16) {
     assert!(front.send(0, &frame(domain, of, b"here")));
     receive(other, 0);
 }
 
 /// Takes all buffers that the second guest offers; the first has its own back.
-fn fill(bench: &Bench, one: &mut Netfront) {
+pub(super) fn fill(bench: &Bench, one: &mut Netfront) {
     for n in 0..crate::testing::BUFFERS as u8 {
         assert!(one.send(0, &frame(1, 2, &[n])));
     }

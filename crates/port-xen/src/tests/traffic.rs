@@ -1,7 +1,9 @@
 //! Frames between guests.
 
+use weir_netif::Status;
 use weir_netif::message::{Extra, GSO_TCPV4, rx_flags, tx_flags};
 
+use super::copies::{fill, say_where};
 use super::*;
 
 /// A TCP segment with so much payload, from domain 1 to domain 2, and a checksum of its pseudo-header.
@@ -150,6 +152,31 @@ fn answers_keep_the_order_of_requests_so_that_a_ring_says_where_to_go_on() {
             ids.len() == 2
         });
         assert!(ids.is_sorted(), "{ids:?}");
+    });
+}
+
+#[test]
+fn what_is_no_frame_is_answered_in_its_turn() {
+    while_frames_wait(|bench| {
+        let mut one = bench.guest(1, Connect { multicast: true, ..Connect::default() });
+        let mut two = bench.guest(2, Connect::default());
+        say_where(&mut two, 2, &mut one, 1);
+        fill(bench, &mut one);
+        assert!(one.send(0, &frame(1, 2, b"waits")));
+        eventually("it waits", || bench.port(1).counters().parked.get() == 1);
+        let join = Extra::McastAdd(weir_wire::Mac([1, 0, 0x5e, 0, 0, 9]));
+        assert!(one.send_slots(0, &[0; 14], 4096, 0, &[join]));
+        assert!(one.send(0, &[0; 13]));
+        eventually("it is refused", || bench.dropped(1, "frame_too_short") == 1);
+        receive(&mut two, 0);
+        let mut answers = Vec::new();
+        eventually("all are answered", || {
+            answers.extend(one.queues[0].answers());
+            answers.len() == 3
+        });
+        assert!(answers.is_sorted_by_key(|answer| answer.id), "{answers:?}");
+        let statuses = [Status::Okay, Status::Okay, Status::Error].map(|status| status as i16);
+        assert!(answers.iter().map(|answer| answer.status).eq(statuses), "{answers:?}");
     });
 }
 

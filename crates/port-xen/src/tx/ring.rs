@@ -29,6 +29,8 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// A frame of the burst that is being taken; whether all of it could be copied.
+    Begun { good: bool },
     /// To be answered, when all before it are.
     Done(Status),
     /// It waits in its buffers for a receiver that was full.
@@ -151,10 +153,11 @@ impl TxRing {
                 }
                 Ok(Some(weir_netif::Taken::Multicast(change))) => {
                     let status = groups.change(change.address, change.add);
-                    self.back.answer_multicast(change, status);
+                    self.no_frame(change.packet, status);
                 }
-                Ok(Some(weir_netif::Taken::Refused(error))) => {
+                Ok(Some(weir_netif::Taken::Refused(packet, error))) => {
                     counters.dropped(refused(&error), 1);
+                    self.no_frame(packet, Status::Error);
                 }
                 Err(error) => {
                     result = Err(error);
@@ -166,24 +169,29 @@ impl TxRing {
         let copied = result.is_ok() && self.link.copy(&mut copies);
         for (copy, nth) in copies.iter().zip(&self.owners) {
             if !copied || copy.status() != CopyStatus::Done {
-                self.flights[*nth].state = State::Done(Status::Error);
+                self.flights[*nth].state = State::Begun { good: false };
             }
         }
         self.copies = emptied(copies);
         let (mut buffer, mut away) = (from_buffer, 0);
         for nth in from..self.flights.len() {
             let Flight { slots, state, .. } = self.flights[nth];
-            let added = if state == State::Done(Status::Okay) {
-                self.add(nth, buffer, pool, burst, now_ns)
-            } else {
-                Err(DropReason::CopyFailed)
-            };
-            match added {
-                Ok(bit) => away |= bit,
-                Err(reason) => {
-                    counters.dropped(reason, 1);
-                    self.flights[nth].state = State::Done(Status::Error);
-                }
+            if let State::Begun { good } = state {
+                let added = match good {
+                    true => self.add(nth, buffer, pool, burst, now_ns),
+                    false => Err(DropReason::CopyFailed),
+                };
+                let status = match added {
+                    Ok(bit) => {
+                        away |= bit;
+                        Status::Okay
+                    }
+                    Err(reason) => {
+                        counters.dropped(reason, 1);
+                        Status::Error
+                    }
+                };
+                self.flights[nth].state = State::Done(status);
             }
             buffer += slots;
         }
@@ -219,7 +227,19 @@ impl TxRing {
             }
             slots += 1;
         }
-        self.flights.push_back(Flight { packet, slots, state: State::Done(Status::Okay) });
+        self.flights.push_back(Flight { packet, slots, state: State::Begun { good: true } });
+    }
+
+    /// Notes what is answered without being a frame: in its turn, like all others.
+    fn no_frame(&mut self, packet: TxPacket, status: Status) {
+        let buffers = self.slots.iter().map_while(|slot| {
+            let buffer = self.free.pop()?;
+            Some(Buffered { slot: *slot, buffer })
+        });
+        let before = self.buffers.len();
+        self.buffers.extend(buffers);
+        let slots = self.buffers.len() - before;
+        self.flights.push_back(Flight { packet, slots, state: State::Done(status) });
     }
 
     /// Adds flight number `nth`, which has the buffers from number `from` on. Says by which bit it is known to
@@ -362,7 +382,7 @@ impl TxRing {
     pub(super) fn waits(&self) -> impl Iterator<Item = (PortId, u64)> {
         self.flights.iter().filter_map(|flight| match flight.state {
             State::Waits { port, since_ns } => Some((port, since_ns)),
-            State::Done(_) => None,
+            State::Begun { .. } | State::Done(_) => None,
         })
     }
 }
