@@ -441,7 +441,7 @@ impl Worker {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
             slot.port.fail("internal error (a panic in the data path; please report it)");
             self.scratch = Scratch::default();
-            self.forwarder.start_over(&ports);
+            self.forwarder.start_over(ports);
             Taken::default()
         });
         stages::end(taken.frames);

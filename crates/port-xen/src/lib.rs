@@ -18,6 +18,28 @@
 //!
 //! When a guest is called, and what is counted of that, is the same code as for virtqueues
 //! ([`weir_engine::guest`]).
+//!
+//! # What is left undone, and what makes it go on
+//!
+//! | left | why | goes on by |
+//! |---|---|---|
+//! | requests of a transmit ring | the burst is full (`fill_new`) | `Taken::more`: the queue is in turn again |
+//! | | its port has no tokens | the time at which it has: the worker's timer |
+//! | | another worker has the queue now | a nudge to that one (`hand_over`) |
+//! | | weir looked, and found none | a look while the worker is awake; before it sleeps `arm`, the last look, and from then on the guest's event |
+//! | a frame for one receiver | too few buffers | the event that `RxQueue::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; after 100 ms it is dropped |
+//! | | one before it waits for the same receiver | the same |
+//! | | their queue got another worker, which may have missed that event | that one tries them when it first sees them |
+//! | answers | one before them waits | that one's end: they keep the order of requests |
+//! | an event for the guest | it is held | its deadline, in one worker's heap; too few buffers, half a ring of held frames, another policy, the ring's end |
+//! | | the guest has not asked for it | the guest, which looks once more after it has asked |
+//! | requests of the control ring | a round has its limit | `Control::more`: the thread does not sleep |
+//! | entries of a guest's table | frames may be in the old queue | `Steering::look_after`, and the look-up of the next frame |
+//!
+//! Nothing is left of a frame that cannot be copied (its sender's request or its receiver's buffer is answered
+//! with an error), of a flood that finds no buffers, of one more frame than may wait, and of a frame for a receiver
+//! that has taken none for 100 ms: they are dropped, with a counter. A transmit ring has a buffer for each of its
+//! entries, so that it never waits for one.
 #![forbid(unsafe_code)]
 
 mod connect;
