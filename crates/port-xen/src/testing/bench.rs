@@ -141,7 +141,8 @@ impl Bench {
         self.settle();
     }
 
-    /// Waits until bursts have ended that began before a vif was there: what is sent from now on reaches it.
+    /// Waits until bursts have ended that began before a vif was there, or a filter: what is sent from now on meets
+    /// it.
     ///
     /// # Panics
     /// One never ends.

@@ -272,6 +272,7 @@ fn what_a_filter_has_read_is_what_arrives() {
         let rules = Arc::new(Rules::new(rules).unwrap());
         let rules = PortRules { tx: Some(rules), rx: None };
         bench.engine.set_rules(bench.port(1).id(), &rules);
+        bench.settle();
         let (page, _) = one.queues[0].next_page();
         assert!(one.send(0, &frame(1, 2, &[0xaa; 1000])));
         eventually("it waits", || bench.port(1).counters().parked.get() == 1);
