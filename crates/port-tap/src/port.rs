@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Packet, Put};
@@ -15,7 +15,8 @@ use weir_guestmem::{Slice, recycle, writev};
 use weir_policy::steering::{Receiver, Steering};
 
 use crate::frame_device::FrameDevice;
-use crate::tx::{Source, TxQueue};
+use crate::transmit::{Taking, TransmitQueue};
+use crate::tx::{Buffers, DeviceQueue, Slots};
 use crate::uplink::{Service, UplinkPort};
 
 /// A [`FrameDevice`] as a port of the switch.
@@ -24,7 +25,7 @@ pub struct FramePort {
     device: Box<dyn FrameDevice>,
     /// One for each of the device's queues. The kernel takes writes of several threads, and writes
     /// during reads; only reading needs a lock, for the buffers.
-    tx: Vec<Mutex<TxQueue>>,
+    tx: Vec<(TransmitQueue<Slots>, Buffers)>,
     counters: Arc<PortCounters>,
 }
 
@@ -38,7 +39,11 @@ impl FramePort {
     pub fn new(device: impl FrameDevice + 'static, counters: Arc<PortCounters>) -> Self {
         Self {
             service: Service::new(device.name().to_owned()),
-            tx: device.queues().iter().map(|_| Mutex::new(TxQueue::new())).collect(),
+            tx: device
+                .queues()
+                .iter()
+                .map(|_| (TransmitQueue::new(Slots::new()), Buffers::new()))
+                .collect(),
             device: Box::new(device),
             counters,
         }
@@ -47,7 +52,21 @@ impl FramePort {
     /// Slots of a transmit queue that hold no frame.
     #[cfg(test)]
     pub(crate) fn free_slots(&self, queue: usize) -> usize {
-        lock(&self.tx[queue]).free_slots()
+        self.tx[queue].0.places(Slots::free)
+    }
+
+    /// A worker takes from a transmit queue.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self, queue: usize) -> bool {
+        self.tx[queue].0.is_locked()
+    }
+
+    fn transmit(&self, queue: usize) -> Option<(&TransmitQueue<Slots>, DeviceQueue<'_>)> {
+        let (tx, buffers) = self.tx.get(queue)?;
+        let fd = self.device.queues().get(queue)?;
+        let (device, counters) = (&*self.device, &*self.counters);
+        let lost = Cell::default();
+        Some((tx, DeviceQueue { device, queue: fd.as_fd(), buffers, counters, lost }))
     }
 
     /// Frames of this burst find their replies on this queue.
@@ -112,37 +131,21 @@ impl Port for FramePort {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        let (Some(tx), Some(fd)) = (self.tx.get(queue), self.device.queues().get(queue)) else {
-            return Taken::default();
+        let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
+        let mut record_and_forward = |burst: &mut Burst<'_>| {
+            if what == Take::New {
+                self.count_taken(queue, burst);
+                self.record_flows(queue, burst, now_ns);
+            }
+            forward(burst);
         };
-        let mut tx = lock(tx);
-        if self.failure().is_some() {
-            tx.abandon_waiting(&self.counters);
-            return Taken::default();
-        }
-        match what {
-            Take::New => {
-                let mut record_and_forward = |burst: &mut Burst<'_>| {
-                    self.count_taken(queue, burst);
-                    self.record_flows(queue, burst, now_ns);
-                    forward(burst);
-                };
-                let source = Source { device: &*self.device, queue: fd.as_fd() };
-                let (taken, result) =
-                    tx.take_new(&source, now_ns, &self.counters, scratch, &mut record_and_forward);
-                match result {
-                    Ok(()) => taken,
-                    Err(error) => {
-                        self.gone(&error);
-                        tx.abandon_waiting(&self.counters);
-                        Taken { frames: taken.frames, ..Taken::default() }
-                    }
-                }
-            }
-            Take::Parked => {
-                tx.take_parked(self.device.vnet_len(), now_ns, &self.counters, scratch, forward)
-            }
-        }
+        let has_failed = &|| self.failure().is_some();
+        let taking = Taking { what, now_ns, counters: &self.counters, has_failed };
+        let taken = tx.take(&source, &taking, scratch, &mut record_and_forward);
+        let Some(error) = source.lost.take() else { return taken };
+        self.gone(&error);
+        tx.abandon_waiting(&source, &self.counters);
+        Taken { frames: taken.frames, ..Taken::default() }
     }
 
     fn deliver(
@@ -184,7 +187,15 @@ impl Port for FramePort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
-        self.failure().is_none() && self.tx.get(queue).is_some_and(|tx| !lock(tx).drained())
+        self.failure().is_none()
+            && self.transmit(queue).is_some_and(|(tx, source)| tx.has_more(&source))
+    }
+
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        self.tx.get(queue).is_some_and(|(tx, _)| {
+            tx.set_side_by_side(on);
+            true
+        })
     }
 
     fn kicked(&self, queue: usize, side: Side) {
@@ -226,9 +237,4 @@ impl std::fmt::Debug for FramePort {
             .field("failure", &self.failure())
             .finish()
     }
-}
-
-/// A panic while a lock was held has failed the port; what it guards is not used any more.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -2,6 +2,7 @@
 //! does: most of the port is tested on one, without privileges. `netns` has what needs a real TAP.
 
 mod netns;
+mod side_by_side;
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -517,17 +518,27 @@ fn checked_payload(frame: &[u8]) -> Vec<u8> {
 /// Two TAPs of socket pairs on one switch.
 fn switch(offloads: [OffloadCaps; 2]) -> (Arc<Engine>, [Arc<FramePort>; 2], [Vec<OwnedFd>; 2]) {
     let engine = Engine::start(1).unwrap();
-    let (mut ports, mut hosts) = (Vec::new(), Vec::new());
+    let (ports, hosts, _) = switch_on(&engine, offloads);
+    (engine, ports, hosts)
+}
+
+/// The same on `engine`, and the numbers of their ports.
+fn switch_on(
+    engine: &Engine,
+    offloads: [OffloadCaps; 2],
+) -> ([Arc<FramePort>; 2], [Vec<OwnedFd>; 2], [PortId; 2]) {
+    let (mut ports, mut hosts, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for offloads in offloads {
         let (tap, host) = fake_tap(1, offloads);
         let (id, port) = engine
             .add_port(PortConfig::uplink(), |_, counters| Arc::new(FramePort::new(tap, counters)))
             .unwrap();
-        port.start(&engine, id).unwrap();
+        port.start(engine, id).unwrap();
         ports.push(port);
         hosts.push(host);
+        ids.push(id);
     }
-    (engine, ports.try_into().unwrap(), hosts.try_into().unwrap())
+    (ports.try_into().unwrap(), hosts.try_into().unwrap(), ids.try_into().unwrap())
 }
 
 #[test]

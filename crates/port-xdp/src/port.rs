@@ -10,13 +10,13 @@ use weir_engine::{
 };
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_port_tap::{Service, UplinkPort};
+use weir_port_tap::{Service, Taking, TransmitQueue, UplinkPort};
 use weir_wire::OffloadCaps;
 
 use crate::device::{Held, XdpInterface};
 use crate::rx::{RxQueue, Sent};
 use crate::socket::XdpSocket;
-use crate::tx::TxQueue;
+use crate::tx::{Chunks, SocketQueue};
 
 /// An [`XdpInterface`] as a port of the switch.
 ///
@@ -34,7 +34,7 @@ pub struct XdpPort {
 
 /// One queue, both directions.
 struct Queue {
-    tx: Mutex<TxQueue>,
+    tx: TransmitQueue<Chunks>,
     rx: Mutex<RxQueue>,
     socket: XdpSocket,
 }
@@ -45,13 +45,18 @@ impl XdpPort {
         let XdpInterface { info, steering, held, queues } = interface;
         let frame_len_max = info.frame_len_max();
         let queues = queues.into_iter().map(|(socket, rings)| Queue {
-            tx: Mutex::new(TxQueue::new(rings.fill, rings.received)),
+            tx: TransmitQueue::new(Chunks::new(rings.fill, rings.received)),
             rx: Mutex::new(RxQueue::new(rings.transmit, rings.completed, socket.umem.departures())),
             socket,
         });
         let queues = queues.collect();
         let service = Service::new(info.name);
         Self { service, _held: held, queues, steering, counters, frame_len_max }
+    }
+
+    fn transmit(&self, queue: usize) -> Option<(&TransmitQueue<Chunks>, SocketQueue<'_>)> {
+        let Queue { tx, socket, .. } = self.queues.get(queue)?;
+        Some((tx, SocketQueue { socket, counters: &self.counters }))
     }
 
     /// Frames of this burst find their replies on this queue.
@@ -98,25 +103,17 @@ impl Port for XdpPort {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        let Some(Queue { tx, socket, .. }) = self.queues.get(queue) else {
-            return Taken::default();
-        };
-        let mut tx = lock(tx);
-        if self.failure().is_some() {
-            tx.abandon_waiting(&self.counters);
-            return Taken::default();
-        }
-        match what {
-            Take::New => {
-                let mut count_and_forward = |burst: &mut Burst<'_>| {
-                    self.count_taken(queue, burst);
-                    self.record_flows(queue, burst, now_ns);
-                    forward(burst);
-                };
-                tx.take_new(socket, now_ns, &self.counters, scratch, &mut count_and_forward)
+        let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
+        let mut count_and_forward = |burst: &mut Burst<'_>| {
+            if what == Take::New {
+                self.count_taken(queue, burst);
+                self.record_flows(queue, burst, now_ns);
             }
-            Take::Parked => tx.take_parked(socket, now_ns, &self.counters, scratch, forward),
-        }
+            forward(burst);
+        };
+        let has_failed = &|| self.failure().is_some();
+        let taking = Taking { what, now_ns, counters: &self.counters, has_failed };
+        tx.take(&source, &taking, scratch, &mut count_and_forward)
     }
 
     fn deliver(
@@ -180,7 +177,15 @@ impl Port for XdpPort {
         // Armed always: the kernel wakes the socket's watchers after each batch of frames it puts into
         // the ring. What it put there before this look is seen by it, what it puts there later gives
         // a kick.
-        self.failure().is_none() && self.queues.get(queue).is_some_and(|q| !lock(&q.tx).is_empty())
+        self.failure().is_none()
+            && self.transmit(queue).is_some_and(|(tx, source)| tx.has_more(&source))
+    }
+
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        self.queues.get(queue).is_some_and(|Queue { tx, .. }| {
+            tx.set_side_by_side(on);
+            true
+        })
     }
 
     fn kicked(&self, queue: usize, side: Side) {

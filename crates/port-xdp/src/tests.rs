@@ -1,6 +1,8 @@
 //! With real interfaces, in network namespaces of the test's own; that takes root, and without it each
 //! of these tests prints that it was skipped.
 
+mod side_by_side;
+
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -451,42 +453,47 @@ fn tcp_sum(packet: &[u8]) -> u32 {
 
 #[test]
 fn root_waiting_frames_keep_their_bytes_and_their_order() {
-    in_new_network(1, || {
-        let mut rig = Rig::new(1);
-        let frames: Vec<_> = (0..100).map(|number| frame(number, 100)).collect();
-        for frame in &frames {
-            rig.host.send(frame);
-        }
-        let first = rig.take(0, Take::New, 5, &mut park_all);
-        assert_eq!((first.frames, first.parked), (BURST_MAX, XDP_PARKED_MAX));
-        assert_eq!(first.parked_until, Some(5 + PARKED_NS_MAX));
-        // Newer ones for others pass, and every chunk that carried them is used again.
-        let mut newer = Vec::new();
-        for number in 100..2 * XDP_FRAMES {
-            newer.extend(rig.take_all(Take::New, 6).1);
-            rig.host.send(&frame(number, 100));
-        }
-        newer.extend(rig.take_soon(1));
-        let expected: Vec<_> =
-            (BURST_MAX as u32..2 * XDP_FRAMES).map(|number| frame(number, 100)).collect();
-        assert!(newer == expected, "{} frames", newer.len());
+    for several_workers in [false, true] {
+        in_new_network(1, || waiting_frames_keep_their_bytes_and_their_order(several_workers));
+    }
+}
 
-        // Still full for the later half of them.
-        let mut seen = Vec::new();
-        let again = rig.take(0, Take::Parked, 7, &mut |burst| {
-            seen.extend(contents(burst));
-            for frame in 32..burst.frames().len() as u16 {
-                burst.park(frame, PortId::new(7).unwrap());
-            }
-        });
-        assert_eq!((again.frames, again.parked), (XDP_PARKED_MAX, 32));
-        assert_eq!(again.parked_until, Some(5 + PARKED_NS_MAX), "the time of their arrival");
-        assert_eq!(seen, frames[..BURST_MAX]);
-        let (last, got) = rig.take_all(Take::Parked, 8);
-        assert_eq!((last.parked, last.parked_until), (0, None));
-        assert_eq!(got, frames[32..BURST_MAX]);
-        assert_eq!(rig.drops(), []);
+fn waiting_frames_keep_their_bytes_and_their_order(several_workers: bool) {
+    let mut rig = Rig::new(1);
+    assert!(rig.port.share_tx(0, several_workers));
+    let frames: Vec<_> = (0..100).map(|number| frame(number, 100)).collect();
+    for frame in &frames {
+        rig.host.send(frame);
+    }
+    let first = rig.take(0, Take::New, 5, &mut park_all);
+    assert_eq!((first.frames, first.parked), (BURST_MAX, XDP_PARKED_MAX));
+    assert_eq!(first.parked_until, Some(5 + PARKED_NS_MAX));
+    // Newer ones for others pass, and every chunk that carried them is used again.
+    let mut newer = Vec::new();
+    for number in 100..2 * XDP_FRAMES {
+        newer.extend(rig.take_all(Take::New, 6).1);
+        rig.host.send(&frame(number, 100));
+    }
+    newer.extend(rig.take_soon(1));
+    let expected: Vec<_> =
+        (BURST_MAX as u32..2 * XDP_FRAMES).map(|number| frame(number, 100)).collect();
+    assert!(newer == expected, "{} frames", newer.len());
+
+    // Still full for the later half of them.
+    let mut seen = Vec::new();
+    let again = rig.take(0, Take::Parked, 7, &mut |burst| {
+        seen.extend(contents(burst));
+        for frame in 32..burst.frames().len() as u16 {
+            burst.park(frame, PortId::new(7).unwrap());
+        }
     });
+    assert_eq!((again.frames, again.parked), (XDP_PARKED_MAX, 32));
+    assert_eq!(again.parked_until, Some(5 + PARKED_NS_MAX), "the time of their arrival");
+    assert_eq!(seen, frames[..BURST_MAX]);
+    let (last, got) = rig.take_all(Take::Parked, 8);
+    assert_eq!((last.parked, last.parked_until), (0, None));
+    assert_eq!(got, frames[32..BURST_MAX]);
+    assert_eq!(rig.drops(), []);
 }
 
 #[test]

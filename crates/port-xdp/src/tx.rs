@@ -1,191 +1,125 @@
 //! One queue's frames from the interface: they stay in the chunks that the kernel put them into until
 //! their receivers have copied them, or have had room again for those that found them full.
 
-use std::collections::VecDeque;
-
 use rustix::net::xdp::XdpDesc;
-use weir_engine::burst::{Burst, Scratch, TakenChain};
-use weir_engine::{DropReason, PortCounters, Taken};
-use weir_fabric::PortId;
-use weir_limits::{BURST_MAX, PARKED_NS_MAX, XDP_PARKED_MAX};
+use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::{DropReason, PortCounters};
+use weir_limits::{BURST_MAX, XDP_PARKED_MAX};
+use weir_port_tap::Source;
 use weir_wire::VnetHdr;
 
 use crate::ring::{Consumer, Producer};
 use crate::socket::XdpSocket;
-use crate::umem::Umem;
 
-// `settle` notes in one word which frames of a burst wait.
-const _: () = assert!(BURST_MAX <= u64::BITS as usize);
-
-/// A frame that waits for a receiver that was full.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    /// Where it lies.
-    at: XdpDesc,
-    port: PortId,
-    since_ns: u64,
-}
-
-/// A transmit queue. Every chunk is in the kernel's hands (the fill ring, or on its way to the RX
-/// ring), in `waiting`, or that of a frame of the burst that is under way.
-pub(crate) struct TxQueue {
+/// Every chunk for frames from the interface is in the kernel's hands (the fill ring, or on its way to
+/// the RX ring), or a frame's that was taken.
+pub(crate) struct Chunks {
     fill: Producer<u64>,
     received: Consumer<XdpDesc>,
-    /// In the order of arrival.
-    waiting: VecDeque<Waiting>,
-    /// Where the frames of the burst under way lie, by the order in which they were taken: what their
-    /// tokens count.
-    taken: Vec<XdpDesc>,
 }
 
-impl TxQueue {
+impl Chunks {
     pub(crate) fn new(fill: Producer<u64>, received: Consumer<XdpDesc>) -> Self {
-        let waiting = VecDeque::with_capacity(XDP_PARKED_MAX);
-        Self { fill, received, waiting, taken: Vec::with_capacity(BURST_MAX) }
+        Self { fill, received }
     }
 
-    /// Whether no frame is there.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.received.is_empty()
+    /// The kernel's again, from the next [`publish`](Producer::publish) on.
+    fn free(&mut self, socket: &XdpSocket, chunk: u16) {
+        // There is an entry for each chunk.
+        self.fill.push(socket.umem.address(chunk));
+    }
+}
+
+/// A queue of an interface: its socket, with the memory in which its frames lie. Their tokens say where,
+/// and how long they are.
+pub(crate) struct SocketQueue<'s> {
+    pub(crate) socket: &'s XdpSocket,
+    pub(crate) counters: &'s PortCounters,
+}
+
+const LEN_SHIFT: u32 = u32::BITS;
+
+/// Of a frame of `len` bytes at `address`, which is in one of the chunks for arrivals, below 4 GiB.
+fn token(address: u64, len: u32) -> u64 {
+    u64::from(len) << LEN_SHIFT | address
+}
+
+impl SocketQueue<'_> {
+    /// Notes a frame and has the processor fetch it: by the time the last one of a burst is noted, the
+    /// first is there. `false` if it is not in the memory that the kernel was given.
+    fn note<'m>(&'m self, burst: &mut Burst<'m>, address: u64, len: u32) -> bool {
+        let Some(slice) = self.socket.umem.frame(address, len) else { return false };
+        slice.skip(VnetHdr::LEN).prefetch();
+        let first = burst.pieces.len() as u32;
+        burst.pieces.push(slice);
+        let token = token(address, len);
+        let len = slice.len() as u32; // a chunk's at most
+        burst.chains.push(TakenChain { token, len, pieces: (first, first + 1) });
+        true
     }
 
-    /// Takes at most a burst of new frames and has them forwarded.
-    pub(crate) fn take_new(
-        &mut self,
-        socket: &XdpSocket,
-        now_ns: u64,
-        counters: &PortCounters,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
-        let mut burst = scratch.lend();
-        burst.from_device = true;
-        burst.park_room = XDP_PARKED_MAX.saturating_sub(self.waiting.len());
-        for waiting in &self.waiting {
-            if !burst.blocked.contains(&waiting.port) {
-                burst.blocked.push(waiting.port);
+    /// Adds the frame of a chain, or counts why not.
+    fn add(&self, burst: &mut Burst<'_>, chain: TakenChain, arrived_ns: u64) {
+        if let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) {
+            let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
+            self.counters.dropped(reason, 1);
+        }
+    }
+}
+
+impl Source for SocketQueue<'_> {
+    type Places = Chunks;
+
+    const PARKED_MAX: usize = XDP_PARKED_MAX;
+    const PEEK: bool = true;
+
+    fn fill<'m>(&'m self, chunks: &mut Chunks, now_ns: u64, burst: &mut Burst<'m>) -> usize {
+        let mut frames = 0;
+        while frames < BURST_MAX
+            && let Some(XdpDesc { addr, len, .. }) = chunks.received.pop()
+        {
+            frames += 1;
+            let chunk = self.socket.umem.arrival_at(addr);
+            if chunk.is_none() || !self.note(burst, addr, len) {
+                self.counters.dropped(DropReason::DeviceError, 1);
+                if let Some(chunk) = chunk {
+                    chunks.free(self.socket, chunk);
+                }
             }
         }
-        while self.taken.len() < BURST_MAX
-            && let Some(at) = self.received.pop()
-        {
-            self.gather(&mut burst, &socket.umem, at);
-        }
-        self.received.release();
-        let frames = self.taken.len();
+        chunks.received.release();
         for chain in 0..burst.chains.len() {
             let chain = burst.chains[chain];
-            add(&mut burst, chain, now_ns, counters);
+            self.add(burst, chain, now_ns);
         }
-        if !burst.frames().is_empty() {
-            forward(&mut burst);
-        }
-        counters.parked.add(burst.parked.len() as u64);
-        self.settle(&burst, socket);
-        scratch.give_back(burst);
-        self.summary(frames)
+        frames
     }
 
-    /// Has all frames that wait forwarded again, but for those that have waited too long.
-    pub(crate) fn take_parked(
-        &mut self,
-        socket: &XdpSocket,
-        now_ns: u64,
-        counters: &PortCounters,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
-        let mut burst = scratch.lend();
-        burst.from_device = true;
-        burst.waited = true;
-        burst.park_room = XDP_PARKED_MAX;
-        let frames = self.waiting.len();
-        for _ in 0..frames {
-            let Some(Waiting { at, since_ns, .. }) = self.waiting.pop_front() else { break };
-            let before = burst.chains.len();
-            self.gather(&mut burst, &socket.umem, at);
-            if since_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
-                counters.dropped(DropReason::RxWaitedTooLong, 1);
-            } else if let Some(chain) = burst.chains.get(before).copied() {
-                add(&mut burst, chain, since_ns, counters);
-            }
-        }
-        if !burst.frames().is_empty() {
-            forward(&mut burst);
-        }
-        self.settle(&burst, socket);
-        scratch.give_back(burst);
-        self.summary(frames)
-    }
-
-    /// Drops what waits: the port has stopped.
-    pub(crate) fn abandon_waiting(&mut self, counters: &PortCounters) {
-        counters.dropped(DropReason::TxDisabled, self.waiting.len() as u64);
-        self.waiting.clear();
-    }
-
-    /// Notes a frame and has the processor fetch it: by the time the last one of a burst is noted, the
-    /// first is there.
-    fn gather<'m>(&mut self, burst: &mut Burst<'m>, umem: &'m Umem, at: XdpDesc) {
-        let token = self.taken.len() as u64;
-        self.taken.push(at);
-        let first = burst.pieces.len() as u32;
-        let slice = umem.frame(at.addr, at.len);
-        slice.inspect(|slice| slice.skip(VnetHdr::LEN).prefetch());
-        let len = slice.map_or(0, |slice| slice.len()) as u32; // a chunk's at most
-        burst.pieces.extend(slice);
-        let pieces = (first, burst.pieces.len() as u32);
-        burst.chains.push(TakenChain { token, len, pieces });
-    }
-
-    /// After a burst: its frames wait, or their chunks are the kernel's again.
-    fn settle(&mut self, burst: &Burst<'_>, socket: &XdpSocket) {
-        let mut waits = 0u64;
-        for parked in &burst.parked {
-            let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
-            let Some(at) = self.taken.get(frame.token as usize).copied() else { continue };
-            waits |= 1 << frame.token;
-            let (port, since_ns) = (parked.port, frame.arrived_ns);
-            self.waiting.push_back(Waiting { at, port, since_ns });
-        }
-        for (token, at) in self.taken.drain(..).enumerate() {
-            if waits & 1 << token == 0
-                && let Some(chunk) = socket.umem.arrival_at(at.addr)
-            {
-                // There is an entry for each chunk.
-                self.fill.push(socket.umem.address(chunk));
-            }
-        }
-        self.fill.publish();
-        if self.fill.needs_wakeup() {
-            socket.refill();
+    fn fill_again<'m>(&'m self, _: &Chunks, token: u64, since_ns: u64, burst: &mut Burst<'m>) {
+        let (address, len) = (token as u32, token >> LEN_SHIFT);
+        // It was there before.
+        if self.note(burst, address.into(), len as u32)
+            && let Some(chain) = burst.chains.last().copied()
+        {
+            self.add(burst, chain, since_ns);
         }
     }
 
-    fn summary(&self, frames: usize) -> Taken {
-        let oldest = self.waiting.iter().map(|waiting| waiting.since_ns).min();
-        Taken {
-            frames,
-            more: !self.is_empty(),
-            peek: true,
-            parked: self.waiting.len(),
-            parked_more: false, // all of them are tried in one burst
-            parked_until: oldest.map(|since_ns| since_ns.saturating_add(PARKED_NS_MAX)),
-            hold_until: None,
+    fn release(&self, chunks: &mut Chunks, token: u64) {
+        let address = token as u32;
+        if let Some(chunk) = self.socket.umem.arrival_at(address.into()) {
+            chunks.free(self.socket, chunk);
         }
     }
-}
 
-/// Adds a frame to the burst, or counts why not.
-fn add(burst: &mut Burst<'_>, chain: TakenChain, arrived_ns: u64, counters: &PortCounters) {
-    let result = if chain.pieces.0 == chain.pieces.1 {
-        // Not in the memory that the kernel was given.
-        Err(DropReason::DeviceError)
-    } else {
-        let added = burst.add(chain, VnetHdr::LEN, arrived_ns);
-        added.map_err(|error| error.drop_reason().unwrap_or(DropReason::DeviceError))
-    };
-    if let Err(reason) = result {
-        counters.dropped(reason, 1);
+    fn released(&self, chunks: &mut Chunks) {
+        chunks.fill.publish();
+        if chunks.fill.needs_wakeup() {
+            self.socket.refill();
+        }
+    }
+
+    fn has_more(&self, chunks: &Chunks) -> bool {
+        !chunks.received.is_empty()
     }
 }
