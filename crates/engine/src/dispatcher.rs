@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use weir_fabric::PortId;
 use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
-use crate::crew::Options;
+use crate::crew::{Options, Realization};
 use crate::engine::set_helper;
 use crate::poller::QueueRef;
 use crate::port::Side;
@@ -44,6 +44,9 @@ struct Seen {
 
 pub(crate) struct Dispatcher {
     policy: Option<Dispatch>,
+    /// Each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass one after the other, and the
+    /// cores of others have no part in them. What comes in on uplinks is for all cores.
+    own_contexts: bool,
     at_ns: u64,
     seen: HashMap<(PortId, usize), Seen>,
     log: VecDeque<Moved>,
@@ -54,6 +57,7 @@ impl Dispatcher {
     pub(crate) fn new(options: Options) -> Self {
         Self {
             policy: options.aim().map(|aim| Dispatch::new(aim, options.workers)),
+            own_contexts: options.realization == Realization::Dedicated,
             at_ns: 0,
             seen: HashMap::new(),
             log: VecDeque::with_capacity(LOG_LEN),
@@ -88,7 +92,8 @@ impl Dispatcher {
                     let load_max = if helper.is_some() { 2 * CORE } else { CORE };
                     let load = u32::try_from(load).unwrap_or(load_max).min(load_max);
                     refs.push((slot, port, queue));
-                    queues.push(Queue { worker, load, stays, helper });
+                    let alone = self.own_contexts && !slot.port.is_uplink();
+                    queues.push(Queue { worker, load, stays, helper, alone });
                     shared.crew.nudge_helper(pair, QueueRef { port, queue, side: Side::Tx });
                 }
             }

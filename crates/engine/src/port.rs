@@ -115,6 +115,11 @@ pub trait Port: Receiver + Send + Sync {
         false
     }
 
+    /// Whether a network is behind it, and what it sends is from many, not one VM.
+    fn is_uplink(&self) -> bool {
+        false
+    }
+
     /// Whether [`deliver`](Self::deliver) copies payload from where its [`Remote`](crate::remote::Remote) has it.
     /// All other ports get none that was not fetched.
     fn copies_remote(&self) -> bool {

@@ -58,6 +58,7 @@ struct FakePort {
     armed: AtomicUsize,
     /// It says that several workers may take from it.
     shares: bool,
+    uplink: bool,
     /// The kick of its transmit queue is that of its receive queue, too.
     one_kick: bool,
     /// Two meetings in each burst, before it takes its frames.
@@ -87,6 +88,7 @@ impl FakePort {
             peeks: false,
             armed: AtomicUsize::new(0),
             shares: false,
+            uplink: false,
             one_kick: false,
             meetings: None,
         }
@@ -198,6 +200,10 @@ impl Port for FakePort {
 
     fn share_tx(&self, _queue: usize, _on: bool) -> bool {
         self.shares
+    }
+
+    fn is_uplink(&self) -> bool {
+        self.uplink
     }
 
     fn kicked(&self, _queue: usize, _side: Side) {}
@@ -644,5 +650,6 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
     assert!(workers().iter().all(|worker| *worker == workers()[0]), "{:?}", engine.moved());
 }
 
+mod contexts;
 mod filter;
 mod helper;

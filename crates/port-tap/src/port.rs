@@ -198,6 +198,10 @@ impl Port for FramePort {
         })
     }
 
+    fn is_uplink(&self) -> bool {
+        true
+    }
+
     fn kicked(&self, queue: usize, side: Side) {
         if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
             tx.kicks.add(1);

@@ -6,9 +6,17 @@ use super::*;
 
 /// An engine, and a port that keeps a worker this busy (millionths of a core) between two steps of dispatching.
 fn busy(shares: bool) -> (Arc<Engine>, Arc<FakePort>, impl FnMut(u32)) {
-    let options = Options { workers: 2, ..Options::default() };
+    busy_under(Realization::default(), move |port| port.shares = shares)
+}
+
+/// The same under `realization`, with `change` for the port.
+pub(super) fn busy_under(
+    realization: Realization,
+    change: impl FnOnce(&mut FakePort),
+) -> (Arc<Engine>, Arc<FakePort>, impl FnMut(u32)) {
+    let options = Options { workers: 2, realization, ..Options::default() };
     let engine = Engine::start_with(options).unwrap();
-    let port = add(&engine, |port| port.shares = shares);
+    let port = add(&engine, change);
     let receiver = add(&engine, |_| {});
     send(&engine, &port, [frame(1, 2, 0)]);
     eventually("it has a worker", || numbers(&receiver).len() == 1);
@@ -26,7 +34,7 @@ fn busy(shares: bool) -> (Arc<Engine>, Arc<FakePort>, impl FnMut(u32)) {
     (engine, port, step)
 }
 
-fn helper(engine: &Engine, port: &FakePort) -> Option<usize> {
+pub(super) fn helper(engine: &Engine, port: &FakePort) -> Option<usize> {
     engine.shared.ports.load()[port.id.index()].as_ref().unwrap().pairs[0].helper()
 }
 

@@ -72,7 +72,7 @@ impl Host<'_> {
                 let load = (took_ns * u64::from(CORE) / STEP_NS).min(CORE.into());
                 ports.push(port);
                 let load = load as u32; // at most CORE
-                queues.push(Queue { worker, load, stays: *stays, helper: None });
+                queues.push(Queue { worker, load, stays: *stays, ..Queue::default() });
             }
         }
         let Dispatcher { policy: Some(policy), moves, .. } = &mut self.dispatcher else { return };

@@ -3,7 +3,7 @@
 //! Given how busy each queue kept its worker, a [`Dispatch`] says which queues move. There are two
 //! [aims](Aim): the same load for all workers, or as few workers as suffice. Either way
 //! a move must be worth it, and a queue that has moved stays for a while. A queue that alone is more
-//! than a worker can do gets a second one, if one is idle.
+//! than a worker can do gets a second one, if one is idle, unless it is to be served by itself.
 
 #[cfg(test)]
 mod tests;
@@ -53,6 +53,8 @@ pub struct Queue {
     pub stays: u8,
     /// A second worker that serves it.
     pub helper: Option<usize>,
+    /// It is to have no other worker beside its own.
+    pub alone: bool,
 }
 
 impl Queue {
@@ -168,7 +170,7 @@ impl Dispatch {
                     queue.helper = None;
                     (helper, Reason::Alone)
                 }
-                None if queue.load < FULL => continue,
+                None if queue.load < FULL || queue.alone => continue,
                 None => {
                     let others = (0..self.workers).filter(|worker| *worker != queue.worker);
                     let idlest = others.min_by_key(|worker| self.loads[*worker]);

@@ -188,3 +188,17 @@ proptest! {
         prop_assert!(moved <= 20, "{moved} moves in 1,000 steps");
     }
 }
+
+#[test]
+fn a_queue_that_is_to_be_served_by_itself_gets_no_helper() {
+    for aim in [Aim::Spread, Aim::Pack] {
+        let mut queues = queues(&[(0, 100), (1, 1)]);
+        queues[0].alone = true;
+        let mut dispatch = Dispatch::new(aim, 3);
+        settle(&mut dispatch, &mut queues);
+        assert_eq!(queues[0].helper, None);
+        queues[0].alone = false;
+        settle(&mut dispatch, &mut queues);
+        assert!(queues[0].helper.is_some(), "else it would have had one");
+    }
+}
