@@ -49,7 +49,9 @@ impl Shared {
     }
 }
 
-/// What others may see of a worker, and how they reach it.
+/// What others may see of a worker, and how they reach it. Each worker writes its own with every burst: on
+/// lines of cache, which processors fetch in pairs, that no other worker writes.
+#[repr(align(128))]
 pub(crate) struct WorkerHandle {
     /// Its epoll set.
     pub(crate) poller: Arc<Poller>,

@@ -44,7 +44,7 @@ pub(crate) struct Session {
     pub(crate) connection: Connection,
     port: Arc<VhostPort>,
     engine: Arc<Engine>,
-    memory: Arc<GuestMemory>,
+    memory: GuestMemory,
     features: Features,
     protocol_features: u64,
     status: u8,
@@ -77,7 +77,7 @@ impl Session {
             connection,
             port,
             engine,
-            memory: Arc::default(),
+            memory: GuestMemory::default(),
             features: Features::default(),
             protocol_features: 0,
             status: 0,
@@ -146,12 +146,12 @@ impl Session {
             FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
             FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,
             FrontMessage::AddMemReg { region, fd } => {
-                let mut memory = GuestMemory::clone(&self.memory);
+                let mut memory = self.memory.clone();
                 memory.add(spec(&region), &File::from(fd))?;
                 self.use_memory(memory)?;
             }
             FrontMessage::RemMemReg(region) => {
-                let mut memory = GuestMemory::clone(&self.memory);
+                let mut memory = self.memory.clone();
                 memory.remove(&spec(&region))?;
                 self.use_memory(memory)?;
             }
@@ -263,7 +263,7 @@ impl Session {
     /// Goes over to another memory table; rings in service move along.
     fn use_memory(&mut self, memory: GuestMemory) -> Result<(), Refusal> {
         lock(&self.port.shown).memory_bytes = memory.size_bytes();
-        self.memory = Arc::new(memory);
+        self.memory = memory;
         (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
     }
 
@@ -291,9 +291,12 @@ impl Session {
         started: bool,
     ) -> Result<Ring, SetupError> {
         let config = self.features.ring(size);
-        let device = DeviceRing::new(&self.memory, config, addresses, base)?;
+        // A table of its own, of mappings that all rings share: each burst counts itself among its users, and
+        // workers of the guest's other rings are not to wait for that line of cache.
+        let memory = Arc::new(self.memory.clone());
+        let device = DeviceRing::new(&memory, config, addresses, base)?;
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
-        Ok(Ring::new(device, Arc::clone(&self.memory), self.features, containers, started))
+        Ok(Ring::new(device, memory, self.features, containers, started))
     }
 
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.

@@ -129,3 +129,12 @@ fn a_ring_that_stops_amid_traffic_is_left_alone() {
         eventually("the ring runs again", || weir_engine::Port::rx_queues(&*port) == 1);
     }
 }
+
+#[test]
+fn workers_of_two_rings_of_one_guest_count_their_bursts_apart() {
+    let switch = Switch::new();
+    let guest = switch.guest(1, modern());
+    let receives = guest.port.first_rx().memory().unwrap();
+    let transmits = guest.port.stop_ring(1).unwrap().memory;
+    assert!(!Arc::ptr_eq(&receives, &transmits));
+}
