@@ -36,7 +36,7 @@ pub enum Explanation {
     /// Of a guest's interface.
     Vif(Box<VifExplanation>),
     /// Of an uplink.
-    Uplink(UplinkExplanation),
+    Uplink(Box<UplinkExplanation>),
     /// Of where workers run.
     Placement(Box<PlacementExplanation>),
 }

@@ -152,7 +152,9 @@ impl ControlClient {
     pub fn explain(&mut self, name: &PortName) -> Result<Explanation, ClientError> {
         match self.request(&Request::VifExplain { name: name.clone() })? {
             Response::Explained { explanation } => Ok(Explanation::Vif(explanation)),
-            Response::UplinkExplained { explanation } => Ok(Explanation::Uplink(explanation)),
+            Response::UplinkExplained { explanation } => {
+                Ok(Explanation::Uplink(Box::new(explanation)))
+            }
             Response::PlacementExplained { explanation } => Ok(Explanation::Placement(explanation)),
             _ => Err(self.unknown_answer()),
         }

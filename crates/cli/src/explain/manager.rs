@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::SteeringExplanation;
+use super::{DispatchExplanation, SteeringExplanation};
 use crate::config::{PortName, SocketPath};
 use crate::text::{decimal, time};
 
@@ -88,7 +88,7 @@ pub enum AgentState {
 }
 
 /// What an uplink does with the frames that come in on it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UplinkExplanation {
     /// The uplink.
     pub name: PortName,
@@ -98,6 +98,9 @@ pub struct UplinkExplanation {
     pub layer: UplinkLayer,
     /// C_p: what a wake-up by it costs.
     pub cost: CostExplanation,
+    /// Which workers serve its queues.
+    #[serde(default)]
+    pub dispatch: DispatchExplanation,
     /// How flows to it are spread over several queues; none where it has one.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
@@ -202,6 +205,7 @@ impl fmt::Display for UplinkExplanation {
             UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
         }
         writeln!(f, "costs: wake-up {}", self.cost)?;
+        self.dispatch.fmt(f)?;
         self.steering.as_ref().map_or(Ok(()), |steering| steering.fmt(f))
     }
 }
@@ -244,11 +248,14 @@ mod tests {
         let unknown = cost(CostSource::Default, None);
         let uplink = |layer| {
             let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
-            UplinkExplanation { name, interface, layer, cost: unknown, steering: None }.to_string()
+            let dispatch = DispatchExplanation { workers: vec![Some(0)], moves: Vec::new() };
+            UplinkExplanation { name, interface, layer, cost: unknown, dispatch, steering: None }
+                .to_string()
         };
         insta::assert_snapshot!(uplink(UplinkLayer::Gathers { uplink_ns: 300_000 }), @r"
         lan: interface eth0, gathers frames for 300 us (gro_flush_timeout)
         costs: wake-up 4.2 us (not known yet)
+        workers, by queue: 0
         ");
         assert!(uplink(UplinkLayer::WorkerOnly).contains("no interval can be set"));
         assert!(uplink(UplinkLayer::Refused { reason: "EPERM".into() }).contains("EPERM"));

@@ -16,7 +16,9 @@ use super::rebalance::{Table, steers};
 use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
-use crate::explain::{CostExplanation, CostSource, SplitExplanation, UplinkExplanation};
+use crate::explain::{
+    CostExplanation, CostSource, DispatchExplanation, SplitExplanation, UplinkExplanation,
+};
 use crate::switch::GuestPort;
 
 /// How often the budget is split anew while there is traffic (ns): ten times a second.
@@ -303,6 +305,8 @@ impl Run {
                         interface: uplink.interface_name.clone(),
                         layer: uplink.interface.layer().clone(),
                         cost: cost(self.core.uplink_cost()),
+                        // What the engine knows is filled in by the switch.
+                        dispatch: DispatchExplanation::default(),
                         steering: uplink.table.explain(
                             now_ns,
                             &*uplink.port,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, PortCounters, clock};
+use weir_fabric::PortId;
 use weir_policy::steering::Steering;
 
 use super::guest_port::PortInfo;
@@ -13,7 +14,7 @@ use crate::config::{Moderation, PortName, Weight};
 use crate::control::Response;
 use crate::explain::{
     DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
-    SharingExplanation, VifExplanation,
+    SharingExplanation, UplinkExplanation, VifExplanation,
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
@@ -30,7 +31,7 @@ impl Switch {
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
             return match self.manager.explain_uplink(name) {
-                Some(explanation) => Response::UplinkExplained { explanation },
+                Some(explanation) => self.with_dispatch(&ports, explanation),
                 None if name.as_str() == PLACEMENT => self.placement_explain(),
                 None => no_such_port(name),
             };
@@ -48,12 +49,7 @@ impl Switch {
             held_ns: now.hold.into(),
         };
         let (id, now_ns) = (vif.port.id(), clock::now_ns());
-        let (moved, _) = self.engine.moved();
-        let moved = moved.iter().filter(|moved| moved.port == id);
-        let dispatch = DispatchExplanation {
-            workers: (0..vif.port.queue_pairs()).map(|q| self.engine.worker_of(id, q)).collect(),
-            moves: moved.map(|moved| MovedPair::new(moved, now_ns)).collect(),
-        };
+        let dispatch = self.dispatch_of(id, vif.port.queue_pairs(), now_ns);
         let explanation = VifExplanation {
             name: name.clone(),
             state: port_state(vif.port.info().state),
@@ -75,6 +71,24 @@ impl Switch {
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
+    }
+
+    /// Which workers serve the queues of an uplink.
+    fn with_dispatch(&self, ports: &Ports, explanation: UplinkExplanation) -> Response {
+        let uplink = ports.uplinks.iter().find(|it| it.config.name == explanation.name);
+        let dispatch = uplink.map(|it| self.dispatch_of(it.id, it.port.queues(), clock::now_ns()));
+        let dispatch = dispatch.unwrap_or_default();
+        Response::UplinkExplained { explanation: UplinkExplanation { dispatch, ..explanation } }
+    }
+
+    /// Which workers serve the queues of a port.
+    fn dispatch_of(&self, id: PortId, queues: usize, now_ns: u64) -> DispatchExplanation {
+        let (moved, _) = self.engine.moved();
+        let moved = moved.iter().filter(|moved| moved.port == id);
+        DispatchExplanation {
+            workers: (0..queues).map(|queue| self.engine.worker_of(id, queue)).collect(),
+            moves: moved.map(|moved| MovedPair::new(moved, now_ns)).collect(),
+        }
     }
 
     /// An interface as a sender among the ports.
