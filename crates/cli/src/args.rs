@@ -3,6 +3,7 @@
 mod lab;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -169,7 +170,7 @@ pub struct CheckArgs {
 #[command(after_help = QEMU_ARGS_EXAMPLES)]
 pub struct QemuArgs {
     /// Interfaces of the VM
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", required = true, value_parser = explained::<PortName>)]
     pub names: Vec<PortName>,
     /// Read the interfaces from this file
     ///
@@ -206,6 +207,7 @@ pub enum VifCommand {
     #[command(after_help = VIF_ADD_EXAMPLES)]
     Add {
         /// Its name
+        #[arg(value_parser = explained::<PortName>)]
         name: PortName,
         /// Settings, as in the [vif.NAME] table of the configuration
         #[arg(value_name = "KEY=VALUE")]
@@ -215,6 +217,7 @@ pub enum VifCommand {
     #[command(after_help = VIF_SET_EXAMPLES)]
     Set {
         /// Its name
+        #[arg(value_parser = explained::<PortName>)]
         name: PortName,
         /// Settings to change; `none` takes one back to its default
         #[arg(value_name = "KEY=VALUE", required = true)]
@@ -223,6 +226,7 @@ pub enum VifCommand {
     /// Remove an interface and disconnect its guest
     Del {
         /// Its name
+        #[arg(value_parser = explained::<PortName>)]
         name: PortName,
     },
     /// List the interfaces
@@ -261,16 +265,16 @@ pub enum FilterCommand {
     #[command(after_help = FILTER_SET_NOTES)]
     Set {
         /// The interface or uplink
-        #[arg(value_name = "PORT")]
+        #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
         name: PortName,
         /// DIRECTION ACTION EXPRESSION, each rule in quotes
-        #[arg(value_name = "RULE", required = true)]
+        #[arg(value_name = "RULE", required = true, value_parser = explained::<FilterRule>)]
         rules: Vec<FilterRule>,
     },
     /// List rules with what they decided about
     List {
         /// The interface or uplink; without it all of them
-        #[arg(value_name = "PORT")]
+        #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
         name: Option<PortName>,
         /// As JSON
         #[arg(long)]
@@ -279,7 +283,7 @@ pub enum FilterCommand {
     /// Take all rules away
     Clear {
         /// The interface or uplink
-        #[arg(value_name = "PORT")]
+        #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
         name: PortName,
     },
 }
@@ -359,6 +363,14 @@ impl Cli {
 }
 
 /// A relative path is meant from where the user is; the switch may be somewhere else.
+/// Reads an argument. What is wrong with it is said together with what is right.
+fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ValueError| match error.help() {
+        Some(help) => format!("{error}: {help}"),
+        None => error.to_string(),
+    })
+}
+
 fn absolute_socket(text: &str) -> Result<SocketPath, ValueError> {
     match std::path::absolute(text) {
         Ok(path) => SocketPath::try_from(path.as_path()),
@@ -432,6 +444,17 @@ mod tests {
 
         `weir COMMAND --help` says more about a command.
         "#);
+    }
+
+    #[test]
+    fn a_name_or_a_rule_that_is_refused_comes_with_what_is_right() {
+        let error = |args: &[&str]| Cli::try_parse_from(args).unwrap_err().to_string();
+        for command in ["add", "set"] {
+            let error = error(&["weir", "vif", command, "Web 0", "queues=2"]);
+            assert!(error.contains("1 to 32 characters out of a-z, 0-9"), "{error}");
+        }
+        let error = error(&["weir", "filter", "set", "web0", "drop"]);
+        assert!(error.contains("write tx or rx, accept or drop"), "{error}");
     }
 
     #[test]

@@ -68,6 +68,12 @@ struct Ports {
     uplinks: Vec<Uplink>,
 }
 
+impl Ports {
+    fn is_uplink(&self, name: &PortName) -> bool {
+        self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+    }
+}
+
 /// A running switch. Dropping it ends every session.
 pub struct Switch {
     // Dropped in this order: nothing is set any more, no sessions, then no uplinks, then no workers. Before
@@ -346,12 +352,13 @@ impl Switch {
     fn vif_set(&self, name: &PortName, changes: VifChanges) -> Response {
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
-            return no_such_vif(name);
+            return no_such_vif(name, ports.is_uplink(name));
         };
         if matches!(ports.vifs[index].link, Link::Xen) && changes.mac != Change::Keep {
             return xen::not_ours_to_address(name);
         }
         let mut config = ports.vifs[index].config.clone();
+        let sizes = changes.queues.is_some();
         changes.apply(&mut config);
         if let Err(error) = config.check_calls(self.budget(&config)) {
             return calls_refused(&error);
@@ -394,7 +401,7 @@ impl Switch {
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
-        match vif.queue_pairs().note().filter(|_| resized) {
+        match vif.queue_pairs().note().filter(|_| sizes) {
             Some(note) => Response::Noted { note },
             None => Response::Ok,
         }
@@ -426,7 +433,7 @@ impl Switch {
     fn vif_del(&self, name: &PortName) -> Response {
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
-            return no_such_vif(name);
+            return no_such_vif(name, ports.is_uplink(name));
         };
         if let Some(Vif { config, link: Link::Xen, .. }) = ports.vifs.get(index) {
             return xen::not_ours_to_remove(config);
@@ -518,7 +525,15 @@ fn sharing_refused(error: SharingError) -> Response {
     Response::Error { message: error.to_string(), help: Some(error.help()) }
 }
 
-fn no_such_vif(name: &PortName) -> Response {
+fn no_such_vif(name: &PortName, is_uplink: bool) -> Response {
+    if is_uplink {
+        return Response::Error {
+            message: format!("{name} is an uplink, which stays as it is while weir runs"),
+            help: Some(format!(
+                "change its table in the configuration and start weir again; its filters can change: `weir filter set {name}`"
+            )),
+        };
+    }
     Response::Error {
         message: format!("there is no interface called {name}"),
         help: Some("`weir vif list` shows those there are".into()),

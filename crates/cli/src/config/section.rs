@@ -316,10 +316,6 @@ impl FromToml for TrunkVids {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         match value.get_ref() {
             DeValue::String(word) if word == "all" => Ok(Self::All),
-            DeValue::String(word) => Err(Fault::new(
-                value,
-                ValueError::NotAChoice { value: word.to_string(), choices: &["all"] },
-            )),
             DeValue::Array(items) if items.is_empty() => {
                 Err(Fault::new(value, ValueError::TrunkEmpty))
             }

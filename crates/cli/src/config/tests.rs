@@ -454,6 +454,14 @@ fn diagnostic_unknown_uplink_kind() {
 }
 
 #[test]
+fn a_trunk_that_is_no_list_is_told_how_one_is_written() {
+    for trunk in ["20", "\"10,20\"", "\"every\""] {
+        let error = refused(&format!("[vif.web0]\ntrunk = {trunk}\n"));
+        assert!(error.contains("VLAN ids in brackets, such as [10, 20], or \"all\""), "{error}");
+    }
+}
+
+#[test]
 fn diagnostic_vlan_together_with_trunk() {
     insta::assert_snapshot!(refused("[vif.web0]\nvlan = 10\ntrunk = [10, 20]\n"), @r#"
       × weir.toml: 1 problem

@@ -122,7 +122,9 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
             };
             assert!(note.starts_with(&format!("`queues` is {queues} now")), "{note}");
             assert_eq!(bench.numbers("c"), QueuePairNumbers { configured: queues, ..before });
-            assert_eq!(bench.explain("c").queue_pairs.note(), Some(note));
+            assert_eq!(bench.explain("c").queue_pairs.note().as_ref(), Some(&note));
+            let again = bench.set("c", &format!("queues={queues}"));
+            assert!(matches!(again, Response::Noted { note: it } if it == note), "said once more");
             // It goes on as it was.
             send(&mut web.1[session - 1], [0xff; 6], 3, b"still here");
 
@@ -209,4 +211,14 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     );
     assert_eq!(bench.set("c", "rx_packets_per_second=none"), Response::Ok);
     assert_eq!(round(&mut c[0]), (FRAMES, 0));
+}
+
+#[test]
+fn an_uplink_is_told_from_an_interface_that_is_not_there() {
+    let text = |is_uplink| match no_such_vif(&name("lan"), is_uplink) {
+        Response::Error { message, help } => format!("{message}; {}", help.unwrap()),
+        other => panic!("{other:?}"),
+    };
+    assert!(text(false).contains("there is no interface called lan"));
+    assert!(text(true).contains("lan is an uplink") && text(true).contains("weir filter set lan"));
 }
