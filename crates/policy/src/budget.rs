@@ -97,6 +97,16 @@ impl Split {
         let [uplink_ns, vif_ns] = shares(load.budget_ns, [uplink, calls]);
         Self { uplink_ns, vif_ns }
     }
+
+    /// The same for an uplink that was found to gather for `found_ns` already. That is not weir's to give away, and
+    /// none of what a budget bounds: it bounds what weir adds, so both together are split. The uplink gathers for no
+    /// less than before, and what it gathers longer and T_v add up to the budget.
+    pub fn beyond(found_ns: u64, load: Load) -> Self {
+        let all_ns = load.budget_ns.saturating_add(found_ns);
+        let split = Self::of(Load { budget_ns: all_ns, ..load });
+        let uplink_ns = split.uplink_ns.max(found_ns);
+        Self { uplink_ns, vif_ns: all_ns.saturating_sub(uplink_ns) }
+    }
 }
 
 /// A cost within the bounds (ns). What is not a number is the smallest.
@@ -200,6 +210,19 @@ mod tests {
                 assert!(best <= cost(uplink_ns) * (1.0 + 1e-9), "{vifs}: {uplink_ns}");
             }
         }
+    }
+
+    #[test]
+    fn what_an_uplink_gathered_already_is_none_of_the_budget() {
+        for found_ns in [0, 250_000, 2_000_000] {
+            let load = load(3);
+            let split = Split::beyond(found_ns, load);
+            assert!(split.uplink_ns >= found_ns);
+            assert_eq!(split.uplink_ns - found_ns + split.vif_ns, load.budget_ns);
+        }
+        assert_eq!(Split::beyond(0, load(3)), Split::of(load(3)));
+        let paper = Load { budget_ns: 1_000_000, ..load(3) };
+        assert_eq!(Split::beyond(250_000, paper), Split::of(load(3)));
     }
 
     #[test]

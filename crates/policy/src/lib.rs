@@ -16,6 +16,7 @@
 //! - [`policing`]: which frames exceed what a receiver may get.
 //! - [`schedule`]: whose queue a worker serves next, and rate limits.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
+//! - [`together`]: whether what all interfaces receive may be held together, from the uplink on.
 #![forbid(unsafe_code)]
 
 pub mod aggregation;
@@ -30,3 +31,5 @@ pub mod placement;
 pub mod policing;
 pub mod schedule;
 pub mod steering;
+pub mod together;
+mod trial;

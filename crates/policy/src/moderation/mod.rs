@@ -145,6 +145,10 @@ pub trait Moderation: Send + fmt::Debug {
     /// Applies from the next verdict on; a deadline that stands already may still be kept.
     fn set_hold_ns_max(&mut self, hold_ns_max: u64);
 
+    /// The frames of all interfaces are held together from now on, at the uplink and each in its queue for its whole
+    /// limit, or no longer: what [`crate::together`] has found is not to be judged by each queue once more.
+    fn set_together(&mut self, _together: bool) {}
+
     /// The queue starts anew (device reset, new session): forget pending frames and all that was
     /// estimated; keep the settings.
     fn reset(&mut self);

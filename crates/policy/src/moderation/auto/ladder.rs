@@ -1,7 +1,7 @@
 //! Which level of hold a queue is at, and when another is tried.
 
-use super::trial::{Finding, Passed, Trial};
 use crate::hold_off::HoldOff;
+use crate::trial::{Finding, Passed, Trial};
 
 /// What each level is of the hold limit, in sixteenths.
 const SIXTEENTHS: [u64; 6] = [0, 1, 2, 4, 8, 16];

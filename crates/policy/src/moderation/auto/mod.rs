@@ -6,12 +6,11 @@ mod ladder;
 mod played;
 #[cfg(test)]
 mod tests;
-mod trial;
 
 use self::arrivals::Arrivals;
 use self::ladder::{Ladder, Stretch, Why};
-use self::trial::Passed;
 use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
+use crate::trial::Passed;
 
 /// Batches that a hold must promise beyond the first before its level is tried, in halves: two save
 /// two calls of three.
@@ -60,6 +59,9 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 ///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
 ///    use is compared again if the rate falls, if its holds begin to end early, and now and then.
 ///
+/// While all queues are held together ([`crate::together`]) only the first two hold: a comparison of its own would be one
+/// of this queue with those beside it.
+///
 /// The work per batch is a few additions and comparisons; floating point is used once a stretch.
 #[derive(Clone, Copy, Debug)]
 pub struct Auto {
@@ -78,6 +80,8 @@ pub struct Auto {
     hushed: u32,
     /// Holds that gathered nothing, less twice those that did.
     lonely: u32,
+    /// See [`Moderation::set_together`].
+    together: bool,
 }
 
 /// Frames that the guest has not been told of.
@@ -120,6 +124,7 @@ impl Auto {
             steady: 0,
             hushed: 0,
             lonely: 0,
+            together: false,
         }
     }
 
@@ -140,7 +145,8 @@ impl Auto {
 
     /// The hold for a batch that comes with nothing pending (ns).
     fn hold_ns(&self) -> u64 {
-        let hold_ns = self.ladder.hold_ns(self.limit_ns());
+        let limit_ns = self.limit_ns();
+        let hold_ns = if self.together { limit_ns } else { self.ladder.hold_ns(limit_ns) };
         if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
     }
 
@@ -168,7 +174,8 @@ impl Auto {
 
     /// Takes note of a hold that is over.
     fn held(&mut self, pending: &Pending, now_ns: u64) {
-        if pending.hold_ns == 0 {
+        // What the others' holds do to a load is not this queue's to judge.
+        if pending.hold_ns == 0 || self.together {
             return;
         }
         if pending.quiet {
@@ -242,7 +249,7 @@ impl Moderation for Auto {
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
-        if self.pending.is_none() {
+        if self.pending.is_none() && !self.together {
             self.judge(now_ns, gap_ns);
         }
         self.stretch.passed.frames += u64::from(batch.frames);
@@ -292,8 +299,15 @@ impl Moderation for Auto {
         self.settings.hold_ns_max = hold_ns_max;
     }
 
+    fn set_together(&mut self, together: bool) {
+        if std::mem::replace(&mut self.together, together) != together {
+            // A stretch that was held otherwise in part says nothing.
+            self.begin(self.arrivals.last_ns(), 0);
+        }
+    }
+
     fn reset(&mut self) {
-        *self = Self::new(self.settings);
+        *self = Self { together: self.together, ..Self::new(self.settings) };
     }
 
     fn decision(&self) -> Decision {
@@ -301,6 +315,10 @@ impl Moderation for Auto {
         let settled_ns = self.ladder.settled_ns(limit_ns);
         if limit_ns == 0 {
             return Decision { hold_ns: 0, reason: "no latency budget" };
+        }
+        if self.together {
+            let reason = "held together with all others: that slows nobody down";
+            return Decision { hold_ns: self.hold_ns(), reason };
         }
         if !self.arrivals.promise(PAYS_STILL, limit_ns) {
             return Decision { hold_ns: 0, reason: "light traffic" };

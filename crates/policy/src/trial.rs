@@ -19,10 +19,10 @@ const ERRORS_AT_END: f64 = 1.5;
 
 /// What passed in a stretch of time, from one delivery to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) ns: u64,
+pub(crate) struct Passed {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ns: u64,
 }
 
 impl Passed {
@@ -32,7 +32,7 @@ impl Passed {
     }
 
     /// Frames per second.
-    pub(super) fn frame_rate(self) -> f64 {
+    pub(crate) fn frame_rate(self) -> f64 {
         self.rates().0 * 1e9
     }
 }
@@ -52,7 +52,7 @@ fn loss(held: Passed, prompt: Passed) -> f64 {
 
 /// What a trial has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(crate) enum Finding {
     Unclear,
     Harmless,
     Harmful,
@@ -60,9 +60,9 @@ pub(super) enum Finding {
 
 /// A comparison under way of the level `upper` against `lower`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
-    pub(super) upper: usize,
-    pub(super) lower: usize,
+pub(crate) struct Trial {
+    pub(crate) upper: usize,
+    pub(crate) lower: usize,
     /// Stretches so far.
     stretches: u32,
     /// The first of the pair that is under way.
@@ -78,7 +78,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    pub(super) fn new(upper: usize, lower: usize) -> Self {
+    pub(crate) fn new(upper: usize, lower: usize) -> Self {
         Self {
             upper,
             lower,
@@ -94,7 +94,7 @@ impl Trial {
 
     /// The level that the stretch under way is for: upper, lower, lower, upper and again, so that
     /// a load which grows or fades favours neither.
-    pub(super) fn level(&self) -> usize {
+    pub(crate) fn level(&self) -> usize {
         if self.holds_now() { self.upper } else { self.lower }
     }
 
@@ -103,7 +103,7 @@ impl Trial {
     }
 
     /// The stretch at [`Self::level`] has ended. `odd`: its pair is not to be judged by.
-    pub(super) fn stretch(&mut self, passed: Passed, odd: bool) -> Finding {
+    pub(crate) fn stretch(&mut self, passed: Passed, odd: bool) -> Finding {
         let held = self.holds_now();
         self.stretches += 1;
         self.odd |= odd;
@@ -120,6 +120,11 @@ impl Trial {
         self.squares += loss * loss;
         self.plain += u32::from(loss > LOSS_PLAIN);
         self.finding()
+    }
+
+    /// Every pair has had a plain loss, and there are enough of them that chance has no part in it.
+    pub(crate) fn always_slower(&self) -> bool {
+        self.pairs >= PAIRS_MIN && self.plain == self.pairs
     }
 
     fn finding(&self) -> Finding {
