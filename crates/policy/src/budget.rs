@@ -29,6 +29,8 @@ use std::fmt;
 pub const COST_NS_MIN: f64 = 10.0;
 /// See [`COST_NS_MIN`].
 pub const COST_NS_MAX: f64 = 1e6;
+/// What a worker needs for the uplink's batches is at most this part of what is split.
+const BATCH_SHARE: u64 = 8;
 /// A split moves at once if it moves by more than this part of the budget,
 const MOVE_SHARE: u64 = 10;
 /// and by any less only if it would for so many decisions in a row (a second at 10 Hz).
@@ -101,10 +103,15 @@ impl Split {
     /// The same for an uplink that was found to gather for `found_ns` already. That is not weir's to give away, and
     /// none of what a budget bounds: it bounds what weir adds, so both together are split. The uplink gathers for no
     /// less than before, and what it gathers longer and T_v add up to the budget.
+    ///
+    /// Eq. 2 has calls come at a rate of their own. Where all frames come from the uplink they come every T_p, and a
+    /// hold that ends between two batches has waited for nothing since the last: that part of T_v is T_p's.
     pub fn beyond(found_ns: u64, load: Load) -> Self {
         let all_ns = load.budget_ns.saturating_add(found_ns);
         let split = Self::of(Load { budget_ns: all_ns, ..load });
-        let uplink_ns = split.uplink_ns.max(found_ns);
+        let batches = split.vif_ns / split.uplink_ns.max(1) + 1;
+        let whole_ns = (all_ns - all_ns / BATCH_SHARE) / batches;
+        let uplink_ns = split.uplink_ns.max(whole_ns).max(found_ns);
         Self { uplink_ns, vif_ns: all_ns.saturating_sub(uplink_ns) }
     }
 }
@@ -220,9 +227,22 @@ mod tests {
             assert!(split.uplink_ns >= found_ns);
             assert_eq!(split.uplink_ns - found_ns + split.vif_ns, load.budget_ns);
         }
-        assert_eq!(Split::beyond(0, load(3)), Split::of(load(3)));
-        let paper = Load { budget_ns: 1_000_000, ..load(3) };
-        assert_eq!(Split::beyond(250_000, paper), Split::of(load(3)));
+        let whole = Split::beyond(0, load(3));
+        assert_eq!(Split::beyond(250_000, Load { budget_ns: 1_000_000, ..load(3) }), whole);
+    }
+
+    #[test]
+    fn no_hold_ends_long_after_the_last_batch_that_it_has_waited_for() {
+        for vifs in 1..30 {
+            let (eq_4, split) = (Split::of(load(vifs)), Split::beyond(0, load(vifs)));
+            let batches = |split: Split| split.vif_ns / split.uplink_ns;
+            assert_eq!(batches(split), batches(eq_4), "{vifs}");
+            let idle_ns = split.vif_ns % split.uplink_ns;
+            assert!(
+                split.uplink_ns >= eq_4.uplink_ns && idle_ns <= 1_250_000 / BATCH_SHARE + 30,
+                "{vifs}"
+            );
+        }
     }
 
     #[test]

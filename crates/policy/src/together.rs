@@ -19,6 +19,8 @@ mod tests;
 /// Frames in both directions within a budget, of which half are answers: with fewer, a frame waits for others that
 /// do not come.
 const FRAMES_MIN: u64 = 4;
+/// A look sooner after the one before (ns) says nothing.
+const LOOK_NS_MIN: u64 = 20_000_000;
 /// Looks at a load before it is tried, so that each queue has found out what it can.
 const SETTLES: u32 = 5;
 /// The first failure is not tried again for so many looks (5 s at 10 Hz), each further one for twice as many,
@@ -100,12 +102,21 @@ impl Default for Together {
 impl Together {
     /// Takes a look. Gives whether all are held together until the next one.
     pub fn look(&mut self, look: &Look<'_>) -> bool {
+        if look.elapsed_ns < LOOK_NS_MIN {
+            return self.holds();
+        }
         let known = look.traffic.iter().map(|it| &it.vif).eq(self.each.keys());
         let light = look.traffic.iter().find(|it| {
             let within = u128::from(it.frames) * u128::from(look.budget_ns);
             within < u128::from(FRAMES_MIN) * u128::from(look.elapsed_ns)
         });
-        if let Some(light) = light {
+        if look.traffic.is_empty() {
+            // Whoever is first has few frames at first.
+            self.stop(Why::Settles);
+        } else if light.is_some() && matches!(self.phase, Phase::Tried(_)) && self.holds() {
+            // It had enough frames before.
+            self.fail();
+        } else if let Some(light) = light {
             self.stop(Why::Light(light.vif));
         } else if !known {
             // Others have come or gone, or all: nothing is known of these together.
@@ -174,7 +185,7 @@ impl Together {
         match &mut self.phase {
             Phase::Apart { left, .. } => {
                 *left = left.saturating_sub(1);
-                if *left == 0 && !look.traffic.is_empty() {
+                if *left == 0 {
                     self.begin(look);
                 }
             }

@@ -74,6 +74,13 @@ fn frames_of_who_has_few_wait_for_nobody() {
 }
 
 #[test]
+fn clients_of_whom_little_comes_when_they_are_held_are_left_alone_like_others() {
+    let mut together = Together::default();
+    let held = looks(&mut together, 1_000, 1, |held, _, _| if held { 200 } else { 480 });
+    assert!(held <= 8, "{held} of 1000 looks");
+}
+
+#[test]
 fn another_interface_or_a_rate_that_falls_is_reason_to_compare_again() {
     let mut together = Together::default();
     looks(&mut together, 30, 3, |_, _, _| 1_000);
@@ -94,6 +101,8 @@ fn nothing_is_held_where_it_is_refused_or_nobody_has_traffic() {
     looks(&mut together, 30, 2, |_, _, _| 1_000);
     together.refuse();
     assert!(!together.holds());
-    let mut together = Together::default();
+    looks(&mut together, 30, 2, |_, _, _| 1_000);
+    assert!(together.holds());
+    looks(&mut together, 1, 0, |_, _, _| 0);
     assert_eq!(looks(&mut together, 100, 0, |_, _, _| 0), 0);
 }

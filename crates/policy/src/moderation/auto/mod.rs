@@ -59,8 +59,8 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 ///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
 ///    use is compared again if the rate falls, if its holds begin to end early, and now and then.
 ///
-/// While all queues are held together ([`crate::together`]) only the first two hold: a comparison of its own would be one
-/// of this queue with those beside it.
+/// While all queues are held together ([`crate::together`]) none of this applies, and each hold is for the limit: a
+/// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
 /// The work per batch is a few additions and comparisons; floating point is used once a stretch.
 #[derive(Clone, Copy, Debug)]
@@ -145,8 +145,10 @@ impl Auto {
 
     /// The hold for a batch that comes with nothing pending (ns).
     fn hold_ns(&self) -> u64 {
-        let limit_ns = self.limit_ns();
-        let hold_ns = if self.together { limit_ns } else { self.ladder.hold_ns(limit_ns) };
+        if self.together {
+            return self.limit_ns();
+        }
+        let hold_ns = self.ladder.hold_ns(self.limit_ns());
         if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
     }
 
@@ -267,7 +269,8 @@ impl Moderation for Auto {
                 let hold_ns = if end_ns < now_ns.saturating_add(HOLD_NS_MIN) { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
-                let look = quiet_ns < hold_ns / 2
+                let look = !self.together
+                    && quiet_ns < hold_ns / 2
                     && (self.steady < STEADY || self.steady.is_multiple_of(STEADY));
                 let look_ns = if look { quiet_ns } else { hold_ns };
                 self.pending = Some(Pending {

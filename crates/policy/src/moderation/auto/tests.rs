@@ -302,6 +302,20 @@ fn decisions_name_their_reasons() {
 }
 
 #[test]
+fn held_together_it_holds_for_the_limit_and_judges_by_itself_again_afterwards() {
+    let mut auto = Auto::new(Settings::within(1_000_000));
+    let batch = |now_ns| Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
+    assert_eq!(auto.published(0, batch(0)), Verdict::Call, "it knows nothing yet");
+    auto.delivered(0, Delivery::Called);
+    auto.set_together(true);
+    assert_eq!(auto.published(500_000, batch(500_000)), Verdict::HoldUntil(1_500_000));
+    assert_eq!(auto.expired(1_500_000), Verdict::Call);
+    auto.delivered(1_500_000, Delivery::Called);
+    auto.set_together(false);
+    assert_eq!(auto.published(2_000_000, batch(2_000_000)), Verdict::Call);
+}
+
+#[test]
 fn a_hold_ends_with_half_a_ring_of_frames() {
     let settings = Settings { rx_frames: Some(10), ..Settings::within(BUDGET_NS) };
     for (settings, most) in [(Settings::within(BUDGET_NS), FRAMES_MAX), (settings, 10)] {
