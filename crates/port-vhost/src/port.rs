@@ -165,6 +165,16 @@ impl VhostPort {
         }
     }
 
+    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
+    ///
+    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
+    pub fn set_together(&self, together: bool) {
+        for pair in self.pairs.iter() {
+            lock(&pair.rx).calls.set_together(together);
+        }
+    }
+
     /// What the policy of each receive queue does now.
     pub fn decisions(&self) -> Vec<QueueDecision> {
         let decision =

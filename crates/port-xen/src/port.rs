@@ -176,6 +176,16 @@ impl XenPort {
         }
     }
 
+    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
+    ///
+    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
+    pub fn set_together(&self, together: bool) {
+        for pair in self.pairs.iter() {
+            lock(&pair.rx).calls.set_together(together);
+        }
+    }
+
     /// The guest polls its receive queues at this interval (ns), or no longer. Linux's netfront asks for
     /// events even so; under `frontend` they are held for that time, in which it mostly takes the frames by
     /// itself. To be said again after [`set_moderation`](Self::set_moderation).

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
-use weir_policy::budget::{Load, Splitter};
+use weir_policy::budget::{Load, Split, Splitter};
 use weir_policy::costs::{CallCost, Cost, Regression, Sample};
 use weir_policy::moderation::Kind;
+use weir_policy::together::{self, Together, Traffic};
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,8 @@ pub(super) struct Look {
     pub(super) uplink_wakeups: u64,
     /// Whether the time for which some uplink gathers can be set.
     pub(super) uplink_settable: bool,
+    /// How long the settable uplinks were found to gather at most (ns), as far as that is known.
+    pub(super) uplink_found_ns: u64,
     /// Each interface that the manager knows.
     pub(super) vifs: Vec<VifLook>,
 }
@@ -46,6 +49,8 @@ pub(super) struct VifLook {
     pub(super) running: bool,
     /// Frames in both directions.
     pub(super) frames: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
     /// Calls in both directions.
     pub(super) calls: u64,
     /// CPU time of its virtual machine.
@@ -107,6 +112,13 @@ pub(super) enum Sharing {
     NoUplink,
     /// This interface's frames may not wait at an uplink: its policy takes no part in the split.
     Refused(PortId),
+    /// Interfaces are under `auto`, and whether all may be held together is found out.
+    Together {
+        /// They are until the next look.
+        held: bool,
+        /// Why.
+        why: together::Why,
+    },
 }
 
 /// What is to be set.
@@ -131,6 +143,8 @@ pub(super) struct VifDecision {
     pub(super) hold_ns: u64,
     /// Holds are varied for that.
     pub(super) varies: bool,
+    /// All interfaces are held together.
+    pub(super) together: bool,
     /// At what interval the guest is to poll (ns).
     pub(super) poll_ns: Option<u64>,
     /// Since when both shares are what they are (ns).
@@ -142,8 +156,11 @@ pub(super) struct VifDecision {
 pub(super) struct Core {
     /// (time, workers' CPU time, uplinks' wake-ups, frames) at the look before.
     before: Option<[u64; 4]>,
+    /// Between the last two looks (ns).
+    elapsed_ns: u64,
     uplink_cost: Regression,
     split: Splitter,
+    together: Together,
     vifs: BTreeMap<PortId, Vif>,
 }
 
@@ -153,6 +170,8 @@ struct Vif {
     /// The look before, and when that was (ns).
     before: Option<(VifLook, u64)>,
     call_cost: CallCost,
+    /// What it had between the last two looks.
+    traffic: Traffic,
     /// For a new one, after another virtual machine has come.
     seed: u32,
     agent_cost_ns: Option<u64>,
@@ -165,6 +184,11 @@ struct Vif {
 
 /// Whether a policy's limit is what the uplink's share leaves: then its frames may wait there.
 pub(super) const fn takes_part(kind: Kind) -> bool {
+    matches!(kind, Kind::TwoLayer | Kind::Frontend | Kind::Auto)
+}
+
+/// Whether a policy has part in the split whatever the load is.
+pub(super) const fn always_takes_part(kind: Kind) -> bool {
     matches!(kind, Kind::TwoLayer | Kind::Frontend)
 }
 
@@ -172,7 +196,7 @@ impl Core {
     /// Takes a look, and decides.
     pub(super) fn decide(&mut self, look: &Look) -> Decision {
         self.learn(look);
-        let (sharing, budget_ns) = sharing(look);
+        let (sharing, budget_ns) = self.sharing(look);
         let busy = self.busy(look.now_ns);
         let uplink_cost_ns = self.uplink_cost().ns;
         // A switch without traffic keeps what will do for the first interface that has some.
@@ -183,13 +207,25 @@ impl Core {
                 let load = load(budget_ns, self.common_call_cost_ns(look.now_ns));
                 self.split.decide(load).uplink_ns
             }
+            (Sharing::Together { held: true, .. }, Some(budget_ns)) => {
+                let load = load(budget_ns, self.common_call_cost_ns(look.now_ns));
+                Split::beyond(look.uplink_found_ns, load).uplink_ns
+            }
             _ => 0,
         };
+        let together = matches!(sharing, Sharing::Together { held: true, .. });
         let mut vifs = BTreeMap::new();
         for now in look.vifs.iter().filter(|vif| takes_part(vif.kind)) {
             if let Some(vif) = self.vifs.get_mut(&now.id) {
                 let load = load(now.hold_ns_max, vif.call_cost().ns);
-                vifs.insert(now.id, vif.part(now.kind, load, uplink_ns, look.now_ns));
+                let part = match now.kind {
+                    Kind::Auto => {
+                        let longer_ns = uplink_ns.saturating_sub(look.uplink_found_ns);
+                        vif.auto_part(load, (uplink_ns, longer_ns), together, look.now_ns)
+                    }
+                    kind => vif.part(kind, load, uplink_ns, look.now_ns),
+                };
+                vifs.insert(now.id, part);
             }
         }
         Decision { uplink_ns, sharing, busy, vifs }
@@ -208,6 +244,7 @@ impl Core {
     fn learn(&mut self, look: &Look) {
         let frames = look.vifs.iter().map(|vif| vif.frames).sum();
         let now = [look.now_ns, look.workers_cpu_ns, look.uplink_wakeups, frames];
+        self.elapsed_ns = look.now_ns.saturating_sub(self.before.map_or(look.now_ns, |it| it[0]));
         if let Some(before) = self.before.replace(now)
             && let Some([elapsed_ns, cpu_ns, events, frames]) = grown(now, before)
             && events > 0
@@ -218,6 +255,33 @@ impl Core {
         for vif in &look.vifs {
             self.vifs.entry(vif.id).or_insert_with(|| Vif::new(vif.id)).learn(*vif, look.now_ns);
         }
+    }
+
+    /// Whether the budget is to be split, and which one: the smallest of those whose frames may come from
+    /// an uplink.
+    fn sharing(&mut self, look: &Look) -> (Sharing, Option<u64>) {
+        let running = || look.vifs.iter().filter(|vif| vif.running);
+        let budget_ns = running().map(|vif| vif.hold_ns_max).min();
+        let refused = running().find(|vif| !takes_part(vif.kind));
+        let sharing = match (look.uplink_settable, refused) {
+            (false, _) => Sharing::NoUplink,
+            (true, Some(vif)) => Sharing::Refused(vif.id),
+            (true, None) if running().all(|vif| always_takes_part(vif.kind)) => Sharing::Split,
+            (true, None) => {
+                let with_traffic = self.vifs.values().filter(|vif| look.now_ns < vif.busy_until_ns);
+                let traffic: Vec<_> = with_traffic.map(|vif| vif.traffic).collect();
+                let held = self.together.look(&together::Look {
+                    elapsed_ns: self.elapsed_ns,
+                    budget_ns: budget_ns.unwrap_or(0),
+                    traffic: &traffic,
+                });
+                Sharing::Together { held, why: self.together.why() }
+            }
+        };
+        if !matches!(sharing, Sharing::Together { .. }) {
+            self.together.refuse();
+        }
+        (sharing, budget_ns)
     }
 
     /// n: interfaces with traffic.
@@ -245,6 +309,7 @@ impl Vif {
         Self {
             before: None,
             call_cost: CallCost::new(seed),
+            traffic: Traffic { vif: seed, frames: 0, bytes: 0 },
             seed,
             agent_cost_ns: None,
             split: Splitter::default(),
@@ -258,6 +323,8 @@ impl Vif {
         let Some((before, before_ns)) = self.before.replace((now, now_ns)) else {
             return;
         };
+        self.traffic.frames = now.frames.saturating_sub(before.frames);
+        self.traffic.bytes = now.bytes.saturating_sub(before.bytes);
         if now.frames > before.frames {
             self.busy_until_ns = now_ns.saturating_add(TRAFFIC_NS);
         }
@@ -284,17 +351,37 @@ impl Vif {
             0 => left_ns,
             _ => self.split.decide(load).vif_ns.min(left_ns),
         };
-        let since_ns = match self.shares {
-            Some((shares, since_ns)) if shares == (uplink_ns, vif_ns) => since_ns,
-            _ => now_ns,
-        };
-        self.shares = Some(((uplink_ns, vif_ns), since_ns));
+        let since_ns = self.since_ns((uplink_ns, vif_ns), now_ns);
         let polls = kind == Kind::Frontend && vif_ns >= AGENT_POLL_NS_MIN;
         let poll_ns = polls.then(|| vif_ns.min(AGENT_POLL_NS_MAX));
         let asks = self.is_to_be_found_out(now_ns);
         let hold_ns = if asks { self.call_cost.hold_ns(vif_ns) } else { vif_ns };
         let varies = asks && self.call_cost.varies();
-        VifDecision { vif_ns, hold_ns, varies, poll_ns, since_ns }
+        VifDecision { vif_ns, hold_ns, varies, poll_ns, since_ns, together: false }
+    }
+
+    /// Under `auto`: what of its budget the uplink leaves, which gathers for T_p, and for `longer_ns` longer than it was found
+    /// to. Its own policy varies its holds.
+    fn auto_part(
+        &mut self,
+        load: Load,
+        (uplink_ns, longer_ns): (u64, u64),
+        together: bool,
+        now_ns: u64,
+    ) -> VifDecision {
+        let vif_ns = load.budget_ns.saturating_sub(longer_ns);
+        let since_ns = self.since_ns((uplink_ns, vif_ns), now_ns);
+        VifDecision { vif_ns, hold_ns: vif_ns, varies: false, poll_ns: None, since_ns, together }
+    }
+
+    /// Since when the shares are what they are now.
+    fn since_ns(&mut self, now: (u64, u64), now_ns: u64) -> u64 {
+        let since_ns = match self.shares {
+            Some((shares, since_ns)) if shares == now => since_ns,
+            _ => now_ns,
+        };
+        self.shares = Some((now, since_ns));
+        since_ns
     }
 
     /// What its calls cost is weir's to find out, and there are some now.
@@ -309,19 +396,6 @@ impl Vif {
             None => Known::from(self.call_cost.cost()),
         }
     }
-}
-
-/// Whether the budget is to be split, and which one: the smallest of those whose frames may come from
-/// an uplink.
-fn sharing(look: &Look) -> (Sharing, Option<u64>) {
-    let running = look.vifs.iter().filter(|vif| vif.running);
-    let refused = running.clone().find(|vif| !takes_part(vif.kind));
-    let sharing = match (look.uplink_settable, refused) {
-        (false, _) => Sharing::NoUplink,
-        (true, Some(vif)) => Sharing::Refused(vif.id),
-        (true, None) => Sharing::Split,
-    };
-    (sharing, running.map(|vif| vif.hold_ns_max).min())
 }
 
 /// By how much each total grew; `None` if one did not only grow.

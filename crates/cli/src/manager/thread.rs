@@ -7,9 +7,12 @@ use std::sync::{Arc, mpsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_engine::{Engine, Port, PortCounters, clock};
 use weir_fabric::PortId;
+use weir_policy::together::Why;
 
 use super::agents::{Agent, AgentSocket};
-use super::core::{Core, Decision, Known, Look, Sharing, Source, VifLook, takes_part};
+use super::core::{
+    Core, Decision, Known, Look, Sharing, Source, VifLook, always_takes_part, takes_part,
+};
 use super::guest_cpu::GuestThreads;
 use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
 use super::rebalance::{Table, steers};
@@ -38,8 +41,9 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
-    /// The limit of holds as it was set last (ns); `None` after the policy was made anew.
-    set_ns: Option<u64>,
+    /// The limit of holds as it was set last (ns), and whether all are held together; `None` after the policy was
+    /// made anew.
+    set: Option<(u64, bool)>,
     table: Table,
 }
 
@@ -47,7 +51,7 @@ impl ManagedVif {
     pub(super) fn new(vif: NewVif) -> Self {
         let NewVif { name, port, agent, settings } = vif;
         let (guest, table) = (GuestThreads::default(), Table::default());
-        Self { name, port, agent, settings, guest, set_ns: None, table }
+        Self { name, port, agent, settings, guest, set: None, table }
     }
 
     fn look(&mut self, agent_cost_ns: Option<u64>) -> VifLook {
@@ -60,6 +64,7 @@ impl ManagedVif {
             hold_ns_max: self.settings.hold_ns_max,
             running: self.port.rx_queues() > 0,
             frames: queues().map(|queue| queue.frames.get()).sum(),
+            bytes: queues().map(|queue| queue.bytes.get()).sum(),
             calls: queues().map(|queue| queue.calls.get()).sum(),
             // Nobody asks what calls cost where they are not held by that.
             guest_cpu: self.guest.cpu(process.filter(|_| takes_part(self.settings.kind))),
@@ -82,12 +87,21 @@ impl ManagedVif {
         }
     }
 
-    /// Sets the limit of holds (ns).
-    fn hold(&mut self, hold_ns: u64) {
-        if self.set_ns != Some(hold_ns) {
+    /// Sets the limit of holds (ns), and whether all are held together.
+    fn hold(&mut self, hold_ns: u64, together: bool) {
+        if self.set != Some((hold_ns, together)) {
             self.port.set_hold_ns_max(None, hold_ns);
-            self.set_ns = Some(hold_ns);
+            self.port.set_together(together);
+            self.set = Some((hold_ns, together));
         }
+    }
+
+    /// Its limit is not the manager's any more. What is held together goes back to holds of its own.
+    fn let_go(&mut self) {
+        if let Some((_, true)) = self.set {
+            self.hold(self.settings.hold_ns_max, false);
+        }
+        self.set = None;
     }
 }
 
@@ -278,7 +292,7 @@ impl Run {
             Command::ChangeVif(id, settings) => {
                 if let Some(vif) = self.vifs.get_mut(&id) {
                     vif.settings = settings;
-                    vif.set_ns = None;
+                    vif.set = None;
                     if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                         agent.set_mac(id, settings.mac);
                     }
@@ -353,7 +367,11 @@ impl Run {
 
     /// Whether the budget is anybody's to split.
     fn splits(&self) -> bool {
-        let needs = |vif: &ManagedVif| vif.agent.is_some() || takes_part(vif.settings.kind);
+        let settable = self.uplinks.iter().any(|uplink| uplink.interface.is_settable());
+        let needs = |vif: &ManagedVif| {
+            let kind = vif.settings.kind;
+            vif.agent.is_some() || always_takes_part(kind) || settable && takes_part(kind)
+        };
         self.vifs.values().any(needs)
     }
 
@@ -440,6 +458,8 @@ impl Run {
             workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
             uplink_wakeups: self.uplinks.iter().map(ManagedUplink::wakeups).sum(),
             uplink_settable: self.uplinks.iter().any(|uplink| uplink.interface.is_settable()),
+            // Of a NAPI timer that is not set nobody says how long the interface gathers.
+            uplink_found_ns: 0,
         }
     }
 
@@ -453,8 +473,8 @@ impl Run {
         for (id, vif) in &mut self.vifs {
             let part = decision.vifs.get(id);
             match part {
-                Some(part) => vif.hold(part.hold_ns),
-                None => vif.set_ns = None,
+                Some(part) => vif.hold(part.hold_ns, part.together),
+                None => vif.let_go(),
             }
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                 agent.want(*id, part.and_then(|part| part.poll_ns), now_ns);
@@ -502,12 +522,31 @@ impl Run {
         ManagedExplanation { split: self.explain_split(id, now_ns), agent, steering }
     }
 
+    fn explain_together(&self, why: Why) -> String {
+        match why {
+            Why::Settles => "whether all may be held together is not known yet".into(),
+            Why::Light(vif) => {
+                let light = self.vifs.iter().find(|(id, _)| u32::from(id.get()) == vif);
+                let name = light.map_or("an interface", |(_, vif)| vif.name.as_str());
+                format!(
+                    "frames of {name}, which has few, would wait at an uplink for others that don't come"
+                )
+            }
+            Why::Tried => {
+                "all are held together and not, in turn, to see whether that slows them down".into()
+            }
+            Why::Harmless => "by Eq. 4; all are held together, which slows nobody down".into(),
+            Why::Slower => "to hold all together has slowed the load down".into(),
+        }
+    }
+
     fn explain_split(&self, id: PortId, now_ns: u64) -> Option<SplitExplanation> {
         let decision = self.decision.as_ref()?;
         let part = decision.vifs.get(&id)?;
         let reason = match decision.sharing {
             Sharing::Split => "by Eq. 4, what costs least for these costs".into(),
             Sharing::NoUplink => "no uplink has an interval that can be set".into(),
+            Sharing::Together { why, .. } => self.explain_together(why),
             Sharing::Refused(other) => {
                 let other = self.vifs.get(&other).map(|vif| (&vif.name, vif.settings.kind));
                 other.map_or("another interface takes no part".into(), |(name, kind)| {

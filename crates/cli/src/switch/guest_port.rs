@@ -31,6 +31,9 @@ pub(crate) trait GuestPort: Port {
     /// Sets the limit of holds (ns) of one pair of queues, or of all.
     fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64);
 
+    /// All interfaces are held together, or no longer.
+    fn set_together(&self, together: bool);
+
     /// The guest polls at this interval (ns), or no longer, as its agent says. A virtio driver that does asks
     /// for no calls meanwhile, and no port need know.
     fn set_guest_poll_ns(&self, _poll_ns: Option<u64>) {}
@@ -98,6 +101,10 @@ macro_rules! same_calls {
 
         fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
             self.set_hold_ns_max(queue, hold_ns_max);
+        }
+
+        fn set_together(&self, together: bool) {
+            self.set_together(together);
         }
 
         fn decisions(&self) -> Vec<QueueDecision> {

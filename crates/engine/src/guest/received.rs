@@ -211,6 +211,11 @@ impl ReceiveCalls {
         self.moderation.set_hold_ns_max(hold_ns_max);
     }
 
+    /// All interfaces are held together, or no longer.
+    pub fn set_together(&mut self, together: bool) {
+        self.moderation.set_together(together);
+    }
+
     /// The guest polls at this interval (ns), or no longer.
     pub fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
         self.moderation.set_guest_poll_ns(poll_ns);

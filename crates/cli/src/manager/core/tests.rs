@@ -24,6 +24,7 @@ fn played(kinds: &[Kind]) -> Played {
         hold_ns_max: BUDGET_NS,
         running: true,
         frames: 0,
+        bytes: 0,
         calls: 0,
         guest_cpu: None,
         agent_cost_ns: None,
@@ -39,11 +40,13 @@ impl Played {
         self.look.now_ns += LOOK_NS;
         for (vif, frames) in self.look.vifs.iter_mut().zip(&self.frames) {
             vif.frames += frames;
+            vif.bytes += 1_000 * frames;
         }
         let decision = self.core.decide(&self.look);
         for (id, part) in &decision.vifs {
             let vif = self.look.vifs.iter().find(|vif| vif.id == *id).unwrap();
-            assert!(decision.uplink_ns + part.vif_ns <= vif.hold_ns_max, "{decision:?}");
+            let longer_ns = decision.uplink_ns.saturating_sub(self.look.uplink_found_ns);
+            assert!(longer_ns + part.vif_ns <= vif.hold_ns_max, "{decision:?}");
             assert!(part.hold_ns <= part.vif_ns, "{decision:?}");
         }
         decision
@@ -88,7 +91,7 @@ fn without_an_interval_to_set_calls_have_all_of_the_budget() {
 
 #[test]
 fn frames_of_who_takes_no_part_do_not_wait_at_the_uplink() {
-    for kind in [Kind::Immediate, Kind::Auto, Kind::Backend, Kind::Aggregate] {
+    for kind in [Kind::Immediate, Kind::Backend, Kind::Aggregate] {
         let mut switch = played(&[Kind::TwoLayer, kind]);
         let decision = switch.steps(3);
         assert_eq!((decision.uplink_ns, decision.sharing), (0, Sharing::Refused(id(1))));
@@ -97,6 +100,41 @@ fn frames_of_who_takes_no_part_do_not_wait_at_the_uplink() {
         switch.look.vifs[1].running = false;
         assert_eq!(switch.step().sharing, Sharing::Split);
     }
+}
+
+#[test]
+fn under_auto_all_are_held_together_once_a_trial_has_found_it_harmless() {
+    let mut switch = played(&[Kind::Auto, Kind::Auto, Kind::TwoLayer]);
+    let first = switch.step();
+    assert_eq!((first.uplink_ns, first.vifs[&id(0)].vif_ns), (0, BUDGET_NS));
+    let decision = switch.steps(40);
+    let harmless = Sharing::Together { held: true, why: together::Why::Harmless };
+    assert_eq!(decision.sharing, harmless);
+    assert!(decision.uplink_ns > BUDGET_NS / 4, "{decision:?}");
+    let parts = [0, 1].map(|number| decision.vifs[&id(number)]);
+    assert!(parts.iter().all(|it| it.together && it.vif_ns == BUDGET_NS - decision.uplink_ns));
+    // What the interface gathers by itself is none of weir's budget.
+    switch.look.uplink_found_ns = 250_000;
+    let decision = switch.step();
+    assert_eq!(decision.uplink_ns - 250_000 + decision.vifs[&id(0)].vif_ns, BUDGET_NS);
+    // A few pings are enough.
+    switch.frames[1] = 3;
+    let decision = switch.step();
+    let light = Sharing::Together { held: false, why: together::Why::Light(1) };
+    assert_eq!((decision.uplink_ns, decision.sharing), (0, light));
+    assert!(!decision.vifs[&id(0)].together && decision.vifs[&id(0)].vif_ns == BUDGET_NS);
+}
+
+#[test]
+fn under_auto_a_load_that_is_slower_when_held_together_is_left_alone() {
+    let mut switch = played(&[Kind::Auto; 2]);
+    let mut held = 0;
+    for _ in 0..300 {
+        let together = switch.step().uplink_ns > 0;
+        held += u32::from(together);
+        switch.frames = vec![if together { 600 } else { 1_000 }; 2];
+    }
+    assert!((1..20).contains(&held), "{held} of 300 looks");
 }
 
 #[test]
