@@ -1,6 +1,8 @@
 //! What an experiment says that would come to nothing, or speaks of what is not there. It is refused, since
 //! whoever wrote it meant something.
 
+use weir_policy::moderation::Kind;
+
 use super::experiment::{Experiment, Problem, name_of};
 use super::file::{
     At, DispatchFile, End, Execution, ExperimentFile, MeasuredFile, PlacementPolicy, Statement,
@@ -112,6 +114,12 @@ const RULES: &[Rule] = &[
             placement.is_some_and(|it| it.policy != PlacementPolicy::None)
         },
         since: "nothing is placed",
+    },
+    Rule {
+        path: "realization.manager",
+        written: |it| it.realization.manager,
+        works: |it| it.uplink.is_some() && it.guests.moderation == Kind::Auto,
+        since: "it has all guests held together where there is an uplink and they are under `auto`",
     },
     Rule {
         path: "uplink",

@@ -95,6 +95,9 @@ pub struct RealizationFile {
     /// Workers set the timers of holds ahead.
     #[serde(default)]
     pub timers_ahead: bool,
+    /// The manager may have all guests held together, at the uplink too.
+    #[serde(default)]
+    pub manager: bool,
     pub identifiers: Option<IdentifiersFile>,
     pub placement: Option<PlacementFile>,
 }

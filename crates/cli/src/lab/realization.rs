@@ -36,6 +36,7 @@ pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
         tx_calls_when_full: file.tx_calls_when_full,
         guests_are_threads: file.guests_are_threads,
         timers_ahead: file.timers_ahead,
+        manager: file.manager,
         twins: hosts == 2,
     })
 }

@@ -73,6 +73,13 @@ impl RxCalls {
         self.deadline.until_ns()
     }
 
+    /// The limit of its holds (ns), and whether all are held together, from now on.
+    pub(super) fn hold(&mut self, hold_ns_max: u64, together: bool) {
+        self.hold_ns_max = hold_ns_max;
+        self.moderation.set_hold_ns_max(hold_ns_max);
+        self.moderation.set_together(together);
+    }
+
     /// Frames are ready in so many buffers; `parked`: one of them has waited for them. Nothing is held
     /// once `buffers_max` wait.
     pub(super) fn published(
@@ -176,6 +183,14 @@ impl TxCalls {
             deadline: Deadline::default(),
             untold: 0,
             since_ns: 0,
+        }
+    }
+
+    /// The limit of its holds (ns) from now on.
+    pub(super) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
+        self.hold_ns_max = hold_ns_max;
+        if let Some(completions) = &mut self.completions {
+            completions.set_hold_ns_max(hold_ns_max);
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Load {
     sent_from: u64,
     received_from: u64,
     dropped_from: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
     latency: Times,
     retransmits_from: u64,
     kind: State,

@@ -18,6 +18,7 @@ mod guest;
 mod hosts;
 mod loads;
 mod lro;
+mod manager;
 mod nested;
 mod placement;
 mod signals;
@@ -35,6 +36,7 @@ use self::delays::Delays;
 use self::dispatch::Dispatcher;
 use self::guest::Guest;
 use self::loads::Load;
+use self::manager::Manager;
 use self::placement::Place;
 use self::signals::Demux;
 use self::trouble::Thief;
@@ -94,6 +96,8 @@ enum Event {
     Look,
     /// Queues may move between workers.
     Dispatch,
+    /// The manager looks at latency budgets.
+    Budget,
 }
 
 impl From<cpus::Event> for Event {
@@ -148,6 +152,7 @@ struct Host<'s> {
     demuxes: Vec<Demux>,
     place: Option<Place>,
     dispatcher: Dispatcher,
+    manager: Option<Manager>,
     delays: Delays,
     /// The shortest time that a guest lets frames wait for others (ns).
     wait_ns_max: u64,
@@ -242,6 +247,7 @@ impl<'s> Host<'s> {
             demuxes,
             place,
             dispatcher: Dispatcher::new(scenario),
+            manager: Manager::new(scenario),
             delays: Delays::new(scenario, Random::stream(scenario.seed, streams + 1)),
             wait_ns_max: waits.min().unwrap_or(LATENCY_BUDGET_NS_MAX),
             calendar: Calendar::default(),
@@ -292,6 +298,7 @@ impl<'s> Host<'s> {
             self.calendar.after(placement.look_ns, Event::Look);
         }
         self.start_dispatch();
+        self.start_manager();
     }
 
     fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
@@ -345,6 +352,7 @@ impl<'s> Host<'s> {
             Event::FaultOver(at) => self.fault_over(at),
             Event::Look => self.look_at_places(),
             Event::Dispatch => self.dispatch(),
+            Event::Budget => self.split_budget(),
         }
     }
 
@@ -379,6 +387,7 @@ impl<'s> Host<'s> {
         let now_ns = self.now_ns();
         self.dropped = [0; DropReason::ALL.len()];
         self.dispatcher.moved = 0;
+        self.manager.iter_mut().for_each(|manager| manager.forget());
         self.loads.iter_mut().for_each(Load::forget);
         self.demuxes.iter_mut().for_each(|demux| demux.spent = Times::default());
         for guest in &mut self.guests {

@@ -31,7 +31,8 @@ pub(super) struct Uplink {
     /// Frames that a worker may take.
     ring: VecDeque<Frame>,
     ring_max: usize,
-    hold_ns: u64,
+    /// How long frames gather (ns): as in the scenario, or as the manager says.
+    pub(super) hold_ns: u64,
     /// Faults that keep it down.
     pub(super) down: u32,
     /// The worker wants to be woken by the next frame.

@@ -3,6 +3,7 @@
 mod guests;
 mod invariants;
 mod lro;
+mod manager;
 mod nested;
 mod realization;
 mod tcp;

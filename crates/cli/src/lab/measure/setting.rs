@@ -165,6 +165,7 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
         tx_calls_when_full,
         guests_are_threads,
         timers_ahead,
+        manager,
         twins,
     } = scenario.realization;
     if !guests_are_threads {
@@ -173,6 +174,7 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
     let guest = |has: fn(&Guest) -> bool| scenario.guests.iter().any(has);
     let asked = [
         (twins, "it has a second host"),
+        (manager, "its manager may have an uplink gather"),
         (uplink_apart, "it has a worker for the uplink"),
         (dedicated, "its worker looks on without end"),
         (identifiers.is_some(), "it has few interrupt identifiers"),
