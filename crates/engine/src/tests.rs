@@ -56,6 +56,8 @@ struct FakePort {
     peeks: bool,
     /// Times that a kick was asked for.
     armed: AtomicUsize,
+    /// How often its worker had looked at the clock, at each burst.
+    looks: Mutex<Vec<u32>>,
     /// It says that several workers may take from it.
     shares: bool,
     uplink: bool,
@@ -87,6 +89,7 @@ impl FakePort {
             serving: Mutex::default(),
             peeks: false,
             armed: AtomicUsize::new(0),
+            looks: Mutex::default(),
             shares: false,
             uplink: false,
             one_kick: false,
@@ -111,6 +114,7 @@ impl Port for FakePort {
             self.meetings.as_ref().map(Barrier::wait);
         }
         let _burst = self.serving.lock().unwrap();
+        self.looks.lock().unwrap().push(clock::LOOKS.get());
         let mut waiting = self.waiting.lock().unwrap();
         let frames: Vec<_> = match what {
             Take::New => {
@@ -319,6 +323,23 @@ fn a_burst_that_ends_in_a_panic_keeps_no_flow_from_moving() {
         steering.look_after(u32::MAX, &*broken);
         steering.moved_entries() == 1
     });
+}
+
+#[test]
+fn a_kick_costs_few_looks_at_the_clock() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |port| port.peeks = true), add(&engine, |_| {}));
+    for number in 1..=50 {
+        send(&engine, &a, [frame(1, 0xff, number)]);
+        eventually("it is there, and its kicks are on", || {
+            numbers(&b).len() == number.into() && a.armed.load(Ordering::SeqCst) >= number.into()
+        });
+    }
+    let looks = a.looks.lock().unwrap();
+    // When it is out of work, before and after its sleep, and at its burst; once more where it looks on or the
+    // burst is long.
+    let fewest = looks.windows(2).map(|pair| pair[1] - pair[0]).min();
+    assert!(fewest.is_some_and(|fewest| fewest <= 5), "{fewest:?}");
 }
 
 #[test]

@@ -137,7 +137,11 @@ impl Worker {
                     self.expire_holds_after_burst();
                 }
                 let before_ns = self.taken_ns;
-                self.look_at_warm(if self.is_dedicated() { u64::MAX } else { WARM_NS });
+                self.look_at_warm(if self.is_dedicated() {
+                    0
+                } else {
+                    self.served_ns().saturating_sub(WARM_NS)
+                });
                 self.looked_ns = before_ns;
                 self.ready.refresh(&self.shared.shares, clock::now_ns);
                 self.retry_stalled();
@@ -170,15 +174,16 @@ impl Worker {
         self.expire_holds_before_sleep();
         if let Rest::Nap(nap_ns) = rest {
             self.nap(nap_ns);
-            self.look_at_warm(nap_ns);
+            self.look_at_warm(self.woken_ns.saturating_sub(nap_ns));
         } else {
             // Kicks on, and a last look.
-            self.look_at_warm(0);
+            self.look_at_warm(u64::MAX);
             if self.ready.is_empty() {
                 self.sleep();
             }
             if !self.ready.is_empty() {
-                self.pace.slept(clock::now_ns().saturating_sub(start_ns));
+                // Where the last look found it, it was not asleep.
+                self.pace.slept(self.woken_ns.saturating_sub(start_ns));
             }
         }
         self.expire_holds_before_sleep();
@@ -218,7 +223,7 @@ impl Worker {
     /// `None` if none had any in `window_ns`. Held calls that are due meanwhile are given.
     fn look_on(&mut self, start_ns: u64, window_ns: u64) -> Option<u64> {
         loop {
-            self.look_at_warm(u64::MAX);
+            self.look_at_warm(0);
             let now_ns = clock::now_ns();
             cpu_loss::look(now_ns);
             self.ready.refresh(&self.shared.shares, || now_ns);
@@ -235,14 +240,13 @@ impl Worker {
         }
     }
 
-    /// Looks at every warm queue. One with work is ready; one that has had none for `keep_ns` gets
-    /// its kicks on and is looked at once more.
-    fn look_at_warm(&mut self, keep_ns: u64) {
+    /// Looks at every warm queue. One with work is ready; one that has had none since `armed_ns` or before gets
+    /// its kicks on and is looked at once more: none with 0, all with [`u64::MAX`].
+    fn look_at_warm(&mut self, armed_ns: u64) {
         if self.warm.is_empty() {
             return;
         }
         let ports = self.shared.ports.load();
-        let mut now_ns = None;
         let mut warm = std::mem::take(&mut self.warm);
         warm.retain(|&Warm { queue, since_ns }| {
             let Some(slot) = slot(&ports, queue.port) else { return false };
@@ -250,11 +254,9 @@ impl Worker {
                 hand_over(&self.shared, slot, queue);
                 return false;
             }
-            let work = if keep_ns > 0 && slot.port.peek_tx(queue.queue) {
+            let work = if armed_ns < u64::MAX && slot.port.peek_tx(queue.queue) {
                 true
-            } else if keep_ns == u64::MAX
-                || now_ns.get_or_insert_with(clock::now_ns).saturating_sub(since_ns) < keep_ns
-            {
+            } else if since_ns > armed_ns {
                 return true;
             } else {
                 slot.port.arm_tx(queue.queue)
@@ -338,7 +340,7 @@ impl Worker {
             return woken;
         }
         let ports = self.shared.ports.load();
-        let mut now_ns = None;
+        let mut now_ns = (how_long != Wait::Look).then_some(self.woken_ns);
         for queue in self.kicked.drain(..) {
             let Some(slot) = slot(&ports, queue.port) else {
                 continue;
@@ -394,7 +396,7 @@ impl Worker {
             return;
         }
         if taken.peek {
-            self.warm.push(Warm { queue, since_ns: clock::now_ns() });
+            self.warm.push(Warm { queue, since_ns: self.served_ns() });
             return;
         }
         let ports = self.shared.ports.load();
@@ -531,7 +533,13 @@ impl Worker {
     #[inline]
     fn expire_holds_after_burst(&mut self) {
         let ahead_ns = self.burst_ns.min(TIMER_LEAD_NS_MAX);
-        self.expire_holds(self.taken_ns + self.burst_ns, ahead_ns);
+        self.expire_holds(self.served_ns(), ahead_ns);
+    }
+
+    /// When the last burst ended (ns), without a look at the clock, which may be a system call.
+    #[inline]
+    fn served_ns(&self) -> u64 {
+        self.taken_ns + self.burst_ns
     }
 
     /// Asks about those that would end before this worker is back from a sleep.
