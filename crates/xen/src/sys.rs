@@ -138,12 +138,28 @@ unsafe impl Argument for GrantCopy {
     const REQUEST: c_ulong = request::<Self>(b'G', 8);
 }
 
+/// The most segments of a short batch: a small packet, or the fronts of a few.
+const SHORT_BATCH: usize = 8;
+
 /// Copies up to [`GRANT_COPY_MAX`] segments; those beyond are left.
 pub(crate) fn grant_copy(
     gntdev: BorrowedFd<'_>,
     segments: &mut [CopySegment<'_>],
 ) -> io::Result<()> {
-    let mut raw = [Segment::NONE; GRANT_COPY_MAX];
+    // Room for the longest batch is 6 KiB to be cleared.
+    if segments.len() <= SHORT_BATCH {
+        grant_copy_in::<SHORT_BATCH>(gntdev, segments)
+    } else {
+        grant_copy_in::<GRANT_COPY_MAX>(gntdev, segments)
+    }
+}
+
+/// With room for so many segments.
+fn grant_copy_in<const ROOM: usize>(
+    gntdev: BorrowedFd<'_>,
+    segments: &mut [CopySegment<'_>],
+) -> io::Result<()> {
+    let mut raw = [Segment::NONE; ROOM];
     let mut count = 0;
     for (raw, segment) in raw.iter_mut().zip(&*segments) {
         *raw = Segment::new(segment);
