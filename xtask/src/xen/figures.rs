@@ -34,6 +34,8 @@ pub struct Figures {
     pub tcp_bits_per_second: Samples,
     /// Interrupts of the receiving guest's interface per packet it took, in that transfer.
     pub tcp_events_per_packet: Samples,
+    /// Those of them that tell of its acknowledgements being sent.
+    pub tcp_sent_events_per_packet: Samples,
     /// The same under UDP.
     pub udp_events_per_packet: Samples,
     /// Packets the receiving guest took in a second, under UDP.
@@ -66,13 +68,31 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
     let ratio = weir.udp_events_per_packet.ratio_to(&netback.udp_events_per_packet);
     report.add(Figure::ratio("xen_udp_events_vs_netback", what, ratio));
     let figures = [
-        ["xen_tcp_weir", "xen_tcp_events_weir", "xen_udp_events_weir", "xen_udp_weir"],
-        ["xen_tcp_netback", "xen_tcp_events_netback", "xen_udp_events_netback", "xen_udp_netback"],
+        [
+            "xen_tcp_weir",
+            "xen_tcp_events_weir",
+            "xen_tcp_sent_events_weir",
+            "xen_udp_events_weir",
+            "xen_udp_weir",
+        ],
+        [
+            "xen_tcp_netback",
+            "xen_tcp_events_netback",
+            "xen_tcp_sent_events_netback",
+            "xen_udp_events_netback",
+            "xen_udp_netback",
+        ],
     ];
-    for ([tcp, tcp_events, udp_events, udp], of) in figures.into_iter().zip([weir, netback]) {
+    for ([tcp, tcp_events, sent, udp_events, udp], of) in figures.into_iter().zip([weir, netback]) {
         let add = [
             (tcp, "bit/s", "payload of the connection", &of.tcp_bits_per_second),
             (tcp_events, "1/packet", "interrupts under TCP", &of.tcp_events_per_packet),
+            (
+                sent,
+                "1/packet",
+                "those that tell of sent acknowledgements",
+                &of.tcp_sent_events_per_packet,
+            ),
             (udp_events, "1/packet", "interrupts under UDP", &of.udp_events_per_packet),
             (udp, "packets/s", "datagrams that arrived", &of.udp_packets_per_second),
         ];
@@ -95,6 +115,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     let received = Received::now(bed)?.since(&before);
     figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
     figures.tcp_events_per_packet.push(received.events_per_packet());
+    figures.tcp_sent_events_per_packet.push(received.sent_events / received.packets);
 
     let before = Received::now(bed)?;
     let udp = format!("iperf3 -c {} -t {SECONDS} -i 0 {UDP}", SERVER.ip());
@@ -111,6 +132,8 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
 struct Received {
     packets: f64,
     events: f64,
+    /// Those of its transmit queue.
+    sent_events: f64,
 }
 
 impl Received {
@@ -126,20 +149,29 @@ impl Received {
         // As the driver calls them: `vif0-q0-rx`, or `eth0-q0-rx` once the interface has its name.
         let of_interface = |name: &str| name.starts_with("vif") || name.starts_with("eth");
         let counts = parse_interrupts(interrupts);
-        let events: Vec<u64> =
-            counts.iter().filter(|(name, _)| of_interface(name)).map(|(_, count)| *count).collect();
+        let events: Vec<(&str, u64)> = counts
+            .iter()
+            .filter(|(name, _)| of_interface(name))
+            .map(|(name, count)| (name.as_str(), *count))
+            .collect();
         if events.is_empty() {
             return None;
         }
+        let sent = events.iter().filter(|(name, _)| name.ends_with("-tx"));
         let count = |count: u64| u32::try_from(count).ok().map(f64::from);
         Some(Self {
             packets: count(packets.trim().parse().ok()?)?,
-            events: count(events.iter().sum())?,
+            events: count(events.iter().map(|(_, count)| count).sum())?,
+            sent_events: count(sent.map(|(_, count)| count).sum())?,
         })
     }
 
     fn since(&self, before: &Self) -> Self {
-        Self { packets: self.packets - before.packets, events: self.events - before.events }
+        Self {
+            packets: self.packets - before.packets,
+            events: self.events - before.events,
+            sent_events: self.sent_events - before.sent_events,
+        }
     }
 
     fn events_per_packet(&self) -> f64 {
@@ -156,7 +188,7 @@ mod tests {
         let printed = "250\n           CPU0\n 17:  500  xen-percpu  -virq  timer0\n \
             49:  20  xen-dyn  -event  vif0-q0-tx\n 50:  100  xen-dyn  -event  vif0-q0-rx\n";
         let received = Received::parse(printed).unwrap();
-        assert_eq!((received.packets, received.events), (250.0, 120.0));
+        assert_eq!((received.packets, received.events, received.sent_events), (250.0, 120.0, 20.0));
         assert!(Received::parse("250\n  CPU0\n 17: 5 xen-percpu -virq timer0\n").is_none());
     }
 }
