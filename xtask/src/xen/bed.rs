@@ -31,6 +31,12 @@ const DOM0_MEMORY: &str = "dom0_mem=1024M,max:1024M";
 /// What `xl` may take: it waits for 10 s for a back end, and twice that for a script.
 const XL_PATIENCE: Duration = Duration::from_secs(40);
 
+/// Interfaces that come and go at a time: the waits of one pass during those of the others.
+const ATTACHED_TOGETHER: u32 = 4;
+
+/// What one of them may take on a machine with much else to do.
+const ATTACHMENT_PATIENCE: Duration = Duration::from_secs(20);
+
 /// What anything else may take that does not move packets.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -127,19 +133,16 @@ impl Bed {
         self.configure(domain)
     }
 
-    /// Gives a running guest an interface, waits until its driver is connected, and takes it away again, as
+    /// Gives a running guest interfaces, waits until its driver is connected, and takes them away again, as
     /// often as the kit says.
     pub fn attach_and_detach(&mut self, domain: Domain) -> Result<()> {
-        let name = domain.name();
-        let state = format!("/local/domain/$(xl domid {name})/device/vif/0/state");
-        for _ in 0..self.attachments {
-            self.attach(domain)?;
-            // XenbusStateConnected (xen/io/xenbus.h).
-            let connected = format!("[ \"$(xenstore-read {state})\" = 4 ]");
-            self.until(&connected, "xenstore-ls /local/domain")?;
-            self.detach(domain)?;
-        }
-        Ok(())
+        let cycles =
+            format!("vif-cycles {} {} {ATTACHED_TOGETHER}", domain.name(), self.attachments);
+        self.run(&cycles, PATIENCE + ATTACHMENT_PATIENCE * self.attachments)?;
+        // The guest takes leave of the last ones by and by, and the next one is to be its `eth0`.
+        let gone = "i=0; while ls /sys/class/net | grep -q eth; do \
+                    [ $((i+=1)) -lt 300 ] || exit 1; sleep 0.1; done";
+        self.run_in(domain, gone, PATIENCE).map(drop)
     }
 
     /// `xl network-attach`: gives a running guest its interface.

@@ -19,6 +19,7 @@ use crate::{
 const SETUP: &str = include_str!("setup.sh");
 const GUEST: &str = include_str!("guest.sh");
 const VIF_SCRIPT: &str = include_str!("vif_script.sh");
+const VIF_CYCLES: &str = include_str!("vif_cycles.sh");
 
 /// Where dom0 has weir's configuration.
 pub const WEIR_CONFIG: &str = "etc/weir.toml";
@@ -51,6 +52,7 @@ pub fn write_dom0(
     root.modules(parts, "modules/netback", NETBACK_MODULES)?;
     root.file("setup.sh", SETUP.as_bytes());
     root.file("bin/guest", GUEST.as_bytes());
+    root.file("bin/vif-cycles", VIF_CYCLES.as_bytes());
     root.file("etc/xen/scripts/vif-test", VIF_SCRIPT.as_bytes());
     root.file("etc/xen/xl.conf", b"");
     root.file(WEIR_CONFIG, include_bytes!("weir.toml"));

@@ -2,7 +2,7 @@
 mkdir -p /dev/pts
 mount -t devpts devpts /dev/pts
 mount -t xenfs xenfs /proc/xen
-for tool in ls read write list exists rm; do ln -s xenstore "/bin/xenstore-$tool"; done
+for tool in ls read write list exists rm chmod; do ln -s xenstore "/bin/xenstore-$tool"; done
 xenstored --pid-file /run/xenstored.pid
 until xenstore-list / >/dev/null; do sleep 0.1; done
 xen-init-dom0
