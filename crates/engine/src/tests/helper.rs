@@ -20,6 +20,8 @@ pub(super) fn busy_under(
     let receiver = add(&engine, |_| {});
     send(&engine, &port, [frame(1, 2, 0)]);
     eventually("it has a worker", || numbers(&receiver).len() == 1);
+    // Until then it would find what is sent next without being told.
+    eventually("which asks for kicks", || port.armed.load(Ordering::SeqCst) > 0);
     let mut now_ns = SECOND_NS;
     engine.dispatch(now_ns);
     let (same, id) = (Arc::clone(&engine), port.id);

@@ -96,14 +96,50 @@ fn kick(engine: &Engine, port: &BusyPort) {
     engine.nudge(QueueRef { port: port.id, queue: 0, side: Side::Tx });
 }
 
+/// What `count` says of each port, of all at about the same time: it grew by `apart` at most while they were
+/// looked at. This thread may lose its CPU in between.
+fn at_once(ports: &[Arc<BusyPort>], apart: u64, count: fn(&BusyPort) -> u64) -> Vec<u64> {
+    let look = || ports.iter().map(|port| count(port)).collect::<Vec<_>>();
+    let mut counts = Vec::new();
+    eventually("all are seen at once", || {
+        counts = look();
+        look().iter().sum::<u64>() - counts.iter().sum::<u64>() <= apart
+    });
+    counts
+}
+
 /// Lets `ports` send until they have used `worker_ns` together; what each used.
 fn run(engine: &Engine, ports: &[Arc<BusyPort>], worker_ns: u64) -> Vec<f64> {
-    let used = || ports.iter().map(|port| port.counters.worker_ns.get());
+    run_until(engine, ports, worker_ns, |_| true)
+}
+
+/// The same, and then until what each used `is` as it should be, or this takes too long: one burst may have been
+/// charged for what another machine of the host's did, which those after it make up for.
+fn run_until(
+    engine: &Engine,
+    ports: &[Arc<BusyPort>],
+    worker_ns: u64,
+    is: impl Fn(&[f64]) -> bool,
+) -> Vec<f64> {
+    // One burst of the most expensive, and a part of another.
+    const APART_NS: u64 = 200_000;
     ports.iter().for_each(|port| kick(engine, port));
-    eventually("all have begun", || used().all(|ns| ns > 0));
-    let before: Vec<_> = used().collect();
-    eventually("they use it", || used().sum::<u64>() >= before.iter().sum::<u64>() + worker_ns);
-    used().zip(before).map(|(now, before)| (now - before) as f64).collect()
+    let used = || at_once(ports, APART_NS, |port| port.counters.worker_ns.get());
+    eventually("all have begun", || used().iter().all(|ns| *ns > 0));
+    let before = used();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let since =
+            used().iter().zip(&before).map(|(now, before)| now - before).collect::<Vec<_>>();
+        let enough = since.iter().sum::<u64>() >= worker_ns;
+        let since = since.iter().map(|ns| *ns as f64).collect::<Vec<_>>();
+        let late = Instant::now() > end;
+        if late || enough && is(&since) {
+            assert!(enough, "{since:?}");
+            return since;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 fn jain_index(used: &[f64]) -> f64 {
@@ -117,8 +153,9 @@ const COSTS_US: [u64; 8] = [2, 3, 5, 10, 20, 50, 100, 150];
 fn equal_weights_get_equal_worker_time_whatever_bursts_cost() {
     let engine = Engine::start(1).unwrap();
     let ports = COSTS_US.map(|us| add_busy(&engine, Duration::from_micros(us), 64));
-    let used = run(&engine, &ports, 400_000_000);
-    assert!(jain_index(&used) >= 0.99, "{}: {used:?}", jain_index(&used));
+    let is_even = |used: &[f64]| jain_index(used) >= 0.99;
+    let used = run_until(&engine, &ports, 400_000_000, is_even);
+    assert!(is_even(&used), "{}: {used:?}", jain_index(&used));
 }
 
 #[test]
@@ -131,14 +168,15 @@ fn round_robin_gives_one_burst_each() {
     .unwrap();
     let ports = COSTS_US.map(|us| add_busy(&engine, Duration::from_micros(us), 64));
     run(&engine, &ports, 1_000_000);
-    let bursts = || ports.each_ref().map(|port| port.bursts.load(Ordering::Relaxed));
+    let ports_count = ports.len() as u64;
+    let bursts = || at_once(&ports, ports_count, |port| port.bursts.load(Ordering::Relaxed));
     let before = bursts();
     let used = run(&engine, &ports, 200_000_000);
     assert!(jain_index(&used) < 0.7, "{used:?}");
     let bursts = bursts().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>();
     let most = bursts.iter().max().unwrap();
-    // Some rounds may pass between two of these looks.
-    assert!(bursts.iter().all(|n| n * 10 >= most * 8), "{bursts:?}");
+    // A round may pass during each of the two looks.
+    assert!(bursts.iter().all(|n| n + 4 >= *most), "{bursts:?}");
 }
 
 #[test]
@@ -150,12 +188,13 @@ fn weights_that_change_while_traffic_flows_count() {
         engine.set_share(port.id, Share { weight, window: None }, RateLimit::NONE);
     }
     run(&engine, &ports, 10_000_000);
-    let used = run(&engine, &ports, 400_000_000);
-    let all: f64 = used.iter().sum();
-    for (used, weight) in used.iter().zip([1.0, 2.0, 4.0]) {
-        let error = used / all / (weight / 7.0) - 1.0;
-        assert!(error.abs() <= 0.03, "{error} of weight {weight}");
-    }
+    let errors = |used: &[f64]| {
+        let all: f64 = used.iter().sum();
+        [0, 1, 2].map(|n| used[n] / all / (f64::from(1 << n) / 7.0) - 1.0)
+    };
+    let is_right = |used: &[f64]| errors(used).iter().all(|error| error.abs() <= 0.03);
+    let used = run_until(&engine, &ports, 400_000_000, is_right);
+    assert!(is_right(&used), "{:?} of {used:?}", errors(&used));
 }
 
 #[test]
@@ -179,7 +218,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
     // Each wait is one look that takes nothing, then a burst: of what two share the other may be first.
     let waits = port.counters.rate_waits.get();
     assert!(waits > 0);
-    assert!(waits <= 4_000, "{waits}: it looks on instead of sleeping");
+    assert!(waits <= sent(), "{waits}: it looks on instead of sleeping");
     assert_eq!(sum_of_drops(&port.counters), 0);
 }
 
@@ -227,6 +266,7 @@ fn a_limited_port_takes_nothing_from_others() {
     let limited = add_busy(&engine, Duration::ZERO, 1500);
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     let packets = Some(Rate { per_s: 1, burst: 1 });
+    let start = Instant::now();
     engine.set_share(limited.id, Share::default(), RateLimit { bits: None, packets });
     kick(&engine, &limited);
     eventually("it has to wait", || limited.counters.rate_waits.get() > 0);
@@ -234,7 +274,8 @@ fn a_limited_port_takes_nothing_from_others() {
         send(&engine, &a, [frame(1, 0xff, number)]);
         eventually("b has it", || numbers(&b).len() == usize::from(number));
     }
-    assert!(limited.counters.tx[0].frames.get() < 40);
+    let sent = limited.counters.tx[0].frames.get();
+    assert!(sent <= 1 + start.elapsed().as_secs(), "{sent}");
 }
 
 #[test]
