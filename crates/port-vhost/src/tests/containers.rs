@@ -10,7 +10,7 @@ use super::*;
 
 /// Frames under way: no more than wait for a receiver that is short of buffers.
 const WINDOW: u32 = 64;
-const STUCK: Duration = Duration::from_secs(20);
+const STUCK: Duration = PATIENCE;
 
 /// A guest that takes containers or not, and whose frames wait for a full container.
 fn vif(switch: &Switch, mac: u8, containers: bool, kind: Kind) -> (Arc<VhostPort>, Vif, QueuePair) {

@@ -22,6 +22,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_engine::{CpuClock, Engine, Options as EngineOptions};
 use weir_fabric::PortConfig;
 use weir_guestmem::{GuestMemory, RegionSpec, Window};
+use weir_limits::PARKED_NS_MAX;
 use weir_policy::moderation::Kind;
 use weir_ring::{Addresses, Buffer, DriverRing, Used};
 use weir_vhost_user::{FrontEnd, FrontEndError, MemoryRegion, VringAddr};
@@ -102,13 +103,40 @@ impl Switch {
     }
 }
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Waits for something that another thread does. The bound is only there for a test that fails.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "never happened: {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// Tries until nothing is lost. A frame that waits for its receiver is dropped in the end, and on a machine with
+/// much else to do a test may be too late for it; but nothing may be lost sooner.
+pub(crate) fn until_none_is_late(mut loses_none: impl FnMut() -> bool) {
+    for _ in 0..100 {
+        let start = Instant::now();
+        if loses_none() {
+            return;
+        }
+        assert_has_waited(start);
+    }
+    panic!("this thread is always late");
+}
+
+/// What was lost since `start` may have waited as long as a frame may.
+pub(crate) fn assert_has_waited(start: Instant) {
+    let took = start.elapsed();
+    assert!(took >= Duration::from_nanos(PARKED_NS_MAX), "a frame was lost after {took:?}");
+}
+
+/// Frames between two ports that are gone, for whatever reason.
+pub(crate) fn lost(ports: [&VhostPort; 2]) -> u64 {
+    ports.iter().flat_map(|port| port.counters().drops()).map(|(_, count)| count).sum()
 }
 
 pub(crate) const SIZE: u16 = 64;
@@ -170,7 +198,7 @@ impl Guest {
         let ring = |index| DriverRing::new(&memory, config, &ring_at(index)).unwrap();
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let mut front = FrontEnd::new(stream);
-        front.set_timeout(Duration::from_secs(20));
+        front.set_timeout(PATIENCE);
         Self {
             port,
             front,
@@ -325,6 +353,17 @@ impl Guest {
             frame.is_some()
         });
         frame.unwrap()
+    }
+
+    /// The next frame, or `None` once one from `sender` is lost.
+    pub fn wait_received_or_lost(&mut self, sender: &VhostPort) -> Option<(VnetHdr, Vec<u8>)> {
+        let port = Arc::clone(&self.port);
+        let mut frame = None;
+        eventually("a frame arrives, or is lost", || {
+            frame = self.received();
+            frame.is_some() || lost([sender, &port]) > 0
+        });
+        frame
     }
 
     pub fn raw(&self) -> Window {

@@ -149,7 +149,7 @@ fn half_a_ring_of_held_frames_is_called_for() {
 
 #[test]
 fn a_guest_whose_few_buffers_are_all_held_gets_them_at_once() {
-    for (format, withholds) in formats().into_iter().zip([true, false, true, false]) {
+    fn gets_all_of_them(format: u64, withholds: bool) -> bool {
         let switch = Switch::new();
         let mut a = switch.guest(1, format);
         let (port, stream) = switch.port();
@@ -177,7 +177,13 @@ fn a_guest_whose_few_buffers_are_all_held_gets_them_at_once() {
         b.post(2);
         a.reap();
         b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
-        assert_eq!(b.wait_received().1, more, "which has waited for a buffer");
+        // It has waited for a buffer.
+        let last = b.wait_received_or_lost(&a.port);
+        assert!(last.as_ref().is_none_or(|(_, last)| *last == more));
+        last.is_some()
+    }
+    for (format, withholds) in formats().into_iter().zip([true, false, true, false]) {
+        until_none_is_late(|| gets_all_of_them(format, withholds));
     }
 }
 
@@ -255,13 +261,17 @@ fn a_frame_that_a_worker_came_to_late_is_a_breach_although_it_never_waited_for_b
         let options = EngineOptions { workers: 1, cpu_clock, ..EngineOptions::default() };
         let switch = Switch::with_options(options);
         let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
+        let all = || b.port.counters().breaches().map(|(_, count)| count).sum::<u64>();
+        let of = |name| b.port.counters().breaches().find(|(reason, _)| *reason == name);
+        let count = || of(reason).map_or(0, |(_, count)| count);
+        // The budget before may have been too short for this machine, too.
+        let before = (count(), all());
         // No worker is so quick.
         b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 1));
         send(&mut a, &b, 0..1);
+        eventually("the breach", || all() > before.1);
+        assert_eq!((count(), all()), (before.0 + 1, before.1 + 1), "{cpu_clock:?}");
         assert_eq!(b.wait_received().1[14], 0);
-        let breaches = || b.port.counters().breaches().collect::<Vec<_>>();
-        eventually("the breach", || !breaches().is_empty());
-        assert_eq!(breaches(), [(reason, 1)], "{cpu_clock:?}");
     }
 }
 

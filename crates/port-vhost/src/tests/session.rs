@@ -319,7 +319,7 @@ fn a_front_end_that_does_not_accept_keeps_nobody_waiting() {
     switch.manager.add(deaf, Endpoint::Connect { path }).unwrap();
     let (_port, stream) = switch.port();
     let mut front = FrontEnd::new(stream);
-    front.set_timeout(Duration::from_secs(5));
+    front.set_timeout(PATIENCE);
     assert_eq!(front.get_features().unwrap(), OFFERED);
     drop(listener);
 }

@@ -55,10 +55,12 @@ fn one_burst_is_one_call() {
 #[test]
 fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
     const LEN: usize = 65_000;
-    const FRAMES: usize = 12;
+    // As many as the receiver has buffers for: none waits.
+    const FRAMES: usize = 7;
     for format in formats() {
         let switch = Switch::new();
-        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        let mut a = switch.guest(1, format);
+        let mut b = switch.guest_with_rings(2, format, SIZE_MAX);
         introduce(&mut a, &mut b);
         let bursts = || -> u64 { switch.engine.workers().iter().map(|worker| worker.bursts).sum() };
         let before = bursts();
@@ -81,6 +83,8 @@ fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
 #[test]
 fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
     const BURST: usize = 8;
+    // Each gives the CPU to whoever else wants it: on a busy machine they take most of the time.
+    const MOVES: usize = 500;
     for format in formats() {
         let switch = Switch::with_workers(2);
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
@@ -99,7 +103,7 @@ fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
             });
             let stops = stops;
             let mut number = 0u8;
-            while moves.load(Ordering::Relaxed) < 2_000 {
+            while moves.load(Ordering::Relaxed) < MOVES {
                 for slot in 0..BURST {
                     let sent = frame(&a, Some(&b), 60, number.wrapping_add(slot as u8));
                     a.offer(slot as u64, &VnetHdr::default(), &sent);
@@ -137,7 +141,8 @@ fn frames_beyond_a_guests_rate_stay_in_its_ring_and_none_is_lost() {
             let limit = RateLimit { bits: None, packets };
             switch.engine.set_share(a.port.id(), Share::default(), limit);
         };
-        // The eleventh could go in a day.
+        // The eleventh could go in a second.
+        let start = Instant::now();
         set_limit(&a, Some(Rate { per_s: 1, burst: 10 }));
         let waits = |a: &Guest| a.port.counters().rate_waits.get();
         let frames: Vec<_> = (0..32).map(|number| frame(&a, Some(&b), 60, number)).collect();
@@ -149,8 +154,9 @@ fn frames_beyond_a_guests_rate_stay_in_its_ring_and_none_is_lost() {
             assert_eq!(b.wait_received().1[14], number);
         }
         eventually("it has to wait", || waits(&a) > 0);
-        assert_eq!(b.received(), None);
-        assert_eq!(a.port.counters().tx[0].frames.get() - 1, 10);
+        let sent = a.port.counters().tx[0].frames.get() - 1;
+        let may = 10..=10 + start.elapsed().as_secs();
+        assert!(may.contains(&sent), "{sent} of {may:?}");
         for (sent, slot) in frames.iter().zip(0..).skip(20) {
             a.offer(slot, &VnetHdr::default(), sent);
         }
@@ -457,7 +463,7 @@ fn segments_too_large_together_for_buffers_that_cannot_be_merged_arrive_each_by_
 
 #[test]
 fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
-    for format in formats() {
+    fn all_arrive(format: u64) -> bool {
         let switch = Switch::new();
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
         let mut c = switch.guest(3, format);
@@ -479,7 +485,7 @@ fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
         // The receiver that is not full does not wait for the one that is.
         eventually("c has its frame", || c.received().is_some_and(|(_, f)| f[14] == 99));
         while next < 32 {
-            let (vnet, arrived) = b.wait_received();
+            let Some((vnet, arrived)) = b.wait_received_or_lost(&a.port) else { return false };
             assert_eq!(arrived[14], next, "in order");
             next += 1;
             b_free -= vnet.num_buffers;
@@ -490,13 +496,14 @@ fn frames_wait_for_a_full_receiver_and_arrive_in_order() {
         }
         a.reap();
         assert!(a.port.counters().parked.get() >= 1);
-        assert_eq!(drops(&b.port, "rx_ring_full"), 0);
+        lost([&a.port, &b.port]) == 0
     }
+    formats().into_iter().for_each(|format| until_none_is_late(|| all_arrive(format)));
 }
 
 #[test]
 fn more_frames_than_a_burst_wait_and_all_go_when_there_is_room() {
-    for format in formats() {
+    fn all_go(format: u64) -> bool {
         let switch = Switch::new();
         let mut a = switch.guest_with_rings(1, format, SIZE_MAX);
         let mut b = switch.guest_with_rings(2, format, SIZE_MAX);
@@ -512,21 +519,21 @@ fn more_frames_than_a_burst_wait_and_all_go_when_there_is_room() {
             a.offer(0, &VnetHdr::default(), &small);
         }
         a.send_now();
-        eventually("they wait", || a.port.counters().parked.get() == PARKED_MAX as u64);
+        let (sender, receiver) = (Arc::clone(&a.port), Arc::clone(&b.port));
+        eventually("they wait, or are lost", || {
+            let parked = sender.counters().parked.get();
+            parked == PARKED_MAX as u64 || lost([&sender, &receiver]) > 0
+        });
         let received = std::iter::from_fn(|| b.received()).count() as u16;
         b.post(received);
-        for _ in 0..PARKED_MAX {
-            b.wait_received();
-        }
-        assert_eq!(drops(&a.port, "rx_waited_too_long"), 0);
-        assert_eq!(drops(&b.port, "rx_ring_full"), 0);
+        (0..PARKED_MAX).all(|_| b.wait_received_or_lost(&sender).is_some())
     }
+    formats().into_iter().for_each(|format| until_none_is_late(|| all_go(format)));
 }
 
 #[test]
 fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
-    /// Whether the second receiver got its frames before those for the first had waited too long: on
-    /// a machine that is busy with something else that may happen all the same.
+    /// Whether the second receiver got its frames before any had waited too long.
     fn got_them_in_time(format: u64) -> bool {
         let switch = Switch::new();
         let mut a = switch.guest_with_rings(1, format, SIZE_MAX);
@@ -545,31 +552,33 @@ fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
             a.send_now();
             a.reap();
         }
+        let sender = Arc::clone(&a.port);
+        let receivers = [&stuck, &other].map(|guest| Arc::clone(&guest.port));
+        let late = || receivers.iter().any(|receiver| lost([&sender, receiver]) > 0);
         let half = PARKED_MAX / 2;
         for (slot, receiver) in [&stuck, &other].into_iter().enumerate() {
             let small = frame(&a, Some(receiver), 60, 8);
             for _ in 0..half {
                 a.offer(slot as u64, &VnetHdr::default(), &small);
             }
-            let parked = a.port.counters().parked.get();
+            let parked = sender.counters().parked.get();
             a.send_now();
-            eventually("they wait", || a.port.counters().parked.get() == parked + half as u64);
+            eventually("they wait, or have waited too long", || {
+                sender.counters().parked.get() == parked + half as u64 || late()
+            });
         }
         let received = std::iter::from_fn(|| other.received()).count() as u16;
         other.post(received);
-        let (mut got, mut late) = (0, false);
+        let mut got = 0;
         eventually("they arrive, or have waited too long", || {
             got += std::iter::from_fn(|| other.received())
                 .inspect(|(_, f)| assert_eq!(f[14], 8))
                 .count();
-            late = drops(&a.port, "rx_waited_too_long") > 0;
-            got == half || late
+            got == half || late()
         });
-        !late
+        got == half
     }
-    for format in formats() {
-        assert!((0..10).any(|_| got_them_in_time(format)));
-    }
+    formats().into_iter().for_each(|format| until_none_is_late(|| got_them_in_time(format)));
 }
 
 #[test]
