@@ -125,8 +125,7 @@ fn run(task: Task) -> Result<ExitCode> {
     packages::ensure_to_build()?;
     match task {
         Task::Test { only, weir } => {
-            let tally = steps::run(&workspace, &Selection { only, weir })?;
-            return Ok(tally.report());
+            return Ok(steps::run(&workspace, &Selection { only, weir }).report());
         }
         Task::Xen { only, weir, attachments, icount } => {
             let clock = if icount { xen::Clock::Instructions } else { xen::Clock::Host };

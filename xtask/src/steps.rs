@@ -1,10 +1,13 @@
 //! `make test`: every check there is, in the order in which they fail fastest.
+//!
+//! Whatever fails, the rest is tried: the last line says how many checks went which way.
 
 use std::{
     io::{BufRead, BufReader},
     ops::AddAssign,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    time::Instant,
 };
 
 use crate::{
@@ -68,43 +71,52 @@ impl Selection {
     }
 }
 
-/// Runs what is selected; an error only where xtask itself could not go on.
-pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+/// Runs what is selected.
+pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
+    let start = Instant::now();
     let mut tally = Tally::default();
-    let checks: [(&str, &[&str]); 2] = [
-        ("fmt", &["fmt", "--all", "--check"]),
-        ("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-    ];
-    for (name, args) in checks {
+    let mut step = |name: &str, run: &dyn Fn() -> Result<Tally>| {
         if selection.includes(name) {
-            let passed = cargo(workspace, args, &[], |_| ())?;
-            println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
-            tally += Tally::one(passed);
+            tally += timed(name, run);
         }
-    }
-    if selection.includes("unit") {
-        tally += tests(workspace, &["--workspace", "--no-fail-fast"], &[])?;
-    }
-    if selection.includes("model") {
-        tally += tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")])?;
-    }
-    if selection.includes("soak") {
-        let passed = cargo(workspace, SOAK, &[], |_| ())?;
-        println!("soak ... {}", if passed { "ok" } else { "FAILED" });
-        tally += Tally::one(passed);
-    }
-    if selection.includes("instructions") {
-        tally += count_instructions(workspace)?;
-    }
+    };
+    step("fmt", &|| check(workspace, "fmt", &["fmt", "--all", "--check"]));
+    step("clippy", &|| {
+        let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        check(workspace, "clippy", &args)
+    });
+    step("unit", &|| tests(workspace, &["--workspace"], &[]));
+    step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
+    step("soak", &|| check(workspace, "soak", SOAK));
+    step("instructions", &|| count_instructions(workspace));
     let selected: Vec<_> =
         system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
     if !selected.is_empty() {
-        tally += system_tests(workspace, selection, &selected)?;
+        tally += timed("guests", &|| system_tests(workspace, selection, &selected));
     }
     if selection.includes("xen") {
-        tally += on_xen(workspace, selection)?;
+        tally += timed("xen", &|| on_xen(workspace, selection));
     }
-    Ok(tally)
+    println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
+    tally
+}
+
+/// Runs a step and prints how long it took; one that could not go on has failed.
+fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
+    let start = Instant::now();
+    let tally = run().unwrap_or_else(|error| {
+        println!("{error}\n{name} ... FAILED");
+        Tally::one(false)
+    });
+    println!("{name} took {:.0} s", start.elapsed().as_secs_f32());
+    tally
+}
+
+/// A check that cargo carries out as a whole.
+fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
+    let passed = cargo(workspace, args, &[], |_| ())?;
+    println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
+    Ok(Tally::one(passed))
 }
 
 /// `make test-xen`.
@@ -138,20 +150,56 @@ const MODEL_CHECKS: &[&str] = &[
 const SOAK: &[&str] =
     &["run", "--release", "-p", "weir", "--", "lab", "soak", "--seconds", "60", "--from", "1"];
 
-/// `cargo test`: each of the tests counts.
+/// `cargo test`: each of the tests counts, of those behind a suite that failed, too.
 fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
-    let mut tally = Tally::default();
-    let args = [&["test"], args].concat();
-    let passed = cargo(workspace, &args, environment, |line| {
-        if let Some(more) = test_result(line) {
-            tally += more;
-        }
-    })?;
-    // A crate that does not compile has no line of its own.
+    let start = Instant::now();
+    let build = [&["test", "--no-run"], args].concat();
+    if !cargo(workspace, &build, environment, |_| ())? {
+        return Ok(Tally::one(false));
+    }
+    println!("built in {:.0} s", start.elapsed().as_secs_f32());
+    let mut suites = Suites::default();
+    let run = [&["test", "--no-fail-fast"], args].concat();
+    let passed = cargo(workspace, &run, environment, |line| suites.see(line))?;
+    let mut tally = suites.tally();
+    // What is no suite has no line of its own: an example of the documentation that does not compile.
     if !passed && tally.failed == 0 {
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// What is known of suites by what they print.
+#[derive(Debug, Default)]
+struct Suites {
+    done: Tally,
+    /// The last one has begun and not ended.
+    runs: bool,
+    /// How many never ended: they crashed.
+    crashed: u32,
+}
+
+impl Suites {
+    fn see(&mut self, line: &str) {
+        if let Some(more) = test_result(line) {
+            self.done += more;
+            self.runs = false;
+        } else if is_beginning(line) {
+            self.crashed += u32::from(std::mem::replace(&mut self.runs, true));
+        }
+    }
+
+    /// The counts after the last line.
+    fn tally(mut self) -> Tally {
+        self.done.failed += self.crashed + u32::from(self.runs);
+        self.done
+    }
+}
+
+/// Whether it is `running 5 tests`.
+fn is_beginning(line: &str) -> bool {
+    let count = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"));
+    count.is_some_and(|(count, rest)| count.parse::<u32>().is_ok() && ["", "s"].contains(&rest))
 }
 
 /// Whether the data path takes more instructions than recorded.
@@ -243,8 +291,10 @@ fn cargo(
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).split(b'\n')) {
+        // A test may print anything.
         let line = line.map_err(failed)?;
+        let line = String::from_utf8_lossy(&line);
         println!("{line}");
         see(&line);
     }
@@ -275,5 +325,20 @@ mod tests {
                     0 filtered out; finished in 0.19s";
         assert_eq!(test_result(line), Some(Tally { passed: 21, failed: 2, skipped: 1 }));
         assert_eq!(test_result("test a::b ... ok"), None);
+    }
+
+    #[test]
+    fn a_suite_that_crashes_has_failed() {
+        let result = "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        let counts = |lines: &[&str]| {
+            let mut suites = Suites::default();
+            lines.iter().for_each(|line| suites.see(line));
+            suites.tally()
+        };
+        let of = |passed, failed| Tally { passed, failed, skipped: 0 };
+        let begins = "running 2 tests";
+        assert_eq!(counts(&[begins, result, "running 1 test", result]), of(4, 0));
+        assert_eq!(counts(&[begins, "test a ... ok", begins, result]), of(2, 1));
+        assert_eq!(counts(&[begins, result, begins, "running out of tests"]), of(2, 1));
     }
 }
