@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{boot, boot_specs, guest_spec};
+use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
 use crate::{
     address,
     error::{Error, Result, check},
@@ -51,7 +51,8 @@ pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
     let [mut client, mut server] = boot(lab, &weir)?;
     iperf::serve(&mut server, iperf::PORT)?;
     for streams in [1, 4] {
-        let transfer = Tcp { streams, ..Tcp::to(address::ip(1), 3) }.run(&mut client)?;
+        let transfer =
+            Tcp { streams, ..Tcp::to(address::ip(1), FLOWS_SECONDS) }.run(&mut client)?;
         check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
             format!("{streams} stream(s): only {:.3} Gbit/s", transfer.gbit_per_second())
         })?;
@@ -83,7 +84,7 @@ pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
 /// Streams from `client` to `server`, which is guest `to`.
 fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
     iperf::serve(server, iperf::PORT)?;
-    let transfer = Tcp::to(address::ip(to), 3).run(client)?;
+    let transfer = Tcp::to(address::ip(to), FLOWS_SECONDS).run(client)?;
     check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
         format!("to guest {to}: only {:.3} Gbit/s", transfer.gbit_per_second())
     })?;

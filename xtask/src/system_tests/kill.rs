@@ -16,8 +16,8 @@ use crate::{
 const OTHER_PORT: u16 = 5202;
 
 /// Guests 0 and 1 transfer for this long; guest 2 sends to guest 1 too until it is killed.
-const TRANSFER_SECONDS: u64 = 8;
-const KILL_AFTER: Duration = Duration::from_secs(4);
+const TRANSFER_SECONDS: u64 = 4;
+const KILL_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) fn killed_guest_disturbs_nobody_and_its_socket_serves_again(lab: &Lab) -> Result<()> {
     let mut weir = Weir::start(lab, &Setup::vifs(3))?;

@@ -21,6 +21,9 @@ use crate::{
     weir::{self, Weir},
 };
 
+/// How long a transfer goes on where it is checked that it flows, not how fast.
+const FLOWS_SECONDS: u64 = 1;
+
 /// A test with its name.
 pub struct SystemTest {
     /// What holds when it passes.

@@ -1,7 +1,7 @@
 //! Out of an uplink into a network namespace.
 
 use super::{
-    boot,
+    FLOWS_SECONDS, boot,
     guests::{no_checksum_errors, ping},
 };
 use crate::{
@@ -48,14 +48,14 @@ fn joins_guest_and_namespace(lab: &Lab, uplink: Uplink) -> Result<()> {
             .contains("LISTEN"))
     })?;
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let tcp = Tcp { direction, ..Tcp::to(address::ip(HOST), 3) };
+        let tcp = Tcp { direction, ..Tcp::to(address::ip(HOST), FLOWS_SECONDS) };
         flows(&tcp, "guest as client", tcp.run(&mut guest)?)?;
     }
     server.kill();
 
     iperf::serve(&mut guest, iperf::PORT)?;
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let tcp = Tcp { direction, ..Tcp::to(address::ip(0), 3) };
+        let tcp = Tcp { direction, ..Tcp::to(address::ip(0), FLOWS_SECONDS) };
         let argv = tcp.argv();
         let argv: Vec<_> = argv.iter().map(String::as_str).collect();
         flows(&tcp, "namespace as client", Transfer::parse(&netns.exec(&argv)?)?)?;
