@@ -19,7 +19,7 @@ const MAC: &str = "52:54:00:00:00:01";
 /// The unit of `/proc/stat`.
 const TICK_NS: u64 = 10_000_000;
 /// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent that runs.
 struct Agent(Child);

@@ -18,6 +18,9 @@ use weir_wire::{VnetHdr, vnet};
 use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};
 use crate::{PacketError, PacketOptions, PacketSocket};
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A control message as the kernel lays it out.
 fn control(level: i32, kind: i32, status: u32, tci: u16, tpid: u16) -> Vec<u8> {
     let mut bytes = (size_of::<usize>() + 8 + 20).to_ne_bytes().to_vec();
@@ -132,7 +135,7 @@ fn carrier() {
 
 /// Waits for what another thread is about to do.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(1));

@@ -33,6 +33,9 @@ const GUEST: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const GUEST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn port_id(number: u16) -> PortId {
     PortId::new(number).unwrap()
 }
@@ -105,7 +108,7 @@ fn receive(fd: &OwnedFd) -> Option<(VnetHdr, Vec<u8>)> {
 
 /// The next frame, which may take a moment.
 fn receive_soon(fd: &OwnedFd) -> Option<(VnetHdr, Vec<u8>)> {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         if let Some(received) = receive(fd) {
             return Some(received);

@@ -23,6 +23,9 @@ use weir_wire::{VnetHdr, vnet};
 use crate::socket::XdpSocket;
 use crate::{XdpError, XdpInterface, XdpMode, XdpOptions, XdpPort};
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[test]
 fn no_interface_is_opened_for_options_that_cannot_be() {
     let options = |name: &str, queues| XdpOptions { name: name.into(), queues, mtu: None };
@@ -83,7 +86,7 @@ fn carrier() {
 
 /// Waits for what another thread is about to do.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -539,7 +542,7 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
             assert_eq!(rig.host.receive_soon(), frame(number, 60));
         }
         assert_eq!(rig.host.receive_soon(), frame(9999, 60));
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + PATIENCE;
         while !rig.port.has_taken(0, before.placed + 1, before) {
             assert!(Instant::now() < end, "the kernel gives no chunks back");
         }

@@ -36,7 +36,7 @@ fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {
 
 /// Waits for what another thread is about to do.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -174,7 +174,7 @@ fn root_the_host_gets_frames_with_and_without_offloads() {
     in_new_network(|| {
         let uplink = Uplink::new(2, ALL);
         let host = UdpSocket::bind("10.0.0.1:5000").unwrap();
-        host.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        host.set_read_timeout(Some(PATIENCE)).unwrap();
         let to = (uplink.mac, HOST_IP);
         let whole = udp(to, (GUEST, GUEST_IP), 5000, &[1; 1000]);
         send(&uplink.guest, &VnetHdr::default(), &whole);
@@ -206,7 +206,7 @@ fn root_a_link_that_is_down_drops_frames_and_comes_back() {
     in_new_network(|| {
         let uplink = Uplink::new(1, ALL);
         let host = UdpSocket::bind("10.0.0.1:5000").unwrap();
-        host.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        host.set_read_timeout(Some(PATIENCE)).unwrap();
         let frame = udp((uplink.mac, HOST_IP), (GUEST, GUEST_IP), 5000, &[1; 10]);
         ip("link set dev weir0 down");
         send(&uplink.guest, &VnetHdr::default(), &frame);
@@ -242,7 +242,7 @@ fn root_jumbo_frames_pass_whole_both_ways() {
         let uplink = Uplink::new(1, OffloadCaps::NONE);
         ip("link set dev weir0 mtu 9000");
         let host = UdpSocket::bind("10.0.0.1:5000").unwrap();
-        host.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        host.set_read_timeout(Some(PATIENCE)).unwrap();
         let payload: Vec<u8> = (0..9000 - 28).map(|n| (n * 3) as u8).collect();
         host.send_to(&payload, "10.0.0.2:5000").unwrap();
         let (_, frame) = uplink.receive_udp();

@@ -1,5 +1,6 @@
 //! Split messages, ends of the stream, full sockets, slow and lying back ends.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -177,11 +178,13 @@ fn silent_back_end_times_out() {
 #[test]
 fn back_end_that_dribbles_times_out_too() {
     let (front, dribbler) = UnixStream::pair().unwrap();
+    let mut asked = dribbler.try_clone().unwrap();
     let (mut front, mut dribbler) = (FrontEnd::new(front), FrontEnd::new(dribbler));
     front.set_timeout(Duration::from_millis(100));
     std::thread::scope(|scope| {
         let asking = scope.spawn(move || front.get_features());
         let reply = message(Request::GetFeatures, REPLY_FLAG, &[0; 8]);
+        asked.read_exact(&mut [0; 12]).unwrap();
         for byte in reply {
             // Fails once the asker has given up and gone.
             let _ = dribbler.raw_send(&[byte], &[]);

@@ -12,7 +12,7 @@ use weir_vif::Options;
 use weir_wire::Mac;
 
 /// Longer than anything here may take: what takes so long is stuck.
-pub const STUCK: Duration = Duration::from_secs(20);
+pub const STUCK: Duration = Duration::from_secs(60);
 
 /// Addresses of two interfaces.
 pub const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];

@@ -67,16 +67,19 @@ fn a_look_comes_an_interval_after_the_last_one() {
     let interval = Duration::from_millis(30);
     let slow = Options { poll_interval: Some(interval), ..options() };
     let (backend, vif, mut pair) = echo(&Config::default(), &slow);
-    send(&mut pair, 1);
-    assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
-    let found = Instant::now();
-    assert_eq!(drain(&mut pair), 1);
-    // This one is there long before the driver looks.
-    send(&mut pair, 1);
-    assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
-    // The timer was set before `found` was read.
-    assert!(found.elapsed() >= interval / 2);
-    assert_eq!(drain(&mut pair), 1);
+    let mut waits_for_the_next_look = || {
+        send(&mut pair, 1);
+        assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
+        let found = Instant::now();
+        assert_eq!(drain(&mut pair), 1);
+        // This one is there long before the driver looks.
+        send(&mut pair, 1);
+        assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
+        assert_eq!(drain(&mut pair), 1);
+        // The timer was set before `found` was read: long before, where this thread lost its CPU then.
+        found.elapsed() >= interval / 2
+    };
+    assert!((0..20).any(|_| waits_for_the_next_look()));
     drop(vif);
     backend.join();
 }
@@ -116,11 +119,17 @@ fn a_quiet_interface_sleeps_until_it_is_called() {
     send(&mut pair, 1);
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
     assert_eq!(drain(&mut pair), 1);
-    assert!(!pair.wait(WaitFor::Receive, 50 * INTERVAL).unwrap());
-    let before = pair.stats();
+    let start = Instant::now();
+    // How many intervals pass before it has looked in vain for the last time is the machine's to say.
+    let before = loop {
+        let before = pair.stats();
+        assert!(!pair.wait(WaitFor::Receive, 50 * INTERVAL).unwrap());
+        if pair.stats() == before {
+            break before;
+        }
+        assert!(start.elapsed() < STUCK, "it never sleeps: {before:?}");
+    };
     assert!(before.polls < 10, "{before:?}");
-    assert!(!pair.wait(WaitFor::Receive, 50 * INTERVAL).unwrap());
-    assert_eq!(pair.stats(), before);
     // And hears of the next frame.
     send(&mut pair, 1);
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
