@@ -11,7 +11,7 @@ use weir_vif::{Options, Vif};
 use weir_wire::{Mac, Offload};
 
 /// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that is killed when this is dropped.
 struct Running(Child);

@@ -19,7 +19,7 @@ use crate::explain::{AgentState, CostSource, UplinkLayer, VifExplanation};
 use crate::switch::{Meeting, Switch};
 
 /// How long anything may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn path(dir: &TempDir, name: &str) -> SocketPath {
     dir.path().join(name).to_str().unwrap().parse().unwrap()

@@ -39,8 +39,8 @@ pub(crate) use guest::Guest;
 use guest::IdleGuest;
 pub(crate) use load::{Load, Role};
 
-/// How long a guest's interface may take to start.
-const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a guest's interface may take to start, on a machine with much else to do.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked at meanwhile.
 const START_POLL: Duration = Duration::from_millis(1);
 

@@ -44,12 +44,15 @@ fn what_is_measured_stands_beside_what_is_simulated_point_by_point() {
     let figures = &experiment.file.plot.y;
     let all = &experiment.file.measured;
     assert_eq!(all.len(), figures.len() * experiment.points.len());
-    for (at, _) in &experiment.points {
-        for figure in figures {
+    for figure in figures {
+        let measured = experiment.points.iter().map(|(at, _)| {
             let of = |it: &&MeasuredFile| it.at == *at && it.y == *figure;
             let measured = all.iter().find(of).unwrap_or_else(|| panic!("{at:?} {figure:?}"));
-            assert!(measured.mean > 0.0 && measured.mean.is_finite(), "{measured:?}");
-        }
+            assert!(measured.mean >= 0.0 && measured.mean.is_finite(), "{measured:?}");
+            measured.mean
+        });
+        // Of one setting it may be nothing, where others have the CPUs.
+        assert!(measured.fold(0.0, f64::max) > 0.0, "{figure:?} of {all:?}");
     }
 }
 

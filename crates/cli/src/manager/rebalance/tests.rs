@@ -13,7 +13,7 @@ use crate::control::{ControlHandler, Request, Response};
 use crate::explain::SteeringExplanation;
 use crate::switch::{Meeting, Switch};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const FLOWS: usize = 40;
 
 fn add(switch: &Switch, dir: &TempDir, name: &str, queues: usize) -> (Vif, Vec<QueuePair>) {
@@ -76,7 +76,8 @@ fn traffic(
 ) -> SteeringExplanation {
     let start = Instant::now();
     loop {
-        for flow in flows {
+        // Enough of each for a busy queue where this thread has to wait for a CPU each time.
+        for flow in flows.iter().cycle().take(4 * FLOWS) {
             // One that finds the ring full is one frame less.
             let _ = sender.send(flow, &Offload::NONE);
         }

@@ -93,7 +93,7 @@ fn connect(front: &mut Netfront) {
 
 /// Waits for something that another thread does. The bound is only there for a test that fails.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < end, "never happened: {what}");
         std::thread::sleep(Duration::from_micros(200));
