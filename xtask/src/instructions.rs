@@ -18,16 +18,14 @@ use serde::Deserialize;
 use crate::{
     error::{Error, Result, check},
     process::run_in,
+    release::Programs,
     workspace::Workspace,
 };
 
 /// The program that counts, where its package puts it.
 pub const VALGRIND: &str = "/usr/bin/valgrind";
 
-/// The crate of the counted program.
-const PACKAGE: &str = "weir-port-vhost";
-
-/// The counted program: its name and that of its example.
+/// The example that is counted.
 const EXAMPLE: &str = "instructions";
 
 /// The function that is counted with all it calls. A pattern: compilers append to names.
@@ -84,10 +82,7 @@ pub type Count = (&'static str, f64);
 
 /// Builds the program and counts every row.
 pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
-    let cargo = Workspace::cargo();
-    let build = [cargo.as_str(), "build", "--release", "-p", PACKAGE, "--example", EXAMPLE];
-    run_in(&build, &workspace.root, &[])?;
-    let program = workspace.build_dir()?.join("release").join("examples").join(EXAMPLE);
+    let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
     ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?))).collect()
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use crate::{
-    error::Result, guest_image::GuestImage, netns, packages, qemu::Qemu, weir, workspace::Workspace,
+    error::Result, guest_image::GuestImage, netns, packages, qemu::Qemu, release::Programs,
+    workspace::Workspace,
 };
 
 /// The guests' image, the installed QEMU and the weir under test.
@@ -28,7 +29,7 @@ impl Lab {
         let image = GuestImage::ensure(&workspace)?;
         let weir = match weir {
             Some(weir) => weir,
-            None => weir::build(&workspace)?,
+            None => Programs::build(&workspace)?.weir(),
         };
         Ok(Self { qemu: Qemu::installed()?, workspace, image, weir })
     }

@@ -22,6 +22,7 @@ mod peers;
 mod pktgen;
 mod process;
 mod qemu;
+mod release;
 mod report;
 mod steps;
 mod system_tests;

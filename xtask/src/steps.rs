@@ -3,6 +3,7 @@
 //! Whatever fails, the rest is tried: the last line says how many checks went which way.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead, BufReader},
     ops::AddAssign,
     path::{Path, PathBuf},
@@ -15,8 +16,8 @@ use crate::{
     instructions::{self, Outcome},
     lab::Lab,
     packages,
+    release::Programs,
     system_tests::{self, SystemTest},
-    weir,
     workspace::Workspace,
     xen,
 };
@@ -87,7 +88,11 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     });
     step("unit", &|| tests(workspace, &["--workspace"], &[]));
     step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
-    step("soak", &|| check(workspace, "soak", SOAK));
+    step("soak", &|| {
+        let weir = Programs::build(workspace)?.weir();
+        let passed = shown(workspace, weir.as_os_str(), SOAK, &[], |_| ())?;
+        Ok(checked("soak", passed))
+    });
     step("instructions", &|| count_instructions(workspace));
     let selected: Vec<_> =
         system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
@@ -114,9 +119,12 @@ fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
 
 /// A check that cargo carries out as a whole.
 fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
-    let passed = cargo(workspace, args, &[], |_| ())?;
+    Ok(checked(name, cargo(workspace, args, &[], |_| ())?))
+}
+
+fn checked(name: &str, passed: bool) -> Tally {
     println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
-    Ok(Tally::one(passed))
+    Tally::one(passed)
 }
 
 /// `make test-xen`.
@@ -146,9 +154,8 @@ const MODEL_CHECKS: &[&str] = &[
     "target/loom",
 ];
 
-/// A minute of `weir lab soak`, from the same seed each time: what passed fails only where something changed.
-const SOAK: &[&str] =
-    &["run", "--release", "-p", "weir", "--", "lab", "soak", "--seconds", "60", "--from", "1"];
+/// A minute of it, from the same seed each time: what passed fails only where something changed.
+const SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
 
 /// `cargo test`: each of the tests counts, of those behind a suite that failed, too.
 fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
@@ -237,7 +244,7 @@ fn system_tests(
     let weir = match &selection.weir {
         Some(weir) => weir.clone(),
         None => {
-            let built = weir::build(workspace);
+            let built = Programs::build(workspace).map(|built| built.weir());
             println!("release build ... {}", if built.is_ok() { "ok" } else { "FAILED" });
             tally += Tally::one(built.is_ok());
             match built {
@@ -272,19 +279,31 @@ fn system_tests(
     Ok(tally)
 }
 
-/// Runs cargo in the workspace, shows what it prints and gives each line of its standard output to
-/// `see`; whether it succeeded.
+/// Runs cargo, as [`shown`] says.
 fn cargo(
     workspace: &Workspace,
+    args: &[&str],
+    environment: &[(&str, &str)],
+    see: impl FnMut(&str),
+) -> Result<bool> {
+    shown(workspace, Workspace::cargo().as_ref(), args, environment, see)
+}
+
+/// Runs a program in the workspace, shows what it prints and gives each line of its standard output to
+/// `see`; whether it succeeded.
+fn shown(
+    workspace: &Workspace,
+    program: &OsStr,
     args: &[&str],
     environment: &[(&str, &str)],
     mut see: impl FnMut(&str),
 ) -> Result<bool> {
     let set = environment.iter().map(|(name, value)| format!("{name}='{value}' "));
-    let what = format!("{}cargo {}", set.collect::<String>(), args.join(" "));
+    let name = Path::new(program).file_name().unwrap_or(program).display();
+    let what = format!("{}{name} {}", set.collect::<String>(), args.join(" "));
     println!("$ {what}");
     let failed = |source| Error::Io { what: what.clone(), source };
-    let mut child = Command::new(Workspace::cargo())
+    let mut child = Command::new(program)
         .args(args)
         .envs(environment.iter().copied())
         .current_dir(&workspace.root)

@@ -10,7 +10,8 @@ use std::{
 
 use crate::{
     error::{Error, Result},
-    process::{Dialogue, Placement, Process, run_in},
+    process::{Dialogue, Placement, Process},
+    release::Programs,
     uplink::Uplink,
     usage::Usage,
     workspace::Workspace,
@@ -27,17 +28,13 @@ pub const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
 /// The built programs.
 #[derive(Clone, Debug)]
 pub struct VifPrograms {
-    dir: PathBuf,
+    built: Programs,
 }
 
 impl VifPrograms {
     /// Builds them, with optimisation.
     pub fn build(workspace: &Workspace) -> Result<Self> {
-        let cargo = Workspace::cargo();
-        let packages = ["-p", "weir-vif", "-p", "weir-port-xdp"];
-        let argv = [&[cargo.as_str(), "build", "--release", "--examples"], &packages[..]].concat();
-        run_in(&argv, &workspace.root, &[])?;
-        Ok(Self { dir: workspace.build_dir()?.join("release").join("examples") })
+        Ok(Self { built: Programs::build(workspace)? })
     }
 
     /// A stream of 64 KiB segments from the guest at the first socket to that at the second, for
@@ -130,7 +127,7 @@ impl VifPrograms {
     }
 
     fn program(&self, name: &str) -> String {
-        Path::new(&self.dir).join(name).to_string_lossy().into_owned()
+        self.built.example(name).to_string_lossy().into_owned()
     }
 }
 

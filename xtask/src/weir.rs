@@ -12,24 +12,17 @@ use crate::{
     error::{Error, Result},
     lab::Lab,
     peers::{Switch, Work},
-    process::{Placement, Process, run, run_in, wait_until},
+    process::{Placement, Process, run, wait_until},
     qemu::{MEMORY, Plug, Qemu},
     testpmd::Link,
     uplink::{Uplink, UplinkSite},
     usage::Usage,
     weir_stats::Stats,
-    workspace::{Workspace, socket_path},
+    workspace::socket_path,
 };
 
 /// How long weir may take to open its sockets.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Builds weir as it ships and returns the program's path.
-pub fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let cargo = Workspace::cargo();
-    run_in(&[cargo.as_str(), "build", "--release", "-p", "weir"], &workspace.root, &[])?;
-    Ok(workspace.build_dir()?.join("release").join("weir"))
-}
 
 /// One interface in weir's configuration.
 #[derive(Clone, Debug, Default)]

@@ -27,9 +27,8 @@ use crate::{
     error::{Error, Result, check},
     guest_image::IPERF3,
     packages,
-    process::run_in,
+    release::Programs,
     steps::Tally,
-    weir,
     workspace::Workspace,
 };
 
@@ -82,12 +81,10 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
         }
     };
     workspace.clear_runs()?;
-    let weir = match &selection.weir {
-        Some(weir) => weir.clone(),
-        None => weir::build(workspace)?,
-    };
-    let mut programs = build_examples(workspace)?;
-    programs.push(("weir", weir));
+    let built = Programs::build(workspace)?;
+    let weir = selection.weir.clone().unwrap_or_else(|| built.weir());
+    let examples = ["xen_vifs", "answer"].map(|name| (name, built.example(name)));
+    let programs = [&examples[..], &[("weir", weir)]].concat();
     let (attachments, clock) = (selection.attachments, selection.clock);
     let kit = Kit { workspace: workspace.clone(), parts, programs, attachments, clock };
     let mut stand = Stand { kit, bed: None };
@@ -115,16 +112,6 @@ fn fetch(workspace: &Workspace) -> Result<Parts> {
         packages::ensure(workspace)?;
     }
     Parts::ensure(workspace)
-}
-
-/// The programs beside weir that dom0 runs.
-fn build_examples(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
-    let cargo = Workspace::cargo();
-    let argv = "build --release -p weir-xen --example xen_vifs -p weir-vif --example answer";
-    let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(argv.split(' ')).collect();
-    run_in(&argv, &workspace.root, &[])?;
-    let dir = workspace.build_dir()?.join("release").join("examples");
-    Ok(["xen_vifs", "answer"].map(|name| (name, dir.join(name))).to_vec())
 }
 
 /// The machine, which scenarios share as long as none fails.

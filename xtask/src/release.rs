@@ -1,0 +1,35 @@
+//! The release build: weir as it ships, and the programs that load and count it.
+
+use std::path::PathBuf;
+
+use crate::{error::Result, process::run_in, workspace::Workspace};
+
+/// All in one call. For a package by itself cargo chooses other features of what it depends on, and would compile the
+/// data path anew for each.
+const BUILD: &str = "build --release --bins --examples -p weir -p weir-port-vhost -p weir-port-xdp -p weir-vif -p weir-xen";
+
+/// What was built.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    dir: PathBuf,
+}
+
+impl Programs {
+    /// Builds what is not up to date.
+    pub fn build(workspace: &Workspace) -> Result<Self> {
+        let cargo = Workspace::cargo();
+        let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(BUILD.split(' ')).collect();
+        run_in(&argv, &workspace.root, &[])?;
+        Ok(Self { dir: workspace.build_dir()?.join("release") })
+    }
+
+    /// weir's program.
+    pub fn weir(&self) -> PathBuf {
+        self.dir.join("weir")
+    }
+
+    /// An example's program.
+    pub fn example(&self, name: &str) -> PathBuf {
+        self.dir.join("examples").join(name)
+    }
+}
