@@ -539,15 +539,21 @@ fn a_queue_that_moves_between_workers_loses_and_reorders_nothing() {
     }
 }
 
+/// A port with five frames that wait for the other, which has no room.
+fn waiting(engine: &Engine) -> (Arc<FakePort>, Arc<FakePort>) {
+    let (a, b) = (add(engine, |_| {}), add(engine, |_| {}));
+    send(engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(0, Ordering::SeqCst);
+    send(engine, &a, (1..=5).map(|n| frame(1, 2, n)));
+    eventually("all wait", || a.waiting.lock().unwrap().len() == 5);
+    (a, b)
+}
+
 #[test]
 fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_then() {
     let engine = Engine::start(2).unwrap();
-    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
-    send(&engine, &b, [frame(2, 0xff, 0)]);
-    eventually("a has it", || numbers(&a) == [0]);
-    b.room.store(0, Ordering::SeqCst);
-    send(&engine, &a, (1..=5).map(|n| frame(1, 2, n)));
-    eventually("all wait", || a.waiting.lock().unwrap().len() == 5);
+    let (a, b) = waiting(&engine);
     let before = engine.worker_of(a.id, 0).unwrap();
     engine.assign(a.id, 0, 1 - before).unwrap();
     b.room.store(100, Ordering::SeqCst);
@@ -558,12 +564,7 @@ fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_t
 #[test]
 fn a_kick_that_came_before_a_queue_had_its_new_worker_is_not_missed() {
     let engine = Engine::start(2).unwrap();
-    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
-    send(&engine, &b, [frame(2, 0xff, 0)]);
-    eventually("a has it", || numbers(&a) == [0]);
-    b.room.store(0, Ordering::SeqCst);
-    send(&engine, &a, (1..=5).map(|n| frame(1, 2, n)));
-    eventually("all wait", || a.waiting.lock().unwrap().len() == 5);
+    let (a, b) = waiting(&engine);
     // The new worker does not know yet that there are frames which wait.
     b.room.store(100, Ordering::SeqCst);
     let before = engine.worker_of(a.id, 0).unwrap();
