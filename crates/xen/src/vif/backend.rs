@@ -127,6 +127,11 @@ impl Backend {
             self.disconnect(&mut actions);
             self.state = XenbusState::Initialising;
         }
+        if !seen.online && seen.own == Some(XenbusState::Connected) {
+            // The toolstack's `Closing` came while weir connected, which has written over it: the front end
+            // was not asked to close, and never will be.
+            self.disconnect(&mut actions);
+        }
         if !seen.online && !self.in_use {
             // Detached, and nothing is left to let go of. The toolstack waits for `Closed`, and has
             // written over what weir published, which may have been the same.

@@ -57,6 +57,19 @@ fn after_a_failure_only_a_new_start_helps() {
     assert_eq!(backend.step(SEEN), expected);
 }
 
+#[test]
+fn a_vif_that_is_detached_while_it_connects_is_closed() {
+    let mut backend = Backend::new();
+    backend.step(front(XenbusState::Connected));
+    // The toolstack writes `Closing`, and this writes over it.
+    backend.connected();
+    let detached =
+        Seen { own: Some(XenbusState::Connected), online: false, ..front(XenbusState::Connected) };
+    let expected = [Action::Disconnect, Action::Publish(XenbusState::Closed)];
+    assert_eq!(backend.step(detached), expected);
+    assert_eq!(backend.step(Seen { own: Some(XenbusState::Closed), ..detached }), []);
+}
+
 fn any_seen() -> impl Strategy<Value = Seen> {
     let state =
         || proptest::option::of((0_u8..8).prop_map(|n| XenbusState::parse(&[b'1' + n]).unwrap()));
@@ -75,6 +88,9 @@ proptest! {
         for (seen, works) in looks {
             let actions = backend.step(seen);
             prop_assert!(actions.len() <= 4);
+            let published = actions
+                .iter()
+                .any(|it| matches!(it, Action::Advertise | Action::Connect | Action::Publish(_)));
             for action in actions {
                 match action {
                     Action::Connect => {
@@ -99,8 +115,10 @@ proptest! {
                 || matches!(seen.front, None | Some(XenbusState::Closing | XenbusState::Closed));
             prop_assert!(!(gone && in_use));
             prop_assert_eq!(backend.state() == XenbusState::Connected, in_use);
-            // A second look, at what was published, changes nothing, but that `Closing` ends in `Closed`.
-            let again = backend.step(Seen { own: Some(backend.state()), ..seen });
+            // A second look, at what was published if anything was, changes nothing, but that `Closing` ends in
+            // `Closed`.
+            let own = if published { Some(backend.state()) } else { seen.own };
+            let again = backend.step(Seen { own, ..seen });
             let last = |action: &Action| {
                 matches!(action, Action::Publish(XenbusState::Closed) | Action::Forget)
             };
