@@ -79,13 +79,6 @@ impl FramePort {
         }
     }
 
-    fn count_taken(&self, queue: usize, burst: &Burst<'_>) {
-        if let Some(tx) = self.counters.tx.get(queue) {
-            tx.frames.add(burst.frames().len() as u64);
-            tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
-        }
-    }
-
     /// Writes one packet: header and front from weir, the rest from where its sender put it.
     fn put<'m>(
         &self,
@@ -134,13 +127,12 @@ impl Port for FramePort {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
         let mut record_and_forward = |burst: &mut Burst<'_>| {
             if what == Take::New {
-                self.count_taken(queue, burst);
                 self.record_flows(queue, burst, now_ns);
             }
             forward(burst);
         };
         let has_failed = &|| self.failure().is_some();
-        let taking = Taking { what, now_ns, counters: &self.counters, has_failed };
+        let taking = Taking { what, queue, now_ns, counters: &self.counters, has_failed };
         let taken = tx.take(&source, &taking, scratch, &mut record_and_forward);
         let Some(error) = source.lost.take() else { return taken };
         self.gone(&error);

@@ -95,6 +95,8 @@ pub struct TransmitQueue<P> {
 pub struct Taking<'a> {
     /// [`Port::take`](weir_engine::Port::take)'s.
     pub what: Take,
+    /// Which of the port's transmit queues it is.
+    pub queue: usize,
     /// The time (ns).
     pub now_ns: u64,
     /// The port's.
@@ -143,7 +145,7 @@ impl<P> TransmitQueue<P> {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        let &Taking { what, now_ns, counters, has_failed } = taking;
+        let &Taking { what, queue, now_ns, counters, has_failed } = taking;
         let side_by_side = self.side_by_side.load(Ordering::Relaxed);
         let may_take =
             |state: &State<P>| state.is_settled() || (side_by_side && !state.is_for_one(what));
@@ -161,6 +163,12 @@ impl<P> TransmitQueue<P> {
             Take::New => source.fill(&mut state.places, now_ns, &mut burst),
             Take::Parked => state.fill_waiting(source, taking, &mut burst),
         };
+        if what == Take::New
+            && let Some(tx) = counters.tx.get(queue)
+        {
+            tx.frames.add(burst.frames().len() as u64);
+            tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
+        }
         burst.blocked.extend(state.waiting.iter().map(|waiting| waiting.port));
         if in_turn && !burst.frames().is_empty() {
             let number = state.begun;

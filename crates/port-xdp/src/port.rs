@@ -69,13 +69,6 @@ impl XdpPort {
         }
     }
 
-    fn count_taken(&self, queue: usize, burst: &Burst<'_>) {
-        if let Some(tx) = self.counters.tx.get(queue) {
-            tx.frames.add(burst.frames().len() as u64);
-            tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
-        }
-    }
-
     /// Offers the kernel what `rx` has for it, and says when to do so again, if the engine does not
     /// know yet.
     fn announce(&self, rx: &mut RxQueue, socket: &XdpSocket, now_ns: u64) -> Option<u64> {
@@ -104,16 +97,15 @@ impl Port for XdpPort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
-        let mut count_and_forward = |burst: &mut Burst<'_>| {
+        let mut record_and_forward = |burst: &mut Burst<'_>| {
             if what == Take::New {
-                self.count_taken(queue, burst);
                 self.record_flows(queue, burst, now_ns);
             }
             forward(burst);
         };
         let has_failed = &|| self.failure().is_some();
-        let taking = Taking { what, now_ns, counters: &self.counters, has_failed };
-        tx.take(&source, &taking, scratch, &mut count_and_forward)
+        let taking = Taking { what, queue, now_ns, counters: &self.counters, has_failed };
+        tx.take(&source, &taking, scratch, &mut record_and_forward)
     }
 
     fn deliver(
