@@ -122,13 +122,13 @@ impl Together {
             // Others have come or gone, or all: nothing is known of these together.
             match self.phase {
                 Phase::Apart { .. } => {}
-                Phase::Tried(_) | Phase::Held { .. } => self.begin(look),
+                Phase::Tried(_) | Phase::Held { .. } => self.phase = Phase::Tried(trial()),
             }
         } else {
             self.known(look);
         }
         if !known {
-            self.each = look.traffic.iter().map(|it| (it.vif, trial())).collect();
+            self.try_each(look);
         }
         self.holds()
     }
@@ -167,6 +167,10 @@ impl Together {
 
     fn begin(&mut self, look: &Look<'_>) {
         self.phase = Phase::Tried(trial());
+        self.try_each(look);
+    }
+
+    fn try_each(&mut self, look: &Look<'_>) {
         self.each = look.traffic.iter().map(|it| (it.vif, trial())).collect();
     }
 
