@@ -23,6 +23,11 @@ pub struct Profile {
     pub sleep_ns: u64,
     /// Worker: going to sleep, where that is not in `sleep_ns` (ns each).
     pub settle_ns: u64,
+    /// Worker: setting a timer before a sleep, if none is set that will do, and for each nap (ns each). So much,
+    /// too, for a guest that is a thread and sends at a rate.
+    pub timer_set_ns: u64,
+    /// Worker: a sleep that a timer ends, more than others (ns each).
+    pub timer_fired_ns: u64,
     /// Worker: looking at the epoll set without sleeping (ns each).
     pub poll_ns: u64,
     /// Worker: a look at the warm queues (ns each).
@@ -102,7 +107,7 @@ pub struct Profile {
 impl Profile {
     /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have, and tails that few
     /// have measured.
-    pub const OPTIONAL: [&'static str; 11] = [
+    pub const OPTIONAL: [&'static str; 13] = [
         "signal_ns",
         "signal_far_ns",
         "hypervisor_timer_ns",
@@ -110,6 +115,8 @@ impl Profile {
         "wakeup_latency_p99_ns",
         "timer_late_p99_ns",
         "settle_ns",
+        "timer_set_ns",
+        "timer_fired_ns",
         "call_busy_ns",
         "kick_busy_ns",
         "interrupt_busy_ns",
@@ -134,6 +141,8 @@ impl Profile {
             timer_late_p99_ns: 0,
             sleep_ns: 1_000,
             settle_ns: 0,
+            timer_set_ns: 0,
+            timer_fired_ns: 0,
             poll_ns: 300,
             look_ns: 100,
             deadline_ns: 200,
@@ -190,6 +199,8 @@ impl Profile {
             timer_late_p99_ns: value("timer_late_p99_ns")?,
             sleep_ns: value("sleep_ns")?,
             settle_ns: value("settle_ns")?,
+            timer_set_ns: value("timer_set_ns")?,
+            timer_fired_ns: value("timer_fired_ns")?,
             poll_ns: value("poll_ns")?,
             look_ns: value("look_ns")?,
             deadline_ns: value("deadline_ns")?,
@@ -250,6 +261,8 @@ impl Profile {
             ("timer_late_p99_ns", self.timer_late_p99_ns),
             ("sleep_ns", self.sleep_ns),
             ("settle_ns", self.settle_ns),
+            ("timer_set_ns", self.timer_set_ns),
+            ("timer_fired_ns", self.timer_fired_ns),
             ("poll_ns", self.poll_ns),
             ("look_ns", self.look_ns),
             ("deadline_ns", self.deadline_ns),

@@ -16,11 +16,17 @@ pub enum LabCommand {
     /// Play what weir could be told on a host, and say which is best for it, with its weir.toml
     Plan(LabPlanArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
-    Calibrate,
+    ///
+    /// As root it keeps the CPUs from their idle states meanwhile.
+    Calibrate {
+        /// What the CPUs may do meanwhile
+        #[command(flatten)]
+        idle: IdleArgs,
+    },
     /// Measure this machine, predict from that what a switch with guests does on it, and measure that, too
     ///
-    /// Takes about a minute, and wants an idle machine with two CPUs. It fails where half of the predictions are
-    /// more than 15 percent off, or one is more than 35.
+    /// Takes about a minute, and wants an idle machine with two CPUs, which it keeps from their idle states as root.
+    /// It fails where half of the predictions are more than 15 percent off, or one is more than 35.
     Validate(LabValidateArgs),
     /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
     Soak(LabSoakArgs),
@@ -81,9 +87,20 @@ pub struct LabPlanArgs {
     pub profile: Option<PathBuf>,
 }
 
+/// Of what is measured.
+#[derive(Debug, Args)]
+pub struct IdleArgs {
+    /// Leave CPUs that have nothing to do to their idle states: what that costs differs from one second to the next
+    #[arg(long)]
+    pub idle_states: bool,
+}
+
 /// `weir lab validate`
 #[derive(Debug, Args)]
 pub struct LabValidateArgs {
+    /// What the CPUs may do meanwhile
+    #[command(flatten)]
+    pub idle: IdleArgs,
     /// An experiment in place of the one that comes with weir
     #[arg(value_name = "FILE")]
     pub experiment: Option<PathBuf>,

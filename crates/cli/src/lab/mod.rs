@@ -37,6 +37,7 @@ use crate::args::{LabCommand, LabRunArgs};
 use crate::config::error::count;
 use crate::text::Table;
 
+mod awake;
 mod calibrate;
 mod check;
 mod error;
@@ -75,7 +76,7 @@ const MEASURED_ROUNDS: usize = 5;
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::List => list(out),
-        LabCommand::Calibrate => calibrate::run(out),
+        LabCommand::Calibrate { idle } => calibrate::run(idle.idle_states, out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Plan(args) => plan::run(args, out),
         LabCommand::Validate(args) => measure::validate(args, out),

@@ -58,8 +58,10 @@ pub(super) enum Program {
     Send(Frame),
     /// Work so long (ns) on a request, then send the answer.
     Serve(u64, Frame),
-    /// After so long (ns), send what is due of a load with a rate, and sleep until the next is.
+    /// After so long (ns), send what is due of a load with a rate.
     Pace(u64, usize),
+    /// Fall asleep, which takes so long (ns), until the next is due of a load with a rate.
+    Lull(u64, usize),
 }
 
 #[derive(Debug)]
@@ -177,7 +179,7 @@ impl Guest {
         });
         let written = programs.filter_map(|program| match program {
             Program::Send(frame) | Program::Serve(_, frame) => Some(frame),
-            Program::Pace(..) => None,
+            Program::Pace(..) | Program::Lull(..) => None,
         });
         // An answer is sent, and counts, when its request has been served.
         let written = written.filter(|frame| frame.number != NOT_SENT);
@@ -252,7 +254,7 @@ impl Host<'_> {
                 profile.send_ns + bytes_ns(frame.bytes, profile.send_ps_per_byte)
             }
             Job::Program(Program::Serve(serve_ns, _)) => (*serve_ns).min(STEP_NS),
-            Job::Program(Program::Pace(ns, _)) => *ns,
+            Job::Program(Program::Pace(ns, _) | Program::Lull(ns, _)) => *ns,
         }
     }
 
@@ -321,6 +323,7 @@ impl Host<'_> {
                 }
             },
             Job::Program(Program::Pace(_, load)) => self.send_due(guest, load),
+            Job::Program(Program::Lull(_, load)) => self.sleep_until_due(load),
         }
         let thread = self.guests[guest].thread;
         let next = self.guests[guest].choose();

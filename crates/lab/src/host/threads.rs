@@ -47,16 +47,18 @@ impl Host<'_> {
         self.rouse_in(guest, 0);
     }
 
-    /// Sends a burst of what is due, looks again if there was any, and sleeps otherwise.
+    /// Sends a burst of what is due, looks again if there was any, and falls asleep otherwise, by a timer that is set
+    /// even if it becomes due meanwhile.
     pub(super) fn send_due(&mut self, guest: usize, load: usize) {
-        match self.due_datagrams(load, SEND_BURST) {
-            0 => self.sleep_until_due(load),
-            _ => {
-                // To find nothing more, and to fall asleep, is what ends a poll, too.
-                let end_ns = self.poll_end_ns(guest);
-                self.guests[guest].programs.push_back(Program::Pace(end_ns, load));
+        let program = match self.due_datagrams(load, SEND_BURST) {
+            0 => {
+                // To find nothing more is what ends a poll, too.
+                let end_ns = self.poll_end_ns(guest) + self.scenario.profile.timer_set_ns;
+                Program::Lull(end_ns, load)
             }
-        }
+            _ => Program::Pace(0, load),
+        };
+        self.guests[guest].programs.push_back(program);
     }
 }
 

@@ -17,6 +17,7 @@ use weir_policy::pace::{Pace, Rest};
 use super::{Event, Host, PortId, Side};
 use crate::cpus::ThreadId;
 use crate::frame::Frame;
+use crate::profile::Profile;
 use crate::report::WorkerReport;
 use crate::topology::CpuId;
 
@@ -107,6 +108,8 @@ pub(super) struct Worker {
     /// When the sleep under way, or the last one, was to end (ns), and whether that has ended it.
     timer_ns: Option<u64>,
     timer_fired: bool,
+    /// What its timer for deadlines was last set for, which may be for nobody any more.
+    set_ns: Option<u64>,
     did: WorkerReport,
     cpu_from_ns: u64,
 }
@@ -132,6 +135,7 @@ impl Worker {
             lateness: Lateness::default(),
             timer_ns: None,
             timer_fired: false,
+            set_ns: None,
             did: WorkerReport::default(),
             cpu_from_ns: 0,
         }
@@ -198,11 +202,12 @@ impl Host<'_> {
 
     /// Wakes a worker up, if it sleeps.
     pub(super) fn wake(&mut self, worker: usize, latency_ns: u64) {
-        let Worker { phase, thread, sleeps, .. } = &mut self.workers[worker];
+        let Worker { phase, thread, sleeps, timer_fired, .. } = &mut self.workers[worker];
         if let Phase::Asleep { start_ns, nap_ns } = *phase {
             *phase = Phase::Awake { start_ns, nap_ns };
             *sleeps += 1;
-            let work_ns = self.scenario.profile.sleep_ns;
+            let Profile { sleep_ns, timer_fired_ns, .. } = self.scenario.profile;
+            let work_ns = sleep_ns + if *timer_fired { timer_fired_ns } else { 0 };
             self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
         }
     }
@@ -316,7 +321,9 @@ impl Host<'_> {
     /// Prepares to nap or to sleep, which may take its time.
     fn lie_down(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
         self.expire_holds_before_sleep(worker);
-        match self.scenario.profile.settle_ns {
+        let Profile { settle_ns, timer_set_ns, .. } = self.scenario.profile;
+        let sets_timer = self.workers[worker].sets_timer(rest, self.now_ns(), self.lead_ns(worker));
+        match settle_ns + if sets_timer { timer_set_ns } else { 0 } {
             0 => self.fall_asleep(worker, start_ns, rest),
             settle_ns => {
                 self.workers[worker].phase = Phase::Settle { start_ns, rest };
@@ -349,17 +356,17 @@ impl Host<'_> {
         *phase = Phase::Asleep { start_ns, nap_ns };
         *sleeps += 1;
         let sleep = *sleeps;
-        self.workers[worker].timer_ns = None;
         self.workers[worker].timer_fired = false;
         self.workers[worker].did.naps += u64::from(nap_ns.is_some());
         let nap_ns = nap_ns.map(|nap_ns| now_ns + nap_ns);
         let lead_ns = self.lead_ns(worker);
         let until_ns = self.workers[worker].deadline_ns(lead_ns).into_iter().chain(nap_ns).min();
-        if let Some(until_ns) = until_ns {
-            let until_ns = until_ns.max(now_ns);
-            let late_ns = until_ns + self.delays.timer_late_ns();
+        let until_ns = until_ns.map(|until_ns| until_ns.max(now_ns));
+        let fires_ns = self.workers[worker].fires_ns(until_ns, nap_ns.is_some(), now_ns);
+        self.workers[worker].timer_ns = until_ns.and(fires_ns);
+        if let Some(fires_ns) = fires_ns {
+            let late_ns = fires_ns + self.delays.timer_late_ns();
             self.calendar.at(late_ns, Event::WorkerTimer(worker, sleep));
-            self.workers[worker].timer_ns = Some(until_ns);
         }
         Step::Sleep
     }

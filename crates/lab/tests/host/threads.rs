@@ -70,6 +70,39 @@ fn a_worker_that_falls_asleep_spends_that_and_misses_no_kick() {
 }
 
 #[test]
+fn a_timer_is_set_once_for_a_hold_however_often_it_is_slept_meanwhile() {
+    // Two or three frames come within a hold, which is too few for naps.
+    let mut scenario = host(Kind::Backend, vec![datagrams(A, B, every(100_000))]);
+    scenario.check_each_event = true;
+    let before = report(&scenario);
+    let (holds, wakeups) = (before.guests[1].rx_calls, before.workers[0].wakeups);
+    assert!(2 * holds < wakeups && before.workers[0].naps == 0, "{holds} {before:?}");
+    let mut more = |set_ns, fired_ns| {
+        (scenario.profile.timer_set_ns, scenario.profile.timer_fired_ns) = (set_ns, fired_ns);
+        let after = report(&scenario);
+        assert_eq!(after.loads[0].received, before.loads[0].received);
+        let more_ns = after.workers[0].cpu_ns - before.workers[0].cpu_ns;
+        more_ns as f64 / (3_000 * holds) as f64
+    };
+    let [set, fired] = [more(3_000, 0), more(0, 3_000)];
+    assert!((set - 1.0).abs() < 0.1 && (fired - 1.0).abs() < 0.1, "{set} {fired}");
+}
+
+#[test]
+fn a_sender_that_has_sent_what_is_due_sleeps_even_if_more_becomes_due_meanwhile() {
+    let mut scenario = paced(Kind::Immediate);
+    scenario.profile.timer_late_ns = 0;
+    let before = report(&scenario);
+    // It is back, has sent one, and would have to wait for the next less long than it takes to fall asleep.
+    scenario.profile.timer_set_ns = 15_000;
+    let after = report(&scenario);
+    assert!(after.guests[0].kicks * 10 > before.guests[0].kicks * 9, "one at a time");
+    let more = (after.guests[0].cpu_ns - before.guests[0].cpu_ns) as f64;
+    let each = more / after.guests[0].kicks as f64;
+    assert!((each / 15_000.0 - 1.0).abs() < 0.1, "{each}");
+}
+
+#[test]
 fn threads_that_share_a_cpu_need_not_wake_it() {
     let mut scenario = paced(Kind::Immediate);
     scenario.guests[0].cpus = vec![1];

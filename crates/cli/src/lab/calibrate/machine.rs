@@ -22,6 +22,9 @@ const WAKE_UPS: u64 = 200;
 const TO_SLEEP: Duration = Duration::from_micros(100);
 /// Longest time that it sleeps (s): the one that was to wake it has failed.
 const SLEEP_S_MAX: i64 = 5;
+/// A nap, shorter than the time to the kernel's next tick, and naps in a row at most, which are [`SLEEP_S_MAX`].
+const NAP_NS: i64 = 1_000_000;
+const NAPS_MAX: u32 = 5_000;
 /// Looks at an epoll set in one round.
 const LOOKS: u32 = 5_000;
 /// Timers of one round, and how long each is set for.
@@ -44,6 +47,8 @@ const SPINS: u32 = 2_000;
 /// What sleeps cost and how long it takes to come back from them, one of each round (ns).
 pub(super) struct Sleeps {
     pub(super) worker: WakeUps,
+    /// The worker's, with a timer that does not fire.
+    pub(super) timed: WakeUps,
     pub(super) guest: WakeUps,
     pub(super) timer: Timers,
     /// CPU time of a guest's sleep while another has the CPU.
@@ -55,7 +60,7 @@ pub(super) struct Sleeps {
 /// All of them.
 pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     let cpus = Cpus::new();
-    let (worker, guest) = wake_ups(&cpus, rounds)?;
+    let [worker, timed, guest] = wake_ups(&cpus, rounds)?;
     let mut costs = Vec::new();
     let set = Set::new()?;
     let looks = in_rounds(rounds, || {
@@ -78,7 +83,7 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     }
     let busy: io::Result<Vec<_>> = (0..rounds).map(|_| taking_turns(&cpus)).collect();
     let (busy, busy_write) = busy?.into_iter().unzip();
-    Ok((costs, Sleeps { worker, guest, timer, busy, busy_write }))
+    Ok((costs, Sleeps { worker, timed, guest, timer, busy, busy_write }))
 }
 
 /// CPU time of a sleep that another thread of the same CPU ends, and of the write that ends it (ns): that CPU is
@@ -207,6 +212,18 @@ impl Set {
         Ok(())
     }
 
+    /// Waits for the eventfd as a worker does that naps: by a timer that is its CPU's next, and does not fire.
+    fn wait_timed(&self) -> io::Result<bool> {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
+        for _ in 0..NAPS_MAX {
+            poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout))?;
+            if self.wait(0)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// As [`wait`](Self::wait), by `poll`, and reads the eventfd then.
     fn poll(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -228,6 +245,8 @@ impl Set {
 enum Sleeper {
     /// A worker in `epoll_wait`, which leaves the eventfd alone, on the last CPU.
     Worker,
+    /// The same in a nap.
+    Napper,
     /// A guest's thread in `poll`, which reads it then, on the first.
     Guest,
 }
@@ -244,13 +263,16 @@ pub(super) struct WakeUps {
     pub(super) sleep: Vec<f64>,
 }
 
-fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<(WakeUps, WakeUps)> {
-    let (mut worker, mut guest) = (WakeUps::default(), WakeUps::default());
+/// Those of each kind of sleeper.
+fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<[WakeUps; 3]> {
+    let mut all = [(); 3].map(|()| WakeUps::default());
     for _ in 0..rounds {
-        worker.round(cpus, Sleeper::Worker)?;
-        guest.round(cpus, Sleeper::Guest)?;
+        let kinds = [Sleeper::Worker, Sleeper::Napper, Sleeper::Guest];
+        for (wake_ups, who) in all.iter_mut().zip(kinds) {
+            wake_ups.round(cpus, who)?;
+        }
     }
-    Ok((worker, guest))
+    Ok(all)
 }
 
 impl WakeUps {
@@ -262,7 +284,7 @@ impl WakeUps {
             awake: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         };
-        let here = usize::from(who == Sleeper::Worker);
+        let here = usize::from(who != Sleeper::Guest);
         let (sleeper, waker) = thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 cpus.pin(here);
@@ -305,6 +327,7 @@ impl Shared {
         for _ in 0..WAKE_UPS {
             let woken = match self.who {
                 Sleeper::Worker => self.set.wait(SLEEP_S_MAX)?,
+                Sleeper::Napper => self.set.wait_timed()?,
                 Sleeper::Guest => self.set.poll(SLEEP_S_MAX)?,
             };
             if !woken {

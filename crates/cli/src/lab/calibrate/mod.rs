@@ -19,6 +19,7 @@ use std::thread;
 use weir_lab::profile::Profile;
 
 use super::LabError;
+use super::awake::Awake;
 use super::measure::usable_cpus;
 use super::profile::{key, written};
 
@@ -60,10 +61,11 @@ impl Cost {
 ///
 /// # Errors
 /// A switch or a thread cannot be had; the output cannot be written.
-pub(super) fn run(out: &mut dyn Write) -> Result<(), LabError> {
+pub(super) fn run(idle_states: bool, out: &mut dyn Write) -> Result<(), LabError> {
+    let awake = Awake::unless(idle_states);
     let mut calibration = Calibration::default();
     calibration.measure(ROUNDS)?;
-    write!(out, "{}", calibration.profile()?)?;
+    write!(out, "{}", calibration.profile(&awake)?)?;
     Ok(())
 }
 
@@ -98,7 +100,7 @@ impl Calibration {
     ///
     /// # Errors
     /// What was measured cannot be played.
-    pub(super) fn profile(&self) -> Result<String, LabError> {
+    pub(super) fn profile(&self, awake: &Awake) -> Result<String, LabError> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
         // Where all share one CPU, who waits for whom is not what is played.
@@ -106,7 +108,8 @@ impl Calibration {
             true => Some(played::set(medians(&self.costs), Packet::middle(&self.alone))?),
             false => None,
         };
-        Ok(profile(&format!("this machine, {cpus} CPUs{build}"), &self.costs, set.as_ref()))
+        let title = format!("this machine, {cpus} CPUs{build}, {awake}");
+        Ok(profile(&title, &self.costs, set.as_ref()))
     }
 }
 

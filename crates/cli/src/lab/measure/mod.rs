@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use super::awake::Awake;
 use super::experiment::{Experiment, name_of};
 use super::file::{At, Figure, MeasuredFile};
 use super::output;
@@ -78,6 +79,7 @@ pub(super) fn measure_each(
     rounds: usize,
 ) -> Result<Vec<Refused>, LabError> {
     let stop = rig::catch_signals()?;
+    let _awake = Awake::unless(false);
     let bar = progress(0);
     let alone = experiments.len() == 1;
     let one = |experiment| match measure(experiment, rounds, &bar, &stop) {

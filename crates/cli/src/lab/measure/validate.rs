@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use weir_lab::scenarios::REALITY;
 
+use super::super::awake::Awake;
 use super::super::calibrate::Calibration;
 use super::super::error::Source;
 use super::super::experiment::{Experiment, name_of};
@@ -63,6 +64,7 @@ struct Validation {
 /// [`LabError`]; [`LabError::Unlike`] after the output if predictions are further off than they may be.
 pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let stop = rig::catch_signals()?;
+    let awake = Awake::unless(args.idle.idle_states);
     let given = args.profile.as_ref().map(|path| Ok::<_, LabError>((path, read(path)?)));
     let given = given.transpose()?.map(|(path, text)| (path.display().to_string(), text));
     let (file_name, file_text) = match &args.experiment {
@@ -77,7 +79,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     // What things cost is of no matter to what is measured.
     let mut measured = match &given {
         Some(profile) => parse(profile)?,
-        None => parse(&("what is assumed".to_owned(), Calibration::default().profile()?))?,
+        None => parse(&("what is assumed".to_owned(), Calibration::default().profile(&awake)?))?,
     };
     let bar = progress(0);
     let mut calibration = Calibration::default();
@@ -87,7 +89,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     })?;
     let mut experiment = match &given {
         Some(profile) => parse(profile)?,
-        None => parse(&("what was just measured".to_owned(), calibration.profile()?))?,
+        None => parse(&("what was just measured".to_owned(), calibration.profile(&awake)?))?,
     };
     experiment.file.measured = measured.file.measured;
     let outcome = run_one(&experiment, &bar)?;

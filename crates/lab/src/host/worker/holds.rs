@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use weir_policy::pace::Rest;
+
 use super::{Host, PortId, Side, Worker};
 
 impl Worker {
@@ -30,6 +32,32 @@ impl Worker {
         let hold = self.holds.iter().map(|Reverse(hold)| *hold).filter(ended).min()?;
         self.holds.retain(|Reverse(other)| *other != hold);
         Some(hold)
+    }
+
+    /// Whether a timer has to be set before it sleeps: a nap's always, that for deadlines unless it is set for an
+    /// earlier time that is still to come.
+    pub(super) fn sets_timer(&self, rest: Rest, now_ns: u64, lead_ns: u64) -> bool {
+        let wanted = self.deadline_ns(lead_ns);
+        matches!(rest, Rest::Nap(_))
+            || wanted.is_some_and(|at_ns| self.is_set(at_ns, now_ns).is_none())
+    }
+
+    fn is_set(&self, until_ns: u64, now_ns: u64) -> Option<u64> {
+        self.set_ns.filter(|set_ns| now_ns < *set_ns && *set_ns <= until_ns)
+    }
+
+    /// When the sleep that begins is ended by a timer, if by one: set for it, or left from before.
+    pub(super) fn fires_ns(
+        &mut self,
+        until_ns: Option<u64>,
+        nap: bool,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let fires_ns = self.is_set(until_ns.unwrap_or(u64::MAX), now_ns).or(until_ns);
+        if !nap {
+            self.set_ns = fires_ns;
+        }
+        fires_ns
     }
 
     /// It is back from a sleep that a timer may have ended.
