@@ -38,6 +38,10 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_net", "virtio_console"];
 const AGENT_TARGET: &str = "x86_64-unknown-linux-gnu";
 const AGENT_RUSTFLAGS: &str = "-C target-feature=+crt-static";
 
+/// Of machines with a network card: the cloud kernel has no drivers of those.
+const CARD_KERNEL_METAPACKAGE: &str = "linux-image-amd64";
+const CARD_MODULES: &[&str] = &["e1000e"];
+
 /// What a guest loads when it is told to, from `/modules/on-demand`; depends on nothing.
 const MODULES_ON_DEMAND: &[&str] = &["pktgen"];
 
@@ -73,24 +77,74 @@ impl GuestImage {
         Ok(image)
     }
 
+    /// An image in `target/card` with `programs`, for a machine that has a network card.
+    pub fn with_card(&self, workspace: &Workspace, programs: &[&Path]) -> Result<Self> {
+        let dir = workspace.target("card")?;
+        let (kernel, initrd) = (dir.join("vmlinuz"), dir.join("initrd.img"));
+        let (modules, stamp) = (dir.join("modules"), dir.join("stamp"));
+        let wanted = format!("{CARD_MODULES:?}");
+        if !fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
+            println!("fetching a kernel with drivers of network cards");
+            let unpacked =
+                tempfile::tempdir_in(&dir).map_err(Error::io("make a directory in", &dir))?;
+            unpack_kernel(CARD_KERNEL_METAPACKAGE, unpacked.path())?;
+            copy(&only_entry(&unpacked.path().join("boot"), "vmlinuz-")?, &kernel)?;
+            let files = module_files(&unpacked_modules(unpacked.path())?)?;
+            let _ = fs::remove_dir_all(&modules);
+            fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
+            for (number, path) in in_load_order(CARD_MODULES, &files)?.iter().enumerate() {
+                copy(path, &modules.join(format!("{number:02}.ko")))?;
+            }
+            fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
+        }
+        let mut archive = Archive::default();
+        for dir in ["bin", "dev", "modules", "proc", "run", "sys", "tmp"] {
+            archive.directory(dir);
+        }
+        archive.file("init", INIT.as_bytes());
+        archive.file("bin/busybox", &read(&self.busybox)?);
+        for entry in fs::read_dir(&modules).map_err(Error::io("list", &modules))?.flatten() {
+            let name = format!("modules/{}", entry.file_name().to_string_lossy());
+            archive.file(&name, &read(&entry.path())?);
+        }
+        let mut made = Vec::new();
+        for program in programs {
+            let name = program.file_name().unwrap_or_default().to_string_lossy();
+            archive.file(&format!("bin/{name}"), &read(program)?);
+            add_libraries(&mut archive, &program.to_string_lossy(), &mut made)?;
+        }
+        fs::write(&initrd, archive.finish()).map_err(Error::io("write", &initrd))?;
+        Ok(Self { kernel, initrd, busybox: self.busybox.clone() })
+    }
+
     fn build(&self, dir: &Path, agent: &Path) -> Result<()> {
-        packages::ensure_lists(KERNEL_METAPACKAGE)?;
         let unpacked = tempfile::tempdir_in(dir).map_err(Error::io("make a directory in", dir))?;
         let root = unpacked.path();
-        unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, root).or_else(|_| {
-            packages::refresh_lists()?;
-            unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, root)
-        })?;
+        unpack_kernel(KERNEL_METAPACKAGE, root)?;
         unpack(BUSYBOX_PACKAGE, root)?;
 
         copy(&only_entry(&root.join("boot"), "vmlinuz-")?, &self.kernel)?;
         copy(&root.join("bin/busybox"), &self.busybox)
             .or_else(|_| copy(&root.join("usr/bin/busybox"), &self.busybox))?;
-        let modules = only_entry(&root.join("lib/modules"), "")
-            .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))?;
+        let modules = unpacked_modules(root)?;
         let archive = root_file_system(&self.busybox, agent, &modules)?;
         fs::write(&self.initrd, archive).map_err(Error::io("write", &self.initrd))
     }
+}
+
+/// Unpacks the current kernel below `root`.
+fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
+    packages::ensure_lists(metapackage)?;
+    unpack(&current_kernel_package(metapackage)?, root).or_else(|_| {
+        packages::refresh_lists()?;
+        unpack(&current_kernel_package(metapackage)?, root)
+    })
+}
+
+/// Where the modules of the kernel are that was unpacked below `root`.
+fn unpacked_modules(root: &Path) -> Result<PathBuf> {
+    only_entry(&root.join("lib/modules"), "")
+        .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))
 }
 
 /// Builds the agent, and returns the program's path.
@@ -121,7 +175,7 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     archive.file("bin/busybox", &read(busybox)?);
     archive.file("bin/weir-agent", &read(agent)?);
     archive.file("bin/iperf3", &read(Path::new(IPERF3))?);
-    add_libraries(&mut archive, IPERF3)?;
+    add_libraries(&mut archive, IPERF3, &mut Vec::new())?;
 
     // insmod takes what it is given: numbered names keep a module behind those it depends on.
     let files = module_files(modules)?;
@@ -136,9 +190,8 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     Ok(archive.finish())
 }
 
-/// Adds the shared libraries of `program`, each where the dynamic loader looks for it.
-fn add_libraries(archive: &mut Archive, program: &str) -> Result<()> {
-    let mut made = Vec::new();
+/// Adds the shared libraries of `program`, each where the dynamic loader looks for it, but what is `made` already.
+fn add_libraries(archive: &mut Archive, program: &str, made: &mut Vec<String>) -> Result<()> {
     for library in run(&["ldd", program])?.split_whitespace().filter(|word| word.starts_with('/')) {
         let path = Path::new(library);
         let mut parents: Vec<_> = path.ancestors().skip(1).filter_map(Path::to_str).collect();
@@ -149,7 +202,11 @@ fn add_libraries(archive: &mut Archive, program: &str) -> Result<()> {
                 made.push(parent.to_owned());
             }
         }
-        archive.file(library.trim_start_matches('/'), &read(path)?);
+        let name = library.trim_start_matches('/');
+        if !made.iter().any(|done| done == name) {
+            archive.file(name, &read(path)?);
+            made.push(name.to_owned());
+        }
     }
     Ok(())
 }

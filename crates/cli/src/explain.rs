@@ -21,8 +21,8 @@ mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
 pub use manager::{
-    AgentExplanation, AgentState, CostExplanation, CostSource, SplitExplanation, UplinkExplanation,
-    UplinkLayer,
+    AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
+    UplinkExplanation, UplinkLayer,
 };
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 pub use receiving::ReceivingExplanation;

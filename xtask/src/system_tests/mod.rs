@@ -2,6 +2,7 @@
 
 mod agent;
 mod backend_program;
+mod card;
 mod guests;
 mod kill;
 mod queues;
@@ -45,6 +46,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "af_xdp_uplink_joins_guest_and_namespace",
         run: uplink::af_xdp_uplink_joins_guest_and_namespace,
+    },
+    SystemTest {
+        name: "network_card_gathers_and_is_always_left_as_it_was_found",
+        run: card::network_card_gathers_and_is_always_left_as_it_was_found,
     },
     SystemTest {
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",

@@ -114,16 +114,43 @@ pub enum UplinkLayer {
     WorkerOnly,
     /// As the host had it set.
     AsFound,
-    /// For T_p: weir has set the interface's NAPI timer.
+    /// For T_p: weir has set it.
     Gathers {
-        /// T_p, in nanoseconds.
+        /// T_p, in nanoseconds, or what the card's driver made of it, which is no more.
         uplink_ns: u64,
+        /// What of it.
+        by: Gatherer,
     },
     /// It cannot be set.
     Refused {
         /// Why not.
         reason: String,
     },
+}
+
+/// What has frames wait at an uplink.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gatherer {
+    /// The network card.
+    RxUsecs {
+        /// What weir found, in microseconds, and restores.
+        found_usecs: u32,
+    },
+    /// The kernel's timer of the interface.
+    NapiTimer {
+        /// Why not the card.
+        why: String,
+    },
+}
+
+impl fmt::Display for Gatherer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RxUsecs { found_usecs } => write!(f, "rx-usecs, found: {found_usecs}"),
+            Self::NapiTimer { why } => write!(f, "gro_flush_timeout; {why}"),
+        }
+    }
 }
 
 impl fmt::Display for SplitExplanation {
@@ -199,8 +226,8 @@ impl fmt::Display for UplinkExplanation {
                 writeln!(f, "a TAP: frames wait for a worker only, no interval can be set")?;
             }
             UplinkLayer::AsFound => writeln!(f, "interrupts as the host has them set")?,
-            UplinkLayer::Gathers { uplink_ns } => {
-                writeln!(f, "gathers frames for {} (gro_flush_timeout)", time(*uplink_ns))?;
+            UplinkLayer::Gathers { uplink_ns, by } => {
+                writeln!(f, "gathers frames for {} ({by})", time(*uplink_ns))?;
             }
             UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
         }
@@ -252,11 +279,14 @@ mod tests {
             UplinkExplanation { name, interface, layer, cost: unknown, dispatch, steering: None }
                 .to_string()
         };
-        insta::assert_snapshot!(uplink(UplinkLayer::Gathers { uplink_ns: 300_000 }), @r"
-        lan: interface eth0, gathers frames for 300 us (gro_flush_timeout)
+        let gathers = |by| uplink(UplinkLayer::Gathers { uplink_ns: 300_000, by });
+        insta::assert_snapshot!(gathers(Gatherer::RxUsecs { found_usecs: 3 }), @r"
+        lan: interface eth0, gathers frames for 300 us (rx-usecs, found: 3)
         costs: wake-up 4.2 us (not known yet)
         workers, by queue: 0
         ");
+        let timer = gathers(Gatherer::NapiTimer { why: "the driver has no rx-usecs".into() });
+        assert!(timer.contains("(gro_flush_timeout; the driver has no rx-usecs)"), "{timer}");
         assert!(uplink(UplinkLayer::WorkerOnly).contains("no interval can be set"));
         assert!(uplink(UplinkLayer::Refused { reason: "EPERM".into() }).contains("EPERM"));
     }

@@ -31,7 +31,8 @@ pub(super) struct Look {
     pub(super) uplink_wakeups: u64,
     /// Whether the time for which some uplink gathers can be set.
     pub(super) uplink_settable: bool,
-    /// How long the settable uplinks were found to gather at most (ns), as far as that is known.
+    /// How long each of the settable uplinks was found to gather at least (ns), as far as that is known: what weir
+    /// has one of them gather longer is no more than from there.
     pub(super) uplink_found_ns: u64,
     /// Each interface that the manager knows.
     pub(super) vifs: Vec<VifLook>,

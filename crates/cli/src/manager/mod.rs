@@ -12,7 +12,7 @@
 //! | `agents.rs` | the agents in guests: who is there, and what they are asked for |
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
 //! | `placement/` | where workers and virtual processors run |
-//! | `uplink.rs` | the interval of an uplink's interface, and what it was found to be |
+//! | `uplink.rs` | the interval of an uplink's interface, its card's or its NAPI timer's, and what it was found to be |
 //! | `rebalance.rs` | the indirection table of a port with several receive queues |
 //! | `thread.rs` | the thread: when to look, and setting what was decided |
 

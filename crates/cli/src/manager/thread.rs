@@ -452,14 +452,15 @@ impl Run {
             let agent = agent_of(agents, vif.agent.as_ref());
             vif.look(agent.and_then(|agent| agent.cost_ns(*id)))
         });
+        let interfaces = || self.uplinks.iter().map(|uplink| &uplink.interface);
+        let settable = || interfaces().filter(|interface| interface.is_settable());
         Look {
             now_ns,
             vifs: vifs.collect(),
             workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
             uplink_wakeups: self.uplinks.iter().map(ManagedUplink::wakeups).sum(),
-            uplink_settable: self.uplinks.iter().any(|uplink| uplink.interface.is_settable()),
-            // Of a NAPI timer that is not set nobody says how long the interface gathers.
-            uplink_found_ns: 0,
+            uplink_settable: settable().next().is_some(),
+            uplink_found_ns: settable().map(UplinkInterface::found_ns).min().unwrap_or(0),
         }
     }
 

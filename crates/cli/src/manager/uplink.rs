@@ -1,17 +1,22 @@
 //! The first layer: how long an uplink's interface gathers frames before it hands them to weir.
 //!
-//! What was found is restored when weir ends, and by the next weir if it was killed: see [`found`].
+//! A network card does that by its `rx-usecs`; where it has none, or refuses, the interface's NAPI timer does. What
+//! was found is restored when weir ends, and by the next weir if it was killed: see [`found`].
 
+use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
-use self::found::{Found, FoundError, Kept};
+use self::ethtool::{Coalescing, Ethtool};
+use self::found::{Found, FoundError, Kept, NapiTimer, Settings};
 use crate::config::{InterfaceName, SocketPath, UplinkKind};
-use crate::explain::UplinkLayer;
+use crate::explain::{Gatherer, UplinkLayer};
 
+mod ethtool;
 mod found;
 
 /// Where the kernel has the settings of an interface.
@@ -26,6 +31,12 @@ const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
 const IFINDEX: &str = "ifindex";
 /// An empty poll costs about the interrupt that it saves, so few of them.
 const EMPTY_POLLS: u64 = 2;
+/// The fewest microseconds that are asked for as `rx-usecs`: of fewer, drivers make something else (Intel's take 1
+/// and 3 for intervals of their own choice, which may be longer).
+const RX_USECS_MIN: u32 = 10;
+/// How often it is asked, where a driver makes more of it: each time for twice as much less.
+const RX_USECS_TRIES: u32 = 5;
+const NS_PER_US: u64 = 1_000;
 
 /// Why an interface is not as it was asked for.
 #[derive(Debug, Error)]
@@ -41,31 +52,88 @@ enum UplinkError {
     /// What was found can't be kept, and so nothing is changed.
     #[error(transparent)]
     Keep(#[from] FoundError),
+    /// The card can't be asked, or refuses.
+    #[error(transparent)]
+    Card(#[from] io::Error),
+    /// It makes more of `rx-usecs` than the budget leaves.
+    #[error("{asked} us became {became} us")]
+    Longer {
+        /// What was asked for last.
+        asked: u32,
+        /// What the card has then.
+        became: u32,
+    },
 }
 
-/// The settings of one interface, under `/sys`.
+/// Network cards; played ones in tests.
+trait Nic: fmt::Debug + Send {
+    /// What it has now; `None` where there is no `rx-usecs`.
+    fn coalescing(&self, interface: &InterfaceName) -> io::Result<Option<Coalescing>>;
+
+    /// A driver may round it.
+    fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()>;
+}
+
+/// The settings of one interface: under `/sys`, and its card's.
 #[derive(Debug)]
-struct Interface {
+struct Interface<'n> {
     name: InterfaceName,
     dir: PathBuf,
+    nic: &'n dyn Nic,
 }
 
-impl Interface {
-    fn in_sys(sys: &Path, name: &InterfaceName) -> Self {
-        Self { name: name.clone(), dir: sys.join(name.as_str()) }
+impl Interface<'_> {
+    /// The card's `rx-usecs`, if it is weir's to set; or why it isn't.
+    fn card_usecs(&self) -> Result<u32, String> {
+        match self.nic.coalescing(&self.name) {
+            // To switch that off and on again has some drivers open all queues anew.
+            Ok(Some(Coalescing { adaptive: true, .. })) => Err("adaptive-rx is on".into()),
+            // Polls on that timer keep the card's interrupts masked.
+            Ok(Some(_)) if self.read(DEFER_HARD_IRQS).is_ok_and(|polls: u64| polls > 0) => {
+                Err(format!("the host has it set, by {DEFER_HARD_IRQS}"))
+            }
+            Ok(Some(Coalescing { rx_usecs, .. })) => Ok(rx_usecs),
+            Ok(None) => Err("the driver has no rx-usecs".into()),
+            Err(error) => Err(format!("rx-usecs: {error}")),
+        }
     }
 
-    fn found(&self) -> Result<Found, UplinkError> {
-        Ok(Found {
-            interface: self.name.clone(),
-            ifindex: self.read(IFINDEX)?,
+    fn found(&self, settings: Settings) -> Result<Found, UplinkError> {
+        Ok(Found { interface: self.name.clone(), ifindex: self.read(IFINDEX)?, settings })
+    }
+
+    fn napi_timer(&self) -> Result<NapiTimer, UplinkError> {
+        Ok(NapiTimer {
             gro_flush_timeout: self.read(FLUSH_TIMEOUT)?,
             napi_defer_hard_irqs: self.read(DEFER_HARD_IRQS)?,
         })
     }
 
+    /// The card gathers for `usecs`, or for less where its driver rounds; for how long, as it says.
+    fn gather_by_card(&self, usecs: u32) -> Result<u32, UplinkError> {
+        let (mut asked, mut became, mut less) = (usecs, 0, 0_u32);
+        for _ in 0..RX_USECS_TRIES {
+            self.nic.set_rx_usecs(&self.name, asked)?;
+            became = self.rx_usecs()?;
+            if became <= usecs {
+                return Ok(became);
+            }
+            less = if less == 0 { became - usecs } else { less.saturating_mul(2) };
+            match asked.checked_sub(less) {
+                Some(next) if next >= RX_USECS_MIN => asked = next,
+                _ => break,
+            }
+        }
+        Err(UplinkError::Longer { asked, became })
+    }
+
+    fn rx_usecs(&self) -> Result<u32, UplinkError> {
+        let now = self.nic.coalescing(&self.name)?;
+        Ok(now.ok_or(io::Error::from(Errno::OPNOTSUPP))?.rx_usecs)
+    }
+
     /// The interval first: a number of polls alone would be polls at no distance.
-    fn gather(&self, uplink_ns: u64) -> Result<(), UplinkError> {
+    fn gather_by_timer(&self, uplink_ns: u64) -> Result<(), UplinkError> {
         self.write(FLUSH_TIMEOUT, uplink_ns)?;
         self.write(DEFER_HARD_IRQS, EMPTY_POLLS)
     }
@@ -83,10 +151,18 @@ impl Interface {
             }
             Err(error) => return Err(error),
         }
-        let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
-        // Also where the other one can't be.
-        self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
-        polls.map(|()| true)
+        match found.settings {
+            Settings::NapiTimer(found) => {
+                let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
+                // Also where the other one can't be.
+                self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
+                polls?;
+            }
+            // A driver that refuses to be set has nothing to be restored.
+            Settings::RxUsecs(found) if self.rx_usecs()? == found => {}
+            Settings::RxUsecs(found) => self.nic.set_rx_usecs(&self.name, found)?,
+        }
+        Ok(true)
     }
 
     fn read<T: std::str::FromStr>(&self, name: &str) -> Result<T, UplinkError>
@@ -106,24 +182,40 @@ impl Interface {
     }
 }
 
+/// Where interfaces' settings are, and whose.
+#[derive(Debug)]
+struct Host {
+    sys: PathBuf,
+    nic: Box<dyn Nic>,
+}
+
+impl Host {
+    fn this() -> Self {
+        Self { sys: SYS_CLASS_NET.into(), nic: Box::new(Ethtool) }
+    }
+
+    fn interface(&self, name: &InterfaceName) -> Interface<'_> {
+        Interface { name: name.clone(), dir: self.sys.join(name.as_str()), nic: &*self.nic }
+    }
+}
+
 /// Makes interfaces as they were found that a weir with this control socket has left changed when it was
 /// killed. What cannot be restored is logged, and stays for the next start.
 pub(crate) fn restore_left_over(control: &SocketPath) {
-    restore_left_over_in(Path::new(SYS_CLASS_NET), control);
+    restore_left_over_on(&Host::this(), control);
 }
 
-fn restore_left_over_in(sys: &Path, control: &SocketPath) {
+fn restore_left_over_on(host: &Host, control: &SocketPath) {
     for left in found::left_over(control) {
         let restored = left.map_err(UplinkError::from).and_then(|(found, kept)| {
-            let there = Interface::in_sys(sys, &found.interface).restore(&found)?;
+            let there = host.interface(&found.interface).restore(&found)?;
             kept.remove();
             Ok((found, there))
         });
         match restored {
             Ok((found, true)) => tracing::info!(
                 interface = %found.interface,
-                gro_flush_timeout = found.gro_flush_timeout,
-                napi_defer_hard_irqs = found.napi_defer_hard_irqs,
+                settings = ?found.settings,
                 "restored what a weir that was killed had changed"
             ),
             Ok((found, false)) => tracing::info!(
@@ -139,31 +231,56 @@ fn restore_left_over_in(sys: &Path, control: &SocketPath) {
     }
 }
 
+/// How an interface is made to gather.
+#[derive(Debug)]
+enum Way {
+    /// By its card.
+    Card {
+        /// Its `rx-usecs`.
+        found_usecs: u32,
+    },
+    /// By its NAPI timer.
+    Timer {
+        /// Why not by its card.
+        why: String,
+    },
+}
+
 /// An uplink's interface. Dropping it restores what was found.
 #[derive(Debug)]
 pub(super) struct UplinkInterface {
-    interface: Interface,
+    host: Host,
+    name: InterfaceName,
     control: SocketPath,
+    way: Way,
     /// What was found before anything was changed.
     found: Option<(Found, Kept)>,
+    /// What was asked for last (ns).
+    asked_ns: u64,
     layer: UplinkLayer,
 }
 
 impl UplinkInterface {
     /// Of a weir with this control socket.
     pub(super) fn new(kind: &UplinkKind, control: &SocketPath) -> Self {
-        Self::in_sys(Path::new(SYS_CLASS_NET), kind, control)
+        Self::on(Host::this(), kind, control)
     }
 
-    fn in_sys(sys: &Path, kind: &UplinkKind, control: &SocketPath) -> Self {
-        let layer = match kind {
+    fn on(host: Host, kind: &UplinkKind, control: &SocketPath) -> Self {
+        let name = kind.interface().clone();
+        let (layer, card) = match kind {
             // The host's frames wait in the TAP's queue until a worker reads them; there is no driver
             // with interrupts whose timer would apply to them.
-            UplinkKind::Tap { .. } => UplinkLayer::WorkerOnly,
-            UplinkKind::AfPacket { .. } | UplinkKind::AfXdp { .. } => UplinkLayer::AsFound,
+            UplinkKind::Tap { .. } => (UplinkLayer::WorkerOnly, Err(String::new())),
+            UplinkKind::AfPacket { .. } | UplinkKind::AfXdp { .. } => {
+                (UplinkLayer::AsFound, host.interface(&name).card_usecs())
+            }
         };
-        let interface = Interface::in_sys(sys, kind.interface());
-        Self { interface, control: control.clone(), found: None, layer }
+        let way = match card {
+            Ok(found_usecs) => Way::Card { found_usecs },
+            Err(why) => Way::Timer { why },
+        };
+        Self { host, name, control: control.clone(), way, found: None, asked_ns: 0, layer }
     }
 
     /// What it does now.
@@ -176,21 +293,26 @@ impl UplinkInterface {
         matches!(self.layer, UplinkLayer::AsFound | UplinkLayer::Gathers { .. })
     }
 
-    /// Gathers for `uplink_ns` from now on; with 0, for as long as it was found to.
+    /// For how long it was found to gather (ns), as far as somebody says so: nobody does of a NAPI timer that is
+    /// not set.
+    pub(super) fn found_ns(&self) -> u64 {
+        match self.way {
+            Way::Card { found_usecs } => u64::from(found_usecs) * NS_PER_US,
+            Way::Timer { .. } => 0,
+        }
+    }
+
+    /// Gathers for `uplink_ns` from now on, or for a little less; with 0, for as long as it was found to.
     pub(super) fn set(&mut self, uplink_ns: u64) {
-        let wanted = match uplink_ns {
-            0 => UplinkLayer::AsFound,
-            uplink_ns => UplinkLayer::Gathers { uplink_ns },
-        };
-        if !self.is_settable() || self.layer == wanted {
+        if !self.is_settable() || self.asked_ns == uplink_ns {
             return;
         }
-        let done = match uplink_ns {
-            0 => self.restore(),
-            uplink_ns => self.gather(uplink_ns),
-        };
-        match done {
-            Ok(()) => self.layer = wanted,
+        match self.try_to_set(uplink_ns) {
+            Ok(layer) => {
+                // What is as it was found although something else was asked for is asked for again.
+                self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
+                self.layer = layer;
+            }
             Err(error) => {
                 self.restore_or_warn();
                 let reason = error.to_string();
@@ -200,19 +322,81 @@ impl UplinkInterface {
         }
     }
 
-    fn gather(&mut self, uplink_ns: u64) -> Result<(), UplinkError> {
-        if self.found.is_none() {
-            let found = self.interface.found()?;
-            let kept = Kept::write(&self.control, &found)?;
-            self.found = Some((found, kept));
+    fn try_to_set(&mut self, uplink_ns: u64) -> Result<UplinkLayer, UplinkError> {
+        let (usecs, found_usecs) = match &self.way {
+            _ if uplink_ns == 0 => return self.restore().map(|()| UplinkLayer::AsFound),
+            Way::Timer { why } => {
+                let why = why.clone();
+                self.gather_by_timer(uplink_ns)?;
+                return Ok(UplinkLayer::Gathers { uplink_ns, by: Gatherer::NapiTimer { why } });
+            }
+            Way::Card { found_usecs } => {
+                (u32::try_from(uplink_ns / NS_PER_US).unwrap_or(u32::MAX), *found_usecs)
+            }
+        };
+        if usecs < RX_USECS_MIN {
+            return self.restore().map(|()| UplinkLayer::AsFound);
         }
-        self.interface.gather(uplink_ns)
+        match self.gather_by_card(found_usecs, usecs) {
+            Ok(layer) => Ok(layer),
+            // Nothing could be kept, which a NAPI timer does not change.
+            Err(error @ (UplinkError::Keep(_) | UplinkError::Setting { .. })) => Err(error),
+            Err(error) => {
+                self.restore_or_warn();
+                self.give_up_card(format!("rx-usecs: {error}"));
+                Ok(UplinkLayer::AsFound)
+            }
+        }
+    }
+
+    /// The NAPI timer has its turn at the next look: it adds to what the card gathers by itself, so that shares are
+    /// to be decided anew.
+    fn give_up_card(&mut self, why: String) {
+        tracing::info!(interface = %self.name, why, "the uplink will gather by its NAPI timer");
+        self.way = Way::Timer { why };
+    }
+
+    fn gather_by_card(&mut self, found_usecs: u32, usecs: u32) -> Result<UplinkLayer, UplinkError> {
+        if self.found.is_none() {
+            match self.host.interface(&self.name).card_usecs() {
+                Ok(now) if now == found_usecs => {}
+                // Somebody has changed it, and the shares were decided from what it was before.
+                Ok(found_usecs) => {
+                    self.way = Way::Card { found_usecs };
+                    return Ok(UplinkLayer::AsFound);
+                }
+                Err(why) => {
+                    self.give_up_card(why);
+                    return Ok(UplinkLayer::AsFound);
+                }
+            }
+            self.keep(Settings::RxUsecs(found_usecs))?;
+        }
+        let rx_usecs = self.host.interface(&self.name).gather_by_card(usecs)?;
+        let uplink_ns = u64::from(rx_usecs) * NS_PER_US;
+        Ok(UplinkLayer::Gathers { uplink_ns, by: Gatherer::RxUsecs { found_usecs } })
+    }
+
+    fn gather_by_timer(&mut self, uplink_ns: u64) -> Result<(), UplinkError> {
+        if self.found.is_none() {
+            let timer = self.host.interface(&self.name).napi_timer()?;
+            self.keep(Settings::NapiTimer(timer))?;
+        }
+        self.host.interface(&self.name).gather_by_timer(uplink_ns)
+    }
+
+    /// Before anything is changed.
+    fn keep(&mut self, settings: Settings) -> Result<(), UplinkError> {
+        let found = self.host.interface(&self.name).found(settings)?;
+        let kept = Kept::write(&self.control, &found)?;
+        self.found = Some((found, kept));
+        Ok(())
     }
 
     /// If it fails, the file stays: the next weir tries again.
     fn restore(&mut self) -> Result<(), UplinkError> {
         if let Some((found, kept)) = self.found.take() {
-            self.interface.restore(&found)?;
+            self.host.interface(&self.name).restore(&found)?;
             kept.remove();
         }
         Ok(())
@@ -220,7 +404,7 @@ impl UplinkInterface {
 
     fn restore_or_warn(&mut self) {
         if let Err(error) = self.restore() {
-            let interface = &self.interface.name;
+            let interface = &self.name;
             tracing::warn!(%interface, %error, "the uplink's settings cannot be restored");
         }
     }

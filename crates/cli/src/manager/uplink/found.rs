@@ -30,6 +30,22 @@ pub(super) struct Found {
     pub(super) interface: InterfaceName,
     /// Tells it from a later one of the same name.
     pub(super) ifindex: u32,
+    pub(super) settings: Settings,
+}
+
+/// What of it is changed: one or the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Settings {
+    NapiTimer(NapiTimer),
+    /// Of its card, in microseconds.
+    RxUsecs(u32),
+}
+
+/// The kernel's timer of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NapiTimer {
     /// Nanoseconds.
     pub(super) gro_flush_timeout: u64,
     pub(super) napi_defer_hard_irqs: u64,
@@ -171,7 +187,8 @@ mod tests {
 
     fn found(interface: &str) -> Found {
         let interface = interface.parse().unwrap();
-        Found { interface, ifindex: 7, gro_flush_timeout: 20_000, napi_defer_hard_irqs: 1 }
+        let timer = NapiTimer { gro_flush_timeout: 20_000, napi_defer_hard_irqs: 1 };
+        Found { interface, ifindex: 7, settings: Settings::NapiTimer(timer) }
     }
 
     #[test]
@@ -197,7 +214,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let control = control(&dir);
         drop(Kept::write(&control, &found("eth0")).unwrap());
-        let changed = Found { gro_flush_timeout: 1, ..found("eth0") };
+        let changed = Found { settings: Settings::RxUsecs(1), ..found("eth0") };
         let error = Kept::write(&control, &changed).unwrap_err();
         assert!(matches!(error, FoundError::Exists { .. }), "{error}");
         assert_eq!(left_over(&control).remove(0).unwrap().0, found("eth0"));
@@ -225,7 +242,10 @@ mod tests {
         let control = control(&dir);
         for (bytes, says) in [
             (&b"half a li"[..], "does not hold an interface's settings"),
-            (br#"{"interface":"../x","ifindex":1,"gro_flush_timeout":0,"napi_defer_hard_irqs":0}"#, "does not hold an interface's settings: `../x`"),
+            (
+                br#"{"interface":"../x","ifindex":1,"settings":{"rx_usecs":0}}"#,
+                "does not hold an interface's settings: `../x`",
+            ),
             (&[0; 100_000], "does not hold an interface's settings"),
         ] {
             let path = file_of(&control, &found("eth0").interface);

@@ -1,4 +1,8 @@
-//! Interfaces played by files. A real one, and a weir that is killed: `cli/tests/killed.rs`.
+//! Interfaces played by files, with cards that are played too. A real interface, and a weir that is killed:
+//! `cli/tests/killed.rs`; a driver that has `rx-usecs`: the system test of an e1000e.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 
@@ -22,8 +26,87 @@ fn control(sys: &Path) -> SocketPath {
     sys.join("run/control.sock").to_str().unwrap().parse().unwrap()
 }
 
+/// A network card.
+#[derive(Debug, Clone, Default)]
+struct Card(Arc<Mutex<Played>>);
+
+/// By default there is none.
+#[derive(Debug, Default)]
+struct Played {
+    now: Option<Coalescing>,
+    /// An interval is made a multiple of it, which is no less (us).
+    step: u32,
+    /// What each attempt to set something comes to.
+    refuses: Option<Errno>,
+    /// What was asked for.
+    asked: Vec<u32>,
+}
+
+impl Card {
+    fn new(rx_usecs: u32) -> Self {
+        let now = Some(Coalescing { rx_usecs, adaptive: false });
+        Self(Arc::new(Mutex::new(Played { now, step: 1, ..Played::default() })))
+    }
+
+    fn play<T>(&self, play: impl FnOnce(&mut Played) -> T) -> T {
+        play(&mut self.0.lock().unwrap())
+    }
+
+    fn usecs(&self) -> u32 {
+        self.play(|card| card.now.unwrap().rx_usecs)
+    }
+}
+
+impl Nic for Card {
+    fn coalescing(&self, interface: &InterfaceName) -> io::Result<Option<Coalescing>> {
+        assert_eq!(interface.as_str(), "eth7");
+        self.play(|card| card.now.map(Some).ok_or(Errno::OPNOTSUPP.into()))
+    }
+
+    fn set_rx_usecs(&self, _: &InterfaceName, usecs: u32) -> io::Result<()> {
+        self.play(|card| {
+            card.asked.push(usecs);
+            let now = card.now.as_mut().unwrap();
+            match card.refuses {
+                Some(errno) => Err(errno.into()),
+                None => {
+                    now.rx_usecs = usecs.next_multiple_of(card.step);
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+/// Whose interfaces `sys` and `card` play.
+fn host(sys: &Path, card: &Card) -> Host {
+    Host { sys: sys.to_owned(), nic: Box::new(card.clone()) }
+}
+
 fn uplink(sys: &Path) -> UplinkInterface {
-    UplinkInterface::in_sys(sys, &packet(), &control(sys))
+    with_card(sys, &Card::default())
+}
+
+fn with_card(sys: &Path, card: &Card) -> UplinkInterface {
+    UplinkInterface::on(host(sys, card), &packet(), &control(sys))
+}
+
+fn restore_left_over_in(sys: &Path) {
+    restore_left_over_on(&host(sys, &Card::default()), &control(sys));
+}
+
+/// What there is of it in `weir explain`.
+fn by_card(uplink_us: u64, found_usecs: u32) -> UplinkLayer {
+    let uplink_ns = uplink_us * NS_PER_US;
+    UplinkLayer::Gathers { uplink_ns, by: Gatherer::RxUsecs { found_usecs } }
+}
+
+/// Why the NAPI timer has it, which is set.
+fn why_by_timer(uplink: &UplinkInterface) -> String {
+    match uplink.layer() {
+        UplinkLayer::Gathers { by: Gatherer::NapiTimer { why }, .. } => why.clone(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// How many files there are of what was found.
@@ -88,7 +171,8 @@ fn a_tap_has_no_interval() {
     let sys = sys();
     let kind =
         UplinkKind::Tap { interface: "weir0".parse().unwrap(), queues: 1.try_into().unwrap() };
-    let mut uplink = UplinkInterface::in_sys(sys.path(), &kind, &control(sys.path()));
+    let card = Card::new(50);
+    let mut uplink = UplinkInterface::on(host(sys.path(), &card), &kind, &control(sys.path()));
     uplink.set(100_000);
     assert_eq!((uplink.layer(), uplink.is_settable()), (&UplinkLayer::WorkerOnly, false));
 }
@@ -117,15 +201,15 @@ fn the_next_weir_restores_what_one_that_was_killed_has_changed() {
     let sys = sys();
     let mut killed = uplink(sys.path());
     killed.set(300_000);
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS], "it still runs");
     kill(killed);
     assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS]);
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!((kept(sys.path()), read(sys.path())), (0, [20_000, 0]));
     // What somebody sets from now on stays.
     write(sys.path(), [7, 8]);
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!(read(sys.path()), [7, 8]);
 }
 
@@ -137,7 +221,7 @@ fn another_interface_of_the_same_name_is_left_alone() {
     kill(killed);
     fs::write(sys.path().join("eth7").join(IFINDEX), "5\n").unwrap();
     write(sys.path(), [7, 8]);
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!((kept(sys.path()), read(sys.path())), (0, [7, 8]));
 }
 
@@ -150,7 +234,7 @@ fn what_cannot_be_restored_stays_for_the_next_start_and_nothing_more_is_changed(
     let polls = sys.path().join("eth7").join(DEFER_HARD_IRQS);
     fs::remove_file(&polls).unwrap();
     fs::create_dir(&polls).unwrap();
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!(kept(sys.path()), 1);
     fs::remove_dir(&polls).unwrap();
     write(sys.path(), [300_000, EMPTY_POLLS]);
@@ -159,7 +243,7 @@ fn what_cannot_be_restored_stays_for_the_next_start_and_nothing_more_is_changed(
     assert!(matches!(next.layer(), UplinkLayer::Refused { .. }), "{:?}", next.layer());
     drop(next);
     assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS], "or what was found would be lost");
-    restore_left_over_in(sys.path(), &control(sys.path()));
+    restore_left_over_in(sys.path());
     assert_eq!((kept(sys.path()), read(sys.path())), (0, [20_000, 0]));
 }
 
@@ -171,4 +255,142 @@ fn nothing_is_changed_where_what_was_found_cannot_be_kept() {
     uplink.set(300_000);
     assert!(matches!(uplink.layer(), UplinkLayer::Refused { .. }), "{:?}", uplink.layer());
     assert_eq!(read(sys.path()), [20_000, 0]);
+}
+
+#[test]
+fn a_card_gathers_by_its_rx_usecs_and_is_left_as_it_was_found() {
+    let (sys, card) = (sys(), Card::new(50));
+    let mut uplink = with_card(sys.path(), &card);
+    assert_eq!(uplink.found_ns(), 50_000);
+    uplink.set(300_999);
+    assert_eq!((card.usecs(), uplink.layer()), (300, &by_card(300, 50)));
+    assert_eq!((kept(sys.path()), read(sys.path())), (1, [20_000, 0]), "its timer is left alone");
+    uplink.set(200_000);
+    assert_eq!((card.usecs(), uplink.found_ns()), (200, 50_000));
+    uplink.set(0);
+    assert_eq!((card.usecs(), uplink.layer()), (50, &UplinkLayer::AsFound));
+    assert_eq!(kept(sys.path()), 0);
+    uplink.set(100_000);
+    assert_eq!(card.usecs(), 100);
+    drop(uplink);
+    assert_eq!((card.usecs(), kept(sys.path())), (50, 0));
+}
+
+#[test]
+fn a_card_never_gathers_for_longer_than_it_was_asked_to() {
+    for (step, becomes) in [(7, 294), (64, 256), (128, 256), (100, 300)] {
+        let (sys, card) = (sys(), Card::new(0));
+        card.play(|card| card.step = step);
+        let mut uplink = with_card(sys.path(), &card);
+        uplink.set(300_000);
+        assert_eq!(uplink.layer(), &by_card(becomes, 0), "steps of {step} us");
+        assert_eq!(u64::from(card.usecs()), becomes);
+    }
+}
+
+#[test]
+fn a_card_that_cannot_gather_for_so_little_leaves_it_to_the_timer() {
+    let (sys, card) = (sys(), Card::new(0));
+    card.play(|card| card.step = 512);
+    let mut uplink = with_card(sys.path(), &card);
+    uplink.set(300_000);
+    assert_eq!((card.usecs(), uplink.layer()), (0, &UplinkLayer::AsFound));
+    uplink.set(300_000);
+    assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS]);
+    assert!(why_by_timer(&uplink).contains("became 512 us"), "{}", why_by_timer(&uplink));
+    assert_eq!(card.play(|card| card.asked.clone()), [300, 88, 0], "the last is what was found");
+    drop(uplink);
+    assert_eq!((card.usecs(), read(sys.path()), kept(sys.path())), (0, [20_000, 0], 0));
+}
+
+#[test]
+fn drivers_make_something_else_of_a_few_microseconds_so_these_are_not_asked_for() {
+    let (sys, card) = (sys(), Card::new(50));
+    let mut uplink = with_card(sys.path(), &card);
+    uplink.set(300_000);
+    uplink.set(9_999);
+    assert_eq!((card.usecs(), uplink.layer()), (50, &UplinkLayer::AsFound));
+    uplink.set(10_000);
+    assert_eq!(uplink.layer(), &by_card(10, 50));
+}
+
+#[test]
+fn where_a_driver_refuses_the_timer_gathers_after_the_next_look() {
+    for errno in [Errno::OPNOTSUPP, Errno::INVAL, Errno::PERM] {
+        let (sys, card) = (sys(), Card::new(50));
+        card.play(|card| card.refuses = Some(errno));
+        let mut uplink = with_card(sys.path(), &card);
+        uplink.set(300_000);
+        // The share was decided from what the card gathers, and the timer adds to that.
+        assert_eq!((read(sys.path()), uplink.layer()), ([20_000, 0], &UplinkLayer::AsFound));
+        assert_eq!((uplink.found_ns(), kept(sys.path())), (0, 0));
+        uplink.set(300_000);
+        assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS]);
+        let why = io::Error::from(errno).to_string();
+        assert_eq!(why_by_timer(&uplink), format!("rx-usecs: {why}"));
+        drop(uplink);
+        assert_eq!((card.usecs(), read(sys.path()), kept(sys.path())), (50, [20_000, 0], 0));
+        assert_eq!(card.play(|card| card.asked.clone()), [300], "and is asked once");
+    }
+}
+
+#[test]
+fn a_card_that_is_not_weirs_to_set_is_left_alone_and_the_timer_gathers() {
+    let timers = [("adaptive-rx", true, [20_000, 0]), (DEFER_HARD_IRQS, false, [20_000, 1])];
+    for (why, adaptive, timer) in timers {
+        let (sys, card) = (sys(), Card::new(50));
+        card.play(|card| card.now.as_mut().unwrap().adaptive = adaptive);
+        write(sys.path(), timer);
+        let mut uplink = with_card(sys.path(), &card);
+        assert_eq!(uplink.found_ns(), 0);
+        uplink.set(300_000);
+        assert_eq!((read(sys.path()), card.usecs()), ([300_000, EMPTY_POLLS], 50));
+        assert!(why_by_timer(&uplink).contains(why), "{}", why_by_timer(&uplink));
+        drop(uplink);
+        assert_eq!(read(sys.path()), timer);
+        assert!(card.play(|card| card.asked.is_empty()));
+    }
+}
+
+#[test]
+fn what_somebody_has_changed_meanwhile_is_what_is_restored() {
+    let (sys, card) = (sys(), Card::new(250));
+    let mut uplink = with_card(sys.path(), &card);
+    card.play(|card| card.now.as_mut().unwrap().rx_usecs = 20);
+    uplink.set(300_000);
+    // The shares count 250 us as the card's own, which are 20 now.
+    assert_eq!((card.usecs(), uplink.layer()), (20, &UplinkLayer::AsFound));
+    assert_eq!(uplink.found_ns(), 20_000);
+    uplink.set(100_000);
+    assert_eq!(uplink.layer(), &by_card(100, 20));
+    uplink.set(0);
+    assert_eq!(card.usecs(), 20);
+    card.play(|card| card.now.as_mut().unwrap().adaptive = true);
+    uplink.set(100_000);
+    uplink.set(100_000);
+    assert_eq!((card.usecs(), read(sys.path())), (20, [100_000, EMPTY_POLLS]));
+}
+
+#[test]
+fn the_next_weir_restores_the_card_of_one_that_was_killed() {
+    let (sys, card) = (sys(), Card::new(50));
+    let mut killed = with_card(sys.path(), &card);
+    killed.set(300_000);
+    kill(killed);
+    assert_eq!((card.usecs(), kept(sys.path())), (300, 1));
+    restore_left_over_on(&host(sys.path(), &card), &control(sys.path()));
+    assert_eq!((card.usecs(), kept(sys.path()), read(sys.path())), (50, 0, [20_000, 0]));
+}
+
+#[test]
+fn a_card_that_cannot_be_restored_stays_for_the_next_start() {
+    let (sys, card) = (sys(), Card::new(50));
+    let mut uplink = with_card(sys.path(), &card);
+    uplink.set(300_000);
+    card.play(|card| card.refuses = Some(Errno::IO));
+    drop(uplink);
+    assert_eq!((card.usecs(), kept(sys.path())), (300, 1));
+    card.play(|card| card.refuses = None);
+    restore_left_over_on(&host(sys.path(), &card), &control(sys.path()));
+    assert_eq!((card.usecs(), kept(sys.path())), (50, 0));
 }
