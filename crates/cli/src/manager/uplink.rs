@@ -34,8 +34,10 @@ const EMPTY_POLLS: u64 = 2;
 /// The fewest microseconds that are asked for as `rx-usecs`: of fewer, drivers make something else (Intel's take 1
 /// and 3 for intervals of their own choice, which may be longer).
 const RX_USECS_MIN: u32 = 10;
-/// How often it is asked, where a driver makes more of it: each time for twice as much less.
+/// How often it is asked, where a driver makes more of it: first for a 64th less, if that is enough, and each time for
+/// twice as much less. An e1000e's steps are a 50th of an interval of 5 ms.
 const RX_USECS_TRIES: u32 = 5;
+const RX_USECS_LESS: u32 = 64;
 const NS_PER_US: u64 = 1_000;
 
 /// Why an interface is not as it was asked for.
@@ -118,7 +120,7 @@ impl Interface<'_> {
             if became <= usecs {
                 return Ok(became);
             }
-            less = if less == 0 { became - usecs } else { less.saturating_mul(2) };
+            less = less.saturating_mul(2).max(usecs / RX_USECS_LESS).max(became - usecs);
             match asked.checked_sub(less) {
                 Some(next) if next >= RX_USECS_MIN => asked = next,
                 _ => break,

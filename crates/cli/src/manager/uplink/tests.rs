@@ -278,11 +278,13 @@ fn a_card_gathers_by_its_rx_usecs_and_is_left_as_it_was_found() {
 
 #[test]
 fn a_card_never_gathers_for_longer_than_it_was_asked_to() {
-    for (step, becomes) in [(7, 294), (64, 256), (128, 256), (100, 300)] {
+    let steps =
+        [(7, 300, 294), (64, 300, 256), (128, 300, 256), (100, 300, 300), (100, 4_999, 4_800)];
+    for (step, asked_us, becomes) in steps {
         let (sys, card) = (sys(), Card::new(0));
         card.play(|card| card.step = step);
         let mut uplink = with_card(sys.path(), &card);
-        uplink.set(300_000);
+        uplink.set(asked_us * NS_PER_US);
         assert_eq!(uplink.layer(), &by_card(becomes, 0), "steps of {step} us");
         assert_eq!(u64::from(card.usecs()), becomes);
     }
