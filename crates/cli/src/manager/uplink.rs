@@ -248,6 +248,11 @@ enum Way {
     },
 }
 
+/// Once for each uplink: it stays so.
+fn say_by_timer(interface: &InterfaceName, why: &str) {
+    tracing::info!(%interface, why, "frames may gather by the uplink's NAPI timer, not by its card");
+}
+
 /// An uplink's interface. Dropping it restores what was found.
 #[derive(Debug)]
 pub(super) struct UplinkInterface {
@@ -275,7 +280,8 @@ impl UplinkInterface {
             // with interrupts whose timer would apply to them.
             UplinkKind::Tap { .. } => (UplinkLayer::WorkerOnly, Err(String::new())),
             UplinkKind::AfPacket { .. } | UplinkKind::AfXdp { .. } => {
-                (UplinkLayer::AsFound, host.interface(&name).card_usecs())
+                let card = host.interface(&name).card_usecs();
+                (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))
             }
         };
         let way = match card {
@@ -354,7 +360,7 @@ impl UplinkInterface {
     /// The NAPI timer has its turn at the next look: it adds to what the card gathers by itself, so that shares are
     /// to be decided anew.
     fn give_up_card(&mut self, why: String) {
-        tracing::info!(interface = %self.name, why, "the uplink will gather by its NAPI timer");
+        say_by_timer(&self.name, &why);
         self.way = Way::Timer { why };
     }
 
