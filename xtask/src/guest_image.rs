@@ -3,6 +3,9 @@
 //! The kernel is Debian's cloud kernel, stock, unpacked from its package and not installed. The
 //! root file system holds busybox, iperf3, `weir-agent`, the virtio modules and [`init`](INIT): a few megabytes
 //! that boot in seconds. Both are kept in `target/guest` until what they are made from changes.
+//!
+//! A machine with a network card boots Debian's general kernel and the programs of its test
+//! ([`GuestImage::with_card`], in `target/card`).
 
 use std::{
     collections::BTreeMap,
