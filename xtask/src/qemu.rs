@@ -5,7 +5,7 @@ use std::{
     fs,
     io::Write,
     path::PathBuf,
-    sync::mpsc::RecvTimeoutError,
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
@@ -36,6 +36,9 @@ const MSIX_WORKS_FROM: u32 = 10;
 
 /// How long a guest may take to boot: 3 s on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(90);
+
+/// Of a longer wait, how much is one.
+const WAIT: Duration = Duration::from_millis(100);
 
 /// What a guest writes when it takes commands; see `guest_init.sh`.
 const READY: &str = "@@ready";
@@ -191,11 +194,11 @@ impl Guest {
     }
 
     fn await_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + BOOT_PATIENCE;
+        let mut patience = BOOT_PATIENCE;
         // Before the guest's shell is there, what comes is QEMU's own words.
         let mut printed = String::new();
         loop {
-            let line = self.next_line("to boot", deadline, &printed)?;
+            let line = self.next_line("to boot", &mut patience, &printed)?;
             if line == READY {
                 return Ok(());
             }
@@ -223,12 +226,11 @@ impl Guest {
     }
 
     /// Waits for the end of a command; as [`Guest::run`].
-    pub fn finish(&mut self, started: Started, patience: Duration) -> Result<String> {
-        let deadline = Instant::now() + patience;
+    pub fn finish(&mut self, started: Started, mut patience: Duration) -> Result<String> {
         let marker = format!("@@{} ", started.id);
         let mut output = String::new();
         loop {
-            let line = self.next_line(&started.command, deadline, &output)?;
+            let line = self.next_line(&started.command, &mut patience, &output)?;
             // The marker follows output that did not end its last line.
             if let Some((rest, status)) = line.split_once(&marker) {
                 output.push_str(rest);
@@ -246,12 +248,18 @@ impl Guest {
         }
     }
 
-    fn next_line(&mut self, awaited: &str, deadline: Instant, so_far: &str) -> Result<String> {
-        let patience = deadline.saturating_duration_since(Instant::now());
-        self.dialogue.lines.recv_timeout(patience).map_err(|error| {
+    /// The next line within `patience`, which is less then by how long it took.
+    fn next_line(
+        &mut self,
+        awaited: &str,
+        patience: &mut Duration,
+        so_far: &str,
+    ) -> Result<String> {
+        let after = *patience;
+        next_within(&self.dialogue.lines, patience).map_err(|error| {
             let what = format!("guest {}: {awaited}\n{so_far}{}", self.name, self.console_tail());
             match error {
-                RecvTimeoutError::Timeout => Error::Timeout { what, after: patience },
+                RecvTimeoutError::Timeout => Error::Timeout { what, after },
                 RecvTimeoutError::Disconnected => {
                     Error::Check(format!("QEMU ended while it ran {what}"))
                 }
@@ -295,6 +303,24 @@ impl Guest {
     }
 }
 
+/// What comes next within `patience`, which is less then by how long it took.
+///
+/// Counted in short waits, each for no longer than it was meant to be: where all of this machine stood still, the guest
+/// had none of that time either.
+fn next_within<T>(
+    from: &Receiver<T>,
+    patience: &mut Duration,
+) -> std::result::Result<T, RecvTimeoutError> {
+    loop {
+        let (wait, start) = (WAIT.min(*patience), Instant::now());
+        let received = from.recv_timeout(wait);
+        *patience -= start.elapsed().min(wait);
+        if patience.is_zero() || !matches!(received, Err(RecvTimeoutError::Timeout)) {
+            return received;
+        }
+    }
+}
+
 /// The counts of `/proc/interrupts` over all CPUs, by the last word of each line.
 pub fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
     let cpus = text.lines().next().map_or(0, |header| header.split_whitespace().count());
@@ -311,6 +337,19 @@ pub fn parse_interrupts(text: &str) -> BTreeMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patience_is_for_all_lines_together() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut patience = 2 * WAIT;
+        sender.send("line").unwrap();
+        assert_eq!(next_within(&receiver, &mut patience), Ok("line"));
+        assert!(!patience.is_zero());
+        assert_eq!(next_within(&receiver, &mut patience), Err(RecvTimeoutError::Timeout));
+        assert!(patience.is_zero());
+        drop(sender);
+        assert_eq!(next_within(&receiver, &mut WAIT.clone()), Err(RecvTimeoutError::Disconnected));
+    }
 
     #[test]
     fn interrupts_are_summed_over_cpus_and_named_by_the_driver() {
