@@ -74,6 +74,8 @@ pub(crate) struct Worker {
     looked_ns: u64,
     /// When it came back from its last sleep (ns).
     woken_ns: u64,
+    /// The same, until it has taken a burst or anything else has taken time: one look at the clock is for both.
+    fresh_ns: Option<u64>,
     /// When the last burst was taken (ns).
     taken_ns: u64,
     /// How long it took (ns).
@@ -108,6 +110,7 @@ impl Worker {
             pace: Pace::default(),
             looked_ns: 0,
             woken_ns: 0,
+            fresh_ns: None,
             taken_ns: 0,
             burst_ns: 0,
             rounds: 0,
@@ -157,6 +160,7 @@ impl Worker {
     fn rest(&mut self) {
         let start_ns = clock::now_ns();
         self.looked_ns = start_ns;
+        self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
             self.look_on(start_ns, DEDICATED_LOOK_NS);
             self.poll(Wait::Look);
@@ -332,6 +336,7 @@ impl Worker {
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         if how_long != Wait::Look {
             self.woken_ns = clock::now_ns();
+            self.fresh_ns = Some(self.woken_ns);
             cpu_loss::slept(start_ns, self.woken_ns);
             handle.wakeups.add(1);
             self.shared.activity.worker_woke();
@@ -369,7 +374,7 @@ impl Worker {
 
     /// One burst of the queue whose turn it is.
     fn serve_next(&mut self) {
-        let now_ns = clock::now_ns();
+        let now_ns = self.fresh_ns.take().unwrap_or_else(clock::now_ns);
         let Some(Ready { queue, since_ns }) = self.ready.next(now_ns) else {
             return;
         };
@@ -502,6 +507,7 @@ impl Worker {
         if self.stalled.is_empty() {
             return;
         }
+        self.fresh_ns = None;
         let now_ns = clock::now_ns();
         let asked = self.handle.retry.swap(false, Ordering::SeqCst);
         for i in (0..self.stalled.len()).rev() {
@@ -559,6 +565,7 @@ impl Worker {
     }
 
     fn end_holds(&mut self, first: (Hold, u64), now_ns: u64, lead_ns: u64) {
+        self.fresh_ns = None;
         let ports = self.shared.ports.load();
         let mut ended = Some(first);
         while let Some((hold, by_ns)) = ended {
