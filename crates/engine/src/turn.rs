@@ -7,8 +7,9 @@
 //!            | queue's lock | .. then no lock ...................... | queue's lock |
 //! ```
 //!
-//! A turn is waited for with the queue's lock held, so that nobody can take later frames and have an earlier
-//! turn, and then the lock is given back: the next worker takes while this one places.
+//! A turn's number is drawn with the queue's lock held, so that nobody can take later frames and have an earlier
+//! turn. It is waited for before or after the lock is given back, as the port likes: in any case the next worker
+//! takes while this one places.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +28,7 @@ pub struct Turns {
     blocked: Mutex<Vec<PortId>>,
 }
 
-/// A burst's turn. It ends when this is dropped, however that comes.
+/// A burst's turn. It ends when this is dropped, however that comes, and never before those that are earlier.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
@@ -35,14 +36,17 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Waits for turn `number`. Each number is to be waited for once, with the queue's lock held under which
-    /// it was drawn.
-    pub fn wait(self: &Arc<Self>, number: u64) -> Turn {
-        let mut spins = 0;
-        while self.now.load(Ordering::Acquire) != number {
-            pause(&mut spins);
-        }
+    /// Turn `number`, which is to be [waited for](Turn::wait). Each number is to be drawn once, with the queue's
+    /// lock held.
+    pub fn draw(self: &Arc<Self>, number: u64) -> Turn {
         Turn { turns: Arc::clone(self), number }
+    }
+
+    /// Waits for turn `number`, as it is drawn.
+    pub fn wait(self: &Arc<Self>, number: u64) -> Turn {
+        let turn = self.draw(number);
+        turn.wait();
+        turn
     }
 
     /// No burst is under way: whatever was parked is among the frames that wait.
@@ -57,6 +61,14 @@ impl Turns {
 }
 
 impl Turn {
+    /// Waits until it has come.
+    pub fn wait(&self) {
+        let mut spins = 0;
+        while self.turns.now.load(Ordering::Acquire) != self.number {
+            pause(&mut spins);
+        }
+    }
+
     /// The receivers that frames of earlier turns were parked for, once for each frame.
     pub fn blocked(&self, blocked: &mut Vec<PortId>) {
         blocked.extend_from_slice(&self.turns.blocked());
@@ -70,6 +82,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        // One that was never waited for, because of a panic, must not come before others.
+        self.wait();
         self.turns.now.store(self.number + 1, Ordering::Release);
     }
 }
@@ -99,6 +113,23 @@ mod tests {
         });
         drop(first);
         assert!(second.join().is_err());
+        drop(turns.wait(2));
+    }
+
+    #[test]
+    fn a_turn_that_was_drawn_and_never_waited_for_ends_after_those_before_it() {
+        let turns = Arc::new(Turns::default());
+        let [first, second] = [0, 1].map(|number| turns.draw(number));
+        first.wait();
+        let ended = Arc::new(AtomicU64::new(0));
+        let noted = Arc::clone(&ended);
+        let dropped = std::thread::spawn(move || {
+            drop(second);
+            noted.load(Ordering::SeqCst)
+        });
+        ended.store(1, Ordering::SeqCst);
+        drop(first);
+        assert_eq!(dropped.join().unwrap(), 1, "it ended before the first");
         drop(turns.wait(2));
     }
 

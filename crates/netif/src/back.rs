@@ -172,9 +172,15 @@ impl<const SLOT: usize> BackRing<SLOT> {
     /// responses that was.
     #[inline]
     pub fn push(&mut self) -> u32 {
-        let count = distance(self.pushed, self.rsp_prod);
+        self.push_first(u32::MAX)
+    }
+
+    /// As [`push`](Self::push), the oldest `count` responses at most: those behind them are not ready yet.
+    #[inline]
+    pub fn push_first(&mut self, count: u32) -> u32 {
+        let count = distance(self.pushed, self.rsp_prod).min(count);
         if count > 0 {
-            self.pushed = self.rsp_prod;
+            self.pushed = self.pushed.wrapping_add(count);
             // Release: the front end sees the responses before the index that covers them.
             self.sring.store32_release(RSP_PROD, self.pushed);
         }

@@ -223,8 +223,8 @@ impl XenPort {
         self.reset_hash();
         drop(control);
         for (index, pair) in self.pairs.iter().enumerate() {
-            let tx = lock(&pair.tx).stop(index, self.counters());
-            let rx = lock(&pair.rx).stop(index, self.counters());
+            let tx = self.stop_tx(index, pair);
+            let rx = self.stop_rx(index, pair);
             // Unmapped here, outside the locks.
             drop((tx, rx));
         }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `tx.rs` | transmit queues: requests to burst, and the event for their answers |
 //! | `tx/ring.rs` | a transmit ring: its packets under way |
+//! | `tx/haul.rs` | the packets of one burst, and who brings their bytes |
 //! | `tx/pool.rs` | weir's memory for what guests send, and where the rest of it is |
 //! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
 //! | `rx/writer.rs` | which bytes go to which page |
@@ -30,7 +31,9 @@
 //! | a frame for one receiver | too few buffers | the event that `RxQueue::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; after 100 ms it is dropped |
 //! | | one before it waits for the same receiver | the same |
 //! | | their queue got another worker, which may have missed that event | that one tries them when it first sees them |
-//! | answers | one before them waits | that one's end: they keep the order of requests |
+//! | answers | one before them waits, or is another worker's still | that one's end: they keep the order of requests |
+//! | responses that are not shown | another worker copies what is before them | that one's `finish` |
+//! | a take that is for one worker | another has a burst under way | `lock_when`, a short wait |
 //! | an event for the guest | it is held | its deadline, in one worker's heap; too few buffers, half a ring of held frames, another policy, the ring's end |
 //! | | the guest has not asked for it | the guest, which looks once more after it has asked |
 //! | requests of the control ring | a round has its limit | `Control::more`: the thread does not sleep |

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
+use weir_engine::turn::Turns;
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock,
     symmetric_hash,
@@ -66,6 +67,7 @@ pub(crate) struct Shown {
 
 pub(crate) struct Pair {
     pub(crate) tx: Mutex<TxQueue>,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) rx: Mutex<RxQueue>,
     /// The front end gave them one event channel.
     pub(crate) one_channel: AtomicBool,
@@ -112,6 +114,7 @@ impl XenPort {
         let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         let pair = |_| Pair {
             tx: Mutex::new(TxQueue::new(&options.calls)),
+            turns: Arc::default(),
             rx: Mutex::new(RxQueue::new(&options.calls)),
             one_channel: AtomicBool::new(false),
         };
@@ -315,7 +318,6 @@ impl Port for XenPort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         let Some(pair) = self.pair(queue) else { return Taken::default() };
-        let mut tx = lock(&pair.tx);
         let follows = self.rx_queues() > 1 && !self.steering.is_given();
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if follows {
@@ -323,8 +325,8 @@ impl Port for XenPort {
             }
             forward(burst);
         };
-        let context = self.context(queue);
-        tx.take(context, what, now_ns, scratch, &mut follow_and_forward).unwrap_or_else(|reason| {
+        let (context, forward) = (self.context(queue), &mut follow_and_forward);
+        self.take_burst(pair, context, what, now_ns, scratch, forward).unwrap_or_else(|reason| {
             self.stop(&reason);
             Taken::default()
         })
@@ -338,14 +340,11 @@ impl Port for XenPort {
         now_ns: u64,
     ) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
-        let mut rx = self.pair(queue).map(|pair| lock(&pair.rx));
-        let ready = rx.as_mut().and_then(|rx| Some((rx.fronts()?, rx)));
-        let Some((fronts, rx)) = ready else {
+        let Some(pair) = self.pair(queue) else {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        let context = self.context(queue);
-        rx.deliver(context, &fronts, burst, frames, now_ns).unwrap_or_else(|reason| {
+        self.fill(pair, self.context(queue), burst, frames, now_ns).unwrap_or_else(|reason| {
             self.stop(&reason);
             all
         })
@@ -362,6 +361,13 @@ impl Port for XenPort {
     fn peek_tx(&self, queue: usize) -> bool {
         // What is wrong with the ring shows when it is served.
         self.pair(queue).is_some_and(|pair| lock(&pair.tx).ring.as_mut().is_some_and(TxRing::peek))
+    }
+
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        let Some(pair) = self.pairs.get(queue) else { return false };
+        // Who takes next waits for what is under way, if it must.
+        lock(&pair.tx).shared = on;
+        true
     }
 
     fn copies_remote(&self) -> bool {

@@ -1,7 +1,12 @@
 //! Receive queues: from a burst into a guest's pages, by one grant copy, and the guest's event.
 //!
-//! The queue's lock is held during the copy: whether the guest's grants are good is known after it, and
-//! said in the responses before they are shown.
+//! ```text
+//! place()    under the queue's lock   requests for every frame, and responses that nobody sees yet
+//! copy()     no lock                  one grant copy, so that several workers fill one queue at a time
+//! finish()   under the lock           which grants were none, said in the responses; one index write, in the order
+//!                                     of place(); the event
+//! ```
+//!
 //! When the guest gets its event: [`weir_engine::guest`].
 
 mod writer;
@@ -16,33 +21,97 @@ use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
 use weir_engine::guest::{CallPolicy, GuestRing, ReceiveCalls, ReceiveRing};
 use weir_engine::stages::{self, Stage};
+use weir_engine::turn::pause;
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{HostPages, Slice, recycle};
 use weir_netif::{RxBack, RxSegment};
 use weir_policy::moderation::{Batch, Moderation};
 use weir_policy::steering::Mark;
-use weir_xen::{CopySegment, CopyStatus};
+use weir_ring::{FillOrder, Place};
+use weir_xen::{CopySegment, CopyStatus, Hypervisor};
 
 pub(crate) use self::writer::Takes;
 use self::writer::{Owner, Writer, fronts_len, to_be_summed};
 use crate::connect::Link;
 use crate::error::StopReason;
+use crate::port::{Pair, XenPort, lock};
 pub(crate) use crate::tx::Context;
-use crate::tx::{Pool, emptied};
+use crate::tx::{Haul, emptied};
 
 /// A ring in service.
 pub(crate) struct RxRing {
     back: RxBack,
     pub(crate) link: Link,
     takes: Takes,
-    fronts: Arc<HostPages>,
     /// Responses written since it is in service.
     placed: u64,
-    /// Room that is kept between bursts.
+    /// Batches that workers are copying.
+    order: FillOrder<Filled>,
+    /// Room for batches: for as many as were copied at a time.
+    rooms: Vec<Room>,
+}
+
+/// Frames that one worker fills in at a time.
+#[derive(Debug, Clone, Copy)]
+struct Filled {
+    batch: Batch,
+    /// One of them waited for buffers before.
+    parked: bool,
+}
+
+/// Room for a batch.
+pub(crate) struct Room {
+    /// Memory for fronts.
+    fronts: Arc<HostPages>,
     segments: Vec<RxSegment>,
     owners: Vec<Owner>,
     copies: Vec<CopySegment<'static>>,
     pieces: Vec<Slice<'static>>,
+}
+
+impl Room {
+    fn new(ring_size: u32) -> std::io::Result<Self> {
+        Ok(Self {
+            fronts: Arc::new(HostPages::new(fronts_len(ring_size))?),
+            segments: Vec::with_capacity(ring_size as usize),
+            owners: Vec::new(),
+            copies: Vec::new(),
+            pieces: Vec::new(),
+        })
+    }
+
+    /// Memory of the fronts, for as long as a batch borrows it.
+    pub(crate) fn fronts(&self) -> Arc<HostPages> {
+        Arc::clone(&self.fronts)
+    }
+}
+
+/// A batch that was placed: to be copied without the queue's lock, then to be [finished](RxQueue::finish).
+pub(crate) struct Copies<'m> {
+    /// What is kept between batches; the copies are in `segments`.
+    room: Room,
+    segments: Vec<CopySegment<'m>>,
+    /// The system call did what it says of each.
+    known: bool,
+    /// Who knows of senders' grants.
+    haul: Option<&'m Haul>,
+    place: Place,
+    /// [`RxQueue::stopped`] when it was placed.
+    stopped: u64,
+}
+
+impl Copies<'_> {
+    /// The copy into the guest's pages.
+    pub(crate) fn copy(&mut self, hypervisor: &dyn Hypervisor) {
+        self.known = self.segments.is_empty() || hypervisor.copy(&mut self.segments).is_ok();
+        stages::lap(Stage::Copy);
+    }
+
+    fn failed(&self) -> impl Iterator<Item = &Owner> {
+        let copies = self.segments.iter().zip(&self.room.owners);
+        let failed = copies.filter(|(copy, _)| !self.known || copy.status() != CopyStatus::Done);
+        failed.map(|(_, owner)| owner)
+    }
 }
 
 impl RxRing {
@@ -51,43 +120,24 @@ impl RxRing {
     /// # Errors
     /// There is no memory.
     pub(crate) fn new(mut back: RxBack, link: Link, takes: Takes) -> std::io::Result<Self> {
-        let size = back.ring().size();
-        Ok(Self {
-            back,
-            link,
-            takes,
-            fronts: Arc::new(HostPages::new(fronts_len(size))?),
-            placed: 0,
-            segments: Vec::with_capacity(size as usize),
-            owners: Vec::new(),
-            copies: Vec::new(),
-            pieces: Vec::new(),
-        })
+        let rooms = vec![Room::new(back.ring().size())?];
+        Ok(Self { back, link, takes, placed: 0, order: FillOrder::default(), rooms })
     }
 
     /// Says in the responses which copies failed. Such a packet is its receiver's loss, unless it is its sender's
     /// page that Xen refuses to read.
     #[cold]
-    fn note_failed(
-        &mut self,
-        copies: &[CopySegment<'_>],
-        known: bool,
-        pool: Option<&Pool>,
-        counters: &PortCounters,
-    ) {
-        let has_failed =
-            |(copy, _): &(&CopySegment<'_>, &Owner)| !known || copy.status() != CopyStatus::Done;
-        let failed = || copies.iter().zip(&self.owners).filter(has_failed);
-        let blamed = |owner: &Owner| owner.buffer.zip(pool);
-        if let Some(pool) = pool.filter(|_| known) {
-            pool.blame(failed().filter_map(|(_, owner)| owner.buffer));
+    fn note_failed(&mut self, copies: &Copies<'_>, counters: &PortCounters) {
+        if let Some(haul) = copies.haul.filter(|_| copies.known) {
+            haul.blame(copies.failed().filter_map(|owner| owner.buffer));
         }
         let mut counted = None;
-        for (_, owner) in failed() {
-            if let Some(segment) = self.segments.get(owner.segment as usize) {
+        for owner in copies.failed() {
+            if let Some(segment) = copies.room.segments.get(owner.segment as usize) {
                 self.back.copy_failed(segment);
             }
-            let sender = blamed(owner).is_some_and(|(buffer, pool)| pool.is_bad(buffer));
+            let blamed = owner.buffer.zip(copies.haul);
+            let sender = blamed.is_some_and(|(buffer, haul)| haul.is_bad(buffer));
             if !sender && counted.replace(owner.packet) != Some(owner.packet) {
                 counters.dropped(DropReason::CopyFailed, 1);
             }
@@ -112,9 +162,8 @@ impl GuestRing for RxRing {
 }
 
 impl ReceiveRing for RxRing {
-    /// All that there is: what is withheld is shown together.
-    fn show(&mut self, _chains: u16) {
-        self.back.ring().push();
+    fn show(&mut self, chains: u16) {
+        self.back.ring().push_first(chains.into());
     }
 }
 
@@ -124,14 +173,17 @@ pub(crate) struct RxQueue {
     pub(crate) calls: ReceiveCalls,
     /// The guest polls on a timer of its own: it may have taken by itself what an event is held for.
     guest_polls: bool,
-    /// Responses in rings that have stopped.
+    /// Its ring is about to stop: nothing is placed any more.
+    closing: bool,
+    /// Rings that have stopped, and responses in them.
+    stopped: u64,
     placed_before: u64,
 }
 
 impl RxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
         let calls = ReceiveCalls::new(calls);
-        Self { ring: None, calls, guest_polls: false, placed_before: 0 }
+        Self { ring: None, calls, guest_polls: false, closing: false, stopped: 0, placed_before: 0 }
     }
 
     /// See [`weir_policy::steering::Receiver`].
@@ -153,31 +205,33 @@ impl RxQueue {
         self.ring.is_some()
     }
 
-    /// Memory of the ring's fronts, for as long as a batch borrows it.
-    pub(crate) fn fronts(&self) -> Option<Arc<HostPages>> {
-        self.ring.as_ref().map(|ring| Arc::clone(&ring.fronts))
+    /// Room for a batch; `None` while nothing can be placed.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn room(&mut self) -> Result<Option<Room>, StopReason> {
+        let Some(ring) = self.ring.as_mut().filter(|_| !self.closing) else { return Ok(None) };
+        let size = ring.back.ring().size();
+        let room = ring.rooms.pop().map_or_else(|| Room::new(size), Ok);
+        room.map(Some).map_err(|error| StopReason::Internal(format!("memory for a batch: {error}")))
     }
 
-    /// See [`weir_engine::Port::deliver`]. `fronts` is the queue's [memory](Self::fronts).
-    pub(crate) fn deliver<'m>(
+    /// Places frames in the ring: see [`weir_engine::Port::deliver`]. `fronts` is the room's
+    /// [memory](Room::fronts). A batch is to be copied, and then to be finished.
+    pub(crate) fn place<'m>(
         &mut self,
         context: Context<'_>,
+        mut room: Room,
         fronts: &'m HostPages,
         burst: &'m Burst<'m>,
         frames: &'m [Outgoing],
         now_ns: u64,
-    ) -> Result<Delivered, StopReason> {
+    ) -> Result<(Delivered, Option<Copies<'m>>), StopReason> {
         let Context { index, groups, hash, counters } = context;
-        let Some(ring) = self.ring.as_mut() else { return Ok(Delivered::default()) };
-        let pool = burst.remote().and_then(|remote| (remote as &dyn Any).downcast_ref::<Pool>());
-        if pool.is_some() {
-            burst.fetch(to_be_summed(burst, frames));
-        } else {
-            // Of another kind, if there is one.
-            burst.fetch(u64::MAX);
-        }
-        ring.segments.clear();
-        ring.owners.clear();
+        let Some(ring) = self.ring.as_mut() else { return Ok((Delivered::default(), None)) };
+        let haul = burst.remote().and_then(|remote| (remote as &dyn Any).downcast_ref::<Haul>());
+        room.segments.clear();
+        room.owners.clear();
         let hash = hash.load();
         let unpushed = ring.back.ring().next_index();
         let mut writer = Writer {
@@ -187,11 +241,11 @@ impl RxQueue {
             groups,
             hash: hash.as_ref().and_then(|hash| hash.as_deref()),
             fronts,
-            pool,
-            pieces: recycle(take(&mut ring.pieces)),
-            segments: &mut ring.segments,
-            copies: emptied(take(&mut ring.copies)),
-            owners: &mut ring.owners,
+            haul,
+            pieces: recycle(take(&mut room.pieces)),
+            segments: take(&mut room.segments),
+            copies: emptied(take(&mut room.copies)),
+            owners: take(&mut room.owners),
             packets: 0,
             bytes: 0,
             broken: None,
@@ -220,17 +274,12 @@ impl RxQueue {
         }
         let dealt_with = list.delivered();
         counters.merged(list.merged());
-        let Writer { pieces, mut copies, bytes, broken, .. } = writer;
+        let Writer { pieces, copies: segments, bytes, broken, .. } = writer;
+        (room.segments, room.owners, room.pieces) =
+            (writer.segments, writer.owners, recycle(pieces));
         if let Some(error) = broken {
             return Err(StopReason::rx(index)(error));
         }
-        let known = copies.is_empty() || ring.link.copy(&mut copies);
-        let all_done = copies.iter().all(|copy| copy.status() == CopyStatus::Done);
-        if !(known && all_done) {
-            ring.note_failed(&copies, known, pool, counters);
-        }
-        (ring.pieces, ring.copies) = (recycle(pieces), emptied(copies));
-        stages::lap(Stage::Copy);
         let responses = ring.back.ring().next_index().wrapping_sub(unpushed);
         ring.placed += u64::from(responses);
 
@@ -240,14 +289,46 @@ impl RxQueue {
         let again = full && worth_waiting && self.arm(index)?;
         counters.rx[index].frames.add(delivered_frames.into());
         counters.rx[index].bytes.add(bytes);
+        let delivered = Delivered { worth_waiting, again, ..dealt_with };
+        let Some(ring) = self.ring.as_mut() else { return Ok((delivered, None)) };
         let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        if self.guest_polls && batch.frames > 0 {
+        let filled = Filled { batch, parked: burst.waited };
+        let responses = u16::try_from(responses).unwrap_or(u16::MAX);
+        let place = ring.order.begin(responses, filled);
+        let stopped = self.stopped;
+        let copies = Copies { room, segments, known: true, haul, place, stopped };
+        Ok((delivered, Some(copies)))
+    }
+
+    /// What was placed is copied: shows the guest all that is now complete up to it, with one index write, and
+    /// asks the policy about the event. Says when to ask again, if a timer is to be set.
+    pub(crate) fn finish(
+        &mut self,
+        index: usize,
+        copies: Copies<'_>,
+        counters: &PortCounters,
+    ) -> Option<u64> {
+        let ring = self.ring.as_mut().filter(|_| copies.stopped == self.stopped)?;
+        if copies.failed().next().is_some() {
+            ring.note_failed(&copies, counters);
+        }
+        let Copies { mut room, segments, place, .. } = copies;
+        room.copies = emptied(segments);
+        ring.rooms.push(room);
+        let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
+        let mut parked = false;
+        let responses = ring.order.finish(place, |filled| {
+            let Filled { batch, parked: one_waited } = filled;
+            all.frames += batch.frames;
+            all.bytes += batch.bytes;
+            all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
+            parked |= one_waited;
+        });
+        if self.guest_polls && all.frames > 0 {
             self.note_poll(index, counters);
         }
         let Self { calls, ring, .. } = self;
-        let responses = u16::try_from(responses).unwrap_or(u16::MAX);
-        let hold_until = calls.complete(index, ring, responses, batch, burst.waited, counters);
-        Ok(Delivered { worth_waiting, again, hold_until, ..dealt_with })
+        calls.complete(index, ring, responses, all, parked, counters)
     }
 
     /// Ends a hold of what a guest that polls has taken by itself: what comes now is held anew.
@@ -280,7 +361,9 @@ impl RxQueue {
     }
 
     /// Takes the ring out of service, with nothing held.
-    pub(crate) fn stop(&mut self, index: usize, counters: &PortCounters) -> Option<RxRing> {
+    fn stop(&mut self, index: usize, counters: &PortCounters) -> Option<RxRing> {
+        self.closing = false;
+        self.stopped += 1;
         self.calls.flush(index, &mut self.ring, counters);
         self.placed_before = self.mark().placed;
         self.calls.reset();
@@ -303,5 +386,54 @@ impl RxQueue {
     pub(crate) fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
         self.guest_polls = poll_ns.is_some();
         self.calls.set_guest_poll_ns(poll_ns);
+    }
+}
+
+impl XenPort {
+    /// See [`weir_engine::Port::deliver`].
+    pub(crate) fn fill(
+        &self,
+        pair: &Pair,
+        context: Context<'_>,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        now_ns: u64,
+    ) -> Result<Delivered, StopReason> {
+        let Context { index, counters, .. } = context;
+        // Of another kind than this port's, if there is one.
+        let is_known = burst.remote().is_some_and(|remote| (remote as &dyn Any).is::<Haul>());
+        burst.fetch(if is_known { to_be_summed(burst, frames) } else { u64::MAX });
+        let mut rx = lock(&pair.rx);
+        // Kept while this worker copies without the lock.
+        let Some(room) = rx.room()? else {
+            counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
+        };
+        let fronts = room.fronts();
+        let (mut delivered, copies) = rx.place(context, room, &fronts, burst, frames, now_ns)?;
+        drop(rx);
+        if let Some(mut copies) = copies {
+            if delivered.frames == frames.len() {
+                burst.placed();
+            }
+            copies.copy(self.hypervisor.as_ref());
+            delivered.hold_until = lock(&pair.rx).finish(index, copies, counters);
+        }
+        Ok(delivered)
+    }
+
+    /// Takes a receive ring out of service, when workers have finished what they had placed.
+    pub(crate) fn stop_rx(&self, index: usize, pair: &Pair) -> Option<RxRing> {
+        let mut rx = lock(&pair.rx);
+        // Workers that follow each other would never all be done.
+        rx.closing = true;
+        let mut spins = 0;
+        // Nothing is copied that counts once the port has failed.
+        while rx.ring.as_ref().is_some_and(|ring| !ring.order.is_idle()) && !self.has_failed() {
+            drop(rx);
+            pause(&mut spins);
+            rx = lock(&pair.rx);
+        }
+        rx.stop(index, self.counters())
     }
 }

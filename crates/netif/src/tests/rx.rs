@@ -65,6 +65,23 @@ fn a_frame_that_finds_too_few_pages_takes_none() {
 }
 
 #[test]
+fn a_frame_that_is_not_copied_yet_stays_out_of_sight_behind_one_that_is() {
+    let (mut front, mut back) = pair(3);
+    let mut segments = Vec::new();
+    assert!(back.place(60, &plain(), &mut segments));
+    assert!(back.place(5000, &plain(), &mut segments));
+    assert_eq!(back.ring().push_first(1), 1);
+    front.ring().refill().unwrap();
+    assert_eq!(front.packet().unwrap().len(), 60);
+    assert!(front.packet().is_none());
+    // What became of its copies may still be said.
+    back.copy_failed(&segments[2]);
+    assert_eq!((back.ring().push_first(5), back.ring().push_first(5)), (2, 0));
+    front.ring().refill().unwrap();
+    assert!(front.packet().unwrap().damaged);
+}
+
+#[test]
 fn a_page_that_cannot_be_written_costs_the_guest_that_frame_only() {
     let (mut front, mut back) = pair(3);
     let mut segments = Vec::new();

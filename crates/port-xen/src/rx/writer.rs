@@ -13,7 +13,7 @@ use weir_xen::{CopySegment, Grant, GrantRef};
 use crate::connect::Link;
 use crate::control::of_frame;
 use crate::multicast::Groups;
-use crate::tx::Pool;
+use crate::tx::Haul;
 
 /// What a front end takes, as it has said in xenstore.
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +47,11 @@ pub(super) struct Writer<'r, 'm> {
     /// has an address for the kernel.
     pub(super) fronts: &'m HostPages,
     /// Who knows where payload is that is another guest's still.
-    pub(super) pool: Option<&'m Pool>,
+    pub(super) haul: Option<&'m Haul>,
     pub(super) pieces: Vec<Slice<'m>>,
-    pub(super) segments: &'r mut Vec<RxSegment>,
+    pub(super) segments: Vec<RxSegment>,
     pub(super) copies: Vec<CopySegment<'m>>,
-    pub(super) owners: &'r mut Vec<Owner>,
+    pub(super) owners: Vec<Owner>,
     pub(super) packets: u32,
     pub(super) bytes: u64,
     pub(super) broken: Option<RingError>,
@@ -126,9 +126,9 @@ impl<'m> Writer<'_, 'm> {
             None => meta,
         };
         let first = self.segments.len();
-        if !self.back.place(len, &meta, self.segments) {
+        if !self.back.place(len, &meta, &mut self.segments) {
             self.back.ring().refill()?;
-            if !self.back.place(len, &meta, self.segments) {
+            if !self.back.place(len, &meta, &mut self.segments) {
                 return Ok(Put::Full);
             }
         }
@@ -138,7 +138,7 @@ impl<'m> Writer<'_, 'm> {
 
     /// All of its payload can be read.
     fn is_here(&self, packet: &Packet<'_, 'm>) -> bool {
-        self.pool.is_none_or(|pool| packet.body().all(|piece| !pool.is_away(&piece)))
+        self.haul.is_none_or(|haul| packet.body().all(|piece| !haul.is_away(&piece)))
     }
 
     fn refuse(&mut self, reason: DropReason) -> Put {
@@ -171,7 +171,7 @@ impl<'m> Writer<'_, 'm> {
             let from = piece.skip(copy.at as usize).first(len.into());
             let reference = GrantRef(to);
             let to = Grant { domain: self.link.domain, reference, offset };
-            let foreign = self.pool.and_then(|pool| pool.grant_of(&from));
+            let foreign = self.haul.and_then(|haul| haul.grant_of(&from));
             // Within its page, as `copies` says.
             let copy = match foreign {
                 Some((_, grant)) => CopySegment::between_grants(grant, to, from.len()),

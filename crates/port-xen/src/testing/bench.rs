@@ -9,9 +9,9 @@ use weir_engine::guest::{CallPolicy, State};
 use weir_engine::{DropReason, Engine, QueueRef, Side};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;
-use weir_xen::DomainId;
 use weir_xen::double::Host;
 use weir_xen::vif::{VifId, VifKeys, XenbusState};
+use weir_xen::{DomainId, Hypervisor};
 
 use super::{Connect, Netfront, Received, diagnosis};
 use crate::port::lock;
@@ -95,10 +95,18 @@ impl Bench {
     /// # Panics
     /// There are no threads or descriptors.
     pub fn on(host: Host, calls: CallPolicy) -> Self {
+        let hypervisor = Arc::new(host.clone());
+        Self::through(host, hypervisor, calls)
+    }
+
+    /// weir starts on a machine whose Xen it has through `hypervisor`.
+    ///
+    /// # Panics
+    /// As [`on`](Self::on).
+    pub fn through(host: Host, hypervisor: Arc<dyn Hypervisor>, calls: CallPolicy) -> Self {
         let engine = Engine::start(2).expect("threads");
         let ports = PortMap::default();
         let board = Plug { engine: Arc::clone(&engine), calls, ports: Arc::clone(&ports) };
-        let hypervisor = Arc::new(host.clone());
         let manager = Manager::start(Arc::clone(&engine), hypervisor, host.client(), board)
             .expect("a thread");
         diagnosis::remember(&engine, &ports);

@@ -4,6 +4,7 @@ mod attach;
 mod control;
 mod copies;
 mod hostile;
+mod side_by_side;
 mod traffic;
 
 use weir_engine::guest::{CallPolicy, State};

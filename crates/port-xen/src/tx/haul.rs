@@ -1,0 +1,326 @@
+//! What one burst has of a transmit queue: its packets, and who brings their bytes. Only the burst's worker looks at
+//! it while that is under way, without the queue's lock.
+//!
+//! A queue most of whose last burst was fetched has whole packets brought at once the next time: that is one call
+//! fewer.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::mem::take;
+use std::sync::Arc;
+
+use weir_engine::burst::{Burst, FrameError, TakenChain};
+use weir_engine::remote::Remote;
+use weir_engine::{DropReason, PortCounters};
+use weir_guestmem::Slice;
+use weir_limits::HEAD_LEN;
+use weir_netif::{Status, TxPacket, TxSlot};
+use weir_wire::VnetHdr;
+use weir_xen::{CopySegment, CopyStatus, Grant, GrantRef};
+
+use super::pool::{Place, Pool};
+
+/// A request with data, and the buffer that has them now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffered {
+    pub(super) slot: TxSlot,
+    pub(super) buffer: u16,
+}
+
+/// A packet of a burst.
+pub(super) struct Hauled {
+    /// Its ring's name for it.
+    pub(super) token: u64,
+    packet: TxPacket,
+    /// Its requests, of those of the haul: the first, and the one after the last.
+    requests: (usize, usize),
+    arrived_ns: u64,
+    /// What the guest is to be answered, unless it waits for a receiver.
+    pub(super) status: Cell<Status>,
+}
+
+/// Packets of one burst.
+pub(crate) struct Haul {
+    pool: Arc<Pool>,
+    packets: Vec<Hauled>,
+    requests: Vec<Buffered>,
+    /// Whole packets are brought at once.
+    whole: bool,
+    /// Bytes beyond fronts: those there were, those that were fetched later, and those that other Xen guests got
+    /// or, had they not been here, would have got from page to page.
+    taken: Cell<u64>,
+    fetched: Cell<u64>,
+    passed: Cell<u64>,
+    /// Buffers whose grants were found bad when another guest was to have the data.
+    bad: RefCell<Vec<u16>>,
+    room: RefCell<Room>,
+}
+
+/// Room that is kept between bursts.
+#[derive(Default)]
+struct Room {
+    copies: Vec<CopySegment<'static>>,
+    /// Of each copy the buffer, and the number of its packet or frame.
+    owners: Vec<(u16, u8)>,
+}
+
+/// An empty vector with the room of `used`, for copies of another burst.
+pub(crate) fn emptied<'b>(mut used: Vec<CopySegment<'_>>) -> Vec<CopySegment<'b>> {
+    used.clear();
+    // Source and target have one layout: collecting in place keeps the allocation.
+    used.into_iter()
+        .map(|_| -> CopySegment<'b> { unreachable!("the vector was cleared") })
+        .collect()
+}
+
+impl Haul {
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
+        Self {
+            pool,
+            packets: Vec::new(),
+            requests: Vec::new(),
+            whole: false,
+            taken: Cell::default(),
+            fetched: Cell::default(),
+            passed: Cell::default(),
+            bad: RefCell::default(),
+            room: RefCell::default(),
+        }
+    }
+
+    /// Begins anew, with nothing in it; `whole`: whole packets are to be brought at once.
+    pub(super) fn begin(&mut self, whole: bool) {
+        self.packets.clear();
+        self.requests.clear();
+        self.whole = whole;
+        for count in [&self.taken, &self.fetched, &self.passed] {
+            count.set(0);
+        }
+        self.bad.get_mut().clear();
+    }
+
+    /// Adds a packet and its requests.
+    pub(super) fn push<'b>(
+        &mut self,
+        token: u64,
+        packet: TxPacket,
+        requests: impl IntoIterator<Item = &'b Buffered>,
+        arrived_ns: u64,
+    ) {
+        let from = self.requests.len();
+        self.requests.extend(requests);
+        let requests = (from, self.requests.len());
+        let status = Cell::new(Status::Okay);
+        self.packets.push(Hauled { token, packet, requests, arrived_ns, status });
+    }
+
+    pub(super) fn packets(&self) -> &[Hauled] {
+        &self.packets
+    }
+
+    fn requests(&self, packet: &Hauled) -> &[Buffered] {
+        let (from, end) = packet.requests;
+        self.requests.get(from..end).unwrap_or_default()
+    }
+
+    /// Brings what weir looks at of each packet into its buffers, by one copy for all.
+    pub(super) fn bring(&mut self) {
+        let mut room = self.room.take();
+        let (mut copies, owners) = (emptied(take(&mut room.copies)), &mut room.owners);
+        owners.clear();
+        let mut beyond = 0;
+        for (packet, nth) in self.packets.iter().zip(0_u8..) {
+            let mut left = HEAD_LEN as u16;
+            for Buffered { slot, buffer } in self.requests(packet) {
+                let segment = slot.segment;
+                let domain = self.pool.link.domain;
+                let grant =
+                    Grant { domain, reference: GrantRef(segment.gref), offset: segment.offset };
+                let front = segment.len.min(left);
+                left -= front;
+                beyond += u64::from(segment.len - front);
+                let here = self.whole || front == segment.len;
+                self.pool.note(*buffer, Place { grant, here });
+                let brought = if self.whole { segment.len } else { front };
+                let to = self.pool.data(*buffer, brought).filter(|to| !to.is_empty());
+                // Within its page, which `TxBack` has checked.
+                if let Some(copy) = to.and_then(|to| CopySegment::from_grant(grant, to)) {
+                    copies.push(copy);
+                    owners.push((*buffer, nth));
+                }
+            }
+        }
+        self.taken.set(beyond);
+        let known = self.pool.link.copy(&mut copies);
+        for (copy, (_, nth)) in copies.iter().zip(&*owners) {
+            if (!known || copy.status() != CopyStatus::Done)
+                && let Some(packet) = self.packets.get(usize::from(*nth))
+            {
+                packet.status.set(Status::Error);
+            }
+        }
+        room.copies = emptied(copies);
+        self.room.replace(room);
+    }
+
+    /// Adds its packets to `burst`; those that can't be frames are dropped.
+    pub(super) fn add_to<'h>(&'h self, burst: &mut Burst<'h>, counters: &PortCounters) {
+        let mut away = 0;
+        for packet in &self.packets {
+            let added = match packet.status.get() {
+                Status::Okay => self.add(packet, burst),
+                _ => Err(DropReason::CopyFailed),
+            };
+            match added {
+                Ok(bit) => away |= bit,
+                Err(reason) => {
+                    counters.dropped(reason, 1);
+                    packet.status.set(Status::Error);
+                }
+            }
+        }
+        if away != 0 || self.whole {
+            // Without a frame that is away, too: it is to be seen who gets them.
+            burst.leave_with(self, away);
+        }
+    }
+
+    /// Says by which bit it is known to the burst, if its payload is not there; 0 if it is.
+    fn add<'h>(&'h self, packet: &Hauled, burst: &mut Burst<'h>) -> Result<u64, DropReason> {
+        let (pool, requests) = (&self.pool, self.requests(packet));
+        let vnet = vnet_hdr(&packet.packet, requests, pool)?;
+        let first = burst.pieces.len();
+        let header = requests.first().and_then(|first| pool.vnet_hdr(first.buffer));
+        if let Some(header) = header {
+            header.write_array(vnet.to_bytes());
+            burst.pieces.push(header);
+        }
+        for Buffered { slot, buffer } in requests {
+            let piece = pool.data(*buffer, slot.segment.len);
+            burst.pieces.extend(piece.filter(|piece| !piece.is_empty()));
+        }
+        let chain = TakenChain {
+            token: packet.token,
+            len: packet.packet.len + VnetHdr::LEN as u32,
+            pieces: (first as u32, burst.pieces.len() as u32),
+        };
+        // What is wrong with a header was said by the guest, but put into words by weir: never fatal.
+        let refused = |error: FrameError| error.drop_reason().unwrap_or(DropReason::GsoHeaders);
+        burst.add(chain, VnetHdr::LEN, packet.arrived_ns).map_err(refused)?;
+        let is_away = |at: &Buffered| pool.place(at.buffer).is_some_and(|place| !place.here);
+        Ok(u64::from(requests.iter().any(is_away)) << (burst.frames().len() - 1))
+    }
+
+    /// Whether whole packets are to be brought at once, by what became of this burst.
+    pub(super) fn is_to_be_whole(&self) -> bool {
+        let [taken, fetched, passed] = [&self.taken, &self.fetched, &self.passed].map(Cell::get);
+        if self.whole { passed * 2 <= taken } else { fetched * 2 > taken }
+    }
+
+    /// In which buffer of its pool the bytes of `slice` are to be, and where they are now; `None` for bytes
+    /// that are here, or that the pool does not know.
+    #[inline]
+    pub(crate) fn grant_of(&self, slice: &Slice<'_>) -> Option<(u16, Grant)> {
+        let (buffer, Place { grant, here }) = self.pool.place_of(slice)?;
+        self.passed.set(self.passed.get() + slice.len() as u64);
+        (!here).then_some((buffer, grant))
+    }
+
+    /// Whether bytes of `slice` are another guest's still.
+    pub(crate) fn is_away(&self, slice: &Slice<'_>) -> bool {
+        self.pool.place_of(slice).is_some_and(|(_, place)| !place.here)
+    }
+
+    /// Which of these buffers' grants are to blame for copies to another guest that failed: those that weir can't
+    /// read either.
+    #[cold]
+    pub(crate) fn blame(&self, buffers: impl Iterator<Item = u16>) {
+        let mut room = self.room.take();
+        let (mut reads, owners) = (emptied(take(&mut room.copies)), &mut room.owners);
+        owners.clear();
+        for buffer in buffers {
+            let grant = self.pool.place(buffer).map(|place| place.grant);
+            let read = grant.zip(self.pool.scrap(buffer));
+            if let Some(read) = read.and_then(|(grant, to)| CopySegment::from_grant(grant, to)) {
+                reads.push(read);
+                owners.push((buffer, 0));
+            }
+        }
+        let known = self.pool.link.copy(&mut reads);
+        let mut bad = self.bad.borrow_mut();
+        for (read, (buffer, _)) in reads.iter().zip(&*owners) {
+            if known && read.status() != CopyStatus::Done {
+                bad.push(*buffer);
+            }
+        }
+        room.copies = emptied(reads);
+        self.room.replace(room);
+    }
+
+    /// Whether the buffer was found to be to blame.
+    pub(crate) fn is_bad(&self, buffer: u16) -> bool {
+        self.bad.borrow().contains(&buffer)
+    }
+
+    /// Whether one of the packet's was.
+    pub(super) fn has_bad(&self, packet: &Hauled) -> bool {
+        let bad = self.bad.borrow();
+        !bad.is_empty() && self.requests(packet).iter().any(|at| bad.contains(&at.buffer))
+    }
+}
+
+impl Remote for Haul {
+    fn fetch(&self, burst: &Burst<'_>, frames: u64) -> u64 {
+        let mut room = self.room.take();
+        let (mut copies, owners) = (emptied(take(&mut room.copies)), &mut room.owners);
+        owners.clear();
+        let wanted = burst.frames().iter().zip(0_u8..).filter(|(_, n)| frames >> n & 1 != 0);
+        for (frame, n) in wanted {
+            for slice in burst.payload(frame) {
+                let Some((buffer, place)) = self.pool.place_of(slice) else { continue };
+                // Within its page, as the request was.
+                let copy = CopySegment::from_grant(place.grant, *slice);
+                if let Some(copy) = copy.filter(|_| !place.here) {
+                    self.fetched.set(self.fetched.get() + slice.len() as u64);
+                    copies.push(copy);
+                    owners.push((buffer, n));
+                }
+            }
+        }
+        let known = self.pool.link.copy(&mut copies);
+        let mut lost = 0;
+        for (copy, (buffer, frame)) in copies.iter().zip(&*owners) {
+            if known && copy.status() == CopyStatus::Done {
+                self.pool.note_here(*buffer);
+            } else {
+                lost |= 1 << frame;
+            }
+        }
+        room.copies = emptied(copies);
+        self.room.replace(room);
+        lost
+    }
+}
+
+impl fmt::Debug for Haul {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Haul").field("packets", &self.packets.len()).finish_non_exhaustive()
+    }
+}
+
+/// The virtio-net header that a packet would have had; its front is gathered if that needs it.
+fn vnet_hdr(packet: &TxPacket, requests: &[Buffered], pool: &Pool) -> Result<VnetHdr, DropReason> {
+    if !packet.csum_blank && packet.gso.is_none() {
+        return Ok(VnetHdr::default());
+    }
+    let mut head = [0; HEAD_LEN];
+    let mut len = 0;
+    for Buffered { slot, buffer } in requests {
+        let Some(data) = pool.data(*buffer, slot.segment.len) else { continue };
+        len += data.read(&mut head[len..]);
+        if len == HEAD_LEN {
+            break;
+        }
+    }
+    packet.vnet_hdr(&head[..len]).map_err(|_| DropReason::GsoHeaders)
+}
