@@ -116,7 +116,7 @@ fn send_and_receive(bench: &Bench, one: &mut Sender, two: &mut Keeper, first: u8
     });
     eventually("all is answered", || one.is_answered());
     let waited = start.elapsed() >= Duration::from_nanos(PARKED_NS_MAX);
-    assert!(lost() == lost_before || waited, "a frame is lost that did not wait");
+    assert!(lost() == lost_before || waited, "lost after {:?}", start.elapsed());
 }
 
 #[test]
@@ -247,6 +247,42 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
     may.send(()).unwrap();
     assert_eq!(taken(&port, Take::Parked, &told, &waits, |_| {}).frames, 1);
     eventually("both are answered", || one.is_answered());
+}
+
+#[test]
+fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_was() {
+    let bench = Bench::new();
+    let (mut one, mut two) = pair(&bench);
+    let port = left_to_the_test(&bench, &mut one);
+    let receiver = bench.port(2).id();
+    one.front.send(0, &frame(1, 2, &[1; 40]));
+    let mut scratch = Scratch::default();
+    // Since then the worker had not looked.
+    let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
+    let taken = port.take(0, Take::New, long_ago_ns, &mut scratch, &mut |burst| {
+        assert!(burst.park(0, receiver));
+    });
+    let now_ns = clock::now_ns();
+    assert!(taken.parked_until.unwrap() > now_ns - PARKED_NS_MAX / 2);
+    let mut tried = 0;
+    let mut try_again = |now_ns: u64| {
+        port.take(0, Take::Parked, now_ns, &mut scratch, &mut |burst| {
+            // Its hold counts from when it may have come, all the same.
+            assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
+            assert!(burst.park(0, receiver));
+            tried += 1;
+        })
+    };
+    let until_ns = taken.parked_until.unwrap();
+    assert_eq!(
+        try_again(until_ns - 1).parked_until,
+        Some(until_ns),
+        "to wait again is no new wait"
+    );
+    assert_eq!(try_again(until_ns).parked, 0);
+    assert_eq!((tried, bench.dropped(1, "rx_waited_too_long")), (1, 1));
+    assert_eq!(two.receive(), None);
+    eventually("it is answered", || one.is_answered());
 }
 
 #[test]

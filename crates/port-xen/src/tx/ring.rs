@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Frame};
 use weir_engine::guest::{GuestRing, TransmitRing};
-use weir_engine::{DropReason, PortCounters};
+use weir_engine::{DropReason, PortCounters, clock};
 use weir_fabric::PortId;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_NS_MAX};
 use weir_netif::{PacketError, RingError, Status, TxBack, TxPacket, TxSlot};
@@ -23,6 +23,9 @@ struct Flight {
     /// Requests with data, in `buffers`.
     slots: usize,
     state: State,
+    /// When it first found its receiver full (ns). It may be said to have arrived long before, if its worker was late:
+    /// that is no fault of the receiver's.
+    full_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +35,7 @@ enum State {
     /// To be answered, when all before it are.
     Done(Status),
     /// It waits in its buffers for a receiver that was full.
-    Waits { port: PortId, since_ns: u64 },
+    Waits { port: PortId, arrived_ns: u64 },
 }
 
 /// A ring in service.
@@ -164,7 +167,7 @@ impl TxRing {
         });
         self.buffers.extend(buffers);
         let slots = self.buffers.len() - before;
-        self.flights.push_back(Flight { packet, slots, state });
+        self.flights.push_back(Flight { packet, slots, state, full_ns: None });
         slots
     }
 
@@ -181,14 +184,15 @@ impl TxRing {
         for (flight, token) in self.flights.iter_mut().zip(self.first..) {
             let from = buffer;
             buffer += flight.slots;
-            let State::Waits { since_ns, .. } = flight.state else { continue };
+            let State::Waits { arrived_ns, .. } = flight.state else { continue };
             taken += 1;
+            let since_ns = flight.full_ns.unwrap_or(arrived_ns);
             if since_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
                 counters.dropped(DropReason::RxWaitedTooLong, 1);
                 flight.state = State::Done(Status::Okay);
             } else {
                 flight.state = State::UnderWay;
-                haul.push(token, flight.packet, self.buffers.range(from..buffer), since_ns);
+                haul.push(token, flight.packet, self.buffers.range(from..buffer), arrived_ns);
             }
         }
         self.waiting = 0;
@@ -206,10 +210,8 @@ impl TxRing {
         for packet in haul.packets() {
             self.set(packet.token, State::Done(packet.status.get()));
         }
-        for parked in &burst.parked {
-            let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
-            let state = State::Waits { port: parked.port, since_ns: frame.arrived_ns };
-            self.set(frame.token, state);
+        if !burst.parked.is_empty() {
+            self.settle_parked(burst);
         }
         if burst.remote().is_some() {
             self.settle_failed(haul, burst, counters);
@@ -218,6 +220,19 @@ impl TxRing {
             self.fetches_all = haul.is_to_be_whole();
         }
         self.answer()
+    }
+
+    #[cold]
+    fn settle_parked(&mut self, burst: &Burst<'_>) {
+        let now_ns = clock::now_ns();
+        for parked in &burst.parked {
+            let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
+            let Frame { token, arrived_ns, .. } = *frame;
+            self.set(token, State::Waits { port: parked.port, arrived_ns });
+            if let Some(flight) = self.flight(token) {
+                flight.full_ns.get_or_insert(now_ns);
+            }
+        }
     }
 
     fn flight(&mut self, token: u64) -> Option<&mut Flight> {
@@ -254,7 +269,7 @@ impl TxRing {
     }
 
     fn answer(&mut self) -> u32 {
-        while let Some(Flight { packet, slots, state: State::Done(status) }) =
+        while let Some(Flight { packet, slots, state: State::Done(status), .. }) =
             self.flights.front().copied()
         {
             self.flights.pop_front();
@@ -275,10 +290,10 @@ impl TxRing {
         self.waiting
     }
 
-    /// Who is waited for, each once if it is waited for once.
+    /// Who is waited for, each once if it is waited for once, and since when.
     pub(super) fn waits(&self) -> impl Iterator<Item = (PortId, u64)> {
         self.flights.iter().filter_map(|flight| match flight.state {
-            State::Waits { port, since_ns } => Some((port, since_ns)),
+            State::Waits { port, arrived_ns } => Some((port, flight.full_ns.unwrap_or(arrived_ns))),
             State::UnderWay | State::Done(_) => None,
         })
     }
