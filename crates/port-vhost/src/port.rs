@@ -357,14 +357,14 @@ impl Port for VhostPort {
         queue: usize,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-        now_ns: u64,
+        _now_ns: u64,
     ) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        self.fill(queue, pair, burst, frames, now_ns).unwrap_or_else(|reason| {
+        self.fill(queue, pair, burst, frames).unwrap_or_else(|reason| {
             lock(&pair.rx).queue.signal_error();
             self.stop(&reason);
             all
@@ -466,7 +466,6 @@ impl VhostPort {
         pair: &Pair,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-        now_ns: u64,
     ) -> Result<Delivered, StopReason> {
         let mut rx = lock(&pair.rx);
         // Kept while this worker copies without the lock.
@@ -475,7 +474,7 @@ impl VhostPort {
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         };
         let Placed { mut delivered, rest } =
-            rx.place(queue, &memory, burst, frames, now_ns, &self.counters)?;
+            rx.place(queue, &memory, burst, frames, &self.counters)?;
         drop(rx);
         if let Some(copies) = rest {
             if delivered.frames == frames.len() {

@@ -149,7 +149,6 @@ impl RxQueue {
         memory: &'m GuestMemory,
         burst: &'m Burst<'m>,
         frames: &'m [Outgoing],
-        now_ns: u64,
         counters: &PortCounters,
     ) -> Result<Placed<'m>, StopReason> {
         let Some(ring) = self.queue.ring.as_mut() else {
@@ -215,7 +214,7 @@ impl RxQueue {
         }
 
         let full = dealt_with.frames < frames.len();
-        let worth_waiting = self.calls.note_full(full, delivered_frames > 0, now_ns);
+        let worth_waiting = self.calls.note_full(full, delivered_frames > 0);
         // Under the same lock as the look that found too little: between the two another worker could
         // see buffers that no kick comes for any more.
         let again = full && worth_waiting && self.arm(index)?;

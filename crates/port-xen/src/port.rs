@@ -337,14 +337,14 @@ impl Port for XenPort {
         queue: usize,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-        now_ns: u64,
+        _now_ns: u64,
     ) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.pair(queue) else {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        self.fill(pair, self.context(queue), burst, frames, now_ns).unwrap_or_else(|reason| {
+        self.fill(pair, self.context(queue), burst, frames).unwrap_or_else(|reason| {
             self.stop(&reason);
             all
         })

@@ -225,7 +225,6 @@ impl RxQueue {
         fronts: &'m HostPages,
         burst: &'m Burst<'m>,
         frames: &'m [Outgoing],
-        now_ns: u64,
     ) -> Result<(Delivered, Option<Copies<'m>>), StopReason> {
         let Context { index, groups, hash, counters } = context;
         let Some(ring) = self.ring.as_mut() else { return Ok((Delivered::default(), None)) };
@@ -284,7 +283,7 @@ impl RxQueue {
         ring.placed += u64::from(responses);
 
         let full = dealt_with.frames < frames.len();
-        let worth_waiting = self.calls.note_full(full, delivered_frames > 0, now_ns);
+        let worth_waiting = self.calls.note_full(full, delivered_frames > 0);
         // Under the same lock as the look that found too little.
         let again = full && worth_waiting && self.arm(index)?;
         counters.rx[index].frames.add(delivered_frames.into());
@@ -397,7 +396,6 @@ impl XenPort {
         context: Context<'_>,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-        now_ns: u64,
     ) -> Result<Delivered, StopReason> {
         let Context { index, counters, .. } = context;
         // Of another kind than this port's, if there is one.
@@ -410,7 +408,7 @@ impl XenPort {
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         };
         let fronts = room.fronts();
-        let (mut delivered, copies) = rx.place(context, room, &fronts, burst, frames, now_ns)?;
+        let (mut delivered, copies) = rx.place(context, room, &fronts, burst, frames)?;
         drop(rx);
         if let Some(mut copies) = copies {
             if delivered.frames == frames.len() {

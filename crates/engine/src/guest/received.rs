@@ -45,16 +45,18 @@ impl ReceiveCalls {
         self.withholds
     }
 
-    /// Notes at `now_ns` whether frames were left over (`full`), and whether any went in. Says whether they
-    /// may wait for this receiver: not when it has taken nothing for so long that they would be dropped anyway.
+    /// Notes whether frames were left over (`full`), and whether any went in. Says whether they may wait for this
+    /// receiver: not when it has taken nothing for so long that they would be dropped anyway. That is by the clock, not
+    /// by when their burst was taken: a worker that was held up is no fault of the receiver's.
     #[inline]
-    pub fn note_full(&mut self, full: bool, progress: bool, now_ns: u64) -> bool {
+    pub fn note_full(&mut self, full: bool, progress: bool) -> bool {
         if progress || !full {
             self.full_since = None;
         }
         if !full {
             return true;
         }
+        let now_ns = clock::now_ns();
         let since = *self.full_since.get_or_insert(now_ns);
         now_ns.saturating_sub(since) < PARKED_NS_MAX
     }

@@ -41,7 +41,7 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         let out = [Outgoing::untagged(0)];
         let counters = receiver.port.counters();
         let place = |burst| {
-            let placed = receiver.port.first_rx().place(0, &memory, burst, &out, 0, counters);
+            let placed = receiver.port.first_rx().place(0, &memory, burst, &out, counters);
             placed.unwrap().rest.expect("something to copy")
         };
         let (first, second) = (place(&bursts[0]), place(&bursts[1]));

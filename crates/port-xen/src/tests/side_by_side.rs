@@ -5,13 +5,14 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::Scratch;
-use weir_engine::{Port, Take, clock};
+use weir_engine::{Outgoing, Port, Take, clock};
+use weir_fabric::EgressTag;
 use weir_limits::PARKED_NS_MAX;
 use weir_netif::Status;
 use weir_xen::double::Host;
 use weir_xen::{CopyPlace, CopySegment, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor};
 
-use super::copies::say_where;
+use super::copies::{fill, say_where};
 use super::*;
 use crate::XenPort;
 use crate::port::lock;
@@ -283,6 +284,27 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     assert_eq!((tried, bench.dropped(1, "rx_waited_too_long")), (1, 1));
     assert_eq!(two.receive(), None);
     eventually("it is answered", || one.is_answered());
+}
+
+#[test]
+fn a_receiver_is_not_taken_for_one_that_takes_nothing_since_workers_were_late() {
+    let bench = Bench::new();
+    let (mut one, _two) = pair(&bench);
+    fill(&bench, &mut one.front);
+    one.next = BUFFERS;
+    let (port, receiver) = (left_to_the_test(&bench, &mut one), bench.port(2));
+    one.front.send(0, &frame(1, 2, &[1; 40]));
+    let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
+    port.take(0, Take::New, long_ago_ns, &mut Scratch::default(), &mut |burst| {
+        let frames = [Outgoing { frame: 0, tag: EgressTag::Untagged }];
+        let start = Instant::now();
+        for now_ns in [long_ago_ns, clock::now_ns()] {
+            let delivered = receiver.deliver(0, burst, &frames, now_ns);
+            let is_late = start.elapsed() >= Duration::from_nanos(PARKED_NS_MAX);
+            assert_eq!(delivered.frames, 0, "it is full");
+            assert!(delivered.worth_waiting || is_late);
+        }
+    });
 }
 
 #[test]
