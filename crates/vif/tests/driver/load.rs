@@ -78,10 +78,14 @@ impl Bench {
 
     /// Lets them run until `enough`, and ends everything.
     fn finish(self, endpoints: &mut [Endpoint], enough: impl Fn(&[Endpoint]) -> bool) {
-        let start = Instant::now();
+        let (mut since, mut before) = (Instant::now(), 0);
         while !enough(endpoints) {
+            let received: u64 = endpoints.iter().map(|e| e.stats.snapshot().rx_frames).sum();
+            if received > before {
+                (since, before) = (Instant::now(), received);
+            }
             let running = endpoints.iter().all(|e| !e.thread.is_finished());
-            let stuck = start.elapsed() > STUCK;
+            let stuck = since.elapsed() > STUCK;
             if stuck || !running {
                 let all: Vec<_> = endpoints.iter().map(|e| e.stats.snapshot()).collect();
                 panic!("stuck: {stuck}, {all:#?}");
