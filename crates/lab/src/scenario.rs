@@ -121,6 +121,18 @@ pub struct GuestPoll {
     pub interval_ns: u64,
     /// Polls in a row that find nothing before it asks for calls again.
     pub empty_polls: u32,
+    /// The timer goes on at its own pace while the guest polls (Dong 2011 §4.1); it is set anew after each
+    /// poll, as Linux's is, otherwise.
+    pub periodic: bool,
+}
+
+impl GuestPoll {
+    /// When to poll next after a poll that ends now (ns); `due_ns`: when the last one was due.
+    pub(crate) fn next_ns(&self, now_ns: u64, due_ns: Option<u64>) -> u64 {
+        let from_ns = due_ns.filter(|_| self.periodic).unwrap_or(now_ns);
+        let passed = now_ns.saturating_sub(from_ns) / self.interval_ns;
+        from_ns + (passed + 1) * self.interval_ns
+    }
 }
 
 /// An uplink with a peer at its other end, whose own work takes no time.

@@ -71,6 +71,12 @@ const RULES: &[Rule] = &[
         since: "guests have no timer without `poll`",
     },
     Rule {
+        path: "guests.poll_periodic",
+        written: |it| it.guests.poll_periodic,
+        works: |it| it.guests.poll.is_some_and(|time| time.0 > 0),
+        since: "guests have no timer without `poll`",
+    },
+    Rule {
         path: "guests.lro",
         written: |it| it.guests.lro,
         works: |it| it.loads.iter().any(|it| matches!(it.traffic, TrafficFile::Stream { .. })),

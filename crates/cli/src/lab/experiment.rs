@@ -392,7 +392,11 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
         rx_frames: file.rx_frames,
     };
     let poll = file.poll.filter(|time| time.0 > 0);
-    let poll = poll.map(|time| GuestPoll { interval_ns: time.0, empty_polls: file.empty_polls });
+    let poll = poll.map(|time| GuestPoll {
+        interval_ns: time.0,
+        empty_polls: file.empty_polls,
+        periodic: file.poll_periodic,
+    });
     let guest = |number: usize| {
         let cpus = file.cpus.get(number % file.cpus.len().max(1));
         let usual = Guest::new(

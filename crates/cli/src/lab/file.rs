@@ -189,6 +189,9 @@ pub struct GuestsFile {
     pub poll: Option<Time>,
     #[serde(default)]
     pub empty_polls: u32,
+    /// Whether that timer goes on at its own pace; it is set anew after each poll otherwise.
+    #[serde(default)]
+    pub poll_periodic: bool,
     /// Between two polls of a hypervisor around each guest; none without it.
     pub hypervisor_poll: Option<Time>,
     /// Whether the driver merges TCP segments (LRO).

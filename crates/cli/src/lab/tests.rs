@@ -196,6 +196,7 @@ fn what_would_come_to_nothing_is_refused() {
         problem("moderation = \"auto\"", "moderation = \"auto\"\nrx_usecs = \"10us\""),
         problem("moderation = \"auto\"", "moderation = \"frontend\"\nrx_frames = 10"),
         problem("\"250us\"", "\"250us\"\nempty_polls = 10"),
+        problem("\"250us\"", "\"250us\"\npoll_periodic = true"),
         problem("\"250us\"", "\"250us\"\nlro = true"),
         threads("priority = 1"),
         threads("count = 2"),

@@ -97,6 +97,8 @@ pub(super) struct Guest {
     /// Polls in a row that found nothing.
     empty_polls: u32,
     timer: u64,
+    /// What its timer was set for last, since the driver has polled (ns).
+    due_ns: Option<u64>,
     pub(super) programs: VecDeque<Program>,
     /// Measured.
     pub(super) rx_called: u64,
@@ -133,6 +135,7 @@ impl Guest {
             yields: false,
             empty_polls: 0,
             timer: 0,
+            due_ns: None,
             programs: VecDeque::new(),
             rx_called: 0,
             tx_called: 0,
@@ -455,15 +458,23 @@ impl Host<'_> {
         let merged = self.guests[guest].lro.as_mut().map(Lro::flush).unwrap_or_default();
         merged.iter().for_each(|run| self.read_merged(run));
         self.refill(guest);
-        let Guest { rx, polled, poll, empty_polls, timer, .. } = &mut self.guests[guest];
+        let now_ns = self.now_ns();
+        let Guest { rx, polled, poll, empty_polls, timer, due_ns, .. } = &mut self.guests[guest];
         match poll {
             Some(poll) if *empty_polls < poll.empty_polls && rx.first().is_none() => {
                 *polled = None;
                 *empty_polls += 1;
                 *timer += 1;
-                self.calendar.after(poll.interval_ns, Event::GuestTimer(guest, *timer));
+                let next_ns = poll.next_ns(now_ns, *due_ns);
+                *due_ns = Some(next_ns);
+                self.calendar.at(next_ns, Event::GuestTimer(guest, *timer));
             }
-            _ => *polled = rx.arm().then_some(0),
+            _ => {
+                *polled = rx.arm().then_some(0);
+                if polled.is_none() {
+                    *due_ns = None;
+                }
+            }
         }
     }
 

@@ -92,7 +92,8 @@ impl Dice {
         guest.queue_max = self.index(100);
         let interval_ns = self.scale(10, 19);
         let empty_polls = 1 + self.below(3) as u32;
-        guest.poll = self.one_in(3).then_some(GuestPoll { interval_ns, empty_polls });
+        let periodic = interval_ns % 2 > 0;
+        guest.poll = self.one_in(3).then_some(GuestPoll { interval_ns, empty_polls, periodic });
         guest
     }
 

@@ -13,7 +13,7 @@ fn to_guest(nested: bool, poll_ns: Option<u64>) -> Scenario {
     scenario.run_ns = 300 * MS;
     scenario.guests[1].hypervisor_poll_ns = nested.then_some(HYPERVISOR_NS);
     scenario.guests[1].poll =
-        poll_ns.map(|interval_ns| GuestPoll { interval_ns, empty_polls: 1_000 });
+        poll_ns.map(|interval_ns| GuestPoll { interval_ns, empty_polls: 1_000, periodic: false });
     scenario
 }
 
