@@ -92,7 +92,7 @@ impl Dice {
         guest.queue_max = self.index(100);
         let interval_ns = self.scale(10, 19);
         let empty_polls = 1 + self.below(3) as u32;
-        let periodic = interval_ns % 2 > 0;
+        let periodic = !interval_ns.is_multiple_of(2);
         guest.poll = self.one_in(3).then_some(GuestPoll { interval_ns, empty_polls, periodic });
         guest
     }

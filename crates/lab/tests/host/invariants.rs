@@ -71,7 +71,8 @@ fn random(seed: u64) -> Scenario {
         guest.calls.rx_ns = (random.below(2) == 0).then(|| random.below(MS));
         guest.calls.rx_frames = (random.below(3) == 0).then(|| 1 + random.below(64) as u32);
         let interval_ns = 1 + random.below(MS);
-        let poll = GuestPoll { interval_ns, empty_polls: 2, periodic: interval_ns % 2 > 0 };
+        let poll =
+            GuestPoll { interval_ns, empty_polls: 2, periodic: !interval_ns.is_multiple_of(2) };
         guest.poll = (random.below(3) == 0).then_some(poll);
     }
     let uplink = &mut scenario.uplinks[0];
