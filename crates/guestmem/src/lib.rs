@@ -17,11 +17,13 @@
 //! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
 //! | `shared.rs` | [`SharedPages`]: pages that a device file maps, such as a Xen guest's rings |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
+//! | `monitor.rs` | [`monitor`]: waiting for a line of cache; `unsafe` for the same reason |
 
 mod fault;
 mod host;
 mod io;
 mod mapping;
+pub mod monitor;
 mod pages;
 mod regions;
 mod shared;

@@ -1,9 +1,9 @@
-//! `weir bench --ping-pong`: how fast two cores answer each other, by polling and by waking.
+//! `weir bench --ping-pong`: how fast two cores answer each other, by polling, by waiting for a line of cache where the
+//! processor can, and by waking.
 //!
 //! The bounds of what a switch can do: with workers that poll a guest's request is seen after the time that a
 //! cache line takes; with workers that sleep, after the time that the kernel takes to wake a thread.
 
-use std::fs;
 use std::hint;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weir_guestmem::monitor::Monitor;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
@@ -47,6 +48,8 @@ struct Line(AtomicU64);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Polling,
+    /// For a write to the ball's line, on a processor that has instructions for that.
+    Monitoring(Monitor),
     Asleep,
 }
 
@@ -69,8 +72,12 @@ impl Court {
                 // Nothing to read where the time was up.
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
-            self.back.0.store(self.ball.0.load(Ordering::Acquire), Ordering::Release);
-            hint::spin_loop();
+            let ball = self.ball.0.load(Ordering::Acquire);
+            self.back.0.store(ball, Ordering::Release);
+            match waits {
+                Waits::Monitoring(monitor) => monitor.wait(&self.ball.0, ball),
+                Waits::Polling | Waits::Asleep => hint::spin_loop(),
+            }
         }
         Ok(())
     }
@@ -119,7 +126,7 @@ fn round_trip_ns(
 
 /// Times (ns) of round trips: of one where each is with a system call, else means of [`ROUNDS`].
 fn serve(court: &Court, waits: Waits, time: Duration, stop: &AtomicBool) -> io::Result<Vec<f64>> {
-    let rounds = if waits == Waits::Polling { ROUNDS } else { 1 };
+    let rounds = if waits == Waits::Asleep { 1 } else { ROUNDS };
     let (mut number, mut times) = (0, Vec::new());
     let start = Instant::now();
     while start.elapsed() < time {
@@ -143,13 +150,23 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     let stop = rig::catch_signals()?;
     let cpus = two_cpus().ok_or(BenchError::OneProcessor)?;
     let time = Duration::from_secs(args.seconds.into()) / SLICES;
-    let [mut polled, mut woken] = [const { Vec::new() }; 2];
+    let monitor = Monitor::of_this_processor();
+    let [mut polled, mut monitored, mut woken] = [const { Vec::new() }; 3];
     for _ in 0..SLICES {
         polled.extend(round_trip_ns(Waits::Polling, cpus, time, &stop)?);
+        if let Some(monitor) = monitor {
+            monitored.extend(round_trip_ns(Waits::Monitoring(monitor), cpus, time, &stop)?);
+        }
         woken.extend(round_trip_ns(Waits::Asleep, cpus, time, &stop)?);
     }
     let figures = [
         FigureRow::new("ping_pong_poll_poll", "ns", "there and back, both threads polling", polled),
+        FigureRow::new(
+            "ping_pong_poll_monitor",
+            "ns",
+            "the answering thread waits for the line by umwait or mwaitx; the other polls for the answer",
+            monitored,
+        ),
         FigureRow::new(
             "ping_pong_poll_interrupt",
             "ns",
@@ -158,22 +175,16 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
         ),
     ];
     let figures = figures.into_iter().flatten().collect();
-    let notes = vec![monitor_wait()];
+    let notes = vec![monitor_wait(monitor)];
     Figures { title: "two threads on two cores that answer each other", figures, notes }
         .print(args, out)
 }
 
-/// Whether this processor could wait for a cache line without polling.
-fn monitor_wait() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    let has = |flag: &str| flags.split_whitespace().any(|found| found == flag);
-    match (has("waitpkg"), has("mwaitx")) {
-        (false, false) => "umwait and mwaitx: this processor has neither".into(),
-        (umwait, _) => {
-            let name = if umwait { "umwait" } else { "mwaitx" };
-            format!("{name}: this processor has it; weir does not use it, and it is not measured")
-        }
+/// How this processor can wait for a cache line without polling.
+fn monitor_wait(monitor: Option<Monitor>) -> String {
+    match monitor {
+        Some(monitor) => format!("ping_pong_poll_monitor is by {}", monitor.name()),
+        None => "umwait and mwaitx: this processor has neither".into(),
     }
 }
 
@@ -185,7 +196,8 @@ mod tests {
     fn every_ball_comes_back_however_the_other_waits() {
         let Some(cpus) = two_cpus() else { return };
         let stop = AtomicBool::new(false);
-        for waits in [Waits::Polling, Waits::Asleep] {
+        let monitoring = Monitor::of_this_processor().map(Waits::Monitoring);
+        for waits in [Waits::Polling, Waits::Asleep].into_iter().chain(monitoring) {
             let time = Duration::from_millis(20);
             let ns = round_trip_ns(waits, cpus, time, &stop).unwrap();
             assert!(ns.is_some_and(|ns| ns > 0.0), "{ns:?}");

@@ -1,0 +1,132 @@
+//! Waiting for another core's write to a line of cache, without looking at it all the time and without the kernel.
+
+use std::fs;
+use std::sync::atomic::AtomicU64;
+
+/// How long a wait takes at most (ticks of the TSC, some 40 us): what is waited for may be gone.
+#[cfg(target_arch = "x86_64")]
+const TICKS_MAX: u32 = 100_000;
+
+/// Instructions that do so, which not every processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitor {
+    /// UMONITOR and UMWAIT: Intel's, since Tremont and Sapphire Rapids.
+    Umwait,
+    /// MONITORX and MWAITX: AMD's.
+    Mwaitx,
+}
+
+impl Monitor {
+    /// Those of this processor. A hypervisor may keep them from its guests.
+    pub fn of_this_processor() -> Option<Self> {
+        let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+        let flags = info.lines().find(|line| line.starts_with("flags"))?;
+        let has = |wanted: &str| flags.split_whitespace().any(|flag| flag == wanted);
+        match (has("waitpkg"), has("mwaitx")) {
+            (true, _) => Some(Self::Umwait),
+            (false, true) => Some(Self::Mwaitx),
+            (false, false) => None,
+        }
+    }
+
+    /// The instruction that waits.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Umwait => "umwait",
+            Self::Mwaitx => "mwaitx",
+        }
+    }
+
+    /// Waits until something is written near `word`, if that is `seen` still; it may end sooner.
+    ///
+    /// On another processor than [`Self::of_this_processor`] spoke of, it ends this process.
+    #[cfg(target_arch = "x86_64")]
+    pub fn wait(self, word: &AtomicU64, seen: u64) {
+        use std::arch::asm;
+        use std::sync::atomic::Ordering;
+
+        let address = word.as_ptr();
+        match self {
+            Self::Umwait => {
+                // SAFETY: it arms the monitor for a line that this process may read, and changes nothing.
+                unsafe { asm!("umonitor {}", in(reg) address, options(nostack, preserves_flags)) };
+                if word.load(Ordering::Acquire) != seen {
+                    return;
+                }
+                let until = crate::ticks::now() + u64::from(TICKS_MAX);
+                // SAFETY: it waits, until `until` (EDX:EAX) at the latest, in state C0.1, and changes flags only.
+                unsafe {
+                    asm!(
+                        "umwait {state:e}",
+                        state = in(reg) 1_u32,
+                        in("eax") until as u32, // its lower half
+                        in("edx") (until >> 32) as u32,
+                        options(nostack),
+                    );
+                }
+            }
+            Self::Mwaitx => {
+                // SAFETY: as above; the line is in RAX, without extensions (ECX) and hints (EDX).
+                unsafe {
+                    asm!(
+                        "monitorx",
+                        in("rax") address,
+                        in("ecx") 0,
+                        in("edx") 0,
+                        options(nostack, preserves_flags),
+                    );
+                }
+                if word.load(Ordering::Acquire) != seen {
+                    return;
+                }
+                // SAFETY: it waits for EBX ticks at most (bit 1 of ECX), in state C0 (EAX), and changes nothing. RBX is the
+                // compiler's, and is put back.
+                unsafe {
+                    asm!(
+                        "xchg rbx, {ticks}",
+                        "mwaitx",
+                        "xchg rbx, {ticks}",
+                        ticks = inout(reg) u64::from(TICKS_MAX) => _,
+                        in("eax") 0xf0,
+                        in("ecx") 2,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        }
+    }
+
+    /// There are none on this architecture.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn wait(self, _word: &AtomicU64, _seen: u64) {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use super::*;
+
+    /// Where the processor has neither, only that it says so can be tested.
+    #[test]
+    fn a_wait_ends_with_a_write_and_does_not_begin_after_it() {
+        let Some(monitor) = Monitor::of_this_processor() else { return };
+        let word = AtomicU64::new(0);
+        monitor.wait(&word, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while word.load(Ordering::Acquire) == 0 {
+                    monitor.wait(&word, 0);
+                }
+                word.store(2, Ordering::Release);
+            });
+            word.store(1, Ordering::Release);
+            while word.load(Ordering::Acquire) == 1 {
+                monitor.wait(&word, 1);
+            }
+        });
+    }
+}
