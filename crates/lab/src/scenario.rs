@@ -130,8 +130,11 @@ impl GuestPoll {
     /// When to poll next after a poll that ends now (ns); `due_ns`: when the last one was due.
     pub(crate) fn next_ns(&self, now_ns: u64, due_ns: Option<u64>) -> u64 {
         let from_ns = due_ns.filter(|_| self.periodic).unwrap_or(now_ns);
-        let passed = now_ns.saturating_sub(from_ns) / self.interval_ns;
-        from_ns + (passed + 1) * self.interval_ns
+        match now_ns.checked_sub(from_ns) {
+            Some(passed_ns) => from_ns + (passed_ns / self.interval_ns + 1) * self.interval_ns,
+            // Something else had it poll, and its timer is still to come.
+            None => from_ns,
+        }
     }
 }
 
@@ -453,5 +456,23 @@ impl Uplink {
         within(&self.name, "`hold_ns`", self.hold_ns, 0..=LAB_NS_MAX)?;
         within(&self.name, "`queue_max`", self.queue_max as u64, 0..=LAB_QUEUE_MAX.into())?;
         within(&self.name, "`ring`", self.ring as u64, 1..=LAB_QUEUE_MAX.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_with_a_pace_of_its_own_leaves_out_no_turn_that_is_still_to_come() {
+        let poll = |periodic| GuestPoll { interval_ns: 100, empty_polls: 1, periodic };
+        for (now_ns, due_ns, next_ns) in
+            [(30, None, 130), (30, Some(0), 100), (100, Some(100), 200), (370, Some(100), 400)]
+        {
+            assert_eq!(poll(true).next_ns(now_ns, due_ns), next_ns, "{now_ns} {due_ns:?}");
+            assert_eq!(poll(false).next_ns(now_ns, due_ns), now_ns + 100);
+        }
+        // It was called for a sent frame, and polled for that.
+        assert_eq!(poll(true).next_ns(60, Some(100)), 100);
     }
 }
