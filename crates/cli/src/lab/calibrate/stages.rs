@@ -209,7 +209,7 @@ impl Runs<'_> {
             ("timer_late_p99_ns", tail.into(), less(&timer.late_p99, &timer_back)),
             (
                 "guest_timer_ns",
-                "CPU time of such a ppoll, but for the two below".into(),
+                "CPU time of such a ppoll, but for poll_end and timer_set".into(),
                 guest_timer,
             ),
             (
