@@ -190,7 +190,9 @@ impl Worker {
                 self.pace.slept(self.woken_ns.saturating_sub(start_ns));
             }
         }
-        self.expire_holds_before_sleep();
+        if !self.holds.is_empty() {
+            self.expire_holds_after_rest(clock::now_ns());
+        }
     }
 
     /// It has a core of its own: it never sleeps while it has queues to look at.
@@ -534,6 +536,17 @@ impl Worker {
         }
     }
 
+    /// Asks about those that would end before this worker is back from its next sleep; where there is something to take first, only
+    /// about those that would end during that burst, which may be as long as the one before. The calls of the others
+    /// are then for what it takes, too: that is what the worker came back a little before their ends for.
+    fn expire_holds_after_rest(&mut self, now_ns: u64) {
+        let ahead_ns = match self.ready.is_empty() {
+            true => self.lateness.lead_ns(),
+            false => self.burst_ns.min(TIMER_LEAD_NS_MAX),
+        };
+        self.expire_holds(now_ns, ahead_ns);
+    }
+
     /// Asks about those that have ended by the end of the burst before, and those that would end during the
     /// next one, which may be as long.
     #[inline]
@@ -651,6 +664,25 @@ mod tests {
         worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
         worker.expire_holds_after_burst();
         assert_eq!(worker.holds.wake_ns(0), Some(until_ns), "one long burst ends not all of them");
+    }
+
+    #[test]
+    fn a_call_that_is_due_a_little_later_is_for_the_frames_that_are_there_too() {
+        let mut worker = worker();
+        worker.lateness.fired(40_000);
+        worker.burst_ns = 10_000;
+        let port = PortId::new(0).unwrap();
+        let now_ns = clock::now_ns();
+        for until_ns in [now_ns + 10_000, now_ns + 45_000] {
+            worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
+        }
+        let queue = QueueRef { port, queue: 0, side: Side::Tx };
+        worker.ready.wake(Ready { queue, since_ns: now_ns });
+        worker.expire_holds_after_rest(now_ns);
+        assert_eq!(worker.holds.wake_ns(0), Some(now_ns + 45_000), "but not past its end");
+        let _ = worker.ready.next(now_ns);
+        worker.expire_holds_after_rest(now_ns);
+        assert_eq!(worker.holds.wake_ns(0), None, "it may sleep next");
     }
 
     #[test]

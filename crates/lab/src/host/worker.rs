@@ -382,7 +382,12 @@ impl Host<'_> {
         } else if !self.workers[worker].ready.is_empty() {
             self.workers[worker].pace.slept(now_ns - start_ns);
         }
-        self.expire_holds_before_sleep(worker);
+        if self.workers[worker].ready.is_empty() {
+            self.expire_holds_before_sleep(worker);
+        } else if self.scenario.realization.timers_ahead {
+            // Calls that are due soon are for what it takes next, too.
+            self.expire_holds(worker, 0);
+        }
         self.retries(worker)
     }
 
