@@ -32,7 +32,7 @@ pub struct Realization {
     /// Workers set the timers of holds ahead by what timers were late (`weir_policy::lateness`).
     pub timers_ahead: bool,
     /// weir's manager looks at latency budgets, where all guests are under `auto`: it may have all of them held
-    /// together, at the uplinks too (`weir_policy::together`).
+    /// together, at the uplinks too (`weir_policy::attempt`).
     pub manager: bool,
     /// There are two hosts, and a wire from the one's uplink to the other's: the first half of CPUs,
     /// workers, guests and uplinks are the first host's.

@@ -6,6 +6,7 @@
 //! a simulation on virtual time, and a result from the one holds for the other.
 //!
 //! - [`aggregation`]: when frames that gather for a guest are due as a whole.
+//! - [`attempt`]: whether frames may be held in a way that no queue can judge by itself.
 //! - [`budget`]: how a latency budget is split between the uplink and the guests' queues.
 //! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
 //! - [`dispatch`]: which worker serves which queue.
@@ -16,10 +17,10 @@
 //! - [`policing`]: which frames exceed what a receiver may get.
 //! - [`schedule`]: whose queue a worker serves next, and rate limits.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
-//! - [`together`]: whether what all interfaces receive may be held together, from the uplink on.
 #![forbid(unsafe_code)]
 
 pub mod aggregation;
+pub mod attempt;
 pub mod budget;
 pub mod costs;
 pub mod dispatch;
@@ -31,5 +32,4 @@ pub mod placement;
 pub mod policing;
 pub mod schedule;
 pub mod steering;
-pub mod together;
 mod trial;

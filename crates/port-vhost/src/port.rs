@@ -8,7 +8,7 @@ use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::PortId;
-use weir_policy::moderation;
+use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
@@ -172,6 +172,15 @@ impl VhostPort {
     pub fn set_together(&self, together: bool) {
         for pair in self.pairs.iter() {
             lock(&pair.rx).calls.set_together(together);
+        }
+    }
+
+    /// The guest polls at this interval (ns), or no longer. To be said again after [`set_moderation`](Self::set_moderation).
+    pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
+        let poll = poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false });
+        for pair in self.pairs.iter() {
+            lock(&pair.rx).calls.set_guest_poll(poll);
         }
     }
 

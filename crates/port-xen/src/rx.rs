@@ -25,7 +25,7 @@ use weir_engine::turn::pause;
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{HostPages, Slice, recycle};
 use weir_netif::{RxBack, RxSegment};
-use weir_policy::moderation::{Batch, Moderation};
+use weir_policy::moderation::{Batch, GuestPoll, Moderation};
 use weir_policy::steering::Mark;
 use weir_ring::{FillOrder, Place};
 use weir_xen::{CopySegment, CopyStatus, Hypervisor};
@@ -384,7 +384,8 @@ impl RxQueue {
     /// The guest polls at this interval (ns), or no longer.
     pub(crate) fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
         self.guest_polls = poll_ns.is_some();
-        self.calls.set_guest_poll_ns(poll_ns);
+        // netfront asks for events while it polls.
+        self.calls.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true }));
     }
 }
 

@@ -69,6 +69,9 @@ pub struct AgentExplanation {
     pub poll_ns: Option<u64>,
     /// Interrupts of the interface in a second, as it says.
     pub interrupts_per_s: Option<u64>,
+    /// Under `auto`: why the guest polls or does not.
+    #[serde(default)]
+    pub why: Option<String>,
     /// What went wrong last.
     pub error: Option<String>,
 }
@@ -209,6 +212,9 @@ impl fmt::Display for AgentExplanation {
                 if let Some(interrupts) = self.interrupts_per_s {
                     write!(f, ", {} interrupts/s", decimal(interrupts))?;
                 }
+                if let Some(why) = &self.why {
+                    write!(f, "; {why}")?;
+                }
             }
         }
         match &self.error {
@@ -249,6 +255,7 @@ mod tests {
             asked_poll_ns: Some(625_000),
             poll_ns: None,
             interrupts_per_s: Some(2_800),
+            why: Some("it is being tried".into()),
             error: Some("read-only".into()),
         }
     }
@@ -299,7 +306,7 @@ mod tests {
         agent: nobody on /run/weir/web0.agent
         agent: none speaks on /run/weir/web0.agent
         agent: connected, and the guest has no interface with this MAC address
-        agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; last error: read-only
+        agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; it is being tried; last error: read-only
         ");
     }
 }

@@ -143,6 +143,13 @@ impl Agent {
         self.vifs.get(&id)?.applied
     }
 
+    /// Whether the guest would poll an interface if it were asked to, as far as is known.
+    pub(super) fn can_poll(&self, id: PortId) -> bool {
+        let (Some(vif), Some(hello)) = (self.vifs.get(&id), &self.hello) else { return false };
+        let known = hello.interfaces.iter().find(|known| known.mac == vif.mac);
+        vif.error.is_none() && known.is_some_and(|known| known.can_defer)
+    }
+
     /// The guest is to poll at this interval (ns), or not at all.
     pub(super) fn want(&mut self, id: PortId, poll_ns: Option<u64>, now_ns: u64) {
         if let Some(vif) = self.vifs.get_mut(&id)
@@ -314,6 +321,7 @@ impl Agent {
             asked_poll_ns: vif.asked,
             poll_ns: vif.applied,
             interrupts_per_s: vif.report.and_then(interrupts),
+            why: None,
             error: vif.error.clone().or_else(|| self.error.clone()),
         })
     }

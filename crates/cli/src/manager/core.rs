@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
+use weir_policy::attempt::{self, Attempt, Traffic};
 use weir_policy::budget::{Load, Split, Splitter};
 use weir_policy::costs::{CallCost, Cost, Regression, Sample};
 use weir_policy::moderation::Kind;
-use weir_policy::together::{self, Together, Traffic};
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +17,9 @@ mod tests;
 pub(super) const COST_NS_DEFAULT: f64 = 4_000.0;
 /// An interface has traffic for so long after its last frame (ns): n is not to waver with each gap.
 const TRAFFIC_NS: u64 = 1_000_000_000;
+/// A guest is not asked to poll for fewer frames than so many at a time. A few large ones are a stream whose sender waits for
+/// answers, and what it takes to find out how long it would wait is lost to it.
+const POLL_FRAMES_MIN: u64 = 8;
 /// Fewest interfaces of which the middle call cost can't be moved by one of them alone.
 const COMMON_MIN: usize = 3;
 
@@ -58,6 +61,10 @@ pub(super) struct VifLook {
     pub(super) guest_cpu: Option<GuestCpu>,
     /// What an interrupt costs, as the guest's agent says (ns).
     pub(super) agent_cost_ns: Option<u64>,
+    /// Frames that its guest received.
+    pub(super) received: u64,
+    /// How long its queues hold under `auto`, where its guest could poll at that interval instead (ns).
+    pub(super) pollable_ns: Option<u64>,
 }
 
 /// CPU time of a virtual machine's processors.
@@ -118,7 +125,7 @@ pub(super) enum Sharing {
         /// They are until the next look.
         held: bool,
         /// Why.
-        why: together::Why,
+        why: attempt::Why,
     },
 }
 
@@ -148,6 +155,8 @@ pub(super) struct VifDecision {
     pub(super) together: bool,
     /// At what interval the guest is to poll (ns).
     pub(super) poll_ns: Option<u64>,
+    /// Under `auto`, where it could: why it is to or not.
+    pub(super) polling: Option<attempt::Why>,
     /// Since when both shares are what they are (ns).
     pub(super) since_ns: u64,
 }
@@ -161,7 +170,7 @@ pub(super) struct Core {
     elapsed_ns: u64,
     uplink_cost: Regression,
     split: Splitter,
-    together: Together,
+    together: Attempt,
     vifs: BTreeMap<PortId, Vif>,
 }
 
@@ -173,10 +182,14 @@ struct Vif {
     call_cost: CallCost,
     /// What it had between the last two looks.
     traffic: Traffic,
+    /// Those of the frames that its guest received.
+    received: u64,
     /// For a new one, after another virtual machine has come.
     seed: u32,
     agent_cost_ns: Option<u64>,
     split: Splitter,
+    /// Under `auto`: its guest polls instead of being called.
+    polling: Attempt,
     /// Until when it counts as one with traffic (ns).
     busy_until_ns: u64,
     /// The last (T_p, T_v), and since when.
@@ -215,6 +228,8 @@ impl Core {
             _ => 0,
         };
         let together = matches!(sharing, Sharing::Together { held: true, .. });
+        let is_tried = matches!(sharing, Sharing::Together { why: attempt::Why::Tried, .. });
+        let elapsed_ns = self.elapsed_ns;
         let mut vifs = BTreeMap::new();
         for now in look.vifs.iter().filter(|vif| takes_part(vif.kind)) {
             if let Some(vif) = self.vifs.get_mut(&now.id) {
@@ -222,7 +237,19 @@ impl Core {
                 let part = match now.kind {
                     Kind::Auto => {
                         let longer_ns = uplink_ns.saturating_sub(look.uplink_found_ns);
-                        vif.auto_part(load, (uplink_ns, longer_ns), together, look.now_ns)
+                        let vif_ns = now.hold_ns_max.saturating_sub(longer_ns);
+                        let poll_ns = vif.polls(now, vif_ns, elapsed_ns, is_tried);
+                        let since_ns = vif.since_ns((uplink_ns, vif_ns), look.now_ns);
+                        let polling = now.pollable_ns.map(|_| vif.polling.why());
+                        VifDecision {
+                            vif_ns,
+                            hold_ns: vif_ns,
+                            varies: false,
+                            together,
+                            poll_ns,
+                            polling,
+                            since_ns,
+                        }
                     }
                     kind => vif.part(kind, load, uplink_ns, look.now_ns),
                 };
@@ -271,7 +298,7 @@ impl Core {
             (true, None) => {
                 let with_traffic = self.vifs.values().filter(|vif| look.now_ns < vif.busy_until_ns);
                 let traffic: Vec<_> = with_traffic.map(|vif| vif.traffic).collect();
-                let held = self.together.look(&together::Look {
+                let held = self.together.look(&attempt::Look {
                     elapsed_ns: self.elapsed_ns,
                     budget_ns: budget_ns.unwrap_or(0),
                     traffic: &traffic,
@@ -311,9 +338,11 @@ impl Vif {
             before: None,
             call_cost: CallCost::new(seed),
             traffic: Traffic { vif: seed, frames: 0, bytes: 0 },
+            received: 0,
             seed,
             agent_cost_ns: None,
             split: Splitter::default(),
+            polling: Attempt::default(),
             busy_until_ns: 0,
             shares: None,
         }
@@ -326,6 +355,7 @@ impl Vif {
         };
         self.traffic.frames = now.frames.saturating_sub(before.frames);
         self.traffic.bytes = now.bytes.saturating_sub(before.bytes);
+        self.received = now.received.saturating_sub(before.received);
         if now.frames > before.frames {
             self.busy_until_ns = now_ns.saturating_add(TRAFFIC_NS);
         }
@@ -358,21 +388,37 @@ impl Vif {
         let asks = self.is_to_be_found_out(now_ns);
         let hold_ns = if asks { self.call_cost.hold_ns(vif_ns) } else { vif_ns };
         let varies = asks && self.call_cost.varies();
-        VifDecision { vif_ns, hold_ns, varies, poll_ns, since_ns, together: false }
+        let (together, polling) = (false, None);
+        VifDecision { vif_ns, hold_ns, varies, together, poll_ns, polling, since_ns }
     }
 
-    /// Under `auto`: what of its budget the uplink leaves, which gathers for T_p, and for `longer_ns` longer than it was found
-    /// to. Its own policy varies its holds.
-    fn auto_part(
+    /// Under `auto`: at what interval its guest polls, instead of being called after holds of `vif_ns` at most. Nothing is
+    /// found out while something else is (`is_tried`).
+    fn polls(
         &mut self,
-        load: Load,
-        (uplink_ns, longer_ns): (u64, u64),
-        together: bool,
-        now_ns: u64,
-    ) -> VifDecision {
-        let vif_ns = load.budget_ns.saturating_sub(longer_ns);
-        let since_ns = self.since_ns((uplink_ns, vif_ns), now_ns);
-        VifDecision { vif_ns, hold_ns: vif_ns, varies: false, poll_ns: None, since_ns, together }
+        now: &VifLook,
+        vif_ns: u64,
+        elapsed_ns: u64,
+        is_tried: bool,
+    ) -> Option<u64> {
+        let every_ns = now.pollable_ns.map(|ns| ns.min(vif_ns).min(AGENT_POLL_NS_MAX));
+        let gathers = |every_ns: u64| {
+            let frames = u128::from(self.received) * u128::from(every_ns);
+            frames >= u128::from(POLL_FRAMES_MIN) * u128::from(elapsed_ns)
+        };
+        let may = |every_ns: &u64| *every_ns >= AGENT_POLL_NS_MIN && gathers(*every_ns);
+        let Some(every_ns) = every_ns.filter(may) else {
+            self.polling.refuse();
+            return None;
+        };
+        if is_tried && self.polling.why() == attempt::Why::Tried {
+            // What it has seen so far was of another switch.
+            self.polling.refuse();
+        } else if !is_tried {
+            let traffic = &[self.traffic];
+            self.polling.look(&attempt::Look { elapsed_ns, budget_ns: every_ns, traffic });
+        }
+        self.polling.is_on().then_some(every_ns)
     }
 
     /// Since when the shares are what they are now.

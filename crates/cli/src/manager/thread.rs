@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_engine::guest::QueueDecision;
 use weir_engine::{Engine, Port, PortCounters, clock};
 use weir_fabric::PortId;
-use weir_policy::together::Why;
+use weir_policy::attempt::Why;
+use weir_policy::moderation::Kind;
 
 use super::agents::{Agent, AgentSocket};
 use super::core::{
@@ -20,7 +22,8 @@ use super::uplink::UplinkInterface;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
 use crate::explain::{
-    CostExplanation, CostSource, DispatchExplanation, SplitExplanation, UplinkExplanation,
+    AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
+    UplinkExplanation,
 };
 use crate::switch::GuestPort;
 
@@ -44,6 +47,10 @@ pub(super) struct ManagedVif {
     /// The limit of holds as it was set last (ns), and whether all are held together; `None` after the policy was
     /// made anew.
     set: Option<(u64, bool)>,
+    /// Whether its guest polls, as the port was told last; `None` likewise.
+    polled: Option<Option<u64>>,
+    /// Frames that each receive queue had had at the last look.
+    received: Vec<u64>,
     table: Table,
 }
 
@@ -51,15 +58,19 @@ impl ManagedVif {
     pub(super) fn new(vif: NewVif) -> Self {
         let NewVif { name, port, agent, settings } = vif;
         let (guest, table) = (GuestThreads::default(), Table::default());
-        Self { name, port, agent, settings, guest, set: None, table }
+        let (set, polled, received) = (None, None, Vec::new());
+        Self { name, port, agent, settings, guest, set, polled, received, table }
     }
 
-    fn look(&mut self, agent_cost_ns: Option<u64>) -> VifLook {
+    fn look(&mut self, agent: Option<&Agent>) -> VifLook {
+        let id = self.port.id();
+        let pollable = self.settings.kind == Kind::Auto && agent.is_some_and(|it| it.can_poll(id));
+        let pollable_ns = if pollable { self.held_ns() } else { None };
         let counters = self.port.counters();
         let queues = || counters.rx.iter().chain(&counters.tx);
         let process = self.process();
         VifLook {
-            id: self.port.id(),
+            id,
             kind: self.settings.kind,
             hold_ns_max: self.settings.hold_ns_max,
             running: self.port.rx_queues() > 0,
@@ -68,7 +79,32 @@ impl ManagedVif {
             calls: queues().map(|queue| queue.calls.get()).sum(),
             // Nobody asks what calls cost where they are not held by that.
             guest_cpu: self.guest.cpu(process.filter(|_| takes_part(self.settings.kind))),
-            agent_cost_ns,
+            received: counters.rx.iter().map(|queue| queue.frames.get()).sum(),
+            agent_cost_ns: agent.and_then(|agent| agent.cost_ns(id)),
+            pollable_ns,
+        }
+    }
+
+    /// The shortest hold (ns) of the receive queues that matter: those that have had an eighth and more of the
+    /// frames since the last look. `None` if there is none.
+    fn held_ns(&mut self) -> Option<u64> {
+        let decisions = self.port.decisions();
+        let received = decisions.iter().map(|queue| queue.frames).collect();
+        let before = std::mem::replace(&mut self.received, received);
+        let new = |(index, queue): (usize, &QueueDecision)| {
+            let before = before.get(index).copied().unwrap_or(queue.frames);
+            (queue.frames.saturating_sub(before), queue.decision.hold_ns)
+        };
+        let queues: Vec<_> = decisions.iter().enumerate().map(new).collect();
+        let all: u64 = queues.iter().map(|(frames, _)| frames).sum();
+        let matter = queues.iter().filter(|(frames, _)| *frames > 0 && *frames >= all / 8);
+        matter.map(|(_, hold_ns)| *hold_ns).min()
+    }
+
+    /// Tells the port whether its guest polls.
+    fn set_polled(&mut self, poll_ns: Option<u64>) {
+        if self.polled.replace(poll_ns) != Some(poll_ns) {
+            self.port.set_guest_poll_ns(poll_ns);
         }
     }
 
@@ -233,6 +269,7 @@ impl Run {
             for (agent, ready) in self.agents.iter_mut().zip(ready) {
                 agent.serve(ready, now_ns);
             }
+            self.note_polls();
             while let Ok(command) = self.commands.try_recv() {
                 if matches!(command, Command::Stop) {
                     return;
@@ -292,7 +329,7 @@ impl Run {
             Command::ChangeVif(id, settings) => {
                 if let Some(vif) = self.vifs.get_mut(&id) {
                     vif.settings = settings;
-                    vif.set = None;
+                    (vif.set, vif.polled) = (None, None);
                     if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                         agent.set_mac(id, settings.mac);
                     }
@@ -448,9 +485,9 @@ impl Run {
 
     fn take_look(&mut self, now_ns: u64) -> Look {
         let agents = &mut self.agents;
-        let vifs = self.vifs.iter_mut().map(|(id, vif)| {
+        let vifs = self.vifs.values_mut().map(|vif| {
             let agent = agent_of(agents, vif.agent.as_ref());
-            vif.look(agent.and_then(|agent| agent.cost_ns(*id)))
+            vif.look(agent.as_deref())
         });
         let interfaces = || self.uplinks.iter().map(|uplink| &uplink.interface);
         let settable = || interfaces().filter(|interface| interface.is_settable());
@@ -479,13 +516,22 @@ impl Run {
             }
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                 agent.want(*id, part.and_then(|part| part.poll_ns), now_ns);
-                vif.port.set_guest_poll_ns(agent.polls_ns(*id));
             }
         }
         if grows {
             self.set_uplinks(decision.uplink_ns);
         }
         self.decision = Some(decision);
+    }
+
+    /// Tells ports whose guests have begun to poll, or have stopped.
+    fn note_polls(&mut self) {
+        for (id, vif) in &mut self.vifs {
+            if vif.agent.is_some() {
+                let agent = agent_of(&mut self.agents, vif.agent.as_ref());
+                vif.set_polled(agent.and_then(|agent| agent.polls_ns(*id)));
+            }
+        }
     }
 
     fn set_uplinks(&mut self, uplink_ns: u64) {
@@ -517,7 +563,9 @@ impl Run {
             return ManagedExplanation::default();
         };
         let agent = agent_of(&mut self.agents, vif.agent.as_ref());
+        let polling = self.decision.as_ref().and_then(|it| it.vifs.get(&id)?.polling);
         let agent = agent.and_then(|agent| agent.explain(id));
+        let agent = agent.map(|agent| AgentExplanation { why: polling.map(why_polls), ..agent });
         let rebalances = vif.settings.rss_rebalance;
         let steering = vif.table.explain(now_ns, &*vif.port, vif.port.counters(), rebalances);
         ManagedExplanation { split: self.explain_split(id, now_ns), agent, steering }
@@ -568,6 +616,18 @@ impl Run {
     }
 }
 
+/// Why a guest under `auto` polls instead of being called, or doesn't.
+fn why_polls(why: Why) -> String {
+    let why = match why {
+        Why::Settles => "whether the guest may poll instead of being called is not known yet",
+        Why::Light(_) => "few frames come within a hold: the guest is called for them",
+        Why::Tried => "the guest polls and is called, in turn, to see whether that slows it down",
+        Why::Harmless => "that the guest polls instead of being called slows nobody down",
+        Why::Slower => "that the guest polled instead of being called has slowed the load down",
+    };
+    why.into()
+}
+
 /// The agent on `socket`.
 fn agent_of<'a>(agents: &'a mut [Agent], socket: Option<&AgentSocket>) -> Option<&'a mut Agent> {
     let socket = socket?;
@@ -599,7 +659,6 @@ mod tests {
     use weir_engine::guest::CallPolicy;
     use weir_engine::{QueueRef, Side};
     use weir_fabric::PortConfig;
-    use weir_policy::moderation::Kind;
     use weir_port_vhost::{VhostOptions, VhostPort};
 
     use super::*;

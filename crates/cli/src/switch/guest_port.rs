@@ -34,9 +34,8 @@ pub(crate) trait GuestPort: Port {
     /// All interfaces are held together, or no longer.
     fn set_together(&self, together: bool);
 
-    /// The guest polls at this interval (ns), or no longer, as its agent says. A virtio driver that does asks
-    /// for no calls meanwhile, and no port need know.
-    fn set_guest_poll_ns(&self, _poll_ns: Option<u64>) {}
+    /// The guest polls at this interval (ns), or no longer, as its agent says.
+    fn set_guest_poll_ns(&self, poll_ns: Option<u64>);
 
     /// What the policy of each receive queue does now.
     fn decisions(&self) -> Vec<QueueDecision>;
@@ -107,6 +106,10 @@ macro_rules! same_calls {
             self.set_together(together);
         }
 
+        fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+            self.set_guest_poll_ns(poll_ns);
+        }
+
         fn decisions(&self) -> Vec<QueueDecision> {
             self.decisions()
         }
@@ -131,10 +134,6 @@ impl GuestPort for VhostPort {
 
 impl GuestPort for XenPort {
     same_calls!();
-
-    fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
-        self.set_guest_poll_ns(poll_ns);
-    }
 
     /// Xen's domains are no processes.
     fn front_end(&self) -> Option<Pid> {

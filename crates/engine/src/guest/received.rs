@@ -7,7 +7,7 @@
 use std::mem::take;
 
 use weir_limits::PARKED_NS_MAX;
-use weir_policy::moderation::{Batch, Delivery, Moderation, Verdict};
+use weir_policy::moderation::{Batch, Delivery, GuestPoll, Moderation, Verdict};
 
 use super::held::HeldCall;
 use super::{CallPolicy, QueueDecision, ReceiveRing};
@@ -218,9 +218,9 @@ impl ReceiveCalls {
         self.moderation.set_together(together);
     }
 
-    /// The guest polls at this interval (ns), or no longer.
-    pub fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
-        self.moderation.set_guest_poll_ns(poll_ns);
+    /// The guest polls, or no longer.
+    pub fn set_guest_poll(&mut self, poll: Option<GuestPoll>) {
+        self.moderation.set_guest_poll(poll);
     }
 
     /// From frames being ready to the guest being told of them.

@@ -1,10 +1,10 @@
-//! What weir's manager does about latency budgets: `cli/manager/core.rs` around `weir_policy::{together, budget}`,
+//! What weir's manager does about latency budgets: `cli/manager/core.rs` around `weir_policy::{attempt, budget}`,
 //! for hosts whose guests are all under `auto`. What wake-ups and calls cost is the profile's, where the manager has
 //! to find it out.
 
+use weir_policy::attempt::{Attempt, Look, Traffic};
 use weir_policy::budget::{Load, Split};
 use weir_policy::moderation::{Kind, hold_ns_max};
-use weir_policy::together::{Look, Together, Traffic};
 
 use super::{Event, Host};
 use crate::scenario::{Endpoint, Scenario};
@@ -17,7 +17,7 @@ const TRAFFIC_NS: u64 = 1_000_000_000;
 /// The manager, and what it knew at the last look.
 #[derive(Debug)]
 pub(super) struct Manager {
-    together: Together,
+    together: Attempt,
     looked_ns: u64,
     guests: Vec<Counted>,
 }
@@ -36,7 +36,7 @@ impl Manager {
         let auto = scenario.guests.iter().all(|guest| guest.calls.kind == Kind::Auto);
         let any = !scenario.guests.is_empty() && !scenario.uplinks.is_empty();
         (scenario.realization.manager && auto && any).then(|| Self {
-            together: Together::default(),
+            together: Attempt::default(),
             looked_ns: 0,
             guests: vec![Counted::default(); scenario.guests.len()],
         })

@@ -1,6 +1,6 @@
 //! The guest polls on its own timer (Dong 2011 §4.1, FVIC).
 
-use super::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
+use super::{Batch, Decision, Delivery, GuestPoll, Kind, Moderation, Verdict};
 
 /// Deliveries that [`Frontend::decision`] looks back on.
 const DELIVERIES: u32 = u64::BITS;
@@ -22,7 +22,7 @@ const DELIVERIES: u32 = u64::BITS;
 /// once more after it has asked (§2.7.7.1).
 ///
 /// A driver may poll on its timer and ask for calls nevertheless, as `xen-netfront` does. Where that is
-/// [known](Moderation::set_guest_poll_ns), a call is held in the guest's sight for as long as the guest's own
+/// [known](Moderation::set_guest_poll), a call is held in the guest's sight for as long as the guest's own
 /// interval. Then it has polled, or its timer has run out and the call is due: no frame waits for longer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frontend {
@@ -77,8 +77,8 @@ impl Moderation for Frontend {
         self.hold_ns_max = hold_ns_max;
     }
 
-    fn set_guest_poll_ns(&mut self, poll_ns: Option<u64>) {
-        self.guest_poll_ns = poll_ns;
+    fn set_guest_poll(&mut self, poll: Option<GuestPoll>) {
+        self.guest_poll_ns = poll.filter(|poll| poll.asks).map(|poll| poll.every_ns);
     }
 
     fn reset(&mut self) {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_guest_that_polls_and_wants_calls_gets_one_when_its_interval_has_passed() {
         let mut policy = Frontend::new(1_000_000);
-        policy.set_guest_poll_ns(Some(250_000));
+        policy.set_guest_poll(Some(GuestPoll { every_ns: 250_000, asks: true }));
         let batch = |arrived_ns| Batch { frames: 1, bytes: 64, arrived_ns };
         assert_eq!(policy.published(20, batch(10)), Verdict::HoldUntil(250_010));
         assert_eq!(
@@ -127,7 +127,7 @@ mod tests {
         policy.set_hold_ns_max(1_000);
         assert_eq!(policy.published(300_000, batch(300_000)), Verdict::HoldUntil(301_000));
         policy.delivered(301_000, Delivery::Called);
-        policy.set_guest_poll_ns(None);
+        policy.set_guest_poll(None);
         assert_eq!(policy.published(400_000, batch(400_000)), Verdict::Call);
     }
 

@@ -112,6 +112,15 @@ impl Settings {
     }
 }
 
+/// How a guest polls that need not be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestPoll {
+    /// At what interval (ns).
+    pub every_ns: u64,
+    /// Its driver asks for calls all the same, as `xen-netfront` does. One of virtio suppresses them.
+    pub asks: bool,
+}
+
 /// What a policy does now, and why: for `weir explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -146,15 +155,15 @@ pub trait Moderation: Send + fmt::Debug {
     fn set_hold_ns_max(&mut self, hold_ns_max: u64);
 
     /// The frames of all interfaces are held together from now on, at the uplink and each in its queue for its whole
-    /// limit, or no longer: what [`crate::together`] has found is not to be judged by each queue once more.
+    /// limit, or no longer: what [`crate::attempt`] has found is not to be judged by each queue once more.
     fn set_together(&mut self, _together: bool) {}
 
     /// The queue starts anew (device reset, new session): forget pending frames and all that was
     /// estimated; keep the settings.
     fn reset(&mut self);
 
-    /// The guest polls at this interval (ns), or no longer, and its driver asks for calls all the same.
-    fn set_guest_poll_ns(&mut self, _poll_ns: Option<u64>) {}
+    /// The guest polls, or no longer.
+    fn set_guest_poll(&mut self, _poll: Option<GuestPoll>) {}
 
     /// What it does now, and why.
     fn decision(&self) -> Decision;

@@ -28,6 +28,8 @@ fn played(kinds: &[Kind]) -> Played {
         calls: 0,
         guest_cpu: None,
         agent_cost_ns: None,
+        received: 0,
+        pollable_ns: None,
     };
     let vifs: Vec<_> = (0..).zip(kinds).map(vif).collect();
     let frames = vec![1_000; vifs.len()];
@@ -40,6 +42,7 @@ impl Played {
         self.look.now_ns += LOOK_NS;
         for (vif, frames) in self.look.vifs.iter_mut().zip(&self.frames) {
             vif.frames += frames;
+            vif.received += frames;
             vif.bytes += 1_000 * frames;
         }
         let decision = self.core.decide(&self.look);
@@ -108,7 +111,7 @@ fn under_auto_all_are_held_together_once_a_trial_has_found_it_harmless() {
     let first = switch.step();
     assert_eq!((first.uplink_ns, first.vifs[&id(0)].vif_ns), (0, BUDGET_NS));
     let decision = switch.steps(40);
-    let harmless = Sharing::Together { held: true, why: together::Why::Harmless };
+    let harmless = Sharing::Together { held: true, why: attempt::Why::Harmless };
     assert_eq!(decision.sharing, harmless);
     assert!(decision.uplink_ns > BUDGET_NS / 4, "{decision:?}");
     let parts = [0, 1].map(|number| decision.vifs[&id(number)]);
@@ -120,7 +123,7 @@ fn under_auto_all_are_held_together_once_a_trial_has_found_it_harmless() {
     // A few pings are enough.
     switch.frames[1] = 3;
     let decision = switch.step();
-    let light = Sharing::Together { held: false, why: together::Why::Light(1) };
+    let light = Sharing::Together { held: false, why: attempt::Why::Light(1) };
     assert_eq!((decision.uplink_ns, decision.sharing), (0, light));
     assert!(!decision.vifs[&id(0)].together && decision.vifs[&id(0)].vif_ns == BUDGET_NS);
 }
@@ -160,6 +163,64 @@ fn only_a_guest_that_holds_by_itself_is_asked_to_poll_and_within_bounds() {
         switch.look.uplink_settable = false;
         assert_eq!(switch.steps(3).vifs[&id(0)].poll_ns, poll_ns, "{budget_ns}");
     }
+}
+
+/// A switch without uplink with one guest under `auto`, which could poll: looks so often, and gives for how many looks it
+/// was to. `frames` says what comes, whether it polls or not.
+fn polled(looks: u32, frames: impl Fn(bool) -> u64) -> (u32, Decision) {
+    let mut switch = played(&[Kind::Auto]);
+    switch.look.uplink_settable = false;
+    switch.look.vifs[0].pollable_ns = Some(BUDGET_NS / 4);
+    let mut polled = 0;
+    let mut decision = switch.step();
+    for _ in 0..looks {
+        let polls = decision.vifs[&id(0)].poll_ns;
+        assert!(polls.is_none_or(|ns| ns == BUDGET_NS / 4), "for as long as it would hold");
+        polled += u32::from(polls.is_some());
+        switch.frames = vec![frames(polls.is_some())];
+        decision = switch.step();
+    }
+    (polled, decision)
+}
+
+#[test]
+fn under_auto_a_guest_polls_once_a_trial_has_found_it_harmless_for_as_long_as_it_would_be_held() {
+    let (polls, decision) = polled(100, |_| 4_000);
+    assert!(polls > 80, "{polls}");
+    assert_eq!(decision.vifs[&id(0)].polling, Some(attempt::Why::Harmless));
+}
+
+#[test]
+fn under_auto_a_guest_that_is_slower_for_it_is_called() {
+    let (polls, decision) = polled(300, |polls| if polls { 3_300 } else { 5_000 });
+    assert!((1..20).contains(&polls), "{polls} of 300 looks");
+    assert_eq!(decision.vifs[&id(0)].polling, Some(attempt::Why::Slower));
+}
+
+#[test]
+fn under_auto_a_guest_with_few_frames_or_without_holds_is_never_asked_to_poll() {
+    // Fewer than eight in a quarter of a millisecond.
+    assert_eq!(polled(300, |_| 3_100).0, 0);
+    for pollable_ns in [None, Some(0), Some(AGENT_POLL_NS_MIN - 1)] {
+        let mut switch = played(&[Kind::Auto]);
+        switch.look.uplink_settable = false;
+        switch.look.vifs[0].pollable_ns = pollable_ns;
+        assert!((0..100).all(|_| switch.step().vifs[&id(0)].poll_ns.is_none()));
+    }
+}
+
+#[test]
+fn whether_a_guest_may_poll_is_not_found_out_while_all_are_tried_together() {
+    let mut switch = played(&[Kind::Auto; 2]);
+    switch.frames = vec![2_000; 2];
+    switch.look.vifs[0].pollable_ns = Some(BUDGET_NS);
+    for _ in 0..100 {
+        let decision = switch.step();
+        let tried = matches!(decision.sharing, Sharing::Together { why: attempt::Why::Tried, .. });
+        let polling = decision.vifs[&id(0)].polling;
+        assert!(!(tried && polling == Some(attempt::Why::Tried)), "{decision:?}");
+    }
+    assert_eq!(switch.step().vifs[&id(0)].polling, Some(attempt::Why::Harmless));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod tests;
 
 use self::arrivals::Arrivals;
 use self::ladder::{Ladder, Stretch, Why};
-use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
+use super::{Batch, Decision, Delivery, Frontend, GuestPoll, Kind, Moderation, Settings, Verdict};
 use crate::trial::Passed;
 
 /// Batches that a hold must promise beyond the first before its level is tried, in halves: two save
@@ -59,8 +59,11 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 ///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
 ///    use is compared again if the rate falls, if its holds begin to end early, and now and then.
 ///
-/// While all queues are held together ([`crate::together`]) none of this applies, and each hold is for the limit: a
+/// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
+///
+/// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
+/// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
 ///
 /// The work per batch is a few additions and comparisons; floating point is used once a stretch.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +85,15 @@ pub struct Auto {
     lonely: u32,
     /// See [`Moderation::set_together`].
     together: bool,
+    /// What decides while the guest polls.
+    polled: Option<Polled>,
+}
+
+/// A guest that polls leaves nothing to hold.
+#[derive(Clone, Copy, Debug)]
+struct Polled {
+    poll: GuestPoll,
+    policy: Frontend,
 }
 
 /// Frames that the guest has not been told of.
@@ -125,6 +137,7 @@ impl Auto {
             hushed: 0,
             lonely: 0,
             together: false,
+            polled: None,
         }
     }
 
@@ -246,6 +259,9 @@ impl Moderation for Auto {
     }
 
     fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict {
+        if let Some(polled) = &mut self.polled {
+            return polled.policy.published(now_ns, batch);
+        }
         let pause_ns = self.limit_ns().max(PAUSE_NS);
         let gap_ns = self.arrivals.batch(now_ns, self.limit_ns().saturating_mul(2));
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
@@ -289,17 +305,39 @@ impl Moderation for Auto {
     }
 
     fn expired(&mut self, now_ns: u64) -> Verdict {
-        self.verdict(now_ns)
+        match &mut self.polled {
+            Some(polled) => polled.policy.expired(now_ns),
+            None => self.verdict(now_ns),
+        }
     }
 
-    fn delivered(&mut self, now_ns: u64, _how: Delivery) {
-        if let Some(pending) = self.pending.take() {
+    fn delivered(&mut self, now_ns: u64, how: Delivery) {
+        if let Some(polled) = &mut self.polled {
+            polled.policy.delivered(now_ns, how);
+            self.pending = None;
+        } else if let Some(pending) = self.pending.take() {
             self.held(&pending, now_ns);
         }
     }
 
     fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.settings.hold_ns_max = hold_ns_max;
+        if let Some(polled) = &mut self.polled {
+            polled.policy.set_hold_ns_max(hold_ns_max);
+        }
+    }
+
+    fn set_guest_poll(&mut self, poll: Option<GuestPoll>) {
+        if self.polled.map(|polled| polled.poll) == poll {
+            return;
+        }
+        self.polled = poll.map(|poll| {
+            let mut policy = Frontend::new(self.settings.hold_ns_max);
+            policy.set_guest_poll(Some(poll));
+            Polled { poll, policy }
+        });
+        // What came meanwhile was not looked at.
+        self.begin(self.arrivals.last_ns(), 0);
     }
 
     fn set_together(&mut self, together: bool) {
@@ -310,7 +348,9 @@ impl Moderation for Auto {
     }
 
     fn reset(&mut self) {
+        let poll = self.polled.map(|polled| polled.poll);
         *self = Self { together: self.together, ..Self::new(self.settings) };
+        self.set_guest_poll(poll);
     }
 
     fn decision(&self) -> Decision {
@@ -318,6 +358,10 @@ impl Moderation for Auto {
         let settled_ns = self.ladder.settled_ns(limit_ns);
         if limit_ns == 0 {
             return Decision { hold_ns: 0, reason: "no latency budget" };
+        }
+        if let Some(polled) = self.polled {
+            let hold_ns = polled.poll.every_ns.min(limit_ns);
+            return Decision { hold_ns, reason: "the guest polls instead, for as long" };
         }
         if self.together {
             let reason = "held together with all others: that slows nobody down";

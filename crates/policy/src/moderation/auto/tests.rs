@@ -316,6 +316,39 @@ fn held_together_it_holds_for_the_limit_and_judges_by_itself_again_afterwards() 
 }
 
 #[test]
+fn while_the_guest_polls_nothing_is_held_and_nothing_is_learnt() {
+    let load = [(constant(50_000), 1_000 * MS)];
+    let mut auto = Auto::new(Settings::within(BUDGET_NS));
+    play(&mut auto, &[load[0].0], SEEDS[0], 0, 0, load[0].1);
+    let held = auto.decision();
+    assert_eq!(held.hold_ns, BUDGET_NS);
+    let batch = |now_ns| Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
+    let start_ns = 2_000 * MS;
+    auto.set_guest_poll(Some(GuestPoll { every_ns: BUDGET_NS / 2, asks: false }));
+    for at in 0..1_000 {
+        let now_ns = start_ns + at * 1_000;
+        assert_eq!(auto.published(now_ns, batch(now_ns)), Verdict::Call);
+        auto.delivered(now_ns, Delivery::Suppressed);
+    }
+    assert_eq!(auto.decision().hold_ns, BUDGET_NS / 2, "the guest's own");
+    auto.reset();
+    assert_eq!(auto.decision().hold_ns, BUDGET_NS / 2, "a new session does not stop it");
+}
+
+#[test]
+fn a_guest_that_polls_and_asks_for_calls_is_called_when_it_has_not_polled() {
+    let mut auto = Auto::new(Settings::within(BUDGET_NS));
+    let batch = |now_ns| Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
+    auto.set_guest_poll(Some(GuestPoll { every_ns: 100_000, asks: true }));
+    assert_eq!(auto.published(0, batch(0)), Verdict::HoldUntil(100_000));
+    // It stops while that stands: nothing is left behind.
+    auto.set_guest_poll(None);
+    assert_eq!(auto.expired(100_000), Verdict::Call);
+    auto.delivered(100_000, Delivery::Called);
+    assert_eq!(auto.published(200_000, batch(200_000)), Verdict::Call);
+}
+
+#[test]
 fn a_hold_ends_with_half_a_ring_of_frames() {
     let settings = Settings { rx_frames: Some(10), ..Settings::within(BUDGET_NS) };
     for (settings, most) in [(Settings::within(BUDGET_NS), FRAMES_MAX), (settings, 10)] {

@@ -1,10 +1,11 @@
-//! Whether what all interfaces receive may be held together: at the uplink, and in each queue for its whole limit.
+//! Whether frames may be held in a way that no queue can judge by itself.
 //!
-//! A queue under `auto` finds out by itself how long its calls may be held ([`crate::moderation::Auto`]). Two things it cannot
-//! find out. What waits at an uplink waits for everybody, so that no queue may ask for it alone. And of streams that share a
-//! link, one that is held loses to the others what they take meanwhile: alone, each finds that holding slows it down,
-//! and where all are held nobody loses anything. So this is tried for all at once, by whoever looks at the counters
-//! regularly: some looks with all held together and some with each as it was, in turn.
+//! A queue under `auto` finds out by itself how long its calls may be held ([`crate::moderation::Auto`]). Some things it
+//! cannot find out. What waits at an uplink waits for everybody, so that no queue may ask for it alone. Of streams that
+//! share a link, one that is held loses to the others what they take meanwhile: alone, each finds that holding slows it
+//! down, and where all are held nobody loses anything. And a guest that polls on a timer polls all that its interface has,
+//! what it sent as well. So this is tried by whoever looks at the counters regularly, for all interfaces or for one: some
+//! looks with it and some without, in turn.
 //!
 //! Nobody's requests may wait for that. It is not tried while an interface has traffic of which no more than a few frames
 //! come within a budget, and what is slower for all together, or much slower for one of them, is not done.
@@ -21,7 +22,7 @@ mod tests;
 const FRAMES_MIN: u64 = 4;
 /// A look sooner after the one before (ns) says nothing.
 const LOOK_NS_MIN: u64 = 20_000_000;
-/// Looks at a load before it is tried, so that each queue has found out what it can.
+/// Looks at a load before anything is tried, so that each queue has found out what it can.
 const SETTLES: u32 = 5;
 /// The first failure is not tried again for so many looks (5 s at 10 Hz), each further one for twice as many,
 const FAILED_MIN: u32 = 50;
@@ -31,9 +32,9 @@ const FAILED_MAX: u32 = 6_400;
 const CHECK_EVERY: u32 = 512;
 /// Frames that come at less than this share of their usual rate are a reason to compare at once.
 const RATE_FELL: f64 = 0.75;
-/// The levels of a trial: held together, or not.
-const HELD: usize = 1;
-const APART: usize = 0;
+/// The levels of a trial: with it, or without.
+const WITH: usize = 1;
+const WITHOUT: usize = 0;
 
 /// What an interface had between two looks, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub struct Look<'t> {
     pub traffic: &'t [Traffic],
 }
 
-/// Why frames are held together or not.
+/// Why it is done or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The load is too new.
@@ -75,16 +76,16 @@ pub enum Why {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// For so many looks yet.
-    Apart { left: u32, why: Why },
-    /// All interfaces together are compared.
+    Without { left: u32, why: Why },
+    /// All of them together are compared.
     Tried(Trial),
     /// For so many looks, with so many frames a second (0 before the first).
-    Held { looks: u32, usual: f64 },
+    With { looks: u32, usual: f64 },
 }
 
-/// The decision for all interfaces of a switch.
+/// The decision for some interfaces, or one.
 #[derive(Clone, Debug)]
-pub struct Together {
+pub struct Attempt {
     phase: Phase,
     /// Trials of each interface, with the looks of the one for all.
     each: BTreeMap<u32, Trial>,
@@ -92,18 +93,18 @@ pub struct Together {
     failed: u32,
 }
 
-impl Default for Together {
+impl Default for Attempt {
     fn default() -> Self {
-        let phase = Phase::Apart { left: SETTLES, why: Why::Settles };
+        let phase = Phase::Without { left: SETTLES, why: Why::Settles };
         Self { phase, each: BTreeMap::new(), failed: 0 }
     }
 }
 
-impl Together {
-    /// Takes a look. Gives whether all are held together until the next one.
+impl Attempt {
+    /// Takes a look. Gives whether it is done until the next one.
     pub fn look(&mut self, look: &Look<'_>) -> bool {
         if look.elapsed_ns < LOOK_NS_MIN {
-            return self.holds();
+            return self.is_on();
         }
         let known = look.traffic.iter().map(|it| &it.vif).eq(self.each.keys());
         let light = look.traffic.iter().find(|it| {
@@ -113,7 +114,7 @@ impl Together {
         if look.traffic.is_empty() {
             // Whoever is first has few frames at first.
             self.stop(Why::Settles);
-        } else if light.is_some() && matches!(self.phase, Phase::Tried(_)) && self.holds() {
+        } else if light.is_some() && matches!(self.phase, Phase::Tried(_)) && self.is_on() {
             // It had enough frames before.
             self.fail();
         } else if let Some(light) = light {
@@ -121,8 +122,8 @@ impl Together {
         } else if !known {
             // Others have come or gone, or all: nothing is known of these together.
             match self.phase {
-                Phase::Apart { .. } => {}
-                Phase::Tried(_) | Phase::Held { .. } => self.phase = Phase::Tried(trial()),
+                Phase::Without { .. } => {}
+                Phase::Tried(_) | Phase::With { .. } => self.phase = Phase::Tried(trial()),
             }
         } else {
             self.known(look);
@@ -130,39 +131,39 @@ impl Together {
         if !known {
             self.try_each(look);
         }
-        self.holds()
+        self.is_on()
     }
 
-    /// It may not be, whatever the load is.
+    /// It may not be done, whatever the load is.
     pub fn refuse(&mut self) {
         self.stop(Why::Settles);
     }
 
-    /// Whether all are held together until the next look.
-    pub fn holds(&self) -> bool {
+    /// Whether it is done until the next look.
+    pub fn is_on(&self) -> bool {
         match &self.phase {
-            Phase::Apart { .. } => false,
-            Phase::Tried(trial) => trial.level() == HELD,
-            Phase::Held { .. } => true,
+            Phase::Without { .. } => false,
+            Phase::Tried(trial) => trial.level() == WITH,
+            Phase::With { .. } => true,
         }
     }
 
     /// Why.
     pub fn why(&self) -> Why {
         match self.phase {
-            Phase::Apart { why, .. } => why,
+            Phase::Without { why, .. } => why,
             Phase::Tried(_) => Why::Tried,
-            Phase::Held { .. } => Why::Harmless,
+            Phase::With { .. } => Why::Harmless,
         }
     }
 
     /// Ends it; what has failed stays known as such.
     fn stop(&mut self, why: Why) {
         let left = match self.phase {
-            Phase::Apart { left, .. } => left.max(SETTLES),
-            Phase::Tried(_) | Phase::Held { .. } => SETTLES,
+            Phase::Without { left, .. } => left.max(SETTLES),
+            Phase::Tried(_) | Phase::With { .. } => SETTLES,
         };
-        self.phase = Phase::Apart { left, why };
+        self.phase = Phase::Without { left, why };
     }
 
     fn begin(&mut self, look: &Look<'_>) {
@@ -187,7 +188,7 @@ impl Together {
             },
         );
         match &mut self.phase {
-            Phase::Apart { left, .. } => {
+            Phase::Without { left, .. } => {
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     self.begin(look);
@@ -205,12 +206,12 @@ impl Together {
                     Finding::Harmless if slower => self.fail(),
                     Finding::Harmless => {
                         self.failed /= 2;
-                        self.phase = Phase::Held { looks: 0, usual: 0.0 };
+                        self.phase = Phase::With { looks: 0, usual: 0.0 };
                     }
                     Finding::Unclear => {}
                 }
             }
-            Phase::Held { looks, usual } => {
+            Phase::With { looks, usual } => {
                 *looks += 1;
                 let rate = all.frame_rate();
                 if *looks >= CHECK_EVERY || rate < *usual * RATE_FELL {
@@ -224,10 +225,10 @@ impl Together {
 
     fn fail(&mut self) {
         self.failed = (2 * self.failed).clamp(FAILED_MIN, FAILED_MAX);
-        self.phase = Phase::Apart { left: self.failed, why: Why::Slower };
+        self.phase = Phase::Without { left: self.failed, why: Why::Slower };
     }
 }
 
 fn trial() -> Trial {
-    Trial::new(HELD, APART)
+    Trial::new(WITH, WITHOUT)
 }
