@@ -16,6 +16,17 @@ use crate::{
     usage::Usage,
 };
 
+/// Where the agent's messages are in a guest.
+pub const AGENT_LOG: &str = "/tmp/agent.log";
+
+/// Ports appear by number, and udev, which would name them, is not there.
+const START_AGENT: &str = "mkdir -p /dev/virtio-ports; \
+    for name in /sys/class/virtio-ports/*/name; do \
+    port=${name%/name}; ln -sf /dev/${port##*/} /dev/virtio-ports/$(cat $name); done; weir-agent";
+
+/// What it takes a guest to begin that.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -212,6 +223,11 @@ impl Guest {
     pub fn run(&mut self, command: &str, patience: Duration) -> Result<String> {
         let started = self.start(command)?;
         self.finish(started, patience)
+    }
+
+    /// Starts the agent in the guest; [`AGENT_LOG`] is what it says there.
+    pub fn start_agent(&mut self) -> Result<()> {
+        self.run(&format!("{START_AGENT} >{AGENT_LOG} 2>&1 &"), AGENT_PATIENCE).map(drop)
     }
 
     /// Gives the guest `command` without waiting for it. Commands run one after the other.

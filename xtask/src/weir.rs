@@ -226,6 +226,10 @@ impl Switch for Weir {
         Ok(Link { socket: self.socket(index)?, mac: address::mac(index) })
     }
 
+    fn hears_agent(&self, index: u8) -> Result<bool> {
+        Ok(self.explain(index)?.contains("guest polls by"))
+    }
+
     fn cpu_time(&self) -> Result<Duration> {
         self.usage().cpu_time()
     }

@@ -141,6 +141,8 @@ enum Contender {
     Weir,
     /// With this moderation policy, and a latency budget of [`vm_coalescing::BUDGET`].
     WeirHolding(&'static str),
+    /// The same under `auto`, and with the agent in its guests.
+    WeirWithAgents,
     TapBridge,
     OvsDpdk,
     /// Two vhost-user ports and nothing between them, `burst` packets at a time.
@@ -154,6 +156,7 @@ impl Contender {
         match self {
             Self::Weir => "weir",
             Self::WeirHolding(moderation) => moderation,
+            Self::WeirWithAgents => "auto+agents",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
             Self::TestpmdVhost { .. } => "testpmd",
@@ -164,11 +167,8 @@ impl Contender {
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
-            Self::WeirHolding(moderation) => {
-                let (moderation, latency_budget) = (Some(moderation), Some(vm_coalescing::BUDGET));
-                let vif = Vif { moderation, latency_budget, ..Vif::default() };
-                Box::new(Weir::start(lab, &Setup { cpu, vifs: vec![vif; 2], ..Setup::default() })?)
-            }
+            Self::WeirHolding(moderation) => weir_holding(lab, cpu, moderation, false)?,
+            Self::WeirWithAgents => weir_holding(lab, cpu, "auto", true)?,
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
             Self::TestpmdVhost { burst } => {
@@ -176,6 +176,17 @@ impl Contender {
             }
         })
     }
+}
+
+fn weir_holding(
+    lab: &Lab,
+    cpu: Option<usize>,
+    moderation: &'static str,
+    agent: bool,
+) -> Result<Box<dyn Switch>> {
+    let (moderation, latency_budget) = (Some(moderation), Some(vm_coalescing::BUDGET));
+    let vif = Vif { moderation, latency_budget, agent, ..Vif::default() };
+    Ok(Box::new(Weir::start(lab, &Setup { cpu, vifs: vec![vif; 2], ..Setup::default() })?))
 }
 
 /// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.

@@ -18,6 +18,7 @@ use crate::{
     iperf::{self, Tcp},
     peers::Switch,
     pktgen::{self, Look, Pace},
+    process::wait_until,
     qemu::Guest,
     report::{Figure, Goal, Report},
 };
@@ -28,6 +29,9 @@ pub(super) const BUDGET: &str = "1ms";
 /// Less than an emulated guest can take in, so that it comes to rest between packets: one that never
 /// does takes no interrupts, whatever the switch holds.
 const UDP_PACKETS_PER_SECOND: u32 = 20_000;
+
+/// Until an agent has spoken.
+const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is measured of a contender in a round.
 struct Measured {
@@ -53,6 +57,8 @@ enum Against {
 /// A figure of `auto` to the same figure of another.
 struct Ratio {
     name: &'static str,
+    /// The name of the same without agents in the guests, where that is a figure too.
+    without_agents: Option<&'static str>,
     what: &'static str,
     of: fn(&Measured) -> f64,
     against: Against,
@@ -62,13 +68,16 @@ struct Ratio {
 const RATIOS: [Ratio; 7] = [
     Ratio {
         name: "vm_irqs_udp_vs_immediate",
-        what: "interrupts for each received packet, 20,000 UDP frames of 64 B a second, auto with 1 ms / immediate",
+        without_agents: Some("vm_irqs_udp_without_agents"),
+        what: "the network device's interrupts for each received packet, 20,000 UDP frames of 64 B a second, auto with \
+               1 ms and weir-agent in the guests, which may poll on a timer / immediate without",
         of: |round| round.udp_interrupts,
         against: Against::Immediate,
         goal: Goal::AtMost(0.1),
     },
     Ratio {
         name: "vm_udp_packets_vs_immediate",
+        without_agents: None,
         what: "share of what was sent that was received, in the same runs",
         of: |round| round.udp_arrived,
         against: Against::Immediate,
@@ -76,13 +85,15 @@ const RATIOS: [Ratio; 7] = [
     },
     Ratio {
         name: "vm_irqs_tcp_vs_immediate",
-        what: "interrupts for each received packet, one TCP connection, auto with 1 ms / immediate",
+        without_agents: Some("vm_irqs_tcp_without_agents"),
+        what: "the same, one TCP connection",
         of: |round| round.tcp_interrupts,
         against: Against::Immediate,
         goal: Goal::AtMost(0.5),
     },
     Ratio {
         name: "vm_tcp_gbit_vs_immediate",
+        without_agents: Some("vm_tcp_gbit_without_agents"),
         what: "throughput in the same runs",
         of: |round| round.tcp_gbit,
         against: Against::Immediate,
@@ -90,6 +101,7 @@ const RATIOS: [Ratio; 7] = [
     },
     Ratio {
         name: "vm_cpu_udp_vs_immediate",
+        without_agents: Some("vm_cpu_udp_without_agents"),
         what: "CPU of both guests and the switch for a datagram, its sender's pktgen included",
         of: |round| round.udp_cpu,
         against: Against::Immediate,
@@ -97,6 +109,7 @@ const RATIOS: [Ratio; 7] = [
     },
     Ratio {
         name: "vm_cpu_vs_immediate",
+        without_agents: Some("vm_cpu_without_agents"),
         what: "CPU of both guests and the switch for the same bytes by TCP",
         of: |round| round.cpu_per_gb,
         against: Against::Immediate,
@@ -104,6 +117,7 @@ const RATIOS: [Ratio; 7] = [
     },
     Ratio {
         name: "vm_cpu_vs_tap_bridge",
+        without_agents: None,
         what: "the same against the kernel's TAP and bridge",
         of: |round| round.cpu_per_gb,
         against: Against::TapBridge,
@@ -112,8 +126,12 @@ const RATIOS: [Ratio; 7] = [
 ];
 
 pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let contenders =
-        [Contender::WeirHolding("auto"), Contender::WeirHolding("immediate"), Contender::TapBridge];
+    let contenders = [
+        Contender::WeirWithAgents,
+        Contender::WeirHolding("auto"),
+        Contender::WeirHolding("immediate"),
+        Contender::TapBridge,
+    ];
     let mut all = contenders.map(|_| Vec::new());
     for round in 1..=bench.rounds {
         for (rounds, contender) in all.iter_mut().zip(contenders) {
@@ -123,14 +141,20 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
             rounds.push(measured);
         }
     }
-    let [auto, immediate, bridge] = all;
-    for Ratio { name, what, of, against, goal } in RATIOS {
+    let [with_agents, without, immediate, bridge] = all;
+    for Ratio { name, without_agents, what, of, against, goal } in RATIOS {
         let others = match against {
             Against::Immediate => &immediate,
             Against::TapBridge => &bridge,
         };
-        let ratios = auto.iter().zip(others).map(|(auto, other)| of(auto) / of(other)).collect();
-        report.add(Figure::ratio(name, what, ratios).goal(Some(goal)));
+        let ratios = |auto: &[Measured]| {
+            auto.iter().zip(others).map(|(auto, other)| of(auto) / of(other)).collect()
+        };
+        report.add(Figure::ratio(name, what, ratios(&with_agents)).goal(Some(goal)));
+        if let Some(name) = without_agents {
+            let what = "the same without the agents";
+            report.add(Figure::ratio(name, what, ratios(&without)));
+        }
     }
     Ok(())
 }
@@ -155,6 +179,12 @@ impl fmt::Display for Measured {
 fn one(bench: &Bench<'_>, contender: Contender) -> Result<Measured> {
     let switch = contender.start(bench.lab, None)?;
     let [mut client, mut server] = two_guests(bench.lab, contender, &*switch)?;
+    if contender == Contender::WeirWithAgents {
+        for (index, guest) in [(0, &mut client), (1, &mut server)] {
+            guest.start_agent()?;
+            wait_until("weir to hear of an agent", AGENT_PATIENCE, || switch.hears_agent(index))?;
+        }
+    }
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
     let (start, cpu_before) = (Instant::now(), cpu_time(&*switch, [&client, &server])?);
     let udp = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result, check},
     lab::Lab,
     process::wait_until,
-    qemu::Guest,
+    qemu::{AGENT_LOG, Guest},
     weir::{Setup, Vif, Weir},
 };
 
@@ -16,12 +16,6 @@ use crate::{
 /// time that a guest without KVM takes for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 const COMMAND: Duration = Duration::from_secs(10);
-
-/// Ports appear by number, and udev, which would name them, is not there.
-const START_AGENT: &str = "mkdir -p /dev/virtio-ports; \
-    for name in /sys/class/virtio-ports/*/name; do \
-    port=${name%/name}; ln -sf /dev/${port##*/} /dev/virtio-ports/$(cat $name); done; \
-    weir-agent >/tmp/agent.log 2>&1 &";
 
 const POLLING: &str = "moderation=frontend";
 const INTERRUPTED: &str = "moderation=immediate";
@@ -37,7 +31,7 @@ pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Resu
     let mut weir = Weir::start(lab, &setup)?;
     let [mut guest, mut other] = boot(lab, &weir)?;
     check(timer(&mut guest)? == 0, || "a guest's timer is off before anybody sets it".into())?;
-    guest.run(START_AGENT, COMMAND)?;
+    guest.start_agent()?;
     await_timer(&mut guest, &weir, true)?;
     ping(&mut other, &address::ip(0))?;
     let explained = weir.explain(0u8)?;
@@ -72,7 +66,7 @@ fn await_timer(guest: &mut Guest, weir: &Weir, on: bool) -> Result<()> {
     let what = format!("the guest's timer to be {}", if on { "on" } else { "off" });
     let waited = wait_until(&what, PATIENCE, || Ok((timer(guest)? > 0) == on));
     waited.map_err(|error| {
-        let agent = guest.run("cat /tmp/agent.log", COMMAND).unwrap_or_default();
+        let agent = guest.run(&format!("cat {AGENT_LOG}"), COMMAND).unwrap_or_default();
         let explained = weir.explain(0u8).unwrap_or_default();
         Error::Check(format!("{error}\nthe agent's log:\n{agent}\nweir explain says:\n{explained}"))
     })
