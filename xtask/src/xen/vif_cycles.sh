@@ -11,15 +11,18 @@ xenstore-chmod "$front" "n$id" r0
 xenstore-chmod "$back" n0 "r$id"
 
 # await STATE PATH...: waits until all are in that XenbusState (xen/io/xenbus.h). So many looks, and not so long: what
-# a machine stood still for is nobody's fault. They take 100 s and more.
+# a machine stood still for is nobody's fault. They take 60 s and more.
 await() {
   state=$1 looks=0
   shift
   until [ "$(xenstore-read "$@" 2>/dev/null | sort -u)" = "$state" ]; do
-    [ $((looks += 1)) -le 2000 ] || {
+    [ $((looks += 1)) -le 600 ] || {
       echo "not all in state $state: $*"
+      xl list
       xenstore-ls "$front"
       xenstore-ls "$back"
+      # What the guest says, if it still says anything.
+      timeout 60 guest "$name" 'free; dmesg | tail -n 30'
       exit 1
     }
     sleep 0.05
