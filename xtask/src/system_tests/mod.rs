@@ -64,6 +64,10 @@ pub const ALL: &[SystemTest] = &[
         run: agent::agent_sets_and_always_restores_the_guests_timer,
     },
     SystemTest {
+        name: "auto_has_a_guest_poll_while_datagrams_come",
+        run: agent::auto_has_a_guest_poll_while_datagrams_come,
+    },
+    SystemTest {
         name: "backend_program_joins_guest_and_tap",
         run: backend_program::backend_program_joins_guest_and_tap,
     },
