@@ -72,6 +72,27 @@ impl Stats {
         taken().ok_or_else(|| self.unreadable("worker times"))
     }
 
+    /// How often workers woke from sleep.
+    pub fn wakeups(&self) -> Result<u64> {
+        let workers = || {
+            self.report["workers"]
+                .as_array()?
+                .iter()
+                .map(|it| it["wakeups"].as_u64())
+                .sum::<Option<u64>>()
+        };
+        workers().ok_or_else(|| self.unreadable("workers' wake-ups"))
+    }
+
+    /// How often guests were called.
+    pub fn calls(&self) -> Result<u64> {
+        let of =
+            |queue: &Value| Some(queue["rx"]["calls"].as_u64()? + queue["tx"]["calls"].as_u64()?);
+        let queues = |port: &Value| port["queues"].as_array()?.iter().map(of).sum::<Option<u64>>();
+        let ports = || self.report["ports"].as_array()?.iter().map(queues).sum::<Option<u64>>();
+        ports().ok_or_else(|| self.unreadable("queues' calls"))
+    }
+
     fn port(&self, name: &str) -> Result<&Value> {
         let mut ports = self.report["ports"].as_array().into_iter().flatten();
         ports.find(|port| port["name"] == name).ok_or_else(|| self.unreadable("a port's entry"))
@@ -86,9 +107,10 @@ impl Stats {
 mod tests {
     use super::*;
 
-    const JSON: &str = r#"{"uptime_s":2.5,"ports":[{"name":"vif0","state":"running",
+    const JSON: &str = r#"{"uptime_s":2.5,"workers":[{"wakeups":4},{"wakeups":2}],"ports":[{"name":"vif0","state":"running",
         "stopped_reason":null,"worker_ns":12,
-        "queues":[{"rx":{"frames":3},"tx":{"frames":5}},{"rx":{"frames":0},"tx":{"frames":7}}]}]}"#;
+        "queues":[{"rx":{"frames":3,"calls":2},"tx":{"frames":5,"calls":1}},
+        {"rx":{"frames":0,"calls":0},"tx":{"frames":7,"calls":4}}]}]}"#;
 
     #[test]
     fn a_port_is_found_by_name() {
@@ -97,6 +119,7 @@ mod tests {
         assert_eq!(stats.stopped_reason("vif0").unwrap(), None);
         assert_eq!(stats.frames_by_queue("vif0", Way::Tx).unwrap(), [5, 7]);
         assert_eq!(stats.frames_by_queue("vif0", Way::Rx).unwrap(), [3, 0]);
+        assert_eq!((stats.wakeups().unwrap(), stats.calls().unwrap()), (6, 7));
         assert!(stats.state("vif1").is_err());
         assert_eq!(stats.work().unwrap(), Work { busy: 12, of: 2_500_000_000 });
     }

@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use super::{Bench, CLIENT_CPU, SWITCH_CPU, memcpy};
+use super::{Bench, CLIENT_CPU, SWITCH_CPU, memcpy, sleeps};
 use crate::{
     error::{Result, check},
     report::{Figure, Goal, Report, Samples},
@@ -28,6 +28,7 @@ const SECONDS: u32 = 3;
 pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let budgets = [None, Some(super::vm_coalescing::BUDGET)];
     let mut cores = budgets.map(|_| Samples::new());
+    let (mut wakeups, mut limit, mut share) = (Samples::new(), Samples::new(), Samples::new());
     for round in 1..=bench.rounds {
         for (cores, budget) in cores.iter_mut().zip(budgets) {
             let (weir, sockets) = start(bench, budget)?;
@@ -39,7 +40,8 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
                 seconds,
                 CLIENT_CPU,
             )?;
-            let Measured { figure: frames, cores: used } = measure(&weir, load)?;
+            let run = measure(&weir, load)?;
+            let (frames, used) = (run.figure, run.cores);
             check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
                 format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
             })?;
@@ -49,6 +51,13 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
                 budget.unwrap_or("as it comes"),
             );
             cores.push(used);
+            if budget.is_none() {
+                drop(weir);
+                let sleeping = sleeps::cores(SWITCH_CPU, CLIENT_CPU, run.wakeups, run.calls)?;
+                wakeups.push(run.wakeups);
+                limit.push(sleeping);
+                share.push(used / sleeping);
+            }
         }
     }
     let [default, long] = cores;
@@ -56,6 +65,11 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
                 threads";
     let figure = Figure::new("cpu_at_1gbps_1500B", "cores", what, default);
     report.add(figure.goal(Some(Goal::AtMost(0.15))));
+    let what = "a thread that sleeps by a timer and calls a sleeping one as often as weir did, and does nothing else";
+    report.add(Figure::new("cpu_at_1gbps_sleeps", "cores", what, limit));
+    report.add(Figure::ratio("cpu_at_1gbps_vs_sleeps", "weir's CPU to that thread's", share));
+    let what = "how often weir's workers woke up in these runs";
+    report.add(Figure::new("cpu_at_1gbps_wakeups", "/s", what, wakeups));
     let what = "the same with a latency budget of 1 ms";
     report.add(Figure::new("cpu_at_1gbps_1500B_1ms", "cores", what, long));
     Ok(())
@@ -67,7 +81,7 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     for round in 1..=bench.rounds {
         let (weir, sockets) = start(bench, None)?;
         let load = bench.programs.stream(&sockets, 1 + SECONDS, CLIENT_CPU)?;
-        let Measured { figure: gbit, cores } = measure(&weir, load)?;
+        let Measured { figure: gbit, cores, .. } = measure(&weir, load)?;
         check(gbit > 0.0, || String::from("nothing arrived"))?;
         drop(weir);
         let copied = memcpy::gbit_per_second(SWITCH_CPU)?;
@@ -109,16 +123,25 @@ struct Measured {
     figure: f64,
     /// CPU time per time.
     cores: f64,
+    /// Wake-ups of weir's workers, and calls to guests, a second.
+    wakeups: f64,
+    calls: f64,
 }
 
 fn measure(weir: &Weir, mut load: EverySecond) -> Result<Measured> {
     load.next()?;
+    let counted = weir.stats()?;
     let (start, before) = (Instant::now(), weir.usage().cpu_time()?);
     let mut sum = 0.0;
     for _ in 0..SECONDS {
         sum += load.next()?;
     }
     let spent = weir.usage().cpu_time()?.saturating_sub(before);
-    let cores = spent.as_secs_f64() / start.elapsed().as_secs_f64();
-    Ok(Measured { figure: sum / f64::from(SECONDS), cores })
+    let time = start.elapsed().as_secs_f64();
+    let now = weir.stats()?;
+    let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / time;
+    let wakeups = rate(counted.wakeups()?, now.wakeups()?);
+    let calls = rate(counted.calls()?, now.calls()?);
+    let cores = spent.as_secs_f64() / time;
+    Ok(Measured { figure: sum / f64::from(SECONDS), cores, wakeups, calls })
 }

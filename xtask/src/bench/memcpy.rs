@@ -6,8 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::thread::{CpuSet, sched_setaffinity};
-
+use super::pin;
 use crate::error::{Error, Result};
 
 /// Bytes copied at a time: a large segment's.
@@ -22,12 +21,7 @@ const TIME: Duration = Duration::from_millis(300);
 /// Gbit/s that a thread on CPU `cpu` copies.
 pub(super) fn gbit_per_second(cpu: usize) -> Result<f64> {
     let copying = thread::spawn(move || {
-        let mut cpus = CpuSet::new();
-        cpus.set(cpu);
-        sched_setaffinity(None, &cpus).map_err(|errno| Error::Io {
-            what: format!("move to CPU {cpu}"),
-            source: errno.into(),
-        })?;
+        pin(cpu)?;
         // Not zeroes: pages that were never written may all be the same one.
         let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
         copy_for(TIME, &from, &mut to);

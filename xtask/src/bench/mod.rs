@@ -11,6 +11,7 @@ mod memcpy;
 mod other_load;
 mod packet_rate;
 mod policies;
+mod sleeps;
 mod uplink_rate;
 mod vm_coalescing;
 mod vm_traffic;
@@ -18,8 +19,13 @@ mod weir_bench;
 
 use std::cell::RefCell;
 
+use rustix::{
+    io::Errno,
+    thread::{CpuSet, sched_setaffinity},
+};
+
 use crate::{
-    error::{Result, check},
+    error::{Error, Result, check},
     instructions,
     lab::Lab,
     peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
@@ -125,6 +131,15 @@ const ROWS: &[Row] = &[
     Row { name: "filter_cost", measure: cores::filter_cost },
     Row { name: "attach_detach", measure: cores::attach_detach },
 ];
+
+/// Keeps the calling thread on one CPU.
+fn pin(cpu: usize) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let failed =
+        |errno: Errno| Error::Io { what: format!("move to CPU {cpu}"), source: errno.into() };
+    sched_setaffinity(None, &cpus).map_err(failed)
+}
 
 /// What weir executes for a packet, whatever the machine does beside.
 fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
