@@ -1,10 +1,12 @@
 //! What a running program uses of the machine, as `/proc/PID` tells.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
+
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
@@ -35,8 +37,11 @@ impl Usage {
     pub fn cpu_time_of(self, prefix: &str) -> Result<Duration> {
         let mut sum = Duration::ZERO;
         for thread in self.threads()? {
-            if read(&thread.join("comm"))?.starts_with(prefix) {
-                sum += on_cpu(&read(&thread.join("schedstat"))?)?;
+            let name = read_unless_gone(&thread.join("comm"))?;
+            if name.is_some_and(|name| name.starts_with(prefix))
+                && let Some(text) = read_unless_gone(&thread.join("schedstat"))?
+            {
+                sum += on_cpu(&text)?;
             }
         }
         Ok(sum)
@@ -63,7 +68,9 @@ impl Usage {
     }
 
     fn of_every_thread(self, file: &str) -> Result<Vec<String>> {
-        self.threads()?.iter().map(|thread| read(&thread.join(file))).collect()
+        let threads = self.threads()?;
+        let texts = threads.iter().map(|thread| read_unless_gone(&thread.join(file)).transpose());
+        texts.flatten().collect()
     }
 
     /// The directories of its threads.
@@ -76,6 +83,16 @@ impl Usage {
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(Error::io("read", path))
+}
+
+/// The same of a thread's file; `None` if the thread has ended since it was listed.
+fn read_unless_gone(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
 }
 
 /// The sum of both kinds of context switches in a `status`.
@@ -103,6 +120,8 @@ fn kilobytes(status: &str, key: &'static str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     const STATUS: &str = "Name:\tweir\nVmPTE:\t      64 kB\nRssAnon:\t     120 kB\n\
@@ -138,6 +157,26 @@ mod tests {
         });
         let (named, other) = computing.unwrap().join().unwrap();
         assert!(named > Duration::ZERO && other == Duration::ZERO);
+    }
+
+    #[test]
+    fn threads_that_end_meanwhile_are_no_error() {
+        let usage = Usage::of(std::process::id());
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    std::thread::scope(|short| drop(short.spawn(|| ())));
+                }
+            });
+            let looked = (0..2_000).try_for_each(|_| {
+                usage.cpu_time_of("test")?;
+                usage.cpu_time()?;
+                usage.context_switches().map(drop)
+            });
+            end.store(true, Ordering::Relaxed);
+            looked.unwrap();
+        });
     }
 
     #[test]
