@@ -77,25 +77,27 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 
 /// Large segments against a plain copy of as many bytes, in turn.
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let [mut plain, mut per_core, mut copies] = [const { Samples::new() }; 3];
+    let [mut plain, mut per_core, mut copies, mut pieces] = [const { Samples::new() }; 4];
     for round in 1..=bench.rounds {
         let (weir, sockets) = start(bench, None)?;
         let load = bench.programs.stream(&sockets, 1 + SECONDS, CLIENT_CPU)?;
         let Measured { figure: gbit, cores, .. } = measure(&weir, load)?;
         check(gbit > 0.0, || String::from("nothing arrived"))?;
         drop(weir);
-        let copied = memcpy::gbit_per_second(SWITCH_CPU)?;
+        let copied = memcpy::gbit_per_second(SWITCH_CPU, memcpy::SEGMENT_BYTES)?;
+        let in_buffers = memcpy::gbit_per_second(SWITCH_CPU, memcpy::BUFFER_BYTES)?;
         println!(
             "round {round}/{}: {gbit:.1} Gbit/s with {cores:.3} of a core; memcpy {copied:.1} \
-             Gbit/s",
+             Gbit/s, in buffers {in_buffers:.1}",
             bench.rounds
         );
         plain.push(gbit);
         per_core.push(gbit / cores);
         copies.push(copied);
+        pieces.push(in_buffers);
     }
     let what = "TCP in 64 KiB segments, vif to vif, by weir's share of its core";
-    let ratio = per_core.ratio_to(&copies);
+    let (ratio, in_buffers) = (per_core.ratio_to(&copies), per_core.ratio_to(&pieces));
     let figure = Figure::new("gbps_tso_per_core", "Gbit/s", what, per_core);
     report.add(figure.goal(Some(Goal::AtLeast(100.0))));
     let what = "that against a plain copy of the same bytes";
@@ -105,6 +107,10 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     report.add(Figure::new("gbps_tso", "Gbit/s", what, plain));
     let what = "64 KiB at a time, within 2 MiB, to 2 MiB";
     report.add(Figure::new("gbps_memcpy", "Gbit/s", what, copies));
+    let what = "the same in pieces of 2 KiB, the receiver's buffers, behind a header of 12 bytes";
+    report.add(Figure::new("gbps_memcpy_in_buffers", "Gbit/s", what, pieces));
+    let what = "TCP in 64 KiB segments against that";
+    report.add(Figure::ratio("tso_vs_memcpy_in_buffers", what, in_buffers));
     Ok(())
 }
 
