@@ -114,11 +114,8 @@ impl Attempt {
         if look.traffic.is_empty() {
             // Whoever is first has few frames at first.
             self.stop(Why::Settles);
-        } else if light.is_some() && matches!(self.phase, Phase::Tried(_)) && self.is_on() {
-            // It had enough frames before.
-            self.fail();
         } else if let Some(light) = light {
-            self.stop(Why::Light(light.vif));
+            self.too_few(light.vif);
         } else if !known {
             // Others have come or gone, or all: nothing is known of these together.
             match self.phase {
@@ -137,6 +134,16 @@ impl Attempt {
     /// It may not be done, whatever the load is.
     pub fn refuse(&mut self) {
         self.stop(Why::Settles);
+    }
+
+    /// It ends, since this interface has too few frames for it.
+    pub fn too_few(&mut self, vif: u32) {
+        if matches!(self.phase, Phase::Tried(_)) && self.is_on() {
+            // It had enough without.
+            self.fail();
+        } else {
+            self.stop(Why::Light(vif));
+        }
     }
 
     /// Whether it is done until the next look.

@@ -406,12 +406,13 @@ impl Vif {
             let frames = u128::from(self.received) * u128::from(every_ns);
             frames >= u128::from(POLL_FRAMES_MIN) * u128::from(elapsed_ns)
         };
-        let may = |every_ns: &u64| *every_ns >= AGENT_POLL_NS_MIN && gathers(*every_ns);
-        let Some(every_ns) = every_ns.filter(may) else {
+        let Some(every_ns) = every_ns.filter(|ns| *ns >= AGENT_POLL_NS_MIN) else {
             self.polling.refuse();
             return None;
         };
-        if is_tried && self.polling.why() == attempt::Why::Tried {
+        if !gathers(every_ns) {
+            self.polling.too_few(self.seed);
+        } else if is_tried && self.polling.why() == attempt::Why::Tried {
             // What it has seen so far was of another switch.
             self.polling.refuse();
         } else if !is_tried {

@@ -198,6 +198,12 @@ fn under_auto_a_guest_that_is_slower_for_it_is_called() {
 }
 
 #[test]
+fn under_auto_clients_of_whom_little_comes_when_their_guest_polls_are_left_alone() {
+    let (polls, _) = polled(1_000, |polls| if polls { 500 } else { 4_000 });
+    assert!((1..20).contains(&polls), "{polls} of 1000 looks");
+}
+
+#[test]
 fn under_auto_a_guest_with_few_frames_or_without_holds_is_never_asked_to_poll() {
     // Fewer than eight in a quarter of a millisecond.
     assert_eq!(polled(300, |_| 3_100).0, 0);
