@@ -10,7 +10,9 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
-pub use lab::{LabCommand, LabPlanArgs, LabReportArgs, LabRunArgs, LabSoakArgs, LabValidateArgs};
+pub use lab::{
+    LabCommand, LabPlanArgs, LabReportArgs, LabRunArgs, LabSoakArgs, LabValidateArgs, QuietArgs,
+};
 
 /// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
 #[derive(Debug, Parser)]

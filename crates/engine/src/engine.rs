@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use thread_priority::{
-    Error as PriorityError, RealtimeThreadSchedulePolicy, ScheduleParams, ThreadPriority,
-    ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+    Error as PriorityError, NormalThreadSchedulePolicy, RealtimeThreadSchedulePolicy,
+    ScheduleParams, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id, thread_schedule_policy,
 };
 use weir_fabric::{Fabric, PortConfig, PortError, PortId};
 use weir_limits::WORKERS_MAX;
@@ -65,7 +66,8 @@ impl Engine {
         let options = Options { workers, ..options };
         if options.execution == Execution::RtThreads {
             // By a thread that ends: this one is not to become a real-time thread.
-            let tried = std::thread::Builder::new().spawn(become_real_time)?.join();
+            let tried =
+                std::thread::Builder::new().spawn(|| set_priority(Priority::RealTime))?.join();
             tried.map_err(|_| io::Error::other("the attempt panicked"))??;
         }
         let engine = Arc::new(Self {
@@ -88,7 +90,7 @@ impl Engine {
         let shared = Arc::clone(&self.shared);
         let real_time = self.shared.crew.options.execution == Execution::RtThreads;
         let run = move || {
-            if real_time && let Err(error) = become_real_time() {
+            if real_time && let Err(error) = set_priority(Priority::RealTime) {
                 // It was allowed at the start.
                 tracing::warn!(worker = index, %error, "an ordinary thread: no real-time priority");
             }
@@ -326,16 +328,36 @@ pub(crate) fn set_helper(crew: &Crew, slot: &Slot, queue: QueueRef, helper: Opti
     helper.is_some() || slot.port.share_tx(queue.queue, false)
 }
 
-/// Makes this a thread that only other real-time threads preempt, of the lowest priority that there is.
-fn become_real_time() -> io::Result<()> {
-    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
-    let priority = ThreadPriority::from_posix(ScheduleParams { sched_priority: 1 });
-    set_thread_priority_and_policy(thread_native_id(), priority, policy).map_err(
-        |error| match error {
-            PriorityError::OS(code) => io::Error::from_raw_os_error(code),
-            other => io::Error::other(format!("{other:?}")),
-        },
-    )
+/// Whom a thread comes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Nobody: all share their CPUs.
+    Usual,
+    /// All but other real-time threads (`SCHED_FIFO`, the lowest priority that there is).
+    RealTime,
+}
+
+/// Gives a priority to this thread, and to those that it starts from now on.
+///
+/// # Errors
+/// That of `sched_setscheduler`: who may not.
+pub fn set_priority(priority: Priority) -> io::Result<()> {
+    let (policy, level) = match priority {
+        Priority::Usual => (ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other), 0),
+        Priority::RealTime => {
+            (ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo), 1)
+        }
+    };
+    let level = ThreadPriority::from_posix(ScheduleParams { sched_priority: level });
+    set_thread_priority_and_policy(thread_native_id(), level, policy).map_err(|error| match error {
+        PriorityError::OS(code) => io::Error::from_raw_os_error(code),
+        other => io::Error::other(format!("{other:?}")),
+    })
+}
+
+/// Whether this thread has a real-time priority.
+pub fn is_real_time() -> bool {
+    matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Realtime(_)))
 }
 
 /// CPU time (ns) of a thread of this process; `None` when it has ended or the kernel does not say.

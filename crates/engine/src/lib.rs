@@ -60,7 +60,7 @@ mod worker;
 pub use cpu_loss::CpuClock;
 pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
-pub use engine::{Engine, WorkerStats, thread_cpu_ns};
+pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use flow::symmetric_hash;
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};

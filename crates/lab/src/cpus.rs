@@ -135,6 +135,9 @@ struct Cpu {
     overdue: bool,
     /// Up to when the slice is (ns).
     slice_until_ns: u64,
+    /// Since when nobody has had it, and for how long nobody had before somebody did (ns).
+    idle_from_ns: u64,
+    idle_ns: u64,
     /// Whom the handler that runs has interrupted, and up to when the slice of that is (ns).
     interrupted: Option<(ThreadId, u64)>,
 }
@@ -415,6 +418,7 @@ impl Cpus {
         self.account_siblings(now_ns, cpu);
         let state = &mut self.cpus[cpu];
         let ran = state.running.take();
+        state.idle_from_ns = now_ns;
         state.last = ran.filter(|ran| !self.threads[*ran].handler).or(state.last);
         state.run += 1;
         state.turn += 1;
@@ -456,7 +460,12 @@ impl Cpus {
         state.state = State::On(cpu);
         state.last = Some(cpu);
         let fair = matches!(state.class, Class::Fair { .. });
-        let Cpu { running, since_ns, turn, overdue, slice_until_ns, .. } = &mut self.cpus[cpu];
+        let of_cpu = &mut self.cpus[cpu];
+        // One that follows another at once finds what that has left.
+        if now_ns > of_cpu.idle_from_ns {
+            of_cpu.idle_ns = now_ns - of_cpu.idle_from_ns;
+        }
+        let Cpu { running, since_ns, turn, overdue, slice_until_ns, .. } = of_cpu;
         *running = Some(thread);
         *slice_until_ns = now_ns.saturating_add(slice_ns);
         *since_ns = now_ns;

@@ -50,8 +50,13 @@ pub fn events(scenario: &Scenario) -> u64 {
     let holds = scenario.workers.len() as f64 * ns / TIMER_NS_MIN as f64;
     let slices = ns / scenario.profile.scheduling.slice_ns.max(1) as f64;
     let rivals = scenario.rivals.len() as f64 * slices;
+    let cpus = scenario.topology.cpus().unwrap_or(0) as f64;
+    let ticks = match scenario.profile.tick_every_ns {
+        0 => 0.0,
+        every_ns => cpus * ns / every_ns as f64,
+    };
     // `as` saturates.
-    (frames * EVENTS_PER_FRAME + (polls + holds + rivals) * EVENTS_PER_TIMER) as u64
+    (frames * EVENTS_PER_FRAME + (polls + holds + rivals + ticks) * EVENTS_PER_TIMER) as u64
 }
 
 /// Frames that a load sends forth in a ns at most, by what its ends spend on each; what links and others

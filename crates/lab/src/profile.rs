@@ -2,6 +2,9 @@
 
 use crate::cpus::Scheduling;
 
+/// A CPU that was idle for so long is cold (ns): see [`Profile::warm_permille`].
+const COLD_NS: u64 = 150_000;
+
 /// What host and guests spend on each thing: CPU time at the full speed of a CPU that is at hand, where
 /// nothing else is said. Calibration measures these; a paper's testbed gives or implies some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +14,25 @@ pub struct Profile {
     /// From the write to a sleeper's eventfd, or the interrupt to a halted vCPU, to its thread being
     /// ready (ns passed, no CPU time).
     pub wakeup_latency_ns: u64,
-    /// The same of one in a hundred, or more (ns); where this is not above the other, all take alike. The
-    /// other is then the median, and the tail exponential.
+    /// The same of one in ten, or more (ns).
+    pub wakeup_latency_p90_ns: u64,
+    /// And of one in a hundred (ns). Where neither of the two is above the first, all take alike; otherwise that
+    /// is the median, and what lies between these and above is exponential.
     pub wakeup_latency_p99_ns: u64,
     /// From the time a timer is set for to its sleeper being ready (ns passed, no CPU time).
     pub timer_late_ns: u64,
-    /// The same of one in a hundred, or more (ns), as for wake-ups.
+    /// The same of one in ten, or more (ns), as for wake-ups.
+    pub timer_late_p90_ns: u64,
+    /// And of one in a hundred (ns).
     pub timer_late_p99_ns: u64,
+    /// What a worker's or a guest's sleep costs at least, on a CPU that was idle for hardly any time: so many
+    /// thousandths of what it costs after 150 us and more. Between the two it grows evenly; always the same, if 0.
+    pub warm_permille: u64,
+    /// An interrupt of whatever runs on a CPU, the kernel's tick above all (ns, on average); none, if this or the next
+    /// is 0.
+    pub tick_ns: u64,
+    /// The time between two of them on each CPU (ns, on average).
+    pub tick_every_ns: u64,
 
     /// Worker: going to sleep and coming back, `epoll_wait` included (ns each).
     pub sleep_ns: u64,
@@ -58,6 +73,9 @@ pub struct Profile {
     /// Worker: handing a frame to an uplink, without its bytes (ns each).
     pub uplink_place_ns: u64,
 
+    /// Guest that is a thread: coming back from a sleep whose time was over before it had begun (ns each); as from
+    /// any other that a timer ends, if 0.
+    pub timer_missed_ns: u64,
     /// Guest: an interrupt by a call: exits, injection, the handler up to the driver's poll (ns each; C_v
     /// of Dong 2011 Eq. 2).
     pub interrupt_ns: u64,
@@ -107,16 +125,22 @@ pub struct Profile {
 impl Profile {
     /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have, and tails that few
     /// have measured.
-    pub const OPTIONAL: [&'static str; 13] = [
+    pub const OPTIONAL: [&'static str; 19] = [
         "signal_ns",
         "signal_far_ns",
         "hypervisor_timer_ns",
         "merge_ns",
+        "wakeup_latency_p90_ns",
         "wakeup_latency_p99_ns",
+        "timer_late_p90_ns",
         "timer_late_p99_ns",
+        "warm_permille",
+        "tick_ns",
+        "tick_every_ns",
         "settle_ns",
         "timer_set_ns",
         "timer_fired_ns",
+        "timer_missed_ns",
         "call_busy_ns",
         "kick_busy_ns",
         "interrupt_busy_ns",
@@ -136,9 +160,14 @@ impl Profile {
                 smt_permille: 600,
             },
             wakeup_latency_ns: 2_000,
+            wakeup_latency_p90_ns: 0,
             wakeup_latency_p99_ns: 0,
             timer_late_ns: 2_000,
+            timer_late_p90_ns: 0,
             timer_late_p99_ns: 0,
+            warm_permille: 0,
+            tick_ns: 0,
+            tick_every_ns: 0,
             sleep_ns: 1_000,
             settle_ns: 0,
             timer_set_ns: 0,
@@ -157,6 +186,7 @@ impl Profile {
             uplink_interrupt_ns: 2_000,
             uplink_take_ns: 500,
             uplink_place_ns: 500,
+            timer_missed_ns: 0,
             interrupt_ns: 4_000,
             interrupt_busy_ns: 0,
             guest_timer_ns: 2_000,
@@ -194,9 +224,14 @@ impl Profile {
                 smt_permille: u32::try_from(value("smt_permille")?).unwrap_or(u32::MAX),
             },
             wakeup_latency_ns: value("wakeup_latency_ns")?,
+            wakeup_latency_p90_ns: value("wakeup_latency_p90_ns")?,
             wakeup_latency_p99_ns: value("wakeup_latency_p99_ns")?,
             timer_late_ns: value("timer_late_ns")?,
+            timer_late_p90_ns: value("timer_late_p90_ns")?,
             timer_late_p99_ns: value("timer_late_p99_ns")?,
+            warm_permille: value("warm_permille")?,
+            tick_ns: value("tick_ns")?,
+            tick_every_ns: value("tick_every_ns")?,
             sleep_ns: value("sleep_ns")?,
             settle_ns: value("settle_ns")?,
             timer_set_ns: value("timer_set_ns")?,
@@ -215,6 +250,7 @@ impl Profile {
             uplink_interrupt_ns: value("uplink_interrupt_ns")?,
             uplink_take_ns: value("uplink_take_ns")?,
             uplink_place_ns: value("uplink_place_ns")?,
+            timer_missed_ns: value("timer_missed_ns")?,
             interrupt_ns: value("interrupt_ns")?,
             interrupt_busy_ns: value("interrupt_busy_ns")?,
             guest_timer_ns: value("guest_timer_ns")?,
@@ -245,6 +281,16 @@ impl Profile {
         take_ns + self.classify_ns + place_ns + copy_ns + self.publish_ns
     }
 
+    /// What of a sleep's cost is spent where the CPU was idle for `idle_ns` before (ns).
+    pub(crate) fn after_idle_ns(&self, cost_ns: u64, idle_ns: u64) -> u64 {
+        if self.warm_permille == 0 {
+            return cost_ns;
+        }
+        let warm_ns = cost_ns.saturating_mul(self.warm_permille) / 1_000;
+        let more_ns = cost_ns.saturating_sub(warm_ns);
+        warm_ns + more_ns.saturating_mul(idle_ns.min(COLD_NS)) / COLD_NS
+    }
+
     /// Every number in it, by name.
     pub fn fields(&self) -> Vec<(&'static str, u64)> {
         let it = &self.scheduling;
@@ -256,9 +302,14 @@ impl Profile {
             ("socket_refill_ns", it.socket_refill_ns),
             ("smt_permille", it.smt_permille.into()),
             ("wakeup_latency_ns", self.wakeup_latency_ns),
+            ("wakeup_latency_p90_ns", self.wakeup_latency_p90_ns),
             ("wakeup_latency_p99_ns", self.wakeup_latency_p99_ns),
             ("timer_late_ns", self.timer_late_ns),
+            ("timer_late_p90_ns", self.timer_late_p90_ns),
             ("timer_late_p99_ns", self.timer_late_p99_ns),
+            ("warm_permille", self.warm_permille),
+            ("tick_ns", self.tick_ns),
+            ("tick_every_ns", self.tick_every_ns),
             ("sleep_ns", self.sleep_ns),
             ("settle_ns", self.settle_ns),
             ("timer_set_ns", self.timer_set_ns),
@@ -277,6 +328,7 @@ impl Profile {
             ("uplink_interrupt_ns", self.uplink_interrupt_ns),
             ("uplink_take_ns", self.uplink_take_ns),
             ("uplink_place_ns", self.uplink_place_ns),
+            ("timer_missed_ns", self.timer_missed_ns),
             ("interrupt_ns", self.interrupt_ns),
             ("interrupt_busy_ns", self.interrupt_busy_ns),
             ("guest_timer_ns", self.guest_timer_ns),
@@ -306,6 +358,14 @@ pub(crate) fn bytes_ns(bytes: u32, ps_per_byte: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sleep_costs_less_after_a_short_one() {
+        let profile = Profile { warm_permille: 600, ..Profile::example() };
+        let costs = [0, 75_000, 150_000, u64::MAX].map(|idle| profile.after_idle_ns(1_000, idle));
+        assert_eq!(costs, [600, 800, 1_000, 1_000]);
+        assert_eq!(Profile::example().after_idle_ns(1_000, 0), 1_000);
+    }
 
     #[test]
     fn a_profile_is_what_its_fields_say() {

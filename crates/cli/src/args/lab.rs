@@ -17,15 +17,15 @@ pub enum LabCommand {
     Plan(LabPlanArgs),
     /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
     ///
-    /// As root it keeps the CPUs from their idle states meanwhile.
+    /// As root it keeps the CPUs from their idle states meanwhile, and other threads from the CPUs.
     Calibrate {
         /// What the CPUs may do meanwhile
         #[command(flatten)]
-        idle: IdleArgs,
+        quiet: QuietArgs,
     },
     /// Measure this machine, predict from that what a switch with guests does on it, and measure that, too
     ///
-    /// Takes about a minute, and wants an idle machine with two CPUs, which it keeps from their idle states as root.
+    /// Takes about a minute, and wants an idle machine with two CPUs, which it has to itself as root, without their idle states.
     /// It fails where half of the predictions are more than 15 percent off, or one is more than 35.
     Validate(LabValidateArgs),
     /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
@@ -88,11 +88,14 @@ pub struct LabPlanArgs {
 }
 
 /// Of what is measured.
-#[derive(Debug, Args)]
-pub struct IdleArgs {
+#[derive(Debug, Default, Args)]
+pub struct QuietArgs {
     /// Leave CPUs that have nothing to do to their idle states: what that costs differs from one second to the next
     #[arg(long)]
     pub idle_states: bool,
+    /// Leave what is measured among all other threads: what they take differs, too
+    #[arg(long)]
+    pub fair: bool,
 }
 
 /// `weir lab validate`
@@ -100,7 +103,7 @@ pub struct IdleArgs {
 pub struct LabValidateArgs {
     /// What the CPUs may do meanwhile
     #[command(flatten)]
-    pub idle: IdleArgs,
+    pub quiet: QuietArgs,
     /// An experiment in place of the one that comes with weir
     #[arg(value_name = "FILE")]
     pub experiment: Option<PathBuf>,

@@ -37,7 +37,6 @@ use crate::args::{LabCommand, LabRunArgs};
 use crate::config::error::count;
 use crate::text::Table;
 
-mod awake;
 mod calibrate;
 mod check;
 mod error;
@@ -50,6 +49,7 @@ mod papers;
 mod parallel;
 mod plan;
 mod profile;
+mod quiet;
 mod realization;
 mod report;
 mod sensitivity;
@@ -76,7 +76,7 @@ const MEASURED_ROUNDS: usize = 5;
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::List => list(out),
-        LabCommand::Calibrate { idle } => calibrate::run(idle.idle_states, out),
+        LabCommand::Calibrate { quiet } => calibrate::run(quiet, out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Plan(args) => plan::run(args, out),
         LabCommand::Validate(args) => measure::validate(args, out),

@@ -36,6 +36,15 @@ impl Cpus {
         cpu.is_some_and(|cpu| cpu.running.is_some_and(|running| running != thread))
     }
 
+    /// For how long a thread's last CPU has been idle, or was the last time that it was (ns).
+    pub fn idle_ns(&self, now_ns: u64, thread: ThreadId) -> u64 {
+        let cpu = self.threads[thread].last.and_then(|cpu| self.cpus.get(cpu));
+        cpu.map_or(u64::MAX, |cpu| match cpu.running {
+            None => now_ns.saturating_sub(cpu.idle_from_ns),
+            Some(_) => cpu.idle_ns,
+        })
+    }
+
     /// Whether another waits for the CPU that a thread has.
     pub fn is_wanted(&self, thread: ThreadId) -> bool {
         match self.threads[thread].state {

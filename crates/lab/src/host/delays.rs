@@ -3,10 +3,11 @@
 use crate::random::Random;
 use crate::scenario::Scenario;
 
-/// Natural logarithms of 2 and of 100 / 2: an exponential distribution has its median at the first times its
-/// mean, and so many means lie between that and the 99th percentile.
-const LN_2: f64 = std::f64::consts::LN_2;
-const LN_50: f64 = 3.912_023_005_428_146;
+/// Where the exponential distribution with mean 1 has its median, its 90th and its 99th percentile: the natural
+/// logarithms of 2, 10 and 100.
+const MEDIAN: f64 = std::f64::consts::LN_2;
+const P90: f64 = std::f64::consts::LN_10;
+const P99: f64 = 2.0 * P90;
 
 /// Those of a host.
 #[derive(Debug)]
@@ -16,22 +17,32 @@ pub(super) struct Delays {
     random: Random,
 }
 
-/// A median (ns), and the 99th percentile if it is above that.
+/// A median, and two percentiles if they are above that: of the 90th and the 99th the one that is not is left out
+/// (ns). Between each two of them, below the first and above the last it is exponential.
 #[derive(Clone, Copy, Debug)]
 struct Delay {
     median_ns: u64,
+    p90_ns: u64,
     p99_ns: u64,
 }
 
 impl Delay {
     fn draw(self, random: &mut Random) -> u64 {
-        let Self { median_ns, p99_ns } = self;
-        if p99_ns <= median_ns {
+        let Self { median_ns, p90_ns, p99_ns } = self;
+        if p90_ns.max(p99_ns) <= median_ns {
             return median_ns;
         }
-        let mean_ns = (p99_ns - median_ns) as f64 / LN_50;
-        let least_ns = (median_ns as f64 - mean_ns * LN_2).max(0.0);
-        (least_ns - libm::log(random.unit()) * mean_ns) as u64
+        let (begin, end) = ((MEDIAN, median_ns), (P99, p99_ns));
+        let middle = (P90, p90_ns);
+        let chance = -libm::log(random.unit());
+        let (from, to) = match (median_ns < p90_ns, p90_ns < p99_ns) {
+            (true, true) if chance < P90 => (begin, middle),
+            (true, true) => (middle, end),
+            (true, false) => (begin, middle),
+            (false, _) => (begin, end),
+        };
+        let mean_ns = to.1.saturating_sub(from.1) as f64 / (to.0 - from.0);
+        (from.1 as f64 + (chance - from.0) * mean_ns).max(0.0) as u64
     }
 }
 
@@ -39,10 +50,17 @@ impl Delays {
     /// Those of `scenario`, with chance of their own.
     pub(super) fn new(scenario: &Scenario, random: Random) -> Self {
         let profile = &scenario.profile;
-        let delay = |median_ns, p99_ns| Delay { median_ns, p99_ns };
         Self {
-            wakeup: delay(profile.wakeup_latency_ns, profile.wakeup_latency_p99_ns),
-            timer: delay(profile.timer_late_ns, profile.timer_late_p99_ns),
+            wakeup: Delay {
+                median_ns: profile.wakeup_latency_ns,
+                p90_ns: profile.wakeup_latency_p90_ns,
+                p99_ns: profile.wakeup_latency_p99_ns,
+            },
+            timer: Delay {
+                median_ns: profile.timer_late_ns,
+                p90_ns: profile.timer_late_p90_ns,
+                p99_ns: profile.timer_late_p99_ns,
+            },
             random,
         }
     }
@@ -63,26 +81,46 @@ mod tests {
     use super::*;
     use crate::stats::Times;
 
-    fn drawn(median_ns: u64, p99_ns: u64) -> Times {
+    fn drawn(median_ns: u64, p90_ns: u64, p99_ns: u64) -> Times {
         let (mut random, mut times) = (Random::stream(1, 0), Times::default());
-        let delay = Delay { median_ns, p99_ns };
+        let delay = Delay { median_ns, p90_ns, p99_ns };
         (0..100_000).for_each(|_| times.record(delay.draw(&mut random)));
         times
     }
 
     #[test]
-    fn a_delay_has_the_median_and_the_tail_that_it_was_given() {
-        let times = drawn(10_000, 30_000);
-        for (share, expected) in [(0.5, 10_000.0), (0.99, 30_000.0)] {
-            let got = times.quantile_ns(share) as f64;
-            assert!((got / expected - 1.0).abs() < 0.05, "{share}: {got}");
+    fn a_delay_has_the_percentiles_that_it_was_given() {
+        for (median_ns, p90_ns, p99_ns) in [
+            (10_000, 0, 30_000),
+            // Further apart than an exponential distribution has them.
+            (10_000, 0, 300_000),
+            (10_000, 12_000, 300_000),
+            (10_000, 30_000, 31_000),
+            (10_000, 50_000, 400_000),
+        ] {
+            let times = drawn(median_ns, p90_ns, p99_ns);
+            for (share, expected) in [(0.5, median_ns), (0.9, p90_ns), (0.99, p99_ns)] {
+                let got = times.quantile_ns(share) as f64;
+                let apart = got / expected as f64 - 1.0;
+                assert!(expected == 0 || apart.abs() < 0.06, "{expected} at {share}: {got}");
+            }
         }
+    }
+
+    #[test]
+    fn a_percentile_below_one_before_it_is_left_out() {
+        let same = |one: Times, other: Times| {
+            let of = |times: &Times| [0.1, 0.5, 0.9, 0.99].map(|share| times.quantile_ns(share));
+            assert_eq!(of(&one), of(&other));
+        };
+        same(drawn(10_000, 9_000, 30_000), drawn(10_000, 0, 30_000));
+        same(drawn(10_000, 20_000, 15_000), drawn(10_000, 20_000, 0));
     }
 
     #[test]
     fn without_a_tail_all_delays_are_alike() {
         for p99_ns in [0, 10_000] {
-            let times = drawn(10_000, p99_ns);
+            let times = drawn(10_000, 0, p99_ns);
             assert_eq!((times.mean_ns(), times.max_ns()), (10_000.0, 10_000));
         }
     }

@@ -326,7 +326,7 @@ impl Host<'_> {
                 }
             },
             Job::Program(Program::Pace(_, load)) => self.send_due(guest, load),
-            Job::Program(Program::Lull(_, load)) => self.sleep_until_due(load),
+            Job::Program(Program::Lull(_, load)) => self.lulled(guest, load),
         }
         let thread = self.guests[guest].thread;
         let next = self.guests[guest].choose();

@@ -244,9 +244,17 @@ impl Host<'_> {
         most
     }
 
+    /// When the next datagram of a sender with a rate is due (ns).
+    pub(super) fn next_due_ns(&self, load: usize) -> Option<u64> {
+        match self.loads[load].kind {
+            State::Datagrams { due_ns, .. } => Some(due_ns),
+            _ => None,
+        }
+    }
+
     /// The timer of a sender is set for the next datagram.
     pub(super) fn sleep_until_due(&mut self, load: usize) {
-        let State::Datagrams { due_ns, .. } = self.loads[load].kind else { return };
+        let Some(due_ns) = self.next_due_ns(load) else { return };
         let at_ns = due_ns.saturating_add(self.delays.timer_late_ns());
         self.calendar.at(at_ns.max(self.now_ns()), Event::Datagram(load));
     }

@@ -23,6 +23,7 @@ mod nested;
 mod placement;
 mod signals;
 mod threads;
+mod ticks;
 mod trouble;
 mod uplink;
 mod watch;
@@ -39,6 +40,7 @@ use self::loads::Load;
 use self::manager::Manager;
 use self::placement::Place;
 use self::signals::Demux;
+use self::ticks::Ticks;
 use self::trouble::Thief;
 use self::uplink::{Direction, Uplink};
 use self::watch::Watch;
@@ -98,6 +100,8 @@ enum Event {
     Dispatch,
     /// The manager looks at latency budgets.
     Budget,
+    /// A CPU's tick.
+    Tick(usize),
 }
 
 impl From<cpus::Event> for Event {
@@ -115,6 +119,8 @@ enum Owner {
     Demux(usize),
     Rival,
     Thief(usize),
+    /// A CPU's tick.
+    Tick,
 }
 
 /// Why there is no report.
@@ -150,6 +156,7 @@ struct Host<'s> {
     loads: Vec<Load>,
     /// By host, where there are identifiers.
     demuxes: Vec<Demux>,
+    ticks: Ticks,
     place: Option<Place>,
     dispatcher: Dispatcher,
     manager: Option<Manager>,
@@ -230,6 +237,8 @@ impl<'s> Host<'s> {
             }
         }
         let streams = 2 * scenario.loads.len() as u64; // two for each load
+        let ticks = Ticks::new(&mut cpus, scenario, Random::stream(scenario.seed, streams + 2));
+        owners.extend((0..ticks.len()).map(|_| Owner::Tick));
         if realization.cache_blind {
             cpus.ignore_caches(Random::stream(scenario.seed, streams));
         }
@@ -245,6 +254,7 @@ impl<'s> Host<'s> {
         Self {
             scenario,
             demuxes,
+            ticks,
             place,
             dispatcher: Dispatcher::new(scenario),
             manager: Manager::new(scenario),
@@ -299,6 +309,7 @@ impl<'s> Host<'s> {
         }
         self.start_dispatch();
         self.start_manager();
+        self.start_ticks();
     }
 
     fn run_until(&mut self, until_ns: u64, events_max: u64) -> Result<(), Error> {
@@ -335,6 +346,7 @@ impl<'s> Host<'s> {
                     Owner::Thief(thief) => self.thief_done(thief),
                     Owner::Demux(host) => self.demux_done(host),
                     Owner::Rival => self.cpus.go_on(&mut self.calendar, thread, RIVAL_NS),
+                    Owner::Tick => self.cpus.block(&mut self.calendar, thread),
                 }
             }
             Event::Start(load) => self.start_load(load),
@@ -353,6 +365,7 @@ impl<'s> Host<'s> {
             Event::Look => self.look_at_places(),
             Event::Dispatch => self.dispatch(),
             Event::Budget => self.split_budget(),
+            Event::Tick(cpu) => self.tick(cpu),
         }
     }
 

@@ -3,6 +3,9 @@
 
 use super::Host;
 use super::guest::Program;
+use crate::cpus::ThreadId;
+use crate::profile::Profile;
+use crate::scenario::Endpoint;
 
 /// Frames that a sender with a rate sends before it looks at the clock (`weir_vif::load`).
 const SEND_BURST: u32 = 32;
@@ -11,8 +14,9 @@ impl Host<'_> {
     /// An interrupt by a call (ns).
     pub(super) fn interrupt_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
-        let taken = self.cpus.is_taken(self.guests[guest].thread);
-        or_busy(taken, profile.interrupt_ns, profile.interrupt_busy_ns)
+        let thread = self.guests[guest].thread;
+        let interrupt_ns = self.after_idle_ns(thread, profile.interrupt_ns);
+        or_busy(self.cpus.is_taken(thread), interrupt_ns, profile.interrupt_busy_ns)
     }
 
     /// Giving a guest a call (ns): one that is awake, or whose CPU is another's, needs no CPU woken up.
@@ -34,8 +38,15 @@ impl Host<'_> {
     /// Finding nothing more, and becoming idle (ns).
     pub(super) fn poll_end_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
-        let wanted = self.cpus.is_wanted(self.guests[guest].thread);
-        or_busy(wanted, profile.poll_end_ns, profile.poll_end_busy_ns)
+        let thread = self.guests[guest].thread;
+        let poll_end_ns = self.after_idle_ns(thread, profile.poll_end_ns);
+        or_busy(self.cpus.is_wanted(thread), poll_end_ns, profile.poll_end_busy_ns)
+    }
+
+    /// A part of what a sleep costs a thread (ns), by how long its CPU was idle.
+    pub(super) fn after_idle_ns(&self, thread: ThreadId, cost_ns: u64) -> u64 {
+        let idle_ns = self.cpus.idle_ns(self.now_ns(), thread);
+        self.scenario.profile.after_idle_ns(cost_ns, idle_ns)
     }
 
     /// The timer of a sender has fired; its thread comes back from its sleep.
@@ -53,12 +64,38 @@ impl Host<'_> {
         let program = match self.due_datagrams(load, SEND_BURST) {
             0 => {
                 // To find nothing more is what ends a poll, too.
-                let end_ns = self.poll_end_ns(guest) + self.scenario.profile.timer_set_ns;
-                Program::Lull(end_ns, load)
+                let timer_set_ns = match self.another_is_due_first(guest, load) {
+                    true => 0,
+                    false => self.scenario.profile.timer_set_ns,
+                };
+                Program::Lull(self.poll_end_ns(guest) + timer_set_ns, load)
             }
             _ => Program::Pace(0, load),
         };
         self.guests[guest].programs.push_back(program);
+    }
+
+    /// Whether the CPU of a sender has another one's timer to come before its own, so that none has to be set.
+    fn another_is_due_first(&self, guest: usize, load: usize) -> bool {
+        let Some(own_ns) = self.next_due_ns(load) else { return false };
+        let before = self.now_ns()..own_ns;
+        let cpu = self.cpus.last_cpu(self.guests[guest].thread);
+        (0..self.loads.len()).any(|other| {
+            let Endpoint::Guest(sender) = self.scenario.loads[other].from else { return false };
+            let is_first = self.next_due_ns(other).is_some_and(|due_ns| before.contains(&due_ns));
+            is_first && self.cpus.last_cpu(self.guests[sender].thread) == cpu
+        })
+    }
+
+    /// A sender has set its timer. If that has fired meanwhile it comes back without having left its CPU to anybody.
+    pub(super) fn lulled(&mut self, guest: usize, load: usize) {
+        if self.next_due_ns(load).is_some_and(|due_ns| due_ns <= self.now_ns()) {
+            let Profile { guest_timer_ns, timer_missed_ns, .. } = self.scenario.profile;
+            let back_ns = if timer_missed_ns > 0 { timer_missed_ns } else { guest_timer_ns };
+            self.guests[guest].programs.push_back(Program::Pace(back_ns, load));
+        } else {
+            self.sleep_until_due(load);
+        }
     }
 }
 

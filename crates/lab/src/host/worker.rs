@@ -202,11 +202,13 @@ impl Host<'_> {
 
     /// Wakes a worker up, if it sleeps.
     pub(super) fn wake(&mut self, worker: usize, latency_ns: u64) {
+        let sleep_ns =
+            self.after_idle_ns(self.workers[worker].thread, self.scenario.profile.sleep_ns);
         let Worker { phase, thread, sleeps, timer_fired, .. } = &mut self.workers[worker];
         if let Phase::Asleep { start_ns, nap_ns } = *phase {
             *phase = Phase::Awake { start_ns, nap_ns };
             *sleeps += 1;
-            let Profile { sleep_ns, timer_fired_ns, .. } = self.scenario.profile;
+            let timer_fired_ns = self.scenario.profile.timer_fired_ns;
             let work_ns = sleep_ns + if *timer_fired { timer_fired_ns } else { 0 };
             self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
         }
@@ -323,6 +325,7 @@ impl Host<'_> {
         self.expire_holds_before_sleep(worker);
         let Profile { settle_ns, timer_set_ns, .. } = self.scenario.profile;
         let sets_timer = self.workers[worker].sets_timer(rest, self.now_ns(), self.lead_ns(worker));
+        let settle_ns = self.after_idle_ns(self.workers[worker].thread, settle_ns);
         match settle_ns + if sets_timer { timer_set_ns } else { 0 } {
             0 => self.fall_asleep(worker, start_ns, rest),
             settle_ns => {

@@ -89,7 +89,7 @@ fn a_timer_is_set_once_for_a_hold_however_often_it_is_slept_meanwhile() {
 }
 
 #[test]
-fn a_sender_that_has_sent_what_is_due_sleeps_even_if_more_becomes_due_meanwhile() {
+fn a_sender_sends_one_at_a_time_even_if_more_becomes_due_while_it_sets_its_timer() {
     let mut scenario = paced(Kind::Immediate);
     scenario.profile.timer_late_ns = 0;
     let before = report(&scenario);
@@ -100,6 +100,79 @@ fn a_sender_that_has_sent_what_is_due_sleeps_even_if_more_becomes_due_meanwhile(
     let more = (after.guests[0].cpu_ns - before.guests[0].cpu_ns) as f64;
     let each = more / after.guests[0].kicks as f64;
     assert!((each / 15_000.0 - 1.0).abs() < 0.1, "{each}");
+}
+
+#[test]
+fn a_timer_that_fires_while_it_is_set_leaves_its_sender_the_cpu() {
+    let mut scenario = paced(Kind::Immediate);
+    scenario.guests[0].cpus = vec![1];
+    scenario.guests[1].cpus = vec![1];
+    // Whoever has a CPU keeps it until it sleeps.
+    let scheduling = &mut scenario.profile.scheduling;
+    (scheduling.slice_ns, scheduling.granularity_ns) = (1_000_000_000, 1_000_000_000);
+    let received = |scenario: &Scenario| report(scenario).loads[0].received;
+    let before = received(&scenario);
+    scenario.profile.timer_set_ns = 40_000;
+    let after = received(&scenario);
+    assert!(before > 100 && after < before / 10, "{before} {after}");
+}
+
+#[test]
+fn what_a_missed_timer_costs_is_spent_for_each() {
+    let mut scenario = paced(Kind::Immediate);
+    scenario.profile.timer_late_ns = 0;
+    scenario.profile.timer_set_ns = 30_000;
+    let each = |scenario: &Scenario| {
+        let report = report(scenario);
+        report.guests[0].cpu_ns as f64 / report.guests[0].kicks as f64
+    };
+    let before = each(&scenario);
+    scenario.profile.timer_missed_ns = scenario.profile.guest_timer_ns + 10_000;
+    let more = each(&scenario) - before;
+    assert!(more > 9_000.0, "{more}");
+}
+
+#[test]
+fn a_timer_behind_another_one_of_its_cpu_need_not_be_set() {
+    let other = [Endpoint::Guest(2), Endpoint::Guest(3)];
+    let mut scenario = paced(Kind::Immediate);
+    scenario.loads[0].kind = datagrams(A, B, every(500_000)).kind;
+    scenario.profile.timer_set_ns = 10_000;
+    scenario.profile.scheduling.switch_ns = 0;
+    let of_sender = |scenario: &Scenario| report(scenario).guests[0].cpu_ns;
+    let alone = of_sender(&scenario);
+    scenario.guests.extend_from_within(..);
+    // Its timers are hardly ever not the first.
+    scenario.loads.push(datagrams(other[0], other[1], every(37_000)));
+    scenario.guests[2].cpus = scenario.guests[0].cpus.clone();
+    let beside = of_sender(&scenario);
+    assert!(beside < alone, "{alone} {beside}");
+}
+
+#[test]
+fn interruptions_make_a_tail_and_come_again_with_the_same_seed() {
+    let mut scenario = paced(Kind::Immediate);
+    let p99 = |scenario: &Scenario| report(scenario).loads[0].latency.quantile_ns(0.99);
+    let without = p99(&scenario);
+    (scenario.profile.tick_ns, scenario.profile.tick_every_ns) = (40_000, 1_000_000);
+    let with = p99(&scenario);
+    assert!(with > without + 20_000, "{without} {with}");
+    assert_eq!(p99(&scenario), with);
+    let report = report(&scenario);
+    assert!((report.per_s(report.loads[0].received) / 50_000.0 - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn sleeps_that_are_short_cost_less_where_that_is_known() {
+    let mut scenario = paced(Kind::Immediate);
+    let cpu = |scenario: &Scenario| {
+        let report = report(scenario);
+        [report.guests[1].cpu_ns, report.workers[0].cpu_ns]
+    };
+    let before = cpu(&scenario);
+    scenario.profile.warm_permille = 200;
+    let after = cpu(&scenario);
+    assert!(after[0] < before[0] && after[1] < before[1], "{before:?} {after:?}");
 }
 
 #[test]

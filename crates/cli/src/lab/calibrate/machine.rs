@@ -14,22 +14,27 @@ use rustix::time::{
 };
 
 use super::super::measure::{pin, usable_cpus};
-use super::{Cost, exact_timers, in_rounds};
+use super::{Cost, exact_timers, in_rounds, paired};
 
 /// Wake-ups of one round.
 const WAKE_UPS: u64 = 200;
 /// How long a sleeper is given to fall asleep.
 const TO_SLEEP: Duration = Duration::from_micros(100);
+/// How long one sleeps that does so for a short time.
+const SHORT_SLEEP: Duration = Duration::from_micros(10);
 /// Longest time that it sleeps (s): the one that was to wake it has failed.
 const SLEEP_S_MAX: i64 = 5;
-/// A nap, shorter than the time to the kernel's next tick, and naps in a row at most, which are [`SLEEP_S_MAX`].
-const NAP_NS: i64 = 1_000_000;
-const NAPS_MAX: u32 = 5_000;
+/// How long interruptions are looked for on each CPU in one round, and how long those take that count.
+const TICKS_TIME: Duration = Duration::from_millis(50);
+const TICK_MIN: Duration = Duration::from_micros(5);
+const TICK_MAX: Duration = Duration::from_millis(1);
 /// Looks at an epoll set in one round.
 const LOOKS: u32 = 5_000;
 /// Timers of one round, and how long each is set for.
 const TIMERS: u64 = 100;
 const TIMER_NS: u32 = 100_000;
+/// A time that is over before anybody sleeps (ns).
+const MISSED_NS: u32 = 2_000;
 /// A timer that is set does not fire meanwhile (s).
 const FAR_S: i64 = 100;
 /// Sizes that are copied, from a small frame to a large segment (bytes).
@@ -47,8 +52,8 @@ const SPINS: u32 = 2_000;
 /// What sleeps cost and how long it takes to come back from them, one of each round (ns).
 pub(super) struct Sleeps {
     pub(super) worker: WakeUps,
-    /// The worker's, with a timer that does not fire.
-    pub(super) timed: WakeUps,
+    /// What it costs more to fall asleep by a timer.
+    pub(super) timer_set: Vec<f64>,
     pub(super) guest: WakeUps,
     pub(super) timer: Timers,
     /// CPU time of a guest's sleep while another has the CPU.
@@ -60,8 +65,11 @@ pub(super) struct Sleeps {
 /// All of them.
 pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     let cpus = Cpus::new();
-    let [worker, timed, guest] = wake_ups(&cpus, rounds)?;
+    let [worker, guest, short] = wake_ups(&cpus, rounds)?;
     let mut costs = Vec::new();
+    let warm = paired(&short.sleep, &guest.sleep, |short, long| 1e3 * (short / long).min(1.0));
+    let how = "a sleep on a CPU that was idle for 10 us, of one that was for 100 us and more";
+    costs.push(Cost::new("warm_permille", how, warm));
     let set = Set::new()?;
     let looks = in_rounds(rounds, || {
         let start = Instant::now();
@@ -81,9 +89,95 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
         let how = format!("a line of cache between CPUs {a} and {b}");
         costs.push(Cost::new("far_cache_ns", how, pings));
     }
+    let ticks: Vec<_> = (0..rounds).filter_map(|_| interruptions(&cpus)).collect();
+    if !ticks.is_empty() {
+        let (each, every) = ticks.into_iter().unzip();
+        let how = "what interrupts a thread that does nothing but look at the clock";
+        costs.push(Cost::new("tick_ns", how, each));
+        costs.push(Cost::new("tick_every_ns", "how often that is", every));
+    }
     let busy: io::Result<Vec<_>> = (0..rounds).map(|_| taking_turns(&cpus)).collect();
     let (busy, busy_write) = busy?.into_iter().unzip();
-    Ok((costs, Sleeps { worker, timed, guest, timer, busy, busy_write }))
+    let timer_set = in_rounds(rounds, || {
+        Ok(until_another_runs(&cpus, Sleep::Timed)? - until_another_runs(&cpus, Sleep::Untimed)?)
+    })?;
+    Ok((costs, Sleeps { worker, timer_set, guest, timer, busy, busy_write }))
+}
+
+/// How a thread waits for its eventfd.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    Untimed,
+    /// By a timer that fires later, for which nobody waits.
+    Timed,
+}
+
+/// From when a thread falls asleep until another one of its CPU runs, which has waited for that (ns): the median.
+fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
+    let (sleeper, other) = (Set::new()?, Set::new()?);
+    let (base, began, ended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
+    let now = || nanos(base.elapsed()) as u64;
+    let falls = || -> io::Result<()> {
+        cpus.pin(0);
+        exact_timers();
+        for _ in 0..WAKE_UPS {
+            began.store(now(), Ordering::Relaxed);
+            other.kick()?;
+            match sleep {
+                Sleep::Untimed if !sleeper.poll(SLEEP_S_MAX)? => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Sleep::Untimed => {}
+                Sleep::Timed => sleeper.wait_for(TIMER_NS)?,
+            }
+        }
+        Ok(())
+    };
+    let waits = || -> io::Result<f64> {
+        cpus.pin(0);
+        let mut times = Vec::new();
+        while other.poll(SLEEP_S_MAX)? && !ended.load(Ordering::Acquire) {
+            times.push(now() as f64 - began.load(Ordering::Relaxed) as f64);
+            if sleep == Sleep::Untimed {
+                sleeper.kick()?;
+            }
+        }
+        Ok(quantile(&times, 0.5))
+    };
+    thread::scope(|scope| {
+        let waits = scope.spawn(waits);
+        let fell = scope.spawn(falls).join().map_err(|_| panicked())?;
+        ended.store(true, Ordering::Release);
+        other.kick()?;
+        let waited = waits.join().map_err(|_| panicked())?;
+        fell.and(waited)
+    })
+}
+
+/// How long this machine interrupts a thread that runs, on average, and how often, on both CPUs (ns); nothing where
+/// it did not. What takes longer than the kernel is no interrupt, but somebody else who has the CPU.
+fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
+    let look = |which| {
+        cpus.pin(which);
+        let (mut lost, mut count) = (0.0, 0_u32);
+        let start = Instant::now();
+        let mut last = Duration::ZERO;
+        while last < TICKS_TIME {
+            let now = start.elapsed();
+            let gap = now.saturating_sub(last);
+            if (TICK_MIN..TICK_MAX).contains(&gap) {
+                lost += nanos(gap);
+                count += 1;
+            }
+            last = now;
+        }
+        (lost, count)
+    };
+    let both = [0, 1]
+        .map(|which| thread::scope(|scope| scope.spawn(|| look(which)).join().unwrap_or_default()));
+    let (lost, count) = (both[0].0 + both[1].0, both[0].1 + both[1].1);
+    let time = nanos(TICKS_TIME) * both.len() as f64;
+    (count > 0).then(|| (lost / f64::from(count), time / f64::from(count)))
 }
 
 /// CPU time of a sleep that another thread of the same CPU ends, and of the write that ends it (ns): that CPU is
@@ -105,7 +199,8 @@ fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
             writes += cpu_time().saturating_sub(before);
         }
         let each = |time: Duration| nanos(time) / WAKE_UPS as f64;
-        Ok((each(cpu_time().saturating_sub(start)), each(writes)))
+        let all = cpu_time().saturating_sub(start);
+        Ok((each(all.saturating_sub(writes)), each(writes)))
     };
     let [first, second] = &sets;
     let (one, other) = thread::scope(|scope| {
@@ -121,11 +216,13 @@ fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
 /// Sleeps that a timer ends (ns).
 #[derive(Default)]
 pub(super) struct Timers {
-    /// How late the sleeper is back: the median, and one in a hundred.
+    /// How late the sleeper is back: the median, one in ten, and one in a hundred.
     pub(super) late: Vec<f64>,
-    pub(super) late_p99: Vec<f64>,
+    pub(super) late_p90: Vec<f64>,
     /// CPU time of a sleep.
     pub(super) sleep: Vec<f64>,
+    /// The same of one whose time is over before it has begun.
+    pub(super) missed: Vec<f64>,
 }
 
 fn timers(cpus: &Cpus, set: &Set, rounds: usize) -> io::Result<Timers> {
@@ -139,9 +236,15 @@ fn timers(cpus: &Cpus, set: &Set, rounds: usize) -> io::Result<Timers> {
             set.wait_for(TIMER_NS)?;
             late.push((nanos(start.elapsed()) - f64::from(TIMER_NS)).max(0.0));
         }
-        timers.sleep.push(nanos(cpu_time().saturating_sub(cpu)) / TIMERS as f64);
+        let spent = |since: Duration| nanos(cpu_time().saturating_sub(since)) / TIMERS as f64;
+        timers.sleep.push(spent(cpu));
+        let cpu = cpu_time();
+        for _ in 0..TIMERS {
+            set.wait_for(MISSED_NS)?;
+        }
+        timers.missed.push(spent(cpu));
         timers.late.push(quantile(&late, 0.5));
-        timers.late_p99.push(quantile(&late, 0.99));
+        timers.late_p90.push(quantile(&late, 0.9));
     }
     Ok(timers)
 }
@@ -212,18 +315,6 @@ impl Set {
         Ok(())
     }
 
-    /// Waits for the eventfd as a worker does that naps: by a timer that is its CPU's next, and does not fire.
-    fn wait_timed(&self) -> io::Result<bool> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
-        for _ in 0..NAPS_MAX {
-            poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout))?;
-            if self.wait(0)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// As [`wait`](Self::wait), by `poll`, and reads the eventfd then.
     fn poll(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -245,10 +336,10 @@ impl Set {
 enum Sleeper {
     /// A worker in `epoll_wait`, which leaves the eventfd alone, on the last CPU.
     Worker,
-    /// The same in a nap.
-    Napper,
     /// A guest's thread in `poll`, which reads it then, on the first.
     Guest,
+    /// The same, for as short a time as somebody needs who answers at once.
+    ShortGuest,
 }
 
 /// Sleeps that a write to an eventfd ends (ns).
@@ -256,9 +347,9 @@ enum Sleeper {
 pub(super) struct WakeUps {
     /// The write.
     pub(super) write: Vec<f64>,
-    /// From its begin to the sleeper: the median, and one in a hundred.
+    /// From its begin to the sleeper: the median, one in ten, and one in a hundred.
     pub(super) latency: Vec<f64>,
-    pub(super) latency_p99: Vec<f64>,
+    pub(super) latency_p90: Vec<f64>,
     /// CPU time of the sleeper.
     pub(super) sleep: Vec<f64>,
 }
@@ -267,7 +358,7 @@ pub(super) struct WakeUps {
 fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<[WakeUps; 3]> {
     let mut all = [(); 3].map(|()| WakeUps::default());
     for _ in 0..rounds {
-        let kinds = [Sleeper::Worker, Sleeper::Napper, Sleeper::Guest];
+        let kinds = [Sleeper::Worker, Sleeper::Guest, Sleeper::ShortGuest];
         for (wake_ups, who) in all.iter_mut().zip(kinds) {
             wake_ups.round(cpus, who)?;
         }
@@ -284,7 +375,7 @@ impl WakeUps {
             awake: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         };
-        let here = usize::from(who != Sleeper::Guest);
+        let here = usize::from(who == Sleeper::Worker);
         let (sleeper, waker) = thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 cpus.pin(here);
@@ -303,7 +394,7 @@ impl WakeUps {
         let (writes, latencies) = waker.map_err(|_| panicked())??;
         self.write.push(quantile(&writes, 0.5));
         self.latency.push(quantile(&latencies, 0.5));
-        self.latency_p99.push(quantile(&latencies, 0.99));
+        self.latency_p90.push(quantile(&latencies, 0.9));
         self.sleep.push(sleeper.map_err(|_| panicked())??);
         Ok(())
     }
@@ -327,8 +418,7 @@ impl Shared {
         for _ in 0..WAKE_UPS {
             let woken = match self.who {
                 Sleeper::Worker => self.set.wait(SLEEP_S_MAX)?,
-                Sleeper::Napper => self.set.wait_timed()?,
-                Sleeper::Guest => self.set.poll(SLEEP_S_MAX)?,
+                Sleeper::Guest | Sleeper::ShortGuest => self.set.poll(SLEEP_S_MAX)?,
             };
             if !woken {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -342,7 +432,13 @@ impl Shared {
     fn wake(&self) -> io::Result<(Vec<f64>, Vec<f64>)> {
         let (mut writes, mut latencies) = (Vec::new(), Vec::new());
         for _ in 0..WAKE_UPS {
-            thread::sleep(TO_SLEEP);
+            match self.who {
+                Sleeper::ShortGuest => {
+                    let start = Instant::now();
+                    while start.elapsed() < SHORT_SLEEP {}
+                }
+                Sleeper::Worker | Sleeper::Guest => thread::sleep(TO_SLEEP),
+            }
             self.awake.store(0, Ordering::Relaxed);
             let before = nanos(self.base.elapsed());
             self.set.kick()?;

@@ -19,9 +19,10 @@ use std::thread;
 use weir_lab::profile::Profile;
 
 use super::LabError;
-use super::awake::Awake;
 use super::measure::usable_cpus;
 use super::profile::{key, written};
+use super::quiet::{How, Quiet};
+use crate::args::QuietArgs;
 
 mod machine;
 mod played;
@@ -61,11 +62,13 @@ impl Cost {
 ///
 /// # Errors
 /// A switch or a thread cannot be had; the output cannot be written.
-pub(super) fn run(idle_states: bool, out: &mut dyn Write) -> Result<(), LabError> {
-    let awake = Awake::unless(idle_states);
+pub(super) fn run(args: &QuietArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let quiet = Quiet::unless(args);
     let mut calibration = Calibration::default();
     calibration.measure(ROUNDS)?;
-    write!(out, "{}", calibration.profile(&awake)?)?;
+    let how = quiet.how();
+    drop(quiet);
+    write!(out, "{}", calibration.profile(&how)?)?;
     Ok(())
 }
 
@@ -96,28 +99,42 @@ impl Calibration {
         Ok(())
     }
 
-    /// The profile's TOML.
+    /// The profile's TOML, of a machine that was measured like that.
     ///
     /// # Errors
     /// What was measured cannot be played.
-    pub(super) fn profile(&self, awake: &Awake) -> Result<String, LabError> {
+    pub(super) fn profile(&self, how: &How) -> Result<String, LabError> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
         // Where all share one CPU, who waits for whom is not what is played.
         let set = match usable_cpus().len() > 1 && !self.alone.is_empty() {
-            true => Some(played::set(medians(&self.costs), Packet::middle(&self.alone))?),
+            true => Some(played::set(medians(&self.costs, how), Packet::middle(&self.alone))?),
             false => None,
         };
-        let title = format!("this machine, {cpus} CPUs{build}, {awake}");
-        Ok(profile(&title, &self.costs, set.as_ref()))
+        let title = format!("this machine, {cpus} CPUs{build}, {}", how.said);
+        Ok(profile(&title, &self.costs, set.as_ref(), how))
     }
 }
 
-/// The median of each cost, and the example's where there is none.
-fn medians(costs: &[Cost]) -> Profile {
+/// What is known of a cost without being measured (ns), and why.
+fn known(field: &str, how: &How) -> Option<(u64, &'static str)> {
+    match field {
+        "slice_ns" | "granularity_ns" if how.is_first => {
+            Some((1_000_000_000, "threads with real-time priority have a CPU until they sleep"))
+        }
+        "wakeup_latency_p99_ns" | "timer_late_p99_ns" => {
+            Some((0, "the tail beyond one in ten is that of what interrupts a CPU (tick)"))
+        }
+        _ => None,
+    }
+}
+
+/// The median of each cost, what is known of it, and the example's where there is neither.
+fn medians(costs: &[Cost], how: &How) -> Profile {
     let example = Profile::example().fields();
     let value = |field| {
         let of_example = example.iter().find(|it| it.0 == field).map_or(0, |it| it.1);
+        let of_example = known(field, how).map_or(of_example, |it| it.0);
         let measured = costs.iter().find(|cost| cost.field == field);
         Ok::<_, Infallible>(measured.map_or(of_example, |cost| whole(median(&cost.rounds))))
     };
@@ -143,7 +160,7 @@ fn median(rounds: &[f64]) -> f64 {
 }
 
 /// A profile's TOML. Costs that were `set` afterwards say so.
-fn profile(title: &str, costs: &[Cost], set: Option<&Profile>) -> String {
+fn profile(title: &str, costs: &[Cost], set: Option<&Profile>, how: &How) -> String {
     let mut text = format!("title = \"{title}\"\n\n[costs]\n");
     let set = set.map(Profile::fields).unwrap_or_default();
     for (field, example) in Profile::example().fields() {
@@ -162,7 +179,10 @@ fn profile(title: &str, costs: &[Cost], set: Option<&Profile>) -> String {
                 };
                 (value, format!("source = \"measured: {how}; {spread}{played}\""))
             }
-            None => (example, "assumed = \"not measured; as in weir's example\"".to_owned()),
+            None => match known(field, how) {
+                Some((value, why)) => (value, format!("source = \"{why}\"")),
+                None => (example, "assumed = \"not measured; as in weir's example\"".to_owned()),
+            },
         };
         let value = written(field, value);
         let _ = writeln!(text, "{} = {{ value = \"{value}\", {from} }}", key(field).0);
@@ -191,7 +211,7 @@ mod tests {
             Cost::new("call_ns", "a write", vec![900.0, 1_500.4, 1_200.0]),
             Cost::new("copy_ps_per_byte", "a copy", vec![0.2]),
         ];
-        let text = profile("this one", &costs, None);
+        let text = profile("this one", &costs, None, &How::default());
         let call = text.lines().find(|line| line.starts_with("call ")).unwrap();
         let source = "measured: a write; 3 rounds, 900.0 to 1500.4";
         assert_eq!(call, format!("call = {{ value = \"1200ns\", source = \"{source}\" }}"));
@@ -208,7 +228,7 @@ mod tests {
         fields.sort_unstable();
         fields.dedup();
         assert_eq!(fields.len(), costs.len(), "each is measured once");
-        let text = profile("this one", &costs, None);
+        let text = profile("this one", &costs, None, &How::default());
         assert_eq!(text.matches("measured: ").count(), costs.len());
         machine(&text);
     }

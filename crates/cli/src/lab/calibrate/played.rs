@@ -1,10 +1,9 @@
 //! Costs that nobody sees one by one: they are set so that packets that come alone take in virtual time what they
 //! took on this machine.
 //!
-//! What a sleep, a wake-up or a kick costs by itself is measured in a loop that does nothing else, or as what is
-//! left of a thread's time. What it comes to among the others hangs on who has the CPU just then, and the tails of
-//! two wake-ups in a row are not their sum. So the run that was measured is played, and each cost is moved by what
-//! the two differ in: no run that `weir lab validate` predicts is used.
+//! What a sleep or a kick costs by itself is measured in a loop that does nothing else, or as what is left of a
+//! thread's time. What it comes to among the others hangs on who has the CPU just then. So the run that was measured
+//! is played, and each cost is moved by what the two differ in: no run that `weir lab validate` predicts is used.
 
 use weir_lab::host;
 use weir_lab::profile::Profile;
@@ -15,6 +14,7 @@ use super::super::error::Source;
 use super::super::experiment::Experiment;
 use super::super::measure::{Counts, GuestCounts};
 use super::super::profile::Machine;
+use super::super::quiet::How;
 use super::stages::ALONE_PER_S;
 use super::{median, whole};
 
@@ -25,9 +25,7 @@ const STEPS: usize = 16;
 const APART_MAX: f64 = 2.0;
 
 /// The costs that are set.
-pub(super) const SET: [&str; 9] = [
-    "wakeup_latency_ns",
-    "wakeup_latency_p99_ns",
+pub(super) const SET: [&str; 7] = [
     "sleep_ns",
     "settle_ns",
     "interrupt_ns",
@@ -46,9 +44,6 @@ pub(super) struct Packet {
     pub(super) sender_ns: f64,
     /// Of who receives it.
     pub(super) receiver_ns: f64,
-    /// From the one to the other: the median, and one in a hundred.
-    pub(super) latency_ns: f64,
-    pub(super) latency_p99_ns: f64,
 }
 
 impl Packet {
@@ -59,11 +54,6 @@ impl Packet {
         else {
             return None;
         };
-        let mut latency = after.latency.clone()?;
-        if let Some(before) = &before.latency {
-            // It cannot fail: the later one has what the earlier has.
-            let _ = latency.subtract(before);
-        }
         let packets = got.load.rx_frames.saturating_sub(got_before.load.rx_frames);
         let each = |ns: u64| ns as f64 / packets as f64;
         let cpu = |before: &GuestCounts, after: &GuestCounts| {
@@ -73,21 +63,12 @@ impl Packet {
             worker_ns: each(after.worker_cpu_ns.saturating_sub(before.worker_cpu_ns)),
             sender_ns: cpu(sent_before, sent),
             receiver_ns: cpu(got_before, got),
-            latency_ns: latency.value_at_quantile(0.5) as f64,
-            latency_p99_ns: latency.value_at_quantile(0.99) as f64,
         })
-    }
-
-    /// How much later than most one in a hundred is.
-    fn tail_ns(&self) -> f64 {
-        (self.latency_p99_ns - self.latency_ns).max(1.0)
     }
 
     /// How far one is from another: of each figure the logarithm of how often it is the other's.
     fn apart(&self, other: &Self) -> f64 {
-        let each = |it: &Self| {
-            [it.worker_ns, it.sender_ns, it.receiver_ns, it.latency_ns, it.latency_p99_ns]
-        };
+        let each = |it: &Self| [it.worker_ns, it.sender_ns, it.receiver_ns];
         let pairs = each(self).into_iter().zip(each(other));
         pairs.map(|(one, other)| (one.max(1.0) / other.max(1.0)).ln().abs()).sum()
     }
@@ -99,8 +80,6 @@ impl Packet {
             worker_ns: of(|it| it.worker_ns),
             sender_ns: of(|it| it.sender_ns),
             receiver_ns: of(|it| it.receiver_ns),
-            latency_ns: of(|it| it.latency_ns),
-            latency_p99_ns: of(|it| it.latency_p99_ns),
         }
     }
 }
@@ -134,9 +113,6 @@ fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> P
     let sleep = more(now.sleep_ns + now.settle_ns, measured.worker_ns, played.worker_ns);
     let kick = more(now.kick_ns, measured.sender_ns, played.sender_ns);
     let receiver = measured.receiver_ns / played.receiver_ns.max(1.0);
-    // Two wake-ups are on a packet's way.
-    let latency = more(2 * now.wakeup_latency_ns, measured.latency_ns, played.latency_ns);
-    let tail = measured.tail_ns() / played.tail_ns();
     for (cost, of, times) in [
         (&mut profile.sleep_ns, first.sleep_ns, sleep),
         (&mut profile.settle_ns, first.settle_ns, sleep),
@@ -145,8 +121,6 @@ fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> P
         (&mut profile.interrupt_busy_ns, first.interrupt_busy_ns, receiver),
         (&mut profile.poll_end_ns, first.poll_end_ns, receiver),
         (&mut profile.poll_end_busy_ns, first.poll_end_busy_ns, receiver),
-        (&mut profile.wakeup_latency_ns, first.wakeup_latency_ns, latency),
-        (&mut profile.wakeup_latency_p99_ns, first.wakeup_latency_p99_ns, tail),
     ] {
         let to = *cost as f64 * times.clamp(APART_MAX.recip(), APART_MAX).sqrt();
         let of = of as f64;
@@ -163,15 +137,13 @@ fn play(scenario: &Scenario) -> Result<Packet, LabError> {
         seed: scenario.seed,
         source: Box::new(source),
     })?;
-    let latency = report.loads.first().map(|load| load.latency.clone()).unwrap_or_default();
-    let each = |ns: u64| ns as f64 / latency.count().max(1) as f64;
+    let packets = report.loads.first().map_or(0, |load| load.latency.count());
+    let each = |ns: u64| ns as f64 / packets.max(1) as f64;
     let guest = |number: usize| report.guests.get(number).map_or(0.0, |it| each(it.cpu_ns));
     Ok(Packet {
         worker_ns: each(report.workers.iter().map(|worker| worker.cpu_ns).sum()),
         sender_ns: guest(0),
         receiver_ns: guest(1),
-        latency_ns: latency.quantile_ns(0.5) as f64,
-        latency_p99_ns: latency.quantile_ns(0.99) as f64,
     })
 }
 
@@ -201,7 +173,7 @@ only = [1]
 traffic = {{ datagrams = {{ bytes = 64, arrivals = {{ regular = "{ALONE_PER_S}pps" }} }} }}
 "#
     );
-    let assumed = super::profile("assumed", &[], None);
+    let assumed = super::profile("assumed", &[], None, &How::default());
     let machine = |_: &str| Machine::parse(Source { name: NAME, text: &assumed }).map(Some);
     let experiment = Experiment::parse(Source { name: NAME, text: &text }, None, machine)?;
     let (_, scenario) = experiment.points.into_iter().next().ok_or_else(|| {
@@ -217,8 +189,6 @@ mod tests {
     #[test]
     fn costs_are_set_so_that_what_is_played_takes_what_was_measured() {
         let real = Profile {
-            wakeup_latency_ns: 15_000,
-            wakeup_latency_p99_ns: 60_000,
             sleep_ns: 4_000,
             settle_ns: 4_000,
             kick_ns: 9_000,
@@ -232,8 +202,6 @@ mod tests {
         scenario.profile = real;
         let measured = play(&scenario).unwrap();
         let first = Profile {
-            wakeup_latency_ns: 20_000,
-            wakeup_latency_p99_ns: 90_000,
             sleep_ns: 3_000,
             settle_ns: 3_000,
             kick_ns: 12_000,

@@ -153,18 +153,16 @@ impl Runs<'_> {
     /// CPU time of a sleep is spent on falling asleep and on coming back, and only the latter is part of how
     /// long it takes to be back. Which part that is is not measured, and taken for half: the sums are.
     fn of_sleeps(&self) -> Vec<Cost> {
-        let Sleeps { worker, timed, guest, timer, busy, busy_write } = self.sleeps;
+        let Sleeps { worker, timer_set, guest, timer, busy, busy_write } = self.sleeps;
         let [send, receive] = self.of_each(&self.together);
         let [sender, receiver] = &self.alone.guests;
 
         let kicked = less(&worker.latency, &worker.write);
-        let kicked_p99 = less(&worker.latency_p99, &worker.write);
+        let kicked_p90 = less(&worker.latency_p90, &worker.write);
         let [worker_back, guest_back] =
             [paired(&worker.sleep, &kicked, back), paired(&guest.sleep, &guest.latency, back)];
         // A timer is set before it is slept; what it costs more where it fires is spent on coming back.
-        let timer_set = less(&timed.sleep, &worker.sleep).into_iter().map(|both| both / 2.0);
-        let timer_set: Vec<_> = timer_set.collect();
-        let timer_fired = less(&less(&timer.sleep, &worker.sleep), &timer_set);
+        let timer_fired = less(&less(&timer.sleep, &worker.sleep), timer_set);
         let timer_back = plus(&worker_back, &timer_fired);
         let wake_up = |kick: &[f64], call: &[f64]| {
             paired(&less(kick, &worker_back), &less(call, &guest_back), f64::midpoint)
@@ -180,7 +178,7 @@ impl Runs<'_> {
         let sleep = before_service(&worker_back, &worker.sleep, &self.alone.sleep);
         let settle = less(&self.alone.sleep, &sleep);
         // A sender's sleep is the end of a poll, a timer that is set, and coming back by it.
-        let guest_timer = less(&less(&timer.sleep, &end), &timer_set);
+        let guest_timer = less(&less(&timer.sleep, &end), timer_set);
         let apart_ns = median(&timer.sleep);
         let kicks = sender
             .iter()
@@ -188,34 +186,39 @@ impl Runs<'_> {
             .map(|(did, send)| (did.cpu_ns - did.sent * send) / did.kicks.max(1.0) - apart_ns);
         let half: Vec<f64> = busy.iter().map(|cpu| cpu / 2.0).collect();
 
-        let tail = "the same, one in a hundred";
+        let tenth = "the same, one in ten";
         let costs = [
             ("sleep_ns", format!("{ALONE} the worker but for the stages, before these"), sleep),
             ("settle_ns", "the same after them".into(), settle),
             ("interrupt_ns", format!("{ALONE} who receives it, before it is served"), interrupt),
-            ("poll_end_ns", "the same after that".into(), end),
+            ("poll_end_ns", "the same after that".into(), end.clone()),
             ("kick_ns", format!("{ALONE} who sends it, but for its sleep"), kicks.collect()),
             (
                 "wakeup_latency_ns",
                 "from a kick or call to the sleeper, less CPU time".into(),
                 wake_up(&kicked, &guest.latency),
             ),
-            ("wakeup_latency_p99_ns", tail.into(), wake_up(&kicked_p99, &guest.latency_p99)),
+            ("wakeup_latency_p90_ns", tenth.into(), wake_up(&kicked_p90, &guest.latency_p90)),
             (
                 "timer_late_ns",
                 "a ppoll for 100 us, how late it is, less CPU time".into(),
                 less(&timer.late, &timer_back),
             ),
-            ("timer_late_p99_ns", tail.into(), less(&timer.late_p99, &timer_back)),
+            ("timer_late_p90_ns", tenth.into(), less(&timer.late_p90, &timer_back)),
             (
                 "guest_timer_ns",
                 "CPU time of such a ppoll, but for poll_end and timer_set".into(),
                 guest_timer,
             ),
             (
+                "timer_missed_ns",
+                "CPU time of a ppoll for 2 us, but for poll_end and timer_set".into(),
+                less(&less(&timer.missed, &end), timer_set),
+            ),
+            (
                 "timer_set_ns",
-                "a ppoll that a kick ends, more than an epoll_wait: half".into(),
-                timer_set,
+                "how much later another thread has the CPU after a ppoll with a timer".into(),
+                timer_set.clone(),
             ),
             (
                 "timer_fired_ns",

@@ -1,22 +1,24 @@
 //! What is read off a real host, as [`Figure::of`] reads it off a simulated one.
 
+use hdrhistogram::Histogram;
+
 use super::super::file::Figure;
 use super::host::{Counts, GuestCounts};
+use super::median;
 use super::setting::Setting;
 
-/// How long the worker was ready and had no CPU between two moments (percent of the time).
-pub(super) fn waited_percent(before: &Counts, after: &Counts) -> f64 {
+/// How long the worker was ready and had no CPU from the first to the last (percent of the time).
+pub(super) fn waited_percent(counts: &[Counts]) -> f64 {
+    let [before, .., after] = counts else { return 0.0 };
     let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
     100.0 * after.worker_waited_ns.saturating_sub(before.worker_waited_ns) as f64 / ns
 }
 
-/// A figure between two moments; nothing where no built-in guest can tell.
-pub(super) fn value(
-    figure: Figure,
-    setting: &Setting,
-    before: &Counts,
-    after: &Counts,
-) -> Option<f64> {
+/// A figure of a run of which was counted several times, the first time at its begin; nothing where no built-in guest
+/// can tell. Of latencies it is the median of what lies between each two times: a pause that somebody else makes of
+/// the whole machine, of some milliseconds, has few packets, but easily one in a hundred.
+pub(super) fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Option<f64> {
+    let (before, after) = (counts.first()?, counts.last()?);
     let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
     let per_s = |count: u64| count as f64 * 1e9 / ns;
     let percent = |cpu_ns: u64| 100.0 * cpu_ns as f64 / ns;
@@ -26,15 +28,11 @@ pub(super) fn value(
     };
     let worker_ns = after.worker_cpu_ns.saturating_sub(before.worker_cpu_ns);
     let guests_ns = guests(|guest| guest.cpu_ns);
-    let latency = || {
-        let mut latency = after.latency.clone()?;
-        if let Some(before) = &before.latency {
-            // It cannot fail: the later one has what the earlier has.
-            let _ = latency.subtract(before);
-        }
-        (!latency.is_empty()).then_some(latency)
+    let latency = |of: fn(&Histogram<u64>) -> f64| {
+        let parts = counts.iter().zip(counts.iter().skip(1));
+        let parts: Vec<_> = parts.filter_map(|(before, after)| latencies(before, after)).collect();
+        (!parts.is_empty()).then(|| median(parts.iter().map(|part| of(part) / 1e3).collect()))
     };
-    let quantile = |share| latency().map(|it| it.value_at_quantile(share) as f64 / 1e3);
     match figure {
         Figure::CpuPercent => Some(percent(worker_ns + guests_ns)),
         Figure::WorkerCpuPercent => Some(percent(worker_ns)),
@@ -54,11 +52,23 @@ pub(super) fn value(
         }
         Figure::CallsPerS => Some(per_s(after.calls.saturating_sub(before.calls))),
         Figure::InterruptsPerS => Some(per_s(guests(|guest| guest.pair.wakeups))),
-        Figure::LatencyMeanUs => latency().map(|it| it.mean() / 1e3),
-        Figure::LatencyMedianUs => quantile(0.5),
-        Figure::LatencyP99Us => quantile(0.99),
-        Figure::JitterUs => Some(quantile(0.75)? - quantile(0.25)?),
+        Figure::LatencyMeanUs => latency(|it| it.mean()),
+        Figure::LatencyMedianUs => latency(|it| it.value_at_quantile(0.5) as f64),
+        Figure::LatencyP99Us => latency(|it| it.value_at_quantile(0.99) as f64),
+        Figure::JitterUs => latency(|it| {
+            it.value_at_quantile(0.75).saturating_sub(it.value_at_quantile(0.25)) as f64
+        }),
         // Nobody counts these.
         Figure::SignalUs | Figure::RingWaitUs => None,
     }
+}
+
+/// Those between two moments, if there are any.
+fn latencies(before: &Counts, after: &Counts) -> Option<Histogram<u64>> {
+    let mut latency = after.latency.clone()?;
+    if let Some(before) = &before.latency {
+        // It cannot fail: the later one has what the earlier has.
+        let _ = latency.subtract(before);
+    }
+    (!latency.is_empty()).then_some(latency)
 }

@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::awake::Awake;
 use super::experiment::{Experiment, name_of};
 use super::file::{At, Figure, MeasuredFile};
 use super::output;
+use super::quiet::Quiet;
 use super::{LabError, progress};
+use crate::args::QuietArgs;
 use crate::rig;
 
 mod figures;
@@ -46,6 +47,9 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 const WAITED_MAX_PERCENT: f64 = 5.0;
 /// How often a point is measured for one round at most.
 const TRIES_MAX: usize = 3;
+
+/// Parts of a run of which each has latencies of its own.
+const PARTS: u32 = 10;
 
 /// A point that is measured, with the rounds so far.
 struct Rounds<'e> {
@@ -79,7 +83,7 @@ pub(super) fn measure_each(
     rounds: usize,
 ) -> Result<Vec<Refused>, LabError> {
     let stop = rig::catch_signals()?;
-    let _awake = Awake::unless(false);
+    let _quiet = Quiet::unless(&QuietArgs::default());
     let bar = progress(0);
     let alone = experiments.len() == 1;
     let one = |experiment| match measure(experiment, rounds, &bar, &stop) {
@@ -162,36 +166,38 @@ fn median(mut values: Vec<f64>) -> f64 {
 impl Rounds<'_> {
     /// One more: the first try in which nobody else had the worker's CPU, or the one with least of that.
     fn round(&mut self, dir: &Path, stop: &AtomicBool) -> Result<(), LabError> {
-        let mut best: Option<(f64, Counts, Counts)> = None;
+        let mut best: Option<(f64, Vec<Counts>)> = None;
         for _ in 0..TRIES_MAX {
-            let (before, after) = self.measured_once(dir, stop)?;
-            let percent = figures::waited_percent(&before, &after);
-            if best.as_ref().is_none_or(|(least, ..)| percent < *least) {
-                best = Some((percent, before, after));
+            let counts = self.measured_once(dir, stop)?;
+            let percent = figures::waited_percent(&counts);
+            if best.as_ref().is_none_or(|(least, _)| percent < *least) {
+                best = Some((percent, counts));
             }
             if percent <= WAITED_MAX_PERCENT {
                 break;
             }
         }
-        let Some((percent, before, after)) = best else { return Ok(()) };
+        let Some((percent, counts)) = best else { return Ok(()) };
         self.waited.push(percent);
         for (figure, values) in &mut self.values {
-            values.extend(figures::value(*figure, &self.setting, &before, &after));
+            values.extend(figures::value(*figure, &self.setting, &counts));
         }
         Ok(())
     }
 
-    /// What is counted at the begin and at the end.
-    fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<(Counts, Counts), LabError> {
+    /// What is counted at the begin and at the end of each part.
+    fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<Vec<Counts>, LabError> {
         let host = Host::start(&self.setting, dir)?;
         wait(&host, self.setting.warm_up, stop);
-        let before = host.counts();
-        wait(&host, self.setting.run, stop);
-        let after = host.counts();
+        let mut counts = vec![host.counts()];
+        for _ in 0..PARTS {
+            wait(&host, self.setting.run / PARTS, stop);
+            counts.push(host.counts());
+        }
         host.finish()?;
         match stop.load(Ordering::Relaxed) {
             true => Err(LabError::Interrupted),
-            false => Ok((before, after)),
+            false => Ok(counts),
         }
     }
 

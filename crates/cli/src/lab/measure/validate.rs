@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use serde::Serialize;
 use weir_lab::scenarios::REALITY;
 
-use super::super::awake::Awake;
 use super::super::calibrate::Calibration;
 use super::super::error::Source;
 use super::super::experiment::{Experiment, name_of};
 use super::super::profile::Machine;
+use super::super::quiet::Quiet;
 use super::super::{progress, read, run_one};
 use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
@@ -38,13 +38,15 @@ struct Compared {
 }
 
 /// What a [`Validation`] says beside the figures, in its order.
-type Parts = (String, String, Refused, Disturbed, usize, usize);
+type Parts = (String, [String; 2], Refused, Disturbed, usize, usize);
 
 /// All of it.
 #[derive(Debug, Serialize)]
 struct Validation {
     title: String,
     machine: String,
+    /// How the machine was measured.
+    measured_with: String,
     /// What was not measured, and why.
     refused: Refused,
     /// What was measured while somebody else had the worker's CPU, and how long that waited for it (percent).
@@ -64,7 +66,8 @@ struct Validation {
 /// [`LabError`]; [`LabError::Unlike`] after the output if predictions are further off than they may be.
 pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let stop = rig::catch_signals()?;
-    let awake = Awake::unless(args.idle.idle_states);
+    let quiet = Quiet::unless(&args.quiet);
+    let how = quiet.how();
     let given = args.profile.as_ref().map(|path| Ok::<_, LabError>((path, read(path)?)));
     let given = given.transpose()?.map(|(path, text)| (path.display().to_string(), text));
     let (file_name, file_text) = match &args.experiment {
@@ -79,7 +82,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     // What things cost is of no matter to what is measured.
     let mut measured = match &given {
         Some(profile) => parse(profile)?,
-        None => parse(&("what is assumed".to_owned(), Calibration::default().profile(&awake)?))?,
+        None => parse(&("what is assumed".to_owned(), Calibration::default().profile(&how)?))?,
     };
     let bar = progress(0);
     let mut calibration = Calibration::default();
@@ -87,9 +90,10 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
         bar.set_message("what things cost");
         if given.is_none() { calibration.measure(CALIBRATION_ROUNDS) } else { Ok(()) }
     })?;
+    drop(quiet);
     let mut experiment = match &given {
         Some(profile) => parse(profile)?,
-        None => parse(&("what was just measured".to_owned(), calibration.profile(&awake)?))?,
+        None => parse(&("what was just measured".to_owned(), calibration.profile(&how)?))?,
     };
     experiment.file.measured = measured.file.measured;
     let outcome = run_one(&experiment, &bar)?;
@@ -111,7 +115,8 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     });
     let settings = experiment.points.len() - refused.len();
     let title = experiment.file.title.clone();
-    let parts = (title, experiment.machine(), refused, disturbed, settings, args.rounds);
+    let parts =
+        (title, [experiment.machine(), how.said], refused, disturbed, settings, args.rounds);
     let validation = Validation::new(parts, compared.collect());
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &validation).map_err(io::Error::from)?;
@@ -139,7 +144,7 @@ fn error_percent(predicted: f64, measured: f64) -> f64 {
 
 impl Validation {
     fn new(
-        (title, machine, refused, disturbed, settings, rounds): Parts,
+        (title, [machine, measured_with], refused, disturbed, settings, rounds): Parts,
         compared: Vec<Compared>,
     ) -> Self {
         let errors = || compared.iter().map(|it| it.error_percent);
@@ -151,6 +156,7 @@ impl Validation {
         Self {
             title,
             machine,
+            measured_with,
             refused,
             disturbed,
             settings,
@@ -168,8 +174,8 @@ impl fmt::Display for Validation {
         writeln!(f, "{}", self.title)?;
         writeln!(
             f,
-            "machine: {}; {} settings, median of {} rounds (least to most)\n",
-            self.machine, self.settings, self.rounds
+            "machine: {}; measured with {}; {} settings, median of {} rounds (least to most)\n",
+            self.machine, self.measured_with, self.settings, self.rounds
         )?;
         let mut table =
             Table::new(&["<SETTING", "<FIGURE", "PREDICTED", "MEASURED", "LEAST", "MOST", "ERROR"]);
@@ -231,7 +237,8 @@ mod tests {
             measured_max: *measured,
             error_percent: error_percent(*predicted, *measured),
         };
-        let parts = ("title".into(), "machine".into(), Vec::new(), Vec::new(), errors.len(), 1);
+        let machine = ["machine", "nothing"].map(Into::into);
+        let parts = ("title".into(), machine, Vec::new(), Vec::new(), errors.len(), 1);
         Validation::new(parts, errors.iter().map(one).collect())
     }
 

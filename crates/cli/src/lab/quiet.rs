@@ -1,0 +1,115 @@
+//! Keeps idle states and other threads away from what is measured.
+//!
+//! How long a CPU takes to come back from an idle state, and who pays for it, hangs on how long it was idle, and on
+//! a virtual machine on what its host does meanwhile: the same sleep costs five times as much in one second as in
+//! the next. Other threads, the kernel's among them, take a CPU for milliseconds, and one packet in a hundred is
+//! about as many as wait for that. What is measured for comparison is measured without either, as `cyclictest` does it.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+
+use weir_engine::Priority;
+
+use crate::args::QuietArgs;
+
+/// Who holds it open says how late a CPU may be back from an idle state (`Documentation/power/pm_qos_interface.rst`).
+const LATENCY: &str = "/dev/cpu_dma_latency";
+/// In microseconds: none.
+const AT_ONCE: i32 = 0;
+
+/// While this lives CPUs look for work all the time, and this thread and those that it starts come before all that
+/// have no real-time priority; if they are to, and as far as the system lets them.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    awake: Option<io::Result<File>>,
+    first: Option<io::Result<()>>,
+}
+
+/// How something was measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct How {
+    /// For a reader.
+    pub(super) said: String,
+    /// Its threads came before all others.
+    pub(super) is_first: bool,
+}
+
+impl Quiet {
+    /// From now on, unless `args` want less.
+    pub(super) fn unless(args: &QuietArgs) -> Self {
+        let hold = || {
+            let mut file = OpenOptions::new().write(true).open(LATENCY)?;
+            file.write_all(&AT_ONCE.to_ne_bytes())?;
+            Ok(file)
+        };
+        Self {
+            awake: (!args.idle_states).then(hold),
+            first: (!args.fair).then(|| weir_engine::set_priority(Priority::RealTime)),
+        }
+    }
+}
+
+impl Quiet {
+    /// What came of it.
+    pub(super) fn how(&self) -> How {
+        How { said: self.to_string(), is_first: self.is_first() }
+    }
+
+    fn is_first(&self) -> bool {
+        matches!(self.first, Some(Ok(())))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if self.is_first() {
+            // It may always be had: whoever has a real-time priority may leave it.
+            let _ = weir_engine::set_priority(Priority::Usual);
+        }
+    }
+}
+
+/// What a reader of the numbers has to know.
+impl fmt::Display for Quiet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.awake {
+            Some(Ok(_)) => f.write_str("CPUs kept from idle states")?,
+            Some(Err(error)) => write!(f, "CPUs in idle states as they like ({LATENCY}: {error})")?,
+            None => f.write_str("CPUs in idle states as they like")?,
+        }
+        match &self.first {
+            Some(Ok(())) => f.write_str(", threads with real-time priority"),
+            Some(Err(error)) => write!(f, ", threads among all others (SCHED_FIFO: {error})"),
+            None => f.write_str(", threads among all others"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_what_was_done() {
+        let none = Quiet::unless(&QuietArgs { idle_states: true, fair: true });
+        let said = none.to_string();
+        assert_eq!(said, "CPUs in idle states as they like, threads among all others");
+        // On a thread of its own, which other tests do not wait for.
+        let tried = std::thread::spawn(|| {
+            let quiet = Quiet::unless(&QuietArgs::default());
+            (
+                quiet.to_string(),
+                weir_engine::is_real_time(),
+                drop(quiet),
+                weir_engine::is_real_time(),
+            )
+        });
+        let (said, during, (), after) = tried.join().unwrap();
+        let may = OpenOptions::new().write(true).open(LATENCY).is_ok();
+        assert_eq!(said.contains("CPUs kept from idle states"), may, "{said}");
+        assert_eq!(said.contains(LATENCY), !may, "{said}");
+        assert_eq!(said.contains("threads with real-time priority"), during, "{said}");
+        assert!(!after);
+    }
+}

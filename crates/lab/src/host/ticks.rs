@@ -1,0 +1,54 @@
+//! What interrupts whatever runs on a CPU, the kernel's tick above all.
+//!
+//! They come by chance, and take as long as chance has it: real ones are of several kinds, some of them regular, but
+//! what they interrupt is not in step with them as two things in virtual time can be.
+
+use super::{Event, Host};
+use crate::cpus::{Cpus, ThreadId};
+use crate::random::Random;
+use crate::scenario::Scenario;
+
+/// Those of a host.
+#[derive(Debug)]
+pub(super) struct Ticks {
+    /// By CPU, where the profile knows of ticks.
+    handlers: Vec<ThreadId>,
+    random: Random,
+}
+
+impl Ticks {
+    pub(super) fn new(cpus: &mut Cpus, scenario: &Scenario, random: Random) -> Self {
+        let there_are = scenario.profile.tick_ns > 0 && scenario.profile.tick_every_ns > 0;
+        let count = scenario.topology.cpus().filter(|_| there_are).unwrap_or(0);
+        Self { handlers: (0..count).map(|cpu| cpus.spawn_handler(cpu)).collect(), random }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.handlers.len()
+    }
+
+    fn exponential_ns(&mut self, mean_ns: u64) -> u64 {
+        (-libm::log(self.random.unit()) * mean_ns as f64) as u64
+    }
+}
+
+impl Host<'_> {
+    pub(super) fn start_ticks(&mut self) {
+        (0..self.ticks.len()).for_each(|cpu| self.expect_tick(cpu));
+    }
+
+    fn expect_tick(&mut self, cpu: usize) {
+        let ns = self.ticks.exponential_ns(self.scenario.profile.tick_every_ns);
+        self.calendar.after(ns, Event::Tick(cpu));
+    }
+
+    pub(super) fn tick(&mut self, cpu: usize) {
+        self.expect_tick(cpu);
+        let Some(&handler) = self.ticks.handlers.get(cpu) else { return };
+        // One that is not over takes the next along.
+        if self.cpus.sleeps(handler) {
+            let ns = self.ticks.exponential_ns(self.scenario.profile.tick_ns);
+            self.cpus.wake(&mut self.calendar, handler, ns, 0);
+        }
+    }
+}
