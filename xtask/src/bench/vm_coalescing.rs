@@ -134,7 +134,10 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     ];
     let mut all = contenders.map(|_| Vec::new());
     for round in 1..=bench.rounds {
-        for (rounds, contender) in all.iter_mut().zip(contenders) {
+        // Each begins a round in its turn: what one finds the last has left.
+        for at in 0..contenders.len() {
+            let at = (at + round as usize - 1) % contenders.len();
+            let (rounds, contender) = (&mut all[at], contenders[at]);
             bench.note_other_load()?;
             let measured = one(bench, contender)?;
             println!("round {round}/{}: {:<16}{measured}", bench.rounds, contender.name());
