@@ -32,7 +32,9 @@ const UDP: &str = "-u -l 1000 -b 20M";
 pub struct Figures {
     /// Payload of one TCP connection, in bits per second.
     pub tcp_bits_per_second: Samples,
-    /// Interrupts of the receiving guest's interface per packet it took, in that transfer.
+    /// Packets the receiving guest took in a second of that transfer: segments of up to 64 KiB.
+    pub tcp_packets_per_second: Samples,
+    /// Interrupts of its interface per packet.
     pub tcp_events_per_packet: Samples,
     /// Those of them that tell of its acknowledgements being sent.
     pub tcp_sent_events_per_packet: Samples,
@@ -70,6 +72,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
     let figures = [
         [
             "xen_tcp_weir",
+            "xen_tcp_packets_weir",
             "xen_tcp_events_weir",
             "xen_tcp_sent_events_weir",
             "xen_udp_events_weir",
@@ -77,15 +80,24 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
         ],
         [
             "xen_tcp_netback",
+            "xen_tcp_packets_netback",
             "xen_tcp_events_netback",
             "xen_tcp_sent_events_netback",
             "xen_udp_events_netback",
             "xen_udp_netback",
         ],
     ];
-    for ([tcp, tcp_events, sent, udp_events, udp], of) in figures.into_iter().zip([weir, netback]) {
+    for ([tcp, tcp_packets, tcp_events, sent, udp_events, udp], of) in
+        figures.into_iter().zip([weir, netback])
+    {
         let add = [
             (tcp, "bit/s", "payload of the connection", &of.tcp_bits_per_second),
+            (
+                tcp_packets,
+                "packets/s",
+                "packets the receiving guest took",
+                &of.tcp_packets_per_second,
+            ),
             (tcp_events, "1/packet", "interrupts under TCP", &of.tcp_events_per_packet),
             (
                 sent,
@@ -114,6 +126,8 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     let report = bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())?;
     let received = Received::now(bed)?.since(&before);
     figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
+    let seconds = Duration::from_secs(SECONDS).as_secs_f64();
+    figures.tcp_packets_per_second.push(received.packets / seconds);
     figures.tcp_events_per_packet.push(received.events_per_packet());
     figures.tcp_sent_events_per_packet.push(received.sent_events / received.packets);
 
@@ -122,9 +136,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     bed.run_in(CLIENT, &udp, tcp.patience())?;
     let received = Received::now(bed)?.since(&before);
     figures.udp_events_per_packet.push(received.events_per_packet());
-    figures
-        .udp_packets_per_second
-        .push(received.packets / Duration::from_secs(SECONDS).as_secs_f64());
+    figures.udp_packets_per_second.push(received.packets / seconds);
     disconnect_all(bed)
 }
 
