@@ -37,10 +37,16 @@ impl VifPrograms {
         Ok(Self { built: Programs::build(workspace)? })
     }
 
-    /// A stream of 64 KiB segments from the guest at the first socket to that at the second, for
-    /// `seconds`, both on CPU `cpu`: Gbit/s of payload, every second.
-    pub fn stream(&self, sockets: &[PathBuf; 2], seconds: u32, cpu: usize) -> Result<EverySecond> {
-        self.every_second("stream", sockets, &[seconds], cpu)
+    /// A stream of 64 KiB segments from the guest at the first socket to that at the second, which has receive
+    /// buffers of `buffer_bytes`, for `seconds`, both on CPU `cpu`: Gbit/s of payload, every second.
+    pub fn stream(
+        &self,
+        sockets: &[PathBuf; 2],
+        seconds: u32,
+        buffer_bytes: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        self.every_second("stream", sockets, &[seconds, buffer_bytes], cpu)
     }
 
     /// `rate` UDP frames of `frame_bytes` a second the same way: frames that arrived, every second.

@@ -4,6 +4,8 @@
 //! ```sh
 //! cargo run --release -p weir-vif --example stream -- /run/weir/web0.sock /run/weir/db0.sock 5
 //! ```
+//!
+//! A fourth number is the bytes of a receive buffer, in place of 2048; there are so many that they are 2 MiB.
 
 mod support;
 
@@ -12,17 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use weir_vif::Options;
 use weir_vif::load::{LoadStats, bulk};
+
+/// Bytes of all receive buffers.
+const RX_BYTES: u32 = 2 << 20;
+const RX_BUFFER_BYTES: u32 = 2 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
-    let [from, to, seconds] = args.as_slice() else {
-        return Err("usage: stream FROM.sock TO.sock SECONDS".into());
+    let (from, to, seconds, rx_buffer_bytes) = match args.as_slice() {
+        [from, to, seconds] => (from, to, seconds, RX_BUFFER_BYTES),
+        [from, to, seconds, bytes] => (from, to, seconds, bytes.parse()?),
+        _ => return Err("usage: stream FROM.sock TO.sock SECONDS [BUFFER_BYTES]".into()),
     };
     let seconds: u32 = seconds.parse()?;
     let flow = support::flow();
     let mut sender = support::join(from, flow.local)?;
-    let mut receiver = support::join(to, flow.remote)?;
+    let queue_size = u16::try_from(RX_BYTES / rx_buffer_bytes.max(1))?;
+    let options = Options { rx_buffer_bytes, queue_size, ..support::options(flow.remote) };
+    let mut receiver = support::join_with(to, &options)?;
     let (mut tx, mut rx) = (sender.queue_pairs().remove(0), receiver.queue_pairs().remove(0));
 
     let (sent, got, stop) = (LoadStats::default(), LoadStats::default(), AtomicBool::new(false));

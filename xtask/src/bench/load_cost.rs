@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Instant};
 
 use super::{Bench, CLIENT_CPU, SWITCH_CPU, memcpy, sleeps};
 use crate::{
-    error::{Result, check},
+    error::{Error, Result, check},
     report::{Figure, Goal, Report, Samples},
     vif_programs::{EverySecond, MACS},
     weir::{Setup, Vif, Weir},
@@ -22,6 +22,9 @@ const ARRIVED_MIN: f64 = 0.99;
 
 /// How long is counted, after a second to warm up.
 const SECONDS: u32 = 3;
+
+/// A receive buffer of a guest that takes large segments in few of them.
+const LARGE_BUFFER_BYTES: u32 = 32 << 10;
 
 /// CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency budget and with one that
 /// is four times as long.
@@ -77,33 +80,44 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 
 /// Large segments against a plain copy of as many bytes, in turn.
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let [mut plain, mut per_core, mut copies, mut pieces] = [const { Samples::new() }; 4];
-    for round in 1..=bench.rounds {
+    let [mut plain, mut per_core, mut large, mut copies, mut pieces] =
+        [const { Samples::new() }; 5];
+    let stream = |buffer_bytes| {
         let (weir, sockets) = start(bench, None)?;
-        let load = bench.programs.stream(&sockets, 1 + SECONDS, CLIENT_CPU)?;
+        let load = bench.programs.stream(&sockets, 1 + SECONDS, buffer_bytes, CLIENT_CPU)?;
         let Measured { figure: gbit, cores, .. } = measure(&weir, load)?;
         check(gbit > 0.0, || String::from("nothing arrived"))?;
-        drop(weir);
+        Ok::<_, Error>((gbit, cores))
+    };
+    for round in 1..=bench.rounds {
+        let (gbit, cores) = stream(memcpy::BUFFER_BYTES as u32)?; // 2 KiB
+        let (gbit_large, cores_large) = stream(LARGE_BUFFER_BYTES)?;
         let copied = memcpy::gbit_per_second(SWITCH_CPU, memcpy::SEGMENT_BYTES)?;
         let in_buffers = memcpy::gbit_per_second(SWITCH_CPU, memcpy::BUFFER_BYTES)?;
         println!(
-            "round {round}/{}: {gbit:.1} Gbit/s with {cores:.3} of a core; memcpy {copied:.1} \
-             Gbit/s, in buffers {in_buffers:.1}",
+            "round {round}/{}: {gbit:.1} Gbit/s with {cores:.3} of a core, {gbit_large:.1} with \
+             {cores_large:.3} in large buffers; memcpy {copied:.1} Gbit/s, in buffers {in_buffers:.1}",
             bench.rounds
         );
         plain.push(gbit);
         per_core.push(gbit / cores);
+        large.push(gbit_large / cores_large);
         copies.push(copied);
         pieces.push(in_buffers);
     }
     let what = "TCP in 64 KiB segments, vif to vif, by weir's share of its core";
     let (ratio, in_buffers) = (per_core.ratio_to(&copies), per_core.ratio_to(&pieces));
+    let ratio_large = large.ratio_to(&copies);
     let figure = Figure::new("gbps_tso_per_core", "Gbit/s", what, per_core);
     report.add(figure.goal(Some(Goal::AtLeast(100.0))));
     let what = "that against a plain copy of the same bytes";
     let figure = Figure::ratio("tso_vs_memcpy", what, ratio);
     report.add(figure.goal(Some(Goal::AtLeast(0.7))));
-    let what = "the same as it arrived, both guests on the other core";
+    let what = "the same to a guest with receive buffers of 32 KiB";
+    report.add(Figure::new("gbps_tso_per_core_large_buffers", "Gbit/s", what, large));
+    let what = "that against the plain copy";
+    report.add(Figure::ratio("tso_vs_memcpy_large_buffers", what, ratio_large));
+    let what = "the first as it arrived, both guests on the other core";
     report.add(Figure::new("gbps_tso", "Gbit/s", what, plain));
     let what = "64 KiB at a time, within 2 MiB, to 2 MiB";
     report.add(Figure::new("gbps_memcpy", "Gbit/s", what, copies));

@@ -19,6 +19,18 @@ pub fn flow() -> Flow {
 /// # Errors
 /// What [`Vif::connect`] says.
 pub fn join(path: &str, station: Station) -> Result<Vif, Box<dyn Error>> {
-    let options = Options { queue_size: 1024, ..Options::new(station.mac) };
-    Ok(Vif::connect(path, &options)?)
+    join_with(path, &options(station))
+}
+
+/// The same with `options`.
+///
+/// # Errors
+/// What [`Vif::connect`] says.
+pub fn join_with(path: &str, options: &Options) -> Result<Vif, Box<dyn Error>> {
+    Ok(Vif::connect(path, options)?)
+}
+
+/// Those of the guest `station`.
+pub fn options(station: Station) -> Options {
+    Options { queue_size: 1024, ..Options::new(station.mac) }
 }
