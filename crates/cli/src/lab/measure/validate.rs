@@ -174,7 +174,7 @@ impl fmt::Display for Validation {
         writeln!(f, "{}", self.title)?;
         writeln!(
             f,
-            "machine: {}; measured with {}; {} settings, median of {} rounds (least to most)\n",
+            "machine: {}\nmeasured with {}; {} settings, median of {} rounds (least to most)\n",
             self.machine, self.measured_with, self.settings, self.rounds
         )?;
         let mut table =
