@@ -109,7 +109,8 @@ fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
         pair.send(&frame, &Offload::NONE).unwrap();
         pair.flush();
         // Both of them: they are set one after the other.
-        Some(network.settings()).filter(|now| now.iter().zip(&found).all(|(now, found)| now > found))
+        Some(network.settings())
+            .filter(|now| now.iter().zip(&found).all(|(now, found)| now > found))
     });
     weir.kill();
     assert_ne!(network.settings(), found, "{changed:?}: nobody has restored it");
