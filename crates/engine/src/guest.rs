@@ -10,7 +10,8 @@ mod sent;
 pub use calls::{CallPolicy, QueueDecision};
 pub use received::ReceiveCalls;
 pub use ring::{GuestRing, ReceiveRing, TransmitRing};
-pub use sent::{Completed, TransmitCalls};
+pub use sent::{Asked, Completed, TransmitCalls};
+pub use weir_policy::moderation::Received;
 
 /// How far an interface is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -384,7 +384,14 @@ impl Port for VhostPort {
         let pair = self.pairs.get(queue)?;
         match side {
             Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
-            Side::Tx => lock(&pair.tx).expired(queue, by_ns, &self.counters),
+            Side::Tx => {
+                let received = lock(&pair.rx).calls.standing();
+                let asked = lock(&pair.tx).expired(queue, by_ns, received, &self.counters);
+                if asked.call_for_received {
+                    lock(&pair.rx).flush(queue, &self.counters);
+                }
+                asked.again_at
+            }
         }
     }
 

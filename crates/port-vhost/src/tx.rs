@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
-use weir_engine::guest::{CallPolicy, Completed, TransmitCalls};
+use weir_engine::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
 use weir_fabric::PortId;
@@ -155,6 +155,7 @@ impl TxQueue {
         now_ns: u64,
         counters: &PortCounters,
     ) -> Option<u64> {
+        self.calls.before_more(&mut self.queue);
         let ring = self.queue.ring.as_mut()?;
         if burst.parked.is_empty() {
             for chain in &burst.chains {
@@ -175,9 +176,10 @@ impl TxQueue {
         &mut self,
         index: usize,
         by_ns: u64,
+        received: Received,
         counters: &PortCounters,
-    ) -> Option<u64> {
-        self.calls.expired(index, &mut self.queue, by_ns, counters)
+    ) -> Asked {
+        self.calls.expired(index, &mut self.queue, by_ns, received, counters)
     }
 
     /// Gives a held call now, before the ring stops or the policy changes.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, QueueDecision, State};
+use weir_engine::guest::{CallPolicy, QueueDecision, Received, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::turn::Turns;
 use weir_engine::{
@@ -354,7 +354,18 @@ impl Port for XenPort {
         let pair = self.pairs.get(queue)?;
         match side {
             Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
-            Side::Tx => lock(&pair.tx).expired(queue, by_ns, &self.counters),
+            Side::Tx => {
+                // With a channel for each, netfront's handler for received frames frees nothing that was sent.
+                let received = match pair.one_channel.load(Ordering::Relaxed) {
+                    true => lock(&pair.rx).calls.standing(),
+                    false => Received::Told,
+                };
+                let asked = lock(&pair.tx).expired(queue, by_ns, received, &self.counters);
+                if asked.call_for_received {
+                    lock(&pair.rx).flush(queue, &self.counters);
+                }
+                asked.again_at
+            }
         }
     }
 

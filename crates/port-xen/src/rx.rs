@@ -359,6 +359,11 @@ impl RxQueue {
         self.calls.expired(index, &mut self.ring, by_ns, counters)
     }
 
+    /// Gives a held event now.
+    pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
+        self.calls.flush(index, &mut self.ring, counters);
+    }
+
     /// Takes the ring out of service, with nothing held.
     fn stop(&mut self, index: usize, counters: &PortCounters) -> Option<RxRing> {
         self.closing = false;

@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, MutexGuard};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, Completed, TransmitCalls};
+use weir_engine::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls};
 use weir_engine::stages::{self, Stage};
 use weir_engine::turn::{Turn, Turns, pause};
 use weir_engine::{DropReason, PortCounters, Take, Taken};
@@ -142,6 +142,7 @@ impl TxQueue {
         now_ns: u64,
     ) -> Taken {
         let Context { index, counters, .. } = context;
+        self.calls.before_more(&mut self.ring);
         let Some(ring) = self.ring.as_mut() else { return Taken::default() };
         let answered = ring.settle(&begun.haul, burst, counters);
         stages::lap(Stage::Publish);
@@ -173,9 +174,10 @@ impl TxQueue {
         &mut self,
         index: usize,
         by_ns: u64,
+        received: Received,
         counters: &PortCounters,
-    ) -> Option<u64> {
-        self.calls.expired(index, &mut self.ring, by_ns, counters)
+    ) -> Asked {
+        self.calls.expired(index, &mut self.ring, by_ns, received, counters)
     }
 
     /// Replaces the policy.

@@ -7,7 +7,7 @@
 use std::mem::take;
 
 use weir_limits::PARKED_NS_MAX;
-use weir_policy::moderation::{Batch, Delivery, GuestPoll, Moderation, Verdict};
+use weir_policy::moderation::{Batch, Delivery, GuestPoll, Moderation, Received, Verdict};
 
 use super::held::HeldCall;
 use super::{CallPolicy, QueueDecision, ReceiveRing};
@@ -25,6 +25,8 @@ pub struct ReceiveCalls {
     hold: HeldCall,
     /// Since when the guest has offered too few buffers.
     full_since: Option<u64>,
+    /// When it was last called (ns).
+    called_ns: Option<u64>,
 }
 
 impl ReceiveCalls {
@@ -36,6 +38,7 @@ impl ReceiveCalls {
             moderation,
             hold: HeldCall::new(calls),
             full_since: None,
+            called_ns: None,
         }
     }
 
@@ -141,6 +144,7 @@ impl ReceiveCalls {
         let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
         let how = if called == Some(true) {
             counters.rx[index].calls.add(1);
+            self.called_ns = Some(now_ns);
             Delivery::Called
         } else {
             counters.rx[index].calls_suppressed.add(1);
@@ -170,6 +174,15 @@ impl ReceiveCalls {
         self.hold.is_pending()
     }
 
+    /// How the guest stands with them. A container is not ended early for it.
+    pub fn standing(&self) -> Received {
+        match self.called_ns {
+            _ if self.hold.is_pending() && self.hold.withheld == 0 => Received::Held,
+            Some(called_ns) => Received::Called(called_ns),
+            None => Received::Told,
+        }
+    }
+
     /// The guest has taken by itself what its call was held for.
     pub fn polled(&mut self, index: usize, counters: &PortCounters) {
         let now_ns = clock::now_ns();
@@ -188,7 +201,7 @@ impl ReceiveCalls {
     /// The ring has stopped: nothing is pending any more.
     pub fn reset(&mut self) {
         self.hold.reset();
-        self.full_since = None;
+        (self.full_since, self.called_ns) = (None, None);
         self.moderation.reset();
     }
 

@@ -4,9 +4,10 @@
 //! received frames, in which Linux frees transmitted ones as well. Whether it did, the ring says at the
 //! deadline: a driver that has freed them has moved its event past them (virtio 1.2 §2.7.7), and gets no
 //! call of its own; one that has not gets it then. So that none is lost, a call given for received frames
-//! counts for nothing by itself.
+//! counts for nothing by itself. Where such a call is held at the deadline, it is given then, and the ring is
+//! looked at a little later.
 
-use weir_policy::moderation::{Completions, Deadline, Verdict};
+use weir_policy::moderation::{Completions, Deadline, Due, Received, Verdict};
 
 use super::{CallPolicy, TransmitRing};
 use crate::burst::Burst;
@@ -27,6 +28,24 @@ impl TransmitCalls {
     /// Nothing is held.
     pub fn new(calls: &CallPolicy) -> Self {
         Self { completions: calls.completions(), ..Self::default() }
+    }
+
+    /// More chains are about to be shown as complete. The driver tells by its ring what it has freed of those
+    /// before, which is over once there are more.
+    #[inline(always)]
+    pub fn before_more(&mut self, ring: &mut impl TransmitRing) {
+        if self.untold > 0 {
+            self.look(ring);
+        }
+    }
+
+    #[inline(never)]
+    fn look(&mut self, ring: &mut impl TransmitRing) {
+        if let Some(completions) = self.completions.as_mut().filter(|_| !ring.wants_call()) {
+            completions.freed();
+            self.deadline.clear();
+            self.untold = 0;
+        }
     }
 
     /// Chains of `burst` are complete. Says when to ask about the call, if it is held and a timer is to be set.
@@ -92,22 +111,29 @@ impl TransmitCalls {
         }
     }
 
-    /// See [`crate::Port::expired`].
+    /// See [`crate::Port::expired`]. `received`: how the guest stands with the same queue pair's received frames.
     pub fn expired(
         &mut self,
         index: usize,
         ring: &mut impl TransmitRing,
         by_ns: u64,
+        received: Received,
         counters: &PortCounters,
-    ) -> Option<u64> {
+    ) -> Asked {
+        let again_at = |again_at| Asked { again_at, call_for_received: false };
         if let Err(ask_at) = self.deadline.fired(by_ns) {
-            return ask_at;
+            return again_at(ask_at);
         }
-        match self.completions.as_mut().map(|completions| completions.expired(by_ns)) {
-            Some(Verdict::HoldUntil(until_ns)) => self.deadline.set(until_ns, by_ns),
-            _ => {
+        let due = self.completions.as_mut().map(|completions| completions.expired(by_ns, received));
+        match due {
+            Some(Due::HoldUntil(until_ns)) => again_at(self.deadline.set(until_ns, by_ns)),
+            Some(Due::CallForReceived { ask_ns }) => {
+                let again_at = self.deadline.set(ask_ns, by_ns);
+                Asked { again_at, call_for_received: true }
+            }
+            Some(Due::Call) | None => {
                 self.call(index, ring, counters);
-                None
+                again_at(None)
             }
         }
     }
@@ -137,6 +163,15 @@ impl TransmitCalls {
             completions.set_hold_ns_max(hold_ns_max);
         }
     }
+}
+
+/// What comes of asking about a held call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// When to ask again (ns), if a timer is to be set.
+    pub again_at: Option<u64>,
+    /// The call for received frames of the same queue pair is to be given now.
+    pub call_for_received: bool,
 }
 
 /// What a burst left behind in its ring.

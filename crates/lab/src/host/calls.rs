@@ -2,7 +2,8 @@
 //! `engine/guest/held.rs`, around the policies themselves.
 
 use weir_policy::moderation::{
-    Batch, Completions, Deadline, Delivery, Kind, Moderation, Settings, Verdict, hold_ns_max,
+    Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings, Verdict,
+    hold_ns_max,
 };
 
 use crate::report::Violation;
@@ -16,6 +17,8 @@ pub(super) enum Answer {
     Call,
     /// Not yet; a timer may have to be set (ns).
     Later(Option<u64>),
+    /// The same, and the held call for received frames is to be given now.
+    CallForReceived(Option<u64>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,8 @@ pub(super) struct RxCalls {
     budget_ns: u64,
     pending: Option<Pending>,
     deadline: Deadline,
+    /// When the guest was last called (ns).
+    called_ns: Option<u64>,
     /// From frames being ready to the guest being told of them.
     pub(super) holds: Times,
     /// Calls that came after the latency budget, and not because frames had waited for buffers.
@@ -54,6 +59,7 @@ impl RxCalls {
             budget_ns: latency_budget_ns,
             pending: None,
             deadline: Deadline::default(),
+            called_ns: None,
             holds: Times::default(),
             late: 0,
         }
@@ -66,6 +72,15 @@ impl RxCalls {
 
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
+    }
+
+    /// How the guest stands with them.
+    pub(super) fn standing(&self) -> Received {
+        match self.called_ns {
+            _ if self.pending.is_some() && !self.withholds => Received::Held,
+            Some(called_ns) => Received::Called(called_ns),
+            None => Received::Told,
+        }
     }
 
     /// When the policy wants to be asked about what is pending (ns).
@@ -129,6 +144,7 @@ impl RxCalls {
     pub(super) fn told(&mut self, now_ns: u64, called: bool, hidden: bool) {
         let held = self.deadline.until_ns().is_some();
         self.deadline.clear();
+        self.called_ns = if called { Some(now_ns) } else { self.called_ns };
         let how = match called {
             true => Delivery::Called,
             false if held && !hidden => Delivery::Polled,
@@ -194,6 +210,16 @@ impl TxCalls {
         }
     }
 
+    /// More are about to be completed. `wanted`: the driver wants a call for those before.
+    pub(super) fn before_more(&mut self, wanted: bool) {
+        if let Some(completions) = self.completions.as_mut().filter(|_| self.untold > 0 && !wanted)
+        {
+            completions.freed();
+            self.deadline.clear();
+            self.untold = 0;
+        }
+    }
+
     /// So many frames with so many bytes were completed, of a ring in which `in_ring` others are not.
     /// `wanted`: the driver wants a call for them now.
     pub(super) fn completed(
@@ -221,15 +247,30 @@ impl TxCalls {
         }
     }
 
-    /// A timer has fired.
-    pub(super) fn expired(&mut self, now_ns: u64) -> Result<Answer, Violation> {
+    /// A timer has fired. `received`: how the guest stands with what it receives.
+    pub(super) fn expired(&mut self, now_ns: u64, received: Received) -> Result<Answer, Violation> {
         if let Err(ask_ns) = self.deadline.fired(now_ns) {
             return Ok(Answer::Later(ask_ns));
         }
-        match self.completions.as_mut().map(|completions| completions.expired(now_ns)) {
-            Some(Verdict::HoldUntil(until_ns)) => self.hold(now_ns, until_ns),
-            _ => Ok(Answer::Call),
+        match self.completions.as_mut().map(|completions| completions.expired(now_ns, received)) {
+            Some(Due::HoldUntil(ask_ns)) => {
+                if matches!(received, Received::Called(_)) {
+                    self.told_by(now_ns, ask_ns)?;
+                }
+                self.hold(now_ns, ask_ns)
+            }
+            Some(Due::CallForReceived { ask_ns }) => {
+                self.told_by(now_ns, ask_ns)?;
+                Ok(Answer::CallForReceived(self.deadline.set(ask_ns, now_ns)))
+            }
+            Some(Due::Call) | None => Ok(Answer::Call),
         }
+    }
+
+    /// A call for received frames is one for these as well, so what is held beyond it counts from then.
+    fn told_by(&mut self, now_ns: u64, ask_ns: u64) -> Result<(), Violation> {
+        self.since_ns = self.since_ns.max(now_ns);
+        held(self.kind, ask_ns, now_ns, now_ns, self.hold_ns_max)
     }
 
     /// Whether the guest has yet to be told of something.

@@ -117,6 +117,7 @@ impl Host<'_> {
     fn settle(&mut self, worker: usize, from: PortId, frames: u32, bytes: u64) {
         let now_ns = self.now_ns();
         let Some(Guest { tx, tx_calls, .. }) = self.guests.get_mut(from) else { return };
+        tx_calls.before_more(tx.used.wants_call());
         tx.complete(frames);
         let in_ring = tx.available() + self.waiting[from].len() as u32; // no more than its slots
         let (size, wanted) = (tx.size(), tx.used.wants_call());
@@ -128,12 +129,18 @@ impl Host<'_> {
         match (answer, side) {
             (Ok(Answer::Call), Side::Rx) => self.announce(worker, guest),
             (Ok(Answer::Call), Side::Tx) => self.announce_completed(worker, guest),
-            (Ok(Answer::Later(timer_ns)), _) => {
-                let timer = timer_ns.map(|until_ns| Reverse((until_ns, guest, side)));
-                self.workers[worker].holds.extend(timer);
+            (Ok(Answer::Later(timer_ns)), _) => self.ask_at(worker, guest, side, timer_ns),
+            (Ok(Answer::CallForReceived(timer_ns)), _) => {
+                self.ask_at(worker, guest, side, timer_ns);
+                self.announce(worker, guest);
             }
             (Err(violation), _) => self.violated(violation),
         }
+    }
+
+    fn ask_at(&mut self, worker: usize, guest: usize, side: Side, timer_ns: Option<u64>) {
+        let timer = timer_ns.map(|until_ns| Reverse((until_ns, guest, side)));
+        self.workers[worker].holds.extend(timer);
     }
 
     /// Tells a guest of everything it has received, if it wants to be told.
@@ -187,7 +194,7 @@ impl Host<'_> {
             let Guest { rx_calls, tx_calls, .. } = &mut self.guests[guest];
             let answer = match side {
                 Side::Rx => rx_calls.expired(now_ns, buffers_max),
-                Side::Tx => tx_calls.expired(now_ns),
+                Side::Tx => tx_calls.expired(now_ns, rx_calls.standing()),
             };
             self.act(worker, guest, side, answer);
         }

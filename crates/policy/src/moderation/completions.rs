@@ -9,6 +9,8 @@ use crate::hold_off::HoldOff;
 const BULK_FRAME_BYTES: u64 = 512;
 /// The ring is running full when more than one part in so many is not yet reclaimed by the guest.
 const RING_SHARE: u32 = 2;
+/// A guest that was called has this part of the hold limit to free its frames in the handler.
+const HANDLER_SHARE: u64 = 4;
 
 /// The policy for the calls of one transmit queue.
 ///
@@ -20,7 +22,10 @@ const RING_SHARE: u32 = 2;
 ///
 /// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
 /// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
-/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion.
+/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. If
+/// received frames are held by then, their call is given for both ([`Due::CallForReceived`]). Whether the
+/// guest has freed its frames in it shows a little later, as it does after a call that has just been given: one
+/// that has not is called for them, and such a driver is not trusted with it again for a while.
 ///
 /// Where a hold has gathered nothing and the guest has to be called after all, all that it did was to wake a
 /// worker once more: then so many completions are prompt as [`HoldOff`] says, more each time.
@@ -40,6 +45,36 @@ pub struct Completions {
     /// The hold that has just ended gathered so many.
     gathered: Option<u32>,
     hold_off: HoldOff,
+    /// A call for received frames was given for these as well, and when to look whether it was enough (ns).
+    look_ns: Option<u64>,
+    /// Before that is tried again.
+    not_freed: HoldOff,
+}
+
+/// How the guest stands with what it receives by the same queue pair, if its handler for that frees what it has
+/// sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It has been told of everything, or its handler frees nothing.
+    Told,
+    /// A call is held.
+    Held,
+    /// It was last called then (ns).
+    Called(u64),
+}
+
+/// What to do about completions when a worker asks about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Ask again then (ns).
+    HoldUntil(u64),
+    /// Tell the guest now.
+    Call,
+    /// Give the call for received frames that is held, and ask again then (ns).
+    CallForReceived {
+        /// When.
+        ask_ns: u64,
+    },
 }
 
 impl Completions {
@@ -53,6 +88,8 @@ impl Completions {
             batches: 0,
             gathered: None,
             hold_off: HoldOff::NONE,
+            look_ns: None,
+            not_freed: HoldOff::NONE,
         }
     }
 
@@ -83,13 +120,33 @@ impl Completions {
         self.verdict(now_ns)
     }
 
-    /// The deadline given by the last [`Verdict::HoldUntil`] has passed.
-    pub fn expired(&mut self, now_ns: u64) -> Verdict {
-        let verdict = self.verdict(now_ns);
-        if verdict == Verdict::Call && self.since_ns.is_some() {
-            self.gathered = Some(self.batches);
+    /// The deadline that was given last has passed.
+    pub fn expired(&mut self, now_ns: u64, received: Received) -> Due {
+        if let Verdict::HoldUntil(until_ns) = self.verdict(now_ns) {
+            return Due::HoldUntil(until_ns);
         }
-        verdict
+        if self.since_ns.is_none() {
+            return Due::Call;
+        }
+        let handled_ns =
+            |called_ns: u64| called_ns.saturating_add((self.hold_ns_max / HANDLER_SHARE).max(1));
+        let ask_ns = match received {
+            Received::Told => None,
+            Received::Held => Some(handled_ns(now_ns)),
+            Received::Called(at_ns) => Some(handled_ns(at_ns.min(now_ns))),
+        };
+        if let Some(ask_ns) = ask_ns.filter(|ask_ns| *ask_ns > now_ns && self.look_ns.is_none()) {
+            if self.not_freed.left == 0 {
+                self.look_ns = Some(ask_ns);
+                return match received {
+                    Received::Held => Due::CallForReceived { ask_ns },
+                    _ => Due::HoldUntil(ask_ns),
+                };
+            }
+            self.not_freed.tick();
+        }
+        self.gathered = Some(self.batches);
+        Due::Call
     }
 
     /// The guest has been told by a call (`called`), or was found not to want one.
@@ -99,13 +156,32 @@ impl Completions {
             Some(_) => self.hold_off.forget(),
             None => {}
         }
-        self.since_ns = None;
+        match self.look_ns {
+            Some(_) if called => self.not_freed.failed(),
+            Some(_) => self.not_freed.forget(),
+            None => {}
+        }
+        self.forget();
+    }
+
+    /// The guest was found to have freed all that were held, before more are completed.
+    pub fn freed(&mut self) {
+        self.hold_off.forget();
+        if self.look_ns.is_some() {
+            self.not_freed.forget();
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        (self.since_ns, self.look_ns, self.gathered) = (None, None, None);
         (self.frames, self.bytes, self.batches) = (0, 0, 0);
     }
 
     /// Whether completions are held, and the deadline for them (ns).
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.since_ns.map(|since_ns| since_ns.saturating_add(self.hold_ns_max))
+        let since_ns = self.since_ns?;
+        Some(self.look_ns.unwrap_or_else(|| since_ns.saturating_add(self.hold_ns_max)))
     }
 
     /// Sets how long completions may wait (ns). A deadline that stands already may still be kept.
@@ -139,7 +215,7 @@ mod tests {
         let mut completions = Completions::new(LIMIT_NS);
         assert_eq!(small(&mut completions, 10), Verdict::HoldUntil(1_010));
         assert_eq!(small(&mut completions, 500), Verdict::HoldUntil(1_010));
-        assert_eq!(completions.expired(1_010), Verdict::Call);
+        assert_eq!(completions.expired(1_010, Received::Told), Due::Call);
         completions.delivered(true);
         assert_eq!(small(&mut completions, 2_000), Verdict::HoldUntil(3_000));
     }
@@ -171,7 +247,7 @@ mod tests {
             let now_ns = packet * 2 * LIMIT_NS;
             if let Verdict::HoldUntil(until_ns) = small(&mut completions, now_ns) {
                 held += 1;
-                assert_eq!(completions.expired(until_ns), Verdict::Call);
+                assert_eq!(completions.expired(until_ns, Received::Told), Due::Call);
             }
             completions.delivered(true);
         }
@@ -188,10 +264,71 @@ mod tests {
                     let verdict = small(&mut completions, now_ns + batch);
                     assert_eq!(verdict, Verdict::HoldUntil(now_ns + LIMIT_NS));
                 }
-                assert_eq!(completions.expired(now_ns + LIMIT_NS), Verdict::Call);
+                assert_eq!(completions.expired(now_ns + LIMIT_NS, Received::Told), Due::Call);
                 completions.delivered(called);
             }
         }
+    }
+
+    #[test]
+    fn a_held_call_for_received_frames_is_given_for_both() {
+        let mut completions = Completions::new(LIMIT_NS);
+        for packet in 0..100 {
+            let now_ns = packet * 2 * LIMIT_NS;
+            assert_eq!(small(&mut completions, now_ns), Verdict::HoldUntil(now_ns + LIMIT_NS));
+            let ask_ns = now_ns + LIMIT_NS + LIMIT_NS / HANDLER_SHARE;
+            let due = completions.expired(now_ns + LIMIT_NS, Received::Held);
+            assert_eq!(due, Due::CallForReceived { ask_ns });
+            assert_eq!(completions.deadline_ns(), Some(ask_ns));
+            if packet % 2 == 0 {
+                assert_eq!(completions.expired(ask_ns, Received::Held), Due::Call, "once");
+                completions.delivered(false);
+            } else {
+                completions.freed();
+            }
+            assert_eq!(completions.deadline_ns(), None);
+        }
+    }
+
+    #[test]
+    fn a_guest_that_was_just_called_has_time_to_free_them() {
+        let mut completions = Completions::new(LIMIT_NS);
+        assert_eq!(small(&mut completions, 0), Verdict::HoldUntil(1_000));
+        let called = Received::Called(950);
+        assert_eq!(completions.expired(1_000, called), Due::HoldUntil(1_200));
+        assert_eq!(completions.expired(1_200, Received::Called(1_190)), Due::Call, "once");
+        completions.delivered(false);
+        assert_eq!(small(&mut completions, 2_000), Verdict::HoldUntil(3_000));
+        assert_eq!(completions.expired(3_000, called), Due::Call, "long ago");
+    }
+
+    #[test]
+    fn a_driver_that_frees_nothing_in_that_call_is_called_for_it_and_asked_ever_more_rarely() {
+        let mut completions = Completions::new(LIMIT_NS);
+        let mut trusted = 0;
+        for packet in 0..2_000 {
+            let now_ns = packet * 3 * LIMIT_NS;
+            // Two batches, so that holding them pays.
+            let _ = small(&mut completions, now_ns);
+            assert_eq!(small(&mut completions, now_ns), Verdict::HoldUntil(now_ns + LIMIT_NS));
+            let due = completions.expired(now_ns + LIMIT_NS, Received::Held);
+            if let Due::CallForReceived { ask_ns } = due {
+                trusted += 1;
+                assert_eq!(completions.expired(ask_ns, Received::Held), Due::Call);
+            } else {
+                assert_eq!(due, Due::Call);
+            }
+            completions.delivered(true);
+        }
+        assert!((5..=13).contains(&trusted), "{trusted}");
+    }
+
+    #[test]
+    fn what_the_guest_has_freed_by_itself_is_not_held_any_more() {
+        let mut completions = Completions::new(LIMIT_NS);
+        assert_eq!(small(&mut completions, 10), Verdict::HoldUntil(1_010));
+        completions.freed();
+        assert_eq!(small(&mut completions, 900), Verdict::HoldUntil(1_900));
     }
 
     #[test]
@@ -208,26 +345,52 @@ mod tests {
         fn no_completion_is_held_past_the_limit(
             hold_ns_max in prop_oneof![0..2_000_000u64, Just(u64::MAX)],
             batches in prop::collection::vec(
-                (0..3_000_000u64, any::<u32>(), any::<u64>(), 0..300u32, any::<bool>()), 1..100),
+                (0..3_000_000u64, any::<u32>(), any::<u64>(), 0..300u32, any::<bool>(), 0..3u8),
+                1..100),
         ) {
             let mut completions = Completions::new(hold_ns_max);
             let (mut now_ns, mut since_ns) = (0u64, None);
-            for (gap_ns, frames, bytes, unreclaimed, called) in batches {
+            let lag_ns = (hold_ns_max / HANDLER_SHARE).max(1);
+            let mut told_ns = None::<u64>;
+            for (gap_ns, frames, bytes, unreclaimed, called, received) in batches {
+                let received = match received {
+                    0 => Received::Told,
+                    1 => Received::Held,
+                    _ => Received::Called(now_ns),
+                };
                 now_ns += gap_ns;
-                if let Some(until_ns) = completions.deadline_ns().filter(|&at| at <= now_ns) {
-                    prop_assert_eq!(completions.expired(until_ns), Verdict::Call);
-                    completions.delivered(called);
-                    since_ns = None;
+                while let Some(until_ns) = completions.deadline_ns().filter(|&at| at <= now_ns) {
+                    match completions.expired(until_ns, received) {
+                        Due::CallForReceived { ask_ns } => {
+                            prop_assert!(received == Received::Held && told_ns.is_none());
+                            prop_assert_eq!(ask_ns, until_ns + lag_ns);
+                            told_ns = Some(until_ns);
+                        }
+                        Due::HoldUntil(ask_ns) => {
+                            prop_assert!(matches!(received, Received::Called(_)));
+                            prop_assert!(ask_ns <= until_ns + lag_ns && told_ns.is_none());
+                            told_ns = Some(until_ns);
+                        }
+                        Due::Call => {
+                            completions.delivered(called);
+                            (since_ns, told_ns) = (None, None);
+                        }
+                    }
                 }
                 let earliest_ns: u64 = *since_ns.get_or_insert(now_ns);
                 match completions.completed(now_ns, frames, bytes, unreclaimed, RING) {
                     Verdict::Call => {
                         completions.delivered(called);
-                        since_ns = None;
+                        (since_ns, told_ns) = (None, None);
                     }
                     Verdict::HoldUntil(until_ns) => {
                         prop_assert!(until_ns > now_ns);
-                        prop_assert!(until_ns <= earliest_ns.saturating_add(hold_ns_max));
+                        // A guest that was called has the handler's time more.
+                        let latest_ns = match told_ns {
+                            Some(told_ns) => told_ns + lag_ns,
+                            None => earliest_ns.saturating_add(hold_ns_max),
+                        };
+                        prop_assert!(until_ns <= latest_ns);
                         prop_assert!(unreclaimed <= RING / 2);
                         prop_assert_eq!(completions.deadline_ns(), Some(until_ns));
                     }

@@ -42,7 +42,7 @@ pub use aggregate::Aggregate;
 pub use aggregate_adaptive::AggregateAdaptive;
 pub use auto::Auto;
 pub use backend::Backend;
-pub use completions::Completions;
+pub use completions::{Completions, Due, Received};
 pub use deadline::Deadline;
 pub use frontend::Frontend;
 pub use immediate::Immediate;

@@ -410,3 +410,42 @@ fn a_held_call_for_completed_frames_is_given_at_its_deadline() {
         }
     }
 }
+
+/// A guest that has been sent a frame of which it is not told, and has sent one, with this budget.
+fn held_both_ways(switch: &Switch, format: u64, budget_ns: u64) -> (Guest, Keeps) {
+    let (mut a, mut b) = held_sender(switch, format);
+    a.port.set_moderation(&CallPolicy::within(Kind::Backend, budget_ns));
+    let received = keep(&a, false);
+    a.rx.enable_calls();
+    a.calls(0);
+    send(&mut b, &a, 0..1);
+    let port = Arc::clone(&a.port);
+    eventually("it arrives", || port.counters().rx[0].frames.get() == 2);
+    send_unseen(&mut a, &b, 1, 60);
+    (a, received)
+}
+
+#[test]
+fn a_held_call_for_received_frames_is_given_for_completed_ones_as_well() {
+    for format in formats() {
+        let switch = Switch::new();
+        // The guest has a quarter of it for its handler.
+        let (mut a, received) = held_both_ways(&switch, format, 1_000_000_000);
+        eventually("the call for what was received", || a.calls(0) == 1);
+        assert_eq!(received.ended(), [Delivery::Called]);
+        a.reap();
+        a.tx.enable_calls();
+        std::thread::sleep(Duration::from_millis(400));
+        assert_eq!(a.calls(1), 0, "it was told of both");
+    }
+}
+
+#[test]
+fn a_driver_whose_handler_frees_nothing_is_called_for_completed_frames_too() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (a, _received) = held_both_ways(&switch, format, 10_000_000);
+        eventually("the call for what was received", || a.calls(0) == 1);
+        eventually("the other one", || a.calls(1) == 1);
+    }
+}
