@@ -75,7 +75,7 @@ pub fn send(
     sender.finish(sending, Duration::from_secs(sends_for) + GRACE)?;
     let [before, after] = Look::two(&printed)
         .ok_or_else(|| Error::parse("packets, uptime and interrupts, twice", &*printed))?;
-    let printed = sender.run("cat /proc/net/pktgen/eth0", GRACE)?;
+    let printed = sender.run("cat /proc/net/pktgen/eth0; cd /; rmmod pktgen", GRACE)?;
     let sent = sent(&printed).ok_or_else(|| Error::parse("pktgen's counts", &*printed))?;
     let arrived = (Look::at(receiver)?.packets - first.packets) / sent;
     Ok(Sent { received: after.since(before), arrived })

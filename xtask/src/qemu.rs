@@ -230,6 +230,11 @@ impl Guest {
         self.run(&format!("{START_AGENT} >{AGENT_LOG} 2>&1 &"), AGENT_PATIENCE).map(drop)
     }
 
+    /// Ends it.
+    pub fn end_agent(&mut self) -> Result<()> {
+        self.run("killall weir-agent", AGENT_PATIENCE).map(drop)
+    }
+
     /// Gives the guest `command` without waiting for it. Commands run one after the other.
     pub fn start(&mut self, command: &str) -> Result<Started> {
         self.next_id += 1;

@@ -180,6 +180,11 @@ impl Weir {
         self.control(&["explain", &name(index)])
     }
 
+    /// Whether the agent of the guest of interface `index` is there.
+    pub fn hears_agent(&self, index: impl Into<u16>) -> Result<bool> {
+        Ok(self.explain(index)?.contains("guest polls by"))
+    }
+
     /// Runs one of weir's commands against this one.
     fn control(&self, command: &[&str]) -> Result<String> {
         let control = socket_path(&self.dir, "control.sock")?;
@@ -224,10 +229,6 @@ impl Switch for Weir {
 
     fn link(&self, index: u8) -> Result<Link> {
         Ok(Link { socket: self.socket(index)?, mac: address::mac(index) })
-    }
-
-    fn hears_agent(&self, index: u8) -> Result<bool> {
-        Ok(self.explain(index)?.contains("guest polls by"))
     }
 
     fn cpu_time(&self) -> Result<Duration> {

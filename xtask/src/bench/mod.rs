@@ -31,7 +31,7 @@ use crate::{
     peers::{Switch, ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     report::{Figure, Report, Samples},
     vif_programs::VifPrograms,
-    weir::{Setup, Vif, Weir},
+    weir::{Setup, Weir},
 };
 
 /// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
@@ -154,10 +154,6 @@ fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
-    /// With this moderation policy, and a latency budget of [`vm_coalescing::BUDGET`].
-    WeirHolding(&'static str),
-    /// The same under `auto`, and with the agent in its guests.
-    WeirWithAgents,
     TapBridge,
     OvsDpdk,
     /// Two vhost-user ports and nothing between them, `burst` packets at a time.
@@ -170,8 +166,6 @@ impl Contender {
     fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
-            Self::WeirHolding(moderation) => moderation,
-            Self::WeirWithAgents => "auto+agents",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
             Self::TestpmdVhost { .. } => "testpmd",
@@ -182,8 +176,6 @@ impl Contender {
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
-            Self::WeirHolding(moderation) => weir_holding(lab, cpu, moderation, false)?,
-            Self::WeirWithAgents => weir_holding(lab, cpu, "auto", true)?,
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
             Self::TestpmdVhost { burst } => {
@@ -191,17 +183,6 @@ impl Contender {
             }
         })
     }
-}
-
-fn weir_holding(
-    lab: &Lab,
-    cpu: Option<usize>,
-    moderation: &'static str,
-    agent: bool,
-) -> Result<Box<dyn Switch>> {
-    let (moderation, latency_budget) = (Some(moderation), Some(vm_coalescing::BUDGET));
-    let vif = Vif { moderation, latency_budget, agent, ..Vif::default() };
-    Ok(Box::new(Weir::start(lab, &Setup { cpu, vifs: vec![vif; 2], ..Setup::default() })?))
 }
 
 /// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.

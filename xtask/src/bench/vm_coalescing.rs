@@ -2,6 +2,9 @@
 //!
 //! Both guests and all contenders have `EVENT_IDX`, which already leaves out every interrupt that a
 //! guest does not want; what is counted is what is left.
+//!
+//! The ways of weir take turns between the same two guests, by `weir vif set`: how fast a connection is differs by a
+//! fifth from one boot to the next, which would hide what they differ by.
 
 use std::{
     fmt,
@@ -16,11 +19,12 @@ use crate::{
     address,
     error::Result,
     iperf::{self, Tcp},
-    peers::Switch,
+    peers::{Switch, tap_bridge::TapBridge},
     pktgen::{self, Look, Pace},
     process::wait_until,
     qemu::Guest,
     report::{Figure, Goal, Report},
+    weir::{Setup, Vif, Weir},
 };
 
 /// The budget that is spent.
@@ -30,10 +34,11 @@ pub(super) const BUDGET: &str = "1ms";
 /// does takes no interrupts, whatever the switch holds.
 const UDP_PACKETS_PER_SECOND: u32 = 20_000;
 
-/// Until an agent has spoken.
+/// Until weir knows that an agent has come or gone.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is measured of a contender in a round.
+#[derive(Clone, Copy)]
 struct Measured {
     /// Interrupts for each datagram, and the share of datagrams that arrived.
     udp_interrupts: f64,
@@ -45,6 +50,22 @@ struct Measured {
     tcp_gbit: f64,
     /// CPU seconds of both guests and the switch for a gigabyte by TCP.
     cpu_per_gb: f64,
+}
+
+/// How weir holds calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Immediate,
+    Auto,
+    AutoWithAgents,
+}
+
+const WAYS: [Way; 3] = [Way::Immediate, Way::Auto, Way::AutoWithAgents];
+
+/// What was measured of all in a round, the ways of weir in the order of [`WAYS`].
+struct Round {
+    ways: [Measured; 3],
+    bridge: Measured,
 }
 
 /// What `auto` is compared with.
@@ -70,7 +91,7 @@ const RATIOS: [Ratio; 7] = [
         name: "vm_irqs_udp_vs_immediate",
         without_agents: Some("vm_irqs_udp_without_agents"),
         what: "the network device's interrupts for each received packet, 20,000 UDP frames of 64 B a second, auto with \
-               1 ms and weir-agent in the guests, which may poll on a timer / immediate without",
+               1 ms and weir-agent in the guests, which may poll on a timer / immediate without agents",
         of: |round| round.udp_interrupts,
         against: Against::Immediate,
         goal: Goal::AtMost(0.1),
@@ -125,38 +146,52 @@ const RATIOS: [Ratio; 7] = [
     },
 ];
 
-pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let contenders = [
-        Contender::WeirWithAgents,
-        Contender::WeirHolding("auto"),
-        Contender::WeirHolding("immediate"),
-        Contender::TapBridge,
-    ];
-    let mut all = contenders.map(|_| Vec::new());
-    for round in 1..=bench.rounds {
-        // Each begins a round in its turn: what one finds the last has left.
-        for at in 0..contenders.len() {
-            let at = (at + round as usize - 1) % contenders.len();
-            let (rounds, contender) = (&mut all[at], contenders[at]);
-            bench.note_other_load()?;
-            let measured = one(bench, contender)?;
-            println!("round {round}/{}: {:<16}{measured}", bench.rounds, contender.name());
-            rounds.push(measured);
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+            Self::Auto => "auto",
+            Self::AutoWithAgents => "auto+agents",
         }
     }
-    let [with_agents, without, immediate, bridge] = all;
+
+    fn moderation(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+            Self::Auto | Self::AutoWithAgents => "auto",
+        }
+    }
+}
+
+pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let mut rounds = Vec::new();
+    for round in 1..=bench.rounds {
+        bench.note_other_load()?;
+        // In turn, for what one finds the last has left.
+        let round = if round % 2 == 1 {
+            let ways = weir(bench, round)?;
+            Round { ways, bridge: bridge(bench, round)? }
+        } else {
+            let bridge = bridge(bench, round)?;
+            Round { ways: weir(bench, round)?, bridge }
+        };
+        rounds.push(round);
+    }
     for Ratio { name, without_agents, what, of, against, goal } in RATIOS {
-        let others = match against {
-            Against::Immediate => &immediate,
-            Against::TapBridge => &bridge,
+        let ratios = |auto: fn(&Round) -> &Measured| {
+            let ratio = |round: &Round| {
+                let other = match against {
+                    Against::Immediate => &round.ways[0],
+                    Against::TapBridge => &round.bridge,
+                };
+                of(auto(round)) / of(other)
+            };
+            rounds.iter().map(ratio).collect()
         };
-        let ratios = |auto: &[Measured]| {
-            auto.iter().zip(others).map(|(auto, other)| of(auto) / of(other)).collect()
-        };
-        report.add(Figure::ratio(name, what, ratios(&with_agents)).goal(Some(goal)));
+        report.add(Figure::ratio(name, what, ratios(|round| &round.ways[2])).goal(Some(goal)));
         if let Some(name) = without_agents {
             let what = "the same without the agents";
-            report.add(Figure::ratio(name, what, ratios(&without)));
+            report.add(Figure::ratio(name, what, ratios(|round| &round.ways[1])));
         }
     }
     Ok(())
@@ -178,29 +213,95 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Datagrams, then TCP, between two guests that are booted for it.
-fn one(bench: &Bench<'_>, contender: Contender) -> Result<Measured> {
-    let switch = contender.start(bench.lab, None)?;
-    let [mut client, mut server] = two_guests(bench.lab, contender, &*switch)?;
-    if contender == Contender::WeirWithAgents {
-        for (index, guest) in [(0, &mut client), (1, &mut server)] {
-            guest.start_agent()?;
-            wait_until("weir to hear of an agent", AGENT_PATIENCE, || switch.hears_agent(index))?;
+impl Measured {
+    fn mean(self, other: Self) -> Self {
+        let mean = |of: fn(&Self) -> f64| f64::midpoint(of(&self), of(&other));
+        Self {
+            udp_interrupts: mean(|it| it.udp_interrupts),
+            udp_arrived: mean(|it| it.udp_arrived),
+            udp_cpu: mean(|it| it.udp_cpu),
+            tcp_interrupts: mean(|it| it.tcp_interrupts),
+            tcp_gbit: mean(|it| it.tcp_gbit),
+            cpu_per_gb: mean(|it| it.cpu_per_gb),
         }
     }
+}
+
+/// All ways of weir between two guests that are booted for it: there and back again, each beginning a round
+/// in its turn, so that a machine that becomes slower favours none.
+fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
+    let vif = Vif {
+        moderation: Some(Way::Immediate.moderation()),
+        latency_budget: Some(BUDGET),
+        agent: true,
+        ..Vif::default()
+    };
+    let weir = Weir::start(bench.lab, &Setup { vifs: vec![vif; 2], ..Setup::default() })?;
+    let mut guests = two_guests(bench.lab, Contender::Weir, &weir)?;
+    iperf::serve(&mut guests[1], iperf::PORT)?;
+    let mut order = [0, 1, 2];
+    order.rotate_left(round as usize % WAYS.len());
+    let (mut measured, mut agents) = ([const { None::<Measured> }; 3], false);
+    for at in order.into_iter().chain(order.into_iter().rev()) {
+        let way = WAYS[at];
+        for index in 0..2_u16 {
+            weir.set(index, &format!("moderation={}", way.moderation()))?;
+        }
+        if agents != (way == Way::AutoWithAgents) {
+            agents = !agents;
+            set_agents(&weir, &mut guests, agents)?;
+        }
+        let now = traffic(&weir, &mut guests)?;
+        println!("round {round}/{}: {:<16}{now}", bench.rounds, way.name());
+        measured[at] = Some(measured[at].map_or(now, |before| before.mean(now)));
+    }
+    // The order has each of them.
+    Ok(measured.map(|it| it.expect("measured")))
+}
+
+/// Starts the guests' agents, or ends them.
+fn set_agents(weir: &Weir, guests: &mut [Guest; 2], on: bool) -> Result<()> {
+    for (index, guest) in (0_u16..).zip(guests) {
+        if on {
+            guest.start_agent()?;
+        } else {
+            guest.end_agent()?;
+        }
+        let what = if on { "weir to hear of an agent" } else { "weir to miss an agent" };
+        wait_until(what, AGENT_PATIENCE, || Ok(weir.hears_agent(index)? == on))?;
+    }
+    Ok(())
+}
+
+/// The kernel's TAP and bridge, as often.
+fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
+    let switch = TapBridge::start(2)?;
+    let mut guests = two_guests(bench.lab, Contender::TapBridge, &switch)?;
+    iperf::serve(&mut guests[1], iperf::PORT)?;
+    let mut once = || {
+        let now = traffic(&switch, &mut guests)?;
+        println!("round {round}/{}: {:<16}{now}", bench.rounds, Contender::TapBridge.name());
+        Ok(now)
+    };
+    let first = once()?;
+    Ok(first.mean(once()?))
+}
+
+/// Datagrams, then TCP.
+fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
-    let (start, cpu_before) = (Instant::now(), cpu_time(&*switch, [&client, &server])?);
-    let udp = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
-    let udp_cpu = cpu_time(&*switch, [&client, &server])?.saturating_sub(cpu_before);
+    let (start, cpu_before) = (Instant::now(), cpu_time(switch, guests)?);
+    let [client, server] = &mut *guests;
+    let udp = pktgen::send(client, server, pace, bytes, UDP_SECONDS)?;
+    let udp_cpu = cpu_time(switch, guests)?.saturating_sub(cpu_before);
     // The margins before and after what is counted have the same rate, or none.
     let datagrams = udp.received.packets_per_second * start.elapsed().as_secs_f64();
 
-    iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
-    let (before, cpu_before) = (Look::at(&mut server)?, cpu_time(&*switch, [&client, &server])?);
-    let transfer = tcp.run(&mut client)?;
-    let tcp_cpu = cpu_time(&*switch, [&client, &server])?.saturating_sub(cpu_before);
-    let received = Look::at(&mut server)?.since(before);
+    let (before, cpu_before) = (Look::at(&mut guests[1])?, cpu_time(switch, guests)?);
+    let transfer = tcp.run(&mut guests[0])?;
+    let tcp_cpu = cpu_time(switch, guests)?.saturating_sub(cpu_before);
+    let received = Look::at(&mut guests[1])?.since(before);
     // The seconds that are left out of the rate took CPU, too, and moved bytes at the same rate.
     let seconds = (TCP_SECONDS + OMIT_SECONDS) as f64;
     let gigabytes = transfer.bits_per_second * seconds / 8e9;
@@ -215,7 +316,7 @@ fn one(bench: &Bench<'_>, contender: Contender) -> Result<Measured> {
 }
 
 /// CPU time so far of both guests and what carries their packets.
-fn cpu_time(switch: &dyn Switch, guests: [&Guest; 2]) -> Result<Duration> {
+fn cpu_time(switch: &dyn Switch, guests: &[Guest; 2]) -> Result<Duration> {
     let mut sum = switch.cpu_time()?;
     for guest in guests {
         sum += guest.usage().cpu_time()?;

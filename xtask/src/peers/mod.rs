@@ -24,11 +24,6 @@ pub trait Switch {
         Err(Error::Check(format!("port {index} has no vhost-user socket")))
     }
 
-    /// Whether the agent of the guest of port `index` has been heard of, for switches that have agents.
-    fn hears_agent(&self, index: u8) -> Result<bool> {
-        Err(Error::Check(format!("the guest of port {index} has no agent")))
-    }
-
     /// CPU time that its own threads have taken. A switch in the kernel has none: its work is done in
     /// the time of those who send.
     fn cpu_time(&self) -> Result<Duration> {

@@ -11,7 +11,6 @@ use crate::{
     address,
     error::{Error, Result, check},
     lab::Lab,
-    peers::Switch,
     pktgen::{self, Pace},
     process::wait_until,
     qemu::{AGENT_LOG, Guest},
@@ -59,7 +58,7 @@ pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Resu
     weir.restart()?;
     await_timer(&mut guest, &weir, 0, true)?;
     ping(&mut other, &address::ip(0))?;
-    guest.run("killall weir-agent", COMMAND)?;
+    guest.end_agent()?;
     await_timer(&mut guest, &weir, 0, false)?;
     weir.check_alive()
 }
@@ -71,7 +70,7 @@ pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()
     let mut weir = Weir::start(lab, &setup)?;
     let [mut sender, mut guest] = boot(lab, &weir)?;
     guest.start_agent()?;
-    wait_until("weir to hear of the agent", PATIENCE, || weir.hears_agent(1))?;
+    wait_until("weir to hear of the agent", PATIENCE, || weir.hears_agent(1_u16))?;
 
     // What else a machine does may spoil a trial, and the next one comes later.
     let polled = (0..SENDS_MAX).try_fold(false, |polled, _| match polled {
