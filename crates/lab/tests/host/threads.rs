@@ -71,8 +71,10 @@ fn a_worker_that_falls_asleep_spends_that_and_misses_no_kick() {
 
 #[test]
 fn a_timer_is_set_once_for_a_hold_however_often_it_is_slept_meanwhile() {
-    // Two or three frames come within a hold, which is too few for naps.
-    let mut scenario = host(Kind::Backend, vec![datagrams(A, B, every(100_000))]);
+    // Two or three frames come within a hold, which is too few for naps; long ones, whose completions are not held.
+    let (bytes, gap) = (Distribution::Constant(1_000), every(100_000));
+    let load = load(A, B, LoadKind::Datagrams { bytes, gap, on_off: None });
+    let mut scenario = host(Kind::Backend, vec![load]);
     scenario.check_each_event = true;
     let before = report(&scenario);
     let (holds, wakeups) = (before.guests[1].rx_calls, before.workers[0].wakeups);
