@@ -7,7 +7,7 @@
 use std::mem::take;
 
 use weir_limits::PARKED_NS_MAX;
-use weir_policy::moderation::{Batch, Delivery, GuestPoll, Moderation, Received, Verdict};
+use weir_policy::moderation::{Answers, Batch, Delivery, GuestPoll, Moderation, Received, Verdict};
 
 use super::held::HeldCall;
 use super::{CallPolicy, QueueDecision, ReceiveRing};
@@ -27,6 +27,7 @@ pub struct ReceiveCalls {
     full_since: Option<u64>,
     /// When it was last called (ns).
     called_ns: Option<u64>,
+    answers: Answers,
 }
 
 impl ReceiveCalls {
@@ -39,6 +40,7 @@ impl ReceiveCalls {
             hold: HeldCall::new(calls),
             full_since: None,
             called_ns: None,
+            answers: Answers::default(),
         }
     }
 
@@ -94,8 +96,19 @@ impl ReceiveCalls {
         stages::lap(Stage::Publish);
         let now_ns = clock::now_ns();
         self.hold.add(now_ns, &batch, chains, parked);
+        if self.answers.received(&batch) {
+            self.look_at_answers(index, counters);
+        }
         let verdict = self.moderation.published(now_ns, batch);
         self.act(index, ring, verdict, now_ns, counters)
+    }
+
+    #[cold]
+    fn look_at_answers(&mut self, index: usize, counters: &PortCounters) {
+        let sent = &counters.tx[index];
+        if let Some(are) = self.answers.look(sent.frames.get(), sent.bytes.get()) {
+            self.moderation.set_answers(are);
+        }
     }
 
     /// The guest has, or may soon have, too few buffers for as long as it does not know what it got: it
@@ -217,7 +230,9 @@ impl ReceiveCalls {
         self.flush(index, ring, counters);
         self.hold.set_policy(calls);
         self.withholds = moderation.withholds();
-        std::mem::replace(&mut self.moderation, moderation)
+        let old = std::mem::replace(&mut self.moderation, moderation);
+        self.moderation.set_answers(self.answers.are());
+        old
     }
 
     /// Sets the limit of its holds (ns).

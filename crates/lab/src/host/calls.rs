@@ -2,8 +2,8 @@
 //! `engine/guest/held.rs`, around the policies themselves.
 
 use weir_policy::moderation::{
-    Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings, Verdict,
-    hold_ns_max,
+    Answers, Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings,
+    Verdict, hold_ns_max,
 };
 
 use crate::report::Violation;
@@ -41,6 +41,7 @@ pub(super) struct RxCalls {
     deadline: Deadline,
     /// When the guest was last called (ns).
     called_ns: Option<u64>,
+    answers: Answers,
     /// From frames being ready to the guest being told of them.
     pub(super) holds: Times,
     /// Calls that came after the latency budget, and not because frames had waited for buffers.
@@ -60,6 +61,7 @@ impl RxCalls {
             pending: None,
             deadline: Deadline::default(),
             called_ns: None,
+            answers: Answers::default(),
             holds: Times::default(),
             late: 0,
         }
@@ -93,6 +95,15 @@ impl RxCalls {
         self.hold_ns_max = hold_ns_max;
         self.moderation.set_hold_ns_max(hold_ns_max);
         self.moderation.set_together(together);
+    }
+
+    /// The guest receives a batch, and has sent so many frames and bytes in all.
+    pub(super) fn count(&mut self, batch: &Batch, (frames, bytes): (u64, u64)) {
+        if self.answers.received(batch)
+            && let Some(are) = self.answers.look(frames, bytes)
+        {
+            self.moderation.set_answers(are);
+        }
     }
 
     /// Frames are ready in so many buffers; `parked`: one of them has waited for them. Nothing is held

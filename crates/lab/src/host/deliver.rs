@@ -104,7 +104,8 @@ impl Host<'_> {
                 rx.publish();
                 self.found(to, self.scenario.profile.look_ns);
             }
-            let rx_calls = &mut self.guests[to].rx_calls;
+            let Guest { rx_calls, sent, .. } = &mut self.guests[to];
+            rx_calls.count(&batch, *sent);
             let answer = rx_calls.published(now_ns, batch, (buffers, parked), buffers_max);
             self.act(worker, to, Side::Rx, answer);
         } else if full && rx_calls.is_pending() {
@@ -116,7 +117,8 @@ impl Host<'_> {
     /// Completes frames that a guest has sent, and asks about the call.
     fn settle(&mut self, worker: usize, from: PortId, frames: u32, bytes: u64) {
         let now_ns = self.now_ns();
-        let Some(Guest { tx, tx_calls, .. }) = self.guests.get_mut(from) else { return };
+        let Some(Guest { tx, tx_calls, sent, .. }) = self.guests.get_mut(from) else { return };
+        *sent = (sent.0 + u64::from(frames), sent.1 + bytes);
         tx_calls.before_more(tx.used.wants_call());
         tx.complete(frames);
         let in_ring = tx.available() + self.waiting[from].len() as u32; // no more than its slots

@@ -23,6 +23,7 @@
 
 mod aggregate;
 mod aggregate_adaptive;
+mod answers;
 mod auto;
 mod backend;
 mod completions;
@@ -40,6 +41,7 @@ use weir_limits::HOLD_MARGIN_NS;
 
 pub use aggregate::Aggregate;
 pub use aggregate_adaptive::AggregateAdaptive;
+pub use answers::Answers;
 pub use auto::Auto;
 pub use backend::Backend;
 pub use completions::{Completions, Due, Received};
@@ -157,6 +159,9 @@ pub trait Moderation: Send + fmt::Debug {
     /// The frames of all interfaces are held together from now on, at the uplink and each in its queue for its whole
     /// limit, or no longer: what [`crate::attempt`] has found is not to be judged by each queue once more.
     fn set_together(&mut self, _together: bool) {}
+
+    /// What is received acknowledges what the guest sends, or no longer: see [`Answers`].
+    fn set_answers(&mut self, _are: bool) {}
 
     /// The queue starts anew (device reset, new session): forget pending frames and all that was
     /// estimated; keep the settings.

@@ -62,6 +62,9 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
+/// Acknowledgements of large segments are not held ([`Answers`](super::Answers)): that they are late shows in no
+/// comparison of some milliseconds.
+///
 /// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
 /// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
 ///
@@ -85,6 +88,8 @@ pub struct Auto {
     lonely: u32,
     /// See [`Moderation::set_together`].
     together: bool,
+    /// See [`Moderation::set_answers`].
+    answers: bool,
     /// What decides while the guest polls.
     polled: Option<Polled>,
 }
@@ -137,6 +142,7 @@ impl Auto {
             hushed: 0,
             lonely: 0,
             together: false,
+            answers: false,
             polled: None,
         }
     }
@@ -160,6 +166,9 @@ impl Auto {
     fn hold_ns(&self) -> u64 {
         if self.together {
             return self.limit_ns();
+        }
+        if self.answers {
+            return 0;
         }
         let hold_ns = self.ladder.hold_ns(self.limit_ns());
         if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
@@ -267,7 +276,7 @@ impl Moderation for Auto {
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
-        if self.pending.is_none() && !self.together {
+        if self.pending.is_none() && !self.together && !self.answers {
             self.judge(now_ns, gap_ns);
         }
         self.stretch.passed.frames += u64::from(batch.frames);
@@ -347,9 +356,17 @@ impl Moderation for Auto {
         }
     }
 
+    fn set_answers(&mut self, are: bool) {
+        if std::mem::replace(&mut self.answers, are) != are {
+            // The same.
+            self.begin(self.arrivals.last_ns(), 0);
+        }
+    }
+
     fn reset(&mut self) {
         let poll = self.polled.map(|polled| polled.poll);
-        *self = Self { together: self.together, ..Self::new(self.settings) };
+        let Self { together, answers, .. } = *self;
+        *self = Self { together, answers, ..Self::new(self.settings) };
         self.set_guest_poll(poll);
     }
 
@@ -366,6 +383,10 @@ impl Moderation for Auto {
         if self.together {
             let reason = "held together with all others: that slows nobody down";
             return Decision { hold_ns: self.hold_ns(), reason };
+        }
+        if self.answers {
+            let reason = "acknowledgements: what the guest sends next waits for them";
+            return Decision { hold_ns: 0, reason };
         }
         if !self.arrivals.promise(PAYS_STILL, limit_ns) {
             return Decision { hold_ns: 0, reason: "light traffic" };

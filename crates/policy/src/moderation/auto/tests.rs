@@ -336,6 +336,25 @@ fn while_the_guest_polls_nothing_is_held_and_nothing_is_learnt() {
 }
 
 #[test]
+fn acknowledgements_of_what_the_guest_sends_are_not_held_and_what_held_before_is_held_again() {
+    let mut auto = Auto::new(Settings::within(BUDGET_NS));
+    play(&mut auto, &[constant(50_000)], SEEDS[0], 0, 0, 1_000 * MS);
+    assert_eq!(auto.decision().hold_ns, BUDGET_NS);
+    let batch = |now_ns| Batch { frames: 1, bytes: 66, arrived_ns: now_ns };
+    let start_ns = 2_000 * MS;
+    auto.set_answers(true);
+    assert_eq!(auto.decision().hold_ns, 0);
+    for at in 0..1_000 {
+        let now_ns = start_ns + at * 20_000;
+        assert_eq!(auto.published(now_ns, batch(now_ns)), Verdict::Call);
+        auto.delivered(now_ns, Delivery::Called);
+    }
+    auto.set_answers(false);
+    let now_ns = start_ns + 1_000 * 20_000;
+    assert!(matches!(auto.published(now_ns, batch(now_ns)), Verdict::HoldUntil(_)));
+}
+
+#[test]
 fn a_guest_that_polls_and_asks_for_calls_is_called_when_it_has_not_polled() {
     let mut auto = Auto::new(Settings::within(BUDGET_NS));
     let batch = |now_ns| Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
