@@ -179,9 +179,7 @@ impl Auto {
         let quiet_ns = self.quiet_ns();
         let Some(pending) = &mut self.pending else { return Verdict::Call };
         let end_ns = pending.earliest_ns.saturating_add(pending.hold_ns.min(limit_ns));
-        let full = pending.frames >= self.settings.rx_frames.unwrap_or(FRAMES_MAX)
-            || pending.bytes >= BYTES_MAX;
-        if full || end_ns <= now_ns {
+        if is_full(self.settings, pending.frames, pending.bytes) || end_ns <= now_ns {
             return Verdict::Call;
         }
         if pending.look_ns <= now_ns {
@@ -262,6 +260,11 @@ impl Auto {
     }
 }
 
+/// Whether so much is enough for a call, whenever it came.
+fn is_full(settings: Settings, frames: u32, bytes: u64) -> bool {
+    frames >= settings.rx_frames.unwrap_or(FRAMES_MAX) || bytes >= BYTES_MAX
+}
+
 impl Moderation for Auto {
     fn kind(&self) -> Kind {
         Kind::Auto
@@ -291,7 +294,10 @@ impl Moderation for Auto {
             None => {
                 let hold_ns = self.hold_ns();
                 let end_ns = batch.arrived_ns.saturating_add(hold_ns);
-                let hold_ns = if end_ns < now_ns.saturating_add(HOLD_NS_MIN) { 0 } else { hold_ns };
+                // What is full by itself is not held, and so says nothing of what holds gather.
+                let prompt = end_ns < now_ns.saturating_add(HOLD_NS_MIN)
+                    || is_full(self.settings, batch.frames, batch.bytes);
+                let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
                 let look = !self.together

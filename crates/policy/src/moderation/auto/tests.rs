@@ -386,3 +386,25 @@ fn a_hold_ends_with_half_a_ring_of_frames() {
         assert!(policy.decision().hold_ns > 0);
     }
 }
+
+#[test]
+fn batches_that_fill_a_hold_by_themselves_do_not_speak_against_holding_others() {
+    let mut auto = Auto::new(Settings::within(BUDGET_NS));
+    for at in 0..20_000_u64 {
+        let now_ns = at * 100_000;
+        if auto.pending.is_some() && auto.expired(now_ns) == Verdict::Call {
+            auto.delivered(now_ns, Delivery::Called);
+        }
+        // A train of large segments that come four at a time, then single ones.
+        let frames = if at % 16 < 12 { 4 } else { 1 };
+        let batch = Batch { frames, bytes: u64::from(frames) * 65_536, arrived_ns: now_ns };
+        let verdict = auto.published(now_ns, batch);
+        if frames == 4 {
+            assert_eq!(verdict, Verdict::Call);
+        }
+        if verdict == Verdict::Call {
+            auto.delivered(now_ns, Delivery::Called);
+        }
+    }
+    assert_eq!(auto.decision().hold_ns, BUDGET_NS, "{:?}", auto.decision());
+}
