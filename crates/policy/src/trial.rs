@@ -10,12 +10,17 @@ const LOSS_TOLERATED: f64 = 0.015;
 const LOSS_AT_WORST: f64 = 0.03;
 const PAIRS_ENOUGH: u32 = 12;
 /// Slower by this twice is harm, whatever the noise.
-const LOSS_PLAIN: f64 = 0.3;
+const LOSS_PLAIN: f64 = 0.35;
 /// Standard errors of the mean loss beyond which it is harm: few pairs estimate the error badly.
 const ERRORS_FEW_PAIRS: f64 = 3.0;
 const ERRORS_MANY_PAIRS: f64 = 2.5;
 /// The same for a trial that has come to its last pair.
 const ERRORS_AT_END: f64 = 1.5;
+
+/// A trial for gain ends after so many pairs,
+const GAIN_PAIRS_MAX: u32 = 8;
+/// and finds it only if it is faster by more than this.
+const GAIN_MIN: f64 = 0.05;
 
 /// What passed in a stretch of time, from one delivery to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,17 +42,21 @@ impl Passed {
     }
 }
 
-/// By which share `held` is slower than `prompt`; negative if it is faster.
+/// By which share of the mean of both `held` is slower than `prompt`; negative if it is faster. Exchanged, they give the
+/// same with the other sign: rates that vary by themselves have a mean of nothing.
 ///
 /// Frames count and bytes count, since a bulk transfer would hide requests in the bytes and
 /// datagrams would hide a bulk transfer in the frames. What one of them gains makes up for what the
-/// other loses: held segments are merged into fewer frames, with as many bytes.
+/// other loses: held segments are merged into fewer frames, with as many bytes. If neither loses, the smaller gain counts.
 fn loss(held: Passed, prompt: Passed) -> f64 {
     let ((frames, bytes), (frames_prompt, bytes_prompt)) = (held.rates(), prompt.rates());
-    let share = |held: f64, prompt: f64| if prompt > 0.0 { 1.0 - held / prompt } else { 0.0 };
+    let share = |held: f64, prompt: f64| match held + prompt {
+        0.0 => 0.0,
+        sum => 2.0 * (prompt - held) / sum,
+    };
     let (frames, bytes) = (share(frames, frames_prompt), share(bytes, bytes_prompt));
     let (worse, better) = (frames.max(bytes), frames.min(bytes));
-    (worse + better.min(0.0)).clamp(-1.0, 1.0)
+    if worse > 0.0 { worse + better.min(0.0) } else { worse }
 }
 
 /// What a trial has found.
@@ -63,6 +72,8 @@ pub(crate) enum Finding {
 pub(crate) struct Trial {
     pub(crate) upper: usize,
     pub(crate) lower: usize,
+    /// See [`Self::for_gain`].
+    for_gain: bool,
     /// Stretches so far.
     stretches: u32,
     /// The first of the pair that is under way.
@@ -82,6 +93,7 @@ impl Trial {
         Self {
             upper,
             lower,
+            for_gain: false,
             stretches: 0,
             first: Passed::default(),
             odd: false,
@@ -90,6 +102,11 @@ impl Trial {
             squares: 0.0,
             plain: 0,
         }
+    }
+
+    /// Whether `upper` makes the load faster: [`Finding::Harmless`] only if that is plain.
+    pub(crate) fn for_gain(upper: usize, lower: usize) -> Self {
+        Self { for_gain: true, ..Self::new(upper, lower) }
     }
 
     /// The level that the stretch under way is for: upper, lower, lower, upper and again, so that
@@ -138,11 +155,18 @@ impl Trial {
         let mean = self.sum / pairs;
         let variance = (self.squares - pairs * mean * mean).max(0.0) / (pairs - 1.0);
         let error = (variance / pairs).sqrt();
+        let errors = if self.pairs < 2 * PAIRS_MIN { ERRORS_FEW_PAIRS } else { ERRORS_MANY_PAIRS };
+        if self.for_gain {
+            return match -mean {
+                gain if gain > GAIN_MIN.max(errors * error) => Finding::Harmless,
+                gain if gain > 0.0 && self.pairs < GAIN_PAIRS_MAX => Finding::Unclear,
+                _ => Finding::Harmful,
+            };
+        }
         if mean <= LOSS_TOLERATED {
             let sure = mean + error <= LOSS_AT_WORST || self.pairs >= PAIRS_ENOUGH;
             return if sure { Finding::Harmless } else { Finding::Unclear };
         }
-        let errors = if self.pairs < 2 * PAIRS_MIN { ERRORS_FEW_PAIRS } else { ERRORS_MANY_PAIRS };
         if mean > errors * error {
             return Finding::Harmful;
         }
@@ -167,7 +191,10 @@ mod tests {
 
     /// Runs a trial in which each stretch passes what `frames` says for it.
     fn outcome(frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
-        let mut trial = Trial::new(3, 0);
+        outcome_of(Trial::new(3, 0), frames)
+    }
+
+    fn outcome_of(mut trial: Trial, frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
         loop {
             let frames = frames(trial.level() == 3, trial.stretches);
             match trial.stretch(passed(frames, 64 * frames), frames == ODD) {
@@ -186,6 +213,18 @@ mod tests {
     #[test]
     fn half_the_rate_is_harm_after_two_pairs() {
         assert_eq!(outcome(|held, _| if held { 500 } else { 1_000 }), (Finding::Harmful, 2));
+    }
+
+    #[test]
+    fn a_trial_for_gain_wants_it_to_be_plain() {
+        let outcome = |frames: fn(bool, u32) -> u64| outcome_of(Trial::for_gain(3, 0), frames);
+        assert_eq!(outcome(|held, _| if held { 1_200 } else { 1_000 }), (Finding::Harmless, 4));
+        assert_eq!(outcome(|held, _| if held { 1_040 } else { 1_000 }), (Finding::Harmful, 8));
+        assert_eq!(outcome(|_, _| 1_000), (Finding::Harmful, 4));
+        assert_eq!(outcome(|held, _| if held { 500 } else { 1_000 }), (Finding::Harmful, 2));
+        // One pair of two is 30 % faster, and the other as slow.
+        let varies = |held, at| if held == (at / 2 % 2 == 0) { 1_300 } else { 1_000 };
+        assert_eq!(outcome(varies).0, Finding::Harmful);
     }
 
     #[test]
@@ -209,8 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn what_varies_by_itself_neither_loses_nor_gains_on_average() {
+        for (frames, bytes) in [(1_300, 83_200), (700, 44_800), (1_300, 44_800), (0, 0)] {
+            let (one, other) = (passed(frames, bytes), passed(1_000, 64_000));
+            assert_eq!(loss(one, other), -loss(other, one), "{frames} {bytes}");
+        }
+    }
+
+    #[test]
     fn fewer_frames_with_as_many_more_bytes_are_no_loss() {
-        assert!(loss(passed(500, 160_000), passed(1_000, 100_000)) <= 0.0);
+        assert_eq!(loss(passed(500, 200_000), passed(1_000, 100_000)), 0.0);
         assert!(loss(passed(500, 100_000), passed(1_000, 100_000)) > 0.4);
         assert!(loss(passed(1_000, 50_000), passed(1_000, 100_000)) > 0.4);
         assert_eq!(loss(Passed::default(), Passed::default()), 0.0);

@@ -62,8 +62,8 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
-/// Acknowledgements of large segments are not held ([`Answers`](super::Answers)): that they are late shows in no
-/// comparison of some milliseconds.
+/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held only if the load is plainly faster for it: that
+/// they are late slows a sender down by less than a comparison of some milliseconds shows.
 ///
 /// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
 /// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
@@ -166,9 +166,6 @@ impl Auto {
     fn hold_ns(&self) -> u64 {
         if self.together {
             return self.limit_ns();
-        }
-        if self.answers {
-            return 0;
         }
         let hold_ns = self.ladder.hold_ns(self.limit_ns());
         if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
@@ -279,7 +276,7 @@ impl Moderation for Auto {
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
-        if self.pending.is_none() && !self.together && !self.answers {
+        if self.pending.is_none() && !self.together {
             self.judge(now_ns, gap_ns);
         }
         self.stretch.passed.frames += u64::from(batch.frames);
@@ -364,7 +361,7 @@ impl Moderation for Auto {
 
     fn set_answers(&mut self, are: bool) {
         if std::mem::replace(&mut self.answers, are) != are {
-            // The same.
+            self.ladder = if are { Ladder::for_gain() } else { Ladder::default() };
             self.begin(self.arrivals.last_ns(), 0);
         }
     }
@@ -372,7 +369,8 @@ impl Moderation for Auto {
     fn reset(&mut self) {
         let poll = self.polled.map(|polled| polled.poll);
         let Self { together, answers, .. } = *self;
-        *self = Self { together, answers, ..Self::new(self.settings) };
+        *self = Self { together, ..Self::new(self.settings) };
+        self.set_answers(answers);
         self.set_guest_poll(poll);
     }
 
@@ -390,14 +388,14 @@ impl Moderation for Auto {
             let reason = "held together with all others: that slows nobody down";
             return Decision { hold_ns: self.hold_ns(), reason };
         }
-        if self.answers {
-            let reason = "acknowledgements: what the guest sends next waits for them";
-            return Decision { hold_ns: 0, reason };
-        }
         if !self.arrivals.promise(PAYS_STILL, limit_ns) {
             return Decision { hold_ns: 0, reason: "light traffic" };
         }
         let reason = match self.ladder.why() {
+            _ if self.answers && settled_ns == 0 => {
+                "acknowledgements: what the guest sends next waits for them"
+            }
+            _ if self.answers => "acknowledgements: the load is faster for it",
             Why::Lonely => "requests and answers: holds gather nothing",
             Why::Slower if settled_ns == 0 => "held frames slowed the load down",
             Why::Slower => "a longer hold slowed the load down",
