@@ -41,10 +41,10 @@ QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DP
 Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
   whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
   its threads to CPU 0.
-Policies, several workers, sharing, filters, interfaces that come and go: nothing is pinned; switch
-  and guests are threads of one process.
-1 to 32 interfaces, and two cores that answer each other: the worker, or the thread that answers, on
-  the last CPU, and the guests, or the thread that asks, on the first.";
+Policies, filters, TSO, 1 to 32 interfaces, and two cores that answer each other: the worker, or the
+  thread that answers, on the last CPU, and the guests, or the thread that asks, on the first.
+Several workers, sharing, interfaces that come and go: nothing is pinned. Switch and guests are
+  threads of one process there.";
 
 /// The CPU a switch is held on where packet rates are measured.
 const SWITCH_CPU: usize = crate::peers::ovs_dpdk::POLLING_CPU;

@@ -13,7 +13,7 @@ use crate::{
 pub(super) fn grid(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     WeirBench {
         args: &["--policies", "--filter", "auto_vs_best_static"],
-        seconds: Some(1),
+        seconds: Some(5),
         goals: &[("auto_vs_best_static", Goal::AtLeast(0.95))],
     }
     .measure(bench, report)

@@ -270,6 +270,7 @@ fn setup(measurement: &Measurement) -> Setup {
         packed: measurement.packed,
         containers: measurement.containers,
         filter: measurement.filter,
+        apart: true,
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn setup(phase: Phase) -> Setup {
         filter: &[],
         packed: false,
         containers: false,
+        apart: false,
     }
 }
 

@@ -9,7 +9,7 @@ use weir_vif::load::{LoadError, LoadStats};
 use weir_vif::{Features, Options, QueuePair, Vif};
 
 use super::load::{Load, Role};
-use super::{RigError, Setup};
+use super::{RigError, Setup, pin};
 use crate::vm_args;
 
 /// A guest whose interface is connected, and that does nothing yet.
@@ -37,8 +37,8 @@ impl IdleGuest {
         Ok(Self { role, vif, pair })
     }
 
-    /// Starts the guest's end of the traffic.
-    pub(super) fn start(self, load: Load) -> Result<Guest, RigError> {
+    /// Starts the guest's end of the traffic, on this processor if there is one to name.
+    pub(super) fn start(self, load: Load, cpu: Option<usize>) -> Result<Guest, RigError> {
         let Self { role, vif, mut pair } = self;
         let stats = Arc::new(LoadStats::default());
         let stop = Arc::new(AtomicBool::new(false));
@@ -51,6 +51,9 @@ impl IdleGuest {
                 move || {
                     let tid = rustix::thread::gettid().as_raw_nonzero().get();
                     thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+                    if let Some(cpu) = cpu {
+                        pin(None, cpu);
+                    }
                     load.run(role, &mut pair, &stats, &stop)
                 }
             })

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `load.rs` | the kinds of traffic, and the ends of it |
 //! | `guest.rs` | a guest with the thread that is one end |
+//! | `cpus.rs` | which processors they run on |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,11 +31,13 @@ use crate::config::{
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
 
+mod cpus;
 mod guest;
 mod load;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cpus::{pin, two_cpus};
 pub(crate) use guest::Guest;
 use guest::IdleGuest;
 pub(crate) use load::{Load, Role};
@@ -125,6 +128,9 @@ pub(crate) struct Setup {
     pub(crate) containers: bool,
     /// The sender's filter rules.
     pub(crate) filter: &'static [&'static str],
+    /// Whether the guests share a processor that workers do not run on, where there are two: where the
+    /// scheduler puts three threads on two, it puts them differently each time.
+    pub(crate) apart: bool,
 }
 
 /// A switch with two guests, and traffic between them.
@@ -139,7 +145,14 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts everything; sockets are made in `dir`.
     pub(crate) fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
+        let cpus = two_cpus().filter(|_| setup.apart);
         let switch = Switch::start(&config(setup, dir)?)?;
+        if let Some([_, last]) = cpus {
+            for worker in switch.engine().worker_threads().into_iter().flatten() {
+                pin(Some(worker), last);
+            }
+        }
+        let guests_cpu = cpus.map(|[first, _]| first);
         let connect =
             |role: Role| IdleGuest::connect(role, setup, socket(dir, role.name())?.as_path());
         let sender = connect(Role::Sender)?;
@@ -147,13 +160,13 @@ impl Rig {
         for role in [Role::Sender, Role::Receiver] {
             wait_until(&switch, role, |port| port.state == PortState::Running)?;
         }
-        let receiver = receiver.start(setup.load)?;
+        let receiver = receiver.start(setup.load, guests_cpu)?;
         if setup.load != Load::Silence {
             // Until the receiver has said where it is, frames to it are flooded, and floods don't
             // wait for room.
             wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
         }
-        let sender = sender.start(setup.load)?;
+        let sender = sender.start(setup.load, guests_cpu)?;
         Ok(Self { sender, receiver, switch, started: Instant::now() })
     }
 

@@ -23,6 +23,7 @@ fn rig(load: Load) -> (Rig, TempDir) {
         workers,
         packed: false,
         containers: false,
+        apart: false,
         filter: &[],
     };
     (Rig::start(&setup, dir.path()).unwrap(), dir)

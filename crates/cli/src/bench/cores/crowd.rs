@@ -19,7 +19,7 @@ use crate::config::{
     Config, Execution, LatencyBudget, PlacementConfig, PortName, QueuePairs, Realization, Schedule,
     SwitchConfig, VifConfig, WorkerCount, Workers,
 };
-use crate::rig::{self, RigError};
+use crate::rig::{self, RigError, pin};
 use crate::switch::Switch;
 use crate::vm_args;
 
@@ -153,7 +153,7 @@ impl Crowd {
     /// Holds every worker on a processor.
     pub(super) fn pin_workers(&self, cpu: usize) {
         for thread in self.switch.engine().worker_threads().into_iter().flatten() {
-            super::pin(Some(thread), cpu);
+            pin(Some(thread), cpu);
         }
     }
 }

@@ -11,9 +11,6 @@
 
 use std::io::Write;
 
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use super::BenchError;
 use crate::args::BenchArgs;
 
@@ -37,21 +34,4 @@ pub(super) fn asked_for(args: &BenchArgs) -> Option<Measurement> {
         (args.attach_detach, attach_detach::run),
     ];
     all.into_iter().find(|(asked, _)| *asked).map(|(_, measurement)| measurement)
-}
-
-/// Two processors on which this process may run: the first and the last; `None` if there is but one.
-fn two_cpus() -> Option<[usize; 2]> {
-    let set = sched_getaffinity(None).ok()?;
-    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
-    Some([cpus.next()?, cpus.next_back()?])
-}
-
-/// Holds a thread, or this one, on a processor; one that may not be held runs where it likes.
-fn pin(thread: Option<u32>, cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    let thread = thread.map(|id| i32::try_from(id).ok().and_then(Pid::from_raw));
-    if !matches!(thread, Some(None)) {
-        let _ = sched_setaffinity(thread.flatten(), &set);
-    }
 }

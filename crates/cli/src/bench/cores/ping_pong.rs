@@ -17,9 +17,8 @@ use weir_guestmem::monitor::Monitor;
 use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
 use super::super::{BenchError, SLICES};
-use super::{pin, two_cpus};
 use crate::args::BenchArgs;
-use crate::rig;
+use crate::rig::{self, pin, two_cpus};
 
 /// How often a thread that sleeps looks whether it is to end.
 const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

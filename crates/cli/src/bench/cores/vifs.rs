@@ -15,10 +15,9 @@ use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
 use super::super::{BenchError, SLICES, TIMEOUT, progress};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
-use super::{pin, two_cpus};
 use crate::args::BenchArgs;
 use crate::config::Realization;
-use crate::rig;
+use crate::rig::{self, pin, two_cpus};
 
 /// How many interfaces have a peer.
 const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 32];

@@ -27,7 +27,7 @@ const LOW_RATE: u64 = 1000;
 /// Packets that come one by one while breaches are counted.
 const BREACH_RATES: [(&str, u64); 2] = [("64B-20k", 20_000), ("64B-100k", 100_000)];
 /// What a policy may take to find out how long to hold.
-const LEARN: Duration = Duration::from_millis(700);
+const LEARN: Duration = Duration::from_millis(1_500);
 
 /// All of them, in the order in which they are shown.
 pub(super) fn all() -> Vec<Contest> {
