@@ -7,7 +7,9 @@
 use std::mem::take;
 
 use weir_limits::PARKED_NS_MAX;
-use weir_policy::moderation::{Answers, Batch, Delivery, GuestPoll, Moderation, Received, Verdict};
+use weir_policy::moderation::{
+    Answers, Batch, Delivery, GuestPoll, Moderation, Received, Total, Verdict,
+};
 
 use super::held::HeldCall;
 use super::{CallPolicy, QueueDecision, ReceiveRing};
@@ -96,7 +98,7 @@ impl ReceiveCalls {
         stages::lap(Stage::Publish);
         let now_ns = clock::now_ns();
         self.hold.add(now_ns, &batch, chains, parked);
-        if self.answers.received(&batch) {
+        if self.answers.received(batch.frames) {
             self.look_at_answers(index, counters);
         }
         let verdict = self.moderation.published(now_ns, batch);
@@ -105,8 +107,10 @@ impl ReceiveCalls {
 
     #[cold]
     fn look_at_answers(&mut self, index: usize, counters: &PortCounters) {
-        let sent = &counters.tx[index];
-        if let Some(are) = self.answers.look(sent.frames.get(), sent.bytes.get()) {
+        let (received, sent) = (&counters.rx[index], &counters.tx[index]);
+        let received = Total { frames: received.frames.get(), bytes: received.bytes.get() };
+        let sent = Total { frames: sent.frames.get(), bytes: sent.bytes.get() };
+        if let Some(are) = self.answers.look(received, sent) {
             self.moderation.set_answers(are);
         }
     }

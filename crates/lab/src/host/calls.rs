@@ -3,7 +3,7 @@
 
 use weir_policy::moderation::{
     Answers, Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings,
-    Verdict, hold_ns_max,
+    Total, Verdict, hold_ns_max,
 };
 
 use crate::report::Violation;
@@ -42,6 +42,7 @@ pub(super) struct RxCalls {
     /// When the guest was last called (ns).
     called_ns: Option<u64>,
     answers: Answers,
+    received: Total,
     /// From frames being ready to the guest being told of them.
     pub(super) holds: Times,
     /// Calls that came after the latency budget, and not because frames had waited for buffers.
@@ -62,6 +63,7 @@ impl RxCalls {
             deadline: Deadline::default(),
             called_ns: None,
             answers: Answers::default(),
+            received: Total::default(),
             holds: Times::default(),
             late: 0,
         }
@@ -97,10 +99,12 @@ impl RxCalls {
         self.moderation.set_together(together);
     }
 
-    /// The guest receives a batch, and has sent so many frames and bytes in all.
-    pub(super) fn count(&mut self, batch: &Batch, (frames, bytes): (u64, u64)) {
-        if self.answers.received(batch)
-            && let Some(are) = self.answers.look(frames, bytes)
+    /// The guest receives a batch, and has sent so much in all.
+    pub(super) fn count(&mut self, batch: &Batch, sent: Total) {
+        self.received.frames += u64::from(batch.frames);
+        self.received.bytes += batch.bytes;
+        if self.answers.received(batch.frames)
+            && let Some(are) = self.answers.look(self.received, sent)
         {
             self.moderation.set_answers(are);
         }

@@ -118,7 +118,8 @@ impl Host<'_> {
     fn settle(&mut self, worker: usize, from: PortId, frames: u32, bytes: u64) {
         let now_ns = self.now_ns();
         let Some(Guest { tx, tx_calls, sent, .. }) = self.guests.get_mut(from) else { return };
-        *sent = (sent.0 + u64::from(frames), sent.1 + bytes);
+        sent.frames += u64::from(frames);
+        sent.bytes += bytes;
         tx_calls.before_more(tx.used.wants_call());
         tx.complete(frames);
         let in_ring = tx.available() + self.waiting[from].len() as u32; // no more than its slots

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use weir_policy::moderation::Total;
+
 use super::calls::{RxCalls, TxCalls};
 use super::lro::Lro;
 use super::{Event, Host, Side};
@@ -71,8 +73,8 @@ pub(super) struct Guest {
     pub(super) tx: TxRing,
     pub(super) rx_calls: RxCalls,
     pub(super) tx_calls: TxCalls,
-    /// Frames and bytes that have left its transmit ring.
-    pub(super) sent: (u64, u64),
+    /// What has left its transmit ring.
+    pub(super) sent: Total,
     /// Since when it has offered too few buffers (ns).
     pub(super) full_since: Option<u64>,
     pub(super) poll: Option<scenario::GuestPoll>,
@@ -122,7 +124,7 @@ impl Guest {
             tx: TxRing::new(spec.tx_ring),
             rx_calls: RxCalls::new(&spec.calls),
             tx_calls: TxCalls::new(&spec.calls),
-            sent: (0, 0),
+            sent: Total::default(),
             full_since: None,
             poll: spec.poll,
             hypervisor_poll_ns: spec.hypervisor_poll_ns,

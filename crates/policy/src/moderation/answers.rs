@@ -1,7 +1,5 @@
 //! Whether what a guest receives acknowledges what it sends.
 
-use super::Batch;
-
 /// Frames received between two looks.
 const LOOK_FRAMES: u64 = 64;
 /// Mean length (bytes) from which on what a guest sends are TCP's large segments: beside the work for one of them an
@@ -15,28 +13,38 @@ const ACKS_PER_SEGMENT: u64 = 2;
 /// The acknowledgement clock: a sender of large segments sends the next ones when an acknowledgement comes. Holding those
 /// slows it down, by so much less than a stream's rate varies by itself that no trial of some stretches shows it.
 ///
-/// Who drives it counts every batch by [`Self::received`], and asks [`Self::look`] when that says so.
+/// Who drives it counts every batch by [`Self::received`], and tells [`Self::look`] what it has counted when that says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answers {
-    received: Counted,
-    /// What had been sent at the look before, if there was one.
-    sent: Option<Counted>,
+    /// Frames received since the look before.
+    frames: u64,
+    /// What had been received and sent at that look, if there was one.
+    before: Option<[Total; 2]>,
     are: bool,
 }
 
+/// What a guest has had in one direction since it began.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    frames: u64,
-    bytes: u64,
+pub struct Total {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+impl Total {
+    fn since(self, before: Self) -> Self {
+        let frames = self.frames.saturating_sub(before.frames);
+        Self { frames, bytes: self.bytes.saturating_sub(before.bytes) }
+    }
 }
 
 impl Answers {
-    /// The guest has received a batch. Whether it is time to look.
+    /// The guest has received so many frames. Whether it is time to look.
     #[inline]
-    pub fn received(&mut self, batch: &Batch) -> bool {
-        self.received.frames += u64::from(batch.frames);
-        self.received.bytes = self.received.bytes.saturating_add(batch.bytes);
-        self.received.frames >= LOOK_FRAMES
+    pub fn received(&mut self, frames: u32) -> bool {
+        self.frames += u64::from(frames);
+        self.frames >= LOOK_FRAMES
     }
 
     /// Whether what it receives acknowledges what it sends, as of the last look.
@@ -44,16 +52,15 @@ impl Answers {
         self.are
     }
 
-    /// So many frames and bytes have been sent in all. Says what is so now, if that is new.
-    pub fn look(&mut self, frames: u64, bytes: u64) -> Option<bool> {
-        let received = std::mem::take(&mut self.received);
-        let before = self.sent.replace(Counted { frames, bytes })?;
-        let sent_frames = frames.saturating_sub(before.frames);
-        let sent_bytes = bytes.saturating_sub(before.bytes);
-        let are = sent_frames > 0
-            && sent_bytes >= sent_frames.saturating_mul(SEGMENT_BYTES)
+    /// So much has been received and sent in all. Says what is so now, if that is new.
+    pub fn look(&mut self, received: Total, sent: Total) -> Option<bool> {
+        self.frames = 0;
+        let before = self.before.replace([received, sent])?;
+        let (received, sent) = (received.since(before[0]), sent.since(before[1]));
+        let are = sent.frames > 0
+            && sent.bytes >= sent.frames.saturating_mul(SEGMENT_BYTES)
             && received.bytes <= received.frames.saturating_mul(ACK_BYTES)
-            && received.frames <= sent_frames.saturating_mul(ACKS_PER_SEGMENT);
+            && received.frames <= sent.frames.saturating_mul(ACKS_PER_SEGMENT);
         let changed = are != std::mem::replace(&mut self.are, are);
         changed.then_some(are)
     }
@@ -63,15 +70,19 @@ impl Answers {
 mod tests {
     use super::*;
 
+    fn total(frames: u64, bytes: u64) -> Total {
+        Total { frames, bytes }
+    }
+
     /// What is found of 64 received frames so long (bytes), and so many sent that were so long.
     fn found(received_bytes: u64, sent: u64, sent_bytes: u64) -> bool {
         let mut answers = Answers::default();
-        // What was sent before is not counted.
-        assert_eq!(answers.look(1_000, 1_000), None);
-        let batch = Batch { frames: 32, bytes: 32 * received_bytes, arrived_ns: 0 };
-        assert!(!answers.received(&batch));
-        assert!(answers.received(&batch));
-        answers.look(1_000 + sent, 1_000 + sent * sent_bytes).unwrap_or(false)
+        // What was before is not counted.
+        assert_eq!(answers.look(total(500, 500), total(1_000, 1_000)), None);
+        assert!(!answers.received(32));
+        assert!(answers.received(32));
+        let received = total(500 + 64, 500 + 64 * received_bytes);
+        answers.look(received, total(1_000 + sent, 1_000 + sent * sent_bytes)).unwrap_or(false)
     }
 
     #[test]
@@ -93,14 +104,13 @@ mod tests {
     #[test]
     fn a_load_that_changes_is_told_once() {
         let mut answers = Answers::default();
-        let acks = Batch { frames: 64, bytes: 64 * 66, arrived_ns: 0 };
-        assert_eq!(answers.look(0, 0), None);
-        let (mut sent, mut sent_bytes) = (0, 0);
+        assert_eq!(answers.look(total(0, 0), total(0, 0)), None);
+        let (mut rounds, mut sent_bytes) = (0, 0);
         let mut round = |bytes: u64| {
-            sent += 64;
-            assert!(answers.received(&acks));
+            rounds += 1;
+            assert!(answers.received(64));
             sent_bytes += 64 * bytes;
-            answers.look(sent, sent_bytes)
+            answers.look(total(rounds * 64, rounds * 64 * 66), total(rounds * 64, sent_bytes))
         };
         assert_eq!(round(65_000), Some(true));
         assert_eq!(round(65_000), None);

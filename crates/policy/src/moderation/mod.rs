@@ -41,7 +41,7 @@ use weir_limits::HOLD_MARGIN_NS;
 
 pub use aggregate::Aggregate;
 pub use aggregate_adaptive::AggregateAdaptive;
-pub use answers::Answers;
+pub use answers::{Answers, Total};
 pub use auto::Auto;
 pub use backend::Backend;
 pub use completions::{Completions, Due, Received};
