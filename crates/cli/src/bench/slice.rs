@@ -1,4 +1,4 @@
-//! One slice of a measurement: a rig of its own, counters before and after.
+//! One slice of a measurement: counters before and after, on a rig of its own or one of several slices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -117,25 +117,44 @@ impl Slice {
     ) -> Result<Self, BenchError> {
         let rig = Rig::start(&setup(measurement), dir)?;
         stages::set_on(matches!(measurement.tells, Tells::Stages));
-        let slice = Self::count(&rig, measurement, time, stop);
+        let slice = Self::count(&rig, measurement.load, measurement.warm_up, time, stop);
         stages::set_on(false);
         rig.finish()?;
-        let silent = measurement.load == Load::Silence || stop.load(Ordering::Relaxed);
-        if slice.received == 0 && !silent {
-            return Err(BenchError::NothingArrived { measurement: measurement.name, time });
-        }
+        slice.check(measurement.name, measurement.load, stop)?;
         let memcpy = measurement.memcpy.then(|| memcpy::gbit_per_cpu_s(time.min(MEMCPY_TIME)));
         Ok(Self { memcpy, ..slice })
     }
 
-    fn count(rig: &Rig, measurement: &Measurement, time: Duration, stop: &AtomicBool) -> Self {
-        wait(rig, measurement.warm_up, stop);
-        let latency = || rig.guest(measurement.load.latency_at()).stats.latency();
-        let (before, warm_up) = (Counters::read(rig), latency());
+    /// Fails if nothing has arrived of a load that has packets, unless `stop` is set.
+    pub(super) fn check(
+        &self,
+        measurement: &'static str,
+        load: Load,
+        stop: &AtomicBool,
+    ) -> Result<(), BenchError> {
+        let silent = load == Load::Silence || stop.load(Ordering::Relaxed);
+        if self.received == 0 && !silent {
+            let time = Duration::from_secs_f64(self.seconds);
+            return Err(BenchError::NothingArrived { measurement, time });
+        }
+        Ok(())
+    }
+
+    /// Counts for `time` what a rig with this load does, once it has run for `warm_up`.
+    pub(super) fn count(
+        rig: &Rig,
+        load: Load,
+        warm_up: Duration,
+        time: Duration,
+        stop: &AtomicBool,
+    ) -> Self {
+        wait(rig, warm_up, stop);
+        let latency = || rig.guest(load.latency_at()).stats.latency();
+        let (before, earlier) = (Counters::read(rig), latency());
         wait(rig, time, stop);
         let (after, mut latency) = (Counters::read(rig), latency());
         // It cannot fail: both have the same bounds, and the later one has what the earlier has.
-        let _ = latency.subtract(&warm_up);
+        let _ = latency.subtract(&earlier);
         let latency = (!latency.is_empty()).then(|| Latency {
             mean_ns: latency.mean(),
             p50_ns: latency.value_at_quantile(0.5),
@@ -259,7 +278,8 @@ impl Slice {
     }
 }
 
-fn setup(measurement: &Measurement) -> Setup {
+/// The rig of a measurement.
+pub(super) fn setup(measurement: &Measurement) -> Setup {
     let workers = WorkerCount::try_from(WORKERS).expect("a constant that is a valid number");
     Setup {
         load: measurement.load,

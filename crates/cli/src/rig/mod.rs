@@ -25,9 +25,11 @@ use weir_vif::VifError;
 use weir_vif::load::LoadError;
 
 use crate::config::{
-    Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization, Schedule,
-    SocketPath, SwitchConfig, ValueError, VifConfig, Workers,
+    Change, Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
+    Schedule, SocketPath, SwitchConfig, ValueError, VifChanges, VifConfig, Workers,
 };
+use crate::control::server::ControlHandler;
+use crate::control::{Request, Response};
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use crate::switch::{Switch, SwitchError};
 
@@ -87,6 +89,14 @@ pub enum RigError {
         guest: &'static str,
         /// What the switch says of the port.
         reason: String,
+    },
+    /// The switch does not take other settings.
+    #[error("the guest {guest} cannot be called otherwise: {message}")]
+    Calls {
+        /// The guest.
+        guest: &'static str,
+        /// What the switch says.
+        message: String,
     },
     /// A guest's thread could not be had.
     #[error("cannot start a thread for the guest {guest}")]
@@ -196,6 +206,36 @@ impl Rig {
     /// The switch's counters as they are now.
     pub(crate) fn stats(&self) -> SwitchStats {
         self.switch.stats()
+    }
+
+    /// Has the guests called otherwise from now on, the sender by settings of its own if there are any.
+    ///
+    /// # Errors
+    /// [`RigError::Calls`]
+    pub(crate) fn set_calls(
+        &self,
+        calls: CallSettings,
+        sender_calls: Option<CallSettings>,
+    ) -> Result<(), RigError> {
+        fn change<T>(value: Option<T>) -> Change<T> {
+            value.map_or(Change::Clear, Change::Set)
+        }
+        for (role, calls) in
+            [(Role::Sender, sender_calls.unwrap_or(calls)), (Role::Receiver, calls)]
+        {
+            let changes = VifChanges {
+                moderation: Some(calls.moderation),
+                rx_usecs: change(calls.rx_usecs),
+                rx_frames: change(calls.rx_frames),
+                container_bytes: change(calls.container_bytes),
+                ..VifChanges::default()
+            };
+            let answer = self.switch.handle(Request::VifSet { name: port_name(role), changes });
+            if let Response::Error { message, .. } = answer {
+                return Err(RigError::Calls { guest: role.name(), message });
+            }
+        }
+        Ok(())
     }
 
     /// Ends the traffic and everything else.

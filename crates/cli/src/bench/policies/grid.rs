@@ -9,6 +9,8 @@
 //! Chosen from the very rounds in which it is compared, the best would be the luckiest: of seven equal
 //! settings one always has a better median than `auto`.
 //!
+//! Settings that are [`far off`](given_up) after the first round are not measured any more, and cannot be the best.
+//!
 //! Where nothing is sent, the cores that are busy are compared, and what keeps less than
 //! [`IDLE_CORES`] busy counts as that much. No load with packets has such a floor: at a thousand
 //! packets a second, too, CPU time for each is compared.
@@ -24,6 +26,10 @@ use super::{Contest, Setting};
 const PACKETS_SHARE_MIN: f64 = 0.98;
 /// Cores of which fewer are busy are idle: half a percent of one.
 const IDLE_CORES: f64 = 0.005;
+/// A fixed setting is far off with fewer packets than this share of the most,
+const PACKETS_SHARE_FAR_OFF: f64 = 0.9;
+/// or with as many times the CPU of the best.
+const COST_FAR_OFF: f64 = 1.4;
 
 /// A load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,6 +46,8 @@ pub(super) struct LoadRow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PolicyRow {
     pub(super) name: String,
+    /// How often it was measured.
+    pub(super) turns: usize,
     pub(super) packets_per_s: f64,
     /// CPU time of the worker and the guests for each packet.
     pub(super) cpu_us_per_packet: f64,
@@ -62,11 +70,22 @@ impl PolicyRow {
         };
         Self {
             name: setting.name.clone(),
+            turns: slices.len(),
             packets_per_s: median(&Slice::packets_per_s).unwrap_or(0.0),
             cpu_us_per_packet: median(&Slice::all_cpu_us_per_packet).unwrap_or(0.0),
             cores: median(&|slice| Some(cores(slice))).unwrap_or(0.0),
             p50_us: median(&|slice| slice.latency_us(|latency| latency.p50_ns)),
             breaches: slices.iter().flat_map(|slice| slice.breaches.values()).sum(),
+        }
+    }
+}
+
+impl PolicyRow {
+    /// What is to be little, where `most` packets arrive under any policy.
+    fn cost(&self, most: f64) -> f64 {
+        match most {
+            0.0 => self.cores.max(IDLE_CORES),
+            _ => self.cpu_us_per_packet,
         }
     }
 }
@@ -79,10 +98,7 @@ fn cores(slice: &Slice) -> f64 {
 impl LoadRow {
     /// The load, and `auto` against the best, round by round.
     pub(super) fn new(contest: &Contest, slices: &[Vec<Slice>]) -> (Self, FigureRow) {
-        let rows = |without| -> Vec<_> {
-            let settings = contest.settings.iter().zip(slices);
-            settings.map(|(setting, slices)| PolicyRow::new(setting, slices, without)).collect()
-        };
+        let rows = |without| rows(contest, slices, without);
         // `auto` is the last.
         let best = |rows: &[PolicyRow]| best(&rows[..rows.len() - 1]);
         let (auto, _) = slices.split_last().expect("there are settings");
@@ -104,19 +120,48 @@ impl LoadRow {
     }
 }
 
+/// All settings, over all turns but one.
+fn rows(contest: &Contest, slices: &[Vec<Slice>], without: Option<usize>) -> Vec<PolicyRow> {
+    let settings = contest.settings.iter().zip(slices);
+    settings.map(|(setting, slices)| PolicyRow::new(setting, slices, without)).collect()
+}
+
 /// Which is best of policies, of which there is one at least.
 pub(super) fn best(policies: &[PolicyRow]) -> usize {
-    let most = policies.iter().map(|policy| policy.packets_per_s).fold(0.0, f64::max);
-    let cost = |policy: &PolicyRow| match most {
-        0.0 => policy.cores,
-        _ => policy.cpu_us_per_packet,
-    };
-    let enough = policies
-        .iter()
-        .enumerate()
-        .filter(|(_, policy)| policy.packets_per_s >= PACKETS_SHARE_MIN * most);
-    let cheapest = enough.min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
+    let most = most(policies);
+    let enough =
+        to_the_end(policies).filter(|(_, policy)| policy.packets_per_s >= PACKETS_SHARE_MIN * most);
+    let cheapest = enough.min_by(|(_, a), (_, b)| a.cost(most).total_cmp(&b.cost(most)));
     cheapest.map_or(0, |(index, _)| index)
+}
+
+/// Those that were not given up.
+fn to_the_end(policies: &[PolicyRow]) -> impl Iterator<Item = (usize, &PolicyRow)> {
+    let turns = most_turns(policies);
+    policies.iter().enumerate().filter(move |(_, policy)| policy.turns == turns)
+}
+
+fn most(policies: &[PolicyRow]) -> f64 {
+    to_the_end(policies).map(|(_, policy)| policy.packets_per_s).fold(0.0, f64::max)
+}
+
+pub(super) fn most_turns(policies: &[PolicyRow]) -> usize {
+    policies.iter().map(|policy| policy.turns).max().unwrap_or(0)
+}
+
+/// By setting, whether it is not worth to be measured further: the one that is last, `auto`, always is.
+pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
+    let policies = rows(contest, slices, None);
+    let fixed = &policies[..policies.len() - 1];
+    let most = most(fixed);
+    let best = fixed[best(fixed)].cost(most);
+    let far_off = |policy: &PolicyRow| {
+        policy.packets_per_s < PACKETS_SHARE_FAR_OFF * most
+            || policy.cost(most) > COST_FAR_OFF * best
+    };
+    let turns = most_turns(fixed);
+    let fixed = fixed.iter().map(|policy| policy.turns < turns || far_off(policy));
+    fixed.chain([false]).collect()
 }
 
 /// The share of what another reaches, round by round: packets, or CPU for each, whichever is worse in

@@ -1,7 +1,8 @@
 //! `weir bench --policies`: moderation policies side by side, under the same loads.
 //!
-//! A [`Contest`] is a load under several settings, measured in turn. What is said of it depends on what
-//! it is there for:
+//! A [`Contest`] is a load under several settings, which take turns between the same two guests: what differs
+//! from one start to the next meets all of them. Each round has two guests of its own. What is said of a contest
+//! depends on what it is there for:
 //!
 //! | file | what |
 //! |---|---|
@@ -17,11 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::plan::Measurement;
-use super::slice::Slice;
+use super::slice::{self, Slice};
 use super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
-use crate::config::LatencyBudget;
-use crate::rig::{self, Load};
+use crate::rig::{self, Load, Rig};
 use crate::stats::CallSettings;
 
 mod breaches;
@@ -69,14 +69,34 @@ enum Purpose {
     Breaches,
 }
 
+impl Purpose {
+    /// How often each setting has its turn in a round. The shorter turns are, the more of them meet what the
+    /// machine does beside; counts are added up.
+    fn turns(self) -> u32 {
+        match self {
+            Self::Grid | Self::Pair(_) => 3,
+            Self::Breaches => 1,
+        }
+    }
+}
+
 /// A contest with what was measured.
 struct Measured {
     contest: Contest,
-    /// By setting, one for each round.
+    /// By setting, one for each of its turns: as many for all, but for those that are not measured to the end.
     slices: Vec<Vec<Slice>>,
 }
 
 impl Contest {
+    fn measurement(&self) -> Measurement {
+        Measurement {
+            latency_budget: self.budget.parse().expect("a constant that is valid"),
+            containers: self.containers,
+            sender_calls: self.sender_calls,
+            ..Measurement::new(self.load_name, self.load, &[])
+        }
+    }
+
     /// Whether `filter` is a part of its name or of a figure's.
     fn is_meant_by(&self, filter: &str) -> bool {
         let figure = match self.purpose {
@@ -124,37 +144,69 @@ fn select(all: Vec<Contest>, filter: &str) -> Result<Vec<Contest>, BenchError> {
     Ok(selected)
 }
 
-/// All settings of a contest in turn, contest by contest, and again. Ends early when `stop` is set.
+/// A round of each contest, and again. Ends early when `stop` is set.
 fn measure(
     measured: &mut [Measured],
     time: Duration,
     dir: &Path,
     stop: &AtomicBool,
 ) -> Result<(), BenchError> {
-    let progress = progress(measured.iter().map(|measured| measured.slices.len()).sum());
+    let turns = |contest: &Contest| contest.purpose.turns() as usize;
+    let progress = progress(measured.iter().map(|m| m.slices.len() * turns(&m.contest)).sum());
     for _ in 0..SLICES {
-        for Measured { contest, slices } in &mut *measured {
-            let budget: LatencyBudget = contest.budget.parse().expect("a constant that is valid");
-            progress.set_message(contest.name.clone());
-            for (setting, slices) in contest.settings.iter().zip(slices) {
-                let measurement = Measurement {
-                    calls: setting.calls,
-                    latency_budget: budget,
-                    warm_up: setting.warm_up,
-                    containers: contest.containers,
-                    sender_calls: contest.sender_calls,
-                    ..Measurement::new(contest.load_name, contest.load, &[])
-                };
-                let slice = Slice::measure(&measurement, time, dir, stop)?;
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
-                slices.push(slice);
-                progress.inc(1);
+        for measured in &mut *measured {
+            progress.set_message(measured.contest.name.clone());
+            measured.round(time, dir, stop, &|| progress.inc(1))?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
             }
         }
     }
     Ok(())
+}
+
+impl Measured {
+    /// All settings in turn, and again, between the same two guests; `measured` is called after each slice.
+    fn round(
+        &mut self,
+        time: Duration,
+        dir: &Path,
+        stop: &AtomicBool,
+        measured: &dyn Fn(),
+    ) -> Result<(), BenchError> {
+        let Self { contest, slices } = self;
+        let turns = contest.purpose.turns();
+        let given_up = match contest.purpose {
+            Purpose::Grid => grid::given_up(contest, slices),
+            Purpose::Pair(_) | Purpose::Breaches => vec![false; contest.settings.len()],
+        };
+        let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
+        for _ in 0..turns {
+            // Nobody has the same before it each time.
+            let first = slices.iter().map(Vec::len).max().unwrap_or(0);
+            let mut turn = Vec::new();
+            for index in (first..).map(|n| n % slices.len()).take(slices.len()) {
+                if !given_up[index] {
+                    let Setting { calls, warm_up, .. } = contest.settings[index];
+                    rig.set_calls(calls, contest.sender_calls)?;
+                    let slice = Slice::count(&rig, contest.load, warm_up, time / turns, stop);
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    if rig.has_failed() {
+                        return Ok(rig.finish()?);
+                    }
+                    slice.check(contest.load_name, contest.load, stop)?;
+                    turn.push((index, slice));
+                }
+                measured();
+            }
+            for (index, slice) in turn {
+                slices[index].push(slice);
+            }
+        }
+        Ok(rig.finish()?)
+    }
 }
 
 #[cfg(test)]

@@ -58,10 +58,12 @@ impl Report {
             ["<LOAD", "<POLICY", "PACKETS/S", "CPU US/PACKET", "CORES", "P50 US", "LATE", "<"];
         let mut table = Table::new(&headers);
         for load in &self.loads {
+            let turns = grid::most_turns(&load.policies);
             for policy in &load.policies {
                 let note = match policy.name.as_str() {
                     name if name == load.best_static => "best fixed".into(),
                     "auto" => format!("{:.2} of the best fixed", load.auto_vs_best_static),
+                    _ if policy.turns < turns => "far off, not measured further".into(),
                     _ => String::new(),
                 };
                 table.row(vec![

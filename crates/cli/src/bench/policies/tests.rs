@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::grid::{PolicyRow, against, best};
 use super::*;
+use crate::config::LatencyBudget;
 
 /// A second with so many packets, each of which took the worker and the receiver so much CPU time (us).
 fn slice(packets: u64, cpu_us: f64) -> Slice {
@@ -21,7 +22,7 @@ fn slice(packets: u64, cpu_us: f64) -> Slice {
 fn policy(name: &str, packets_per_s: f64, cpu_us_per_packet: f64) -> PolicyRow {
     let cores = packets_per_s * cpu_us_per_packet / 1e6;
     let name = name.into();
-    PolicyRow { name, packets_per_s, cpu_us_per_packet, cores, p50_us: None, breaches: 0 }
+    PolicyRow { name, turns: 1, packets_per_s, cpu_us_per_packet, cores, p50_us: None, breaches: 0 }
 }
 
 /// The contest of this name, with the same slices in `rounds` rounds by setting.
@@ -49,6 +50,29 @@ fn the_best_takes_the_least_cpu_where_packets_arrive() {
         [policy("late", 500.0, 0.5), policy("costly", 1_000.0, 2.0), policy("good", 990.0, 1.5)];
     assert_eq!(best(&policies), 2);
     assert_eq!(best(&[policy("idle", 0.0, 0.0)]), 0);
+}
+
+#[test]
+fn a_setting_that_is_far_off_is_given_up_and_cannot_be_the_best() {
+    let auto = contests::grid_settings().len() - 1;
+    let of_setting = |index| match index {
+        0 => slice(1_000, 2.0),
+        1 => slice(800, 0.5),
+        _ if index == auto => slice(500, 9.0),
+        _ => slice(990, 1.3),
+    };
+    let mut bulk = measured("auto_vs_best_static_bulk", 3, of_setting);
+    let given_up = |bulk: &Measured| grid::given_up(&bulk.contest, &bulk.slices);
+    let far_off: Vec<_> = (0..=auto).map(|index| index < 2).collect();
+    assert_eq!(given_up(&bulk), far_off);
+    // What is measured further has fewer packets than the one that was given up.
+    for (index, slices) in bulk.slices.iter_mut().enumerate().filter(|(index, _)| *index > 1) {
+        slices.extend([of_setting(index), of_setting(index), of_setting(index)]);
+    }
+    assert_eq!(given_up(&bulk), far_off);
+    let report = json(&[bulk]);
+    assert_eq!(report["loads"][0]["best_static"], "backend 100 us");
+    assert!((figure(&report, "auto_vs_best_static") - 1.3 / 9.0).abs() < 1e-9);
 }
 
 #[test]
