@@ -77,7 +77,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts the thread on a connection to xenstore.
+    /// Starts the thread on a connection to xenstore. With `split_event_channels` guests may have a channel for
+    /// each ring, and otherwise one for both rings of a queue.
     ///
     /// # Errors
     /// [`StoreError`]: xenstore, a thread or a descriptor cannot be had.
@@ -86,6 +87,7 @@ impl Manager {
         hypervisor: Arc<dyn Hypervisor>,
         client: Client<S>,
         board: impl Board + 'static,
+        split_event_channels: bool,
     ) -> Result<Self, StoreError>
     where
         S: Read + Write + AsFd + Send + 'static,
@@ -94,7 +96,8 @@ impl Manager {
         let vifs = Vifs::new(client)?;
         let services = Services { hypervisor, failures: Arc::clone(&failures) };
         let thread = std::thread::Builder::new().name("weir-xen".into()).spawn(move || {
-            let mut ports = Ports { engine, board, services, ports: BTreeMap::new() };
+            let ports = BTreeMap::new();
+            let mut ports = Ports { engine, board, services, split_event_channels, ports };
             let failures = Arc::clone(&ports.services.failures);
             if let Err(error) = follow(vifs, &mut ports, &failures) {
                 tracing::error!(%error, "no vif is attached or detached any more");
@@ -176,6 +179,7 @@ struct Ports<B> {
     engine: Arc<Engine>,
     board: B,
     services: Services,
+    split_event_channels: bool,
     ports: BTreeMap<VifId, Arc<XenPort>>,
 }
 
@@ -221,7 +225,7 @@ impl<B: Board> Serve for Ports<B> {
             gso_tcpv4: true,
             gso_tcpv6: true,
             ipv6_csum_offload: true,
-            split_event_channels: true,
+            split_event_channels: self.split_event_channels,
             multicast_control: true,
             ctrl_ring: true,
         })

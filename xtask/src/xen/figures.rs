@@ -102,7 +102,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
             (
                 sent,
                 "1/packet",
-                "those that tell of sent acknowledgements",
+                "those of a channel that tells of sent acknowledgements only",
                 &of.tcp_sent_events_per_packet,
             ),
             (udp_events, "1/packet", "interrupts under UDP", &of.udp_events_per_packet),

@@ -27,6 +27,8 @@ pub struct XenConfig {
     pub agent_channel: Option<ChannelName>,
     /// Most queue pairs a guest may use.
     pub queues: QueuePairs,
+    /// Whether guests may have an event channel for each ring of a queue, instead of one for both.
+    pub split_event_channels: bool,
     /// The latency budget of each vif; without it the switch's holds.
     pub latency_budget: Option<LatencyBudget>,
     /// When a guest is called.
@@ -66,6 +68,7 @@ impl Default for XenConfig {
             bridges: None,
             agent_channel: None,
             queues: QueuePairs::default(),
+            split_event_channels: false,
             latency_budget: None,
             moderation: Moderation::default(),
             rx_usecs: None,
@@ -123,6 +126,11 @@ impl XenConfig {
             bridges: bridges.map(|bridges| bridges.value.0),
             agent_channel: section.take("agent_channel", problems).map(Located::into_value),
             queues: section.take_or("queues", default.queues, problems),
+            split_event_channels: section.take_or(
+                "split_event_channels",
+                default.split_event_channels,
+                problems,
+            ),
             latency_budget: section.take("latency_budget", problems).map(Located::into_value),
             moderation: moderation.unwrap_or_default(),
             rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
@@ -233,6 +241,9 @@ mod tests {
         let xen = read("[xen]\n").unwrap().xen.unwrap();
         assert_eq!(xen, XenConfig::default());
         assert!(xen.takes(None) && xen.takes(Some("br0")));
+        assert!(!xen.split_event_channels);
+        let split = read("[xen]\nsplit_event_channels = true\n").unwrap().xen.unwrap();
+        assert!(split.split_event_channels);
     }
 
     #[test]

@@ -138,9 +138,11 @@ impl Switch {
     {
         let plug = Plug { switch: Arc::downgrade(self), config: config.clone(), client: channels };
         let engine = Arc::clone(&self.engine);
-        let manager = Manager::start(engine, hypervisor, client, plug).map_err(|source| {
-            SwitchError::Xen { device: "xenstore", help: None, source: Box::new(source) }
-        })?;
+        let split = config.split_event_channels;
+        let manager =
+            Manager::start(engine, hypervisor, client, plug, split).map_err(|source| {
+                SwitchError::Xen { device: "xenstore", help: None, source: Box::new(source) }
+            })?;
         *self.xen.lock().unwrap_or_else(PoisonError::into_inner) = Some(manager);
         Ok(())
     }
