@@ -29,9 +29,10 @@ const HUSHED_MAX: u32 = 8;
 /// Holds in a row that gathered nothing although they promised to: the sender waits for each frame.
 const LONELY_MAX: u32 = 8;
 /// A hold ends with so many frames: half a ring of 256, QEMU's default. More would save little, since
-/// a call's cost is by then spread over that many. That the guest does not run out of buffers, which large
-/// frames take several of, who fills its ring sees to.
+/// a call's cost is by then spread over that many.
 const FRAMES_MAX: u32 = 128;
+/// The same in bytes, for frames that take several buffers: half a ring of 1536-byte buffers.
+const BYTES_MAX: u64 = 128 * 1536;
 /// No hold is begun of which less is left (ns), where a worker's nap had the rest: its timer would cost
 /// as much as the call.
 const HOLD_NS_MIN: u64 = 20_000;
@@ -105,6 +106,7 @@ struct Polled {
 struct Pending {
     earliest_ns: u64,
     frames: u32,
+    bytes: u64,
     batches: u32,
     /// The hold that was chosen for them (ns); 0 if none.
     hold_ns: u64,
@@ -114,8 +116,6 @@ struct Pending {
     looked: bool,
     /// It was found to have gathered all that came.
     quiet: bool,
-    /// It has ended by time, and not for want of buffers.
-    over: bool,
 }
 
 /// A stretch under way.
@@ -176,17 +176,13 @@ impl Auto {
         let quiet_ns = self.quiet_ns();
         let Some(pending) = &mut self.pending else { return Verdict::Call };
         let end_ns = pending.earliest_ns.saturating_add(pending.hold_ns.min(limit_ns));
-        if is_full(self.settings, pending.frames) {
-            return Verdict::Call;
-        }
-        if end_ns <= now_ns {
-            pending.over = true;
+        if is_full(self.settings, pending.frames, pending.bytes) || end_ns <= now_ns {
             return Verdict::Call;
         }
         if pending.look_ns <= now_ns {
             let quiet_at_ns = self.arrivals.last_ns().saturating_add(quiet_ns);
             if quiet_at_ns <= now_ns {
-                (pending.quiet, pending.over) = (true, true);
+                pending.quiet = true;
                 return Verdict::Call;
             }
             let soonest_ns = now_ns.saturating_add((pending.hold_ns / LOOKS_MAX).max(1));
@@ -210,7 +206,7 @@ impl Auto {
         }
         if pending.batches > 1 {
             self.lonely = self.lonely.saturating_sub(2);
-        } else if pending.over {
+        } else {
             self.lonely += 1;
         }
         if self.lonely >= LONELY_MAX {
@@ -262,8 +258,8 @@ impl Auto {
 }
 
 /// Whether so much is enough for a call, whenever it came.
-fn is_full(settings: Settings, frames: u32) -> bool {
-    frames >= settings.rx_frames.unwrap_or(FRAMES_MAX)
+fn is_full(settings: Settings, frames: u32, bytes: u64) -> bool {
+    frames >= settings.rx_frames.unwrap_or(FRAMES_MAX) || bytes >= BYTES_MAX
 }
 
 impl Moderation for Auto {
@@ -289,6 +285,7 @@ impl Moderation for Auto {
             Some(pending) => {
                 pending.earliest_ns = pending.earliest_ns.min(batch.arrived_ns);
                 pending.frames = pending.frames.saturating_add(batch.frames);
+                pending.bytes = pending.bytes.saturating_add(batch.bytes);
                 pending.batches = pending.batches.saturating_add(1);
             }
             None => {
@@ -296,7 +293,7 @@ impl Moderation for Auto {
                 let end_ns = batch.arrived_ns.saturating_add(hold_ns);
                 // What is full by itself is not held, and so says nothing of what holds gather.
                 let prompt = end_ns < now_ns.saturating_add(HOLD_NS_MIN)
-                    || is_full(self.settings, batch.frames);
+                    || is_full(self.settings, batch.frames, batch.bytes);
                 let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
@@ -307,12 +304,12 @@ impl Moderation for Auto {
                 self.pending = Some(Pending {
                     earliest_ns: batch.arrived_ns,
                     frames: batch.frames,
+                    bytes: batch.bytes,
                     batches: 1,
                     hold_ns,
                     look_ns: now_ns.saturating_add(look_ns.max(hold_ns / LOOKS_MAX).max(1)),
                     looked: look,
                     quiet: false,
-                    over: false,
                 });
             }
         }
