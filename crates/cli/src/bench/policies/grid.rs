@@ -78,9 +78,7 @@ impl PolicyRow {
             breaches: slices.iter().flat_map(|slice| slice.breaches.values()).sum(),
         }
     }
-}
 
-impl PolicyRow {
     /// What is to be little, where `most` packets arrive under any policy.
     fn cost(&self, most: f64) -> f64 {
         match most {
