@@ -11,6 +11,12 @@ const BULK_FRAME_BYTES: u64 = 512;
 const RING_SHARE: u32 = 2;
 /// A guest that was called has this part of the hold limit to free its frames in the handler.
 const HANDLER_SHARE: u64 = 4;
+/// So few frames hold no sender back: a socket of Linux has room for ten times as many.
+const FEW_FRAMES: u64 = 32;
+/// They may wait for so many hold limits,
+const FEW_HOLDS: u64 = 16;
+/// if that is no longer (ns).
+const FEW_NS_MAX: u64 = 16_000_000;
 
 /// The policy for the calls of one transmit queue.
 ///
@@ -22,8 +28,10 @@ const HANDLER_SHARE: u64 = 4;
 ///
 /// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
 /// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
-/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. If
-/// received frames are held by then, their call is given for both ([`Due::CallForReceived`]). Whether the
+/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. Under
+/// [`Kind::Auto`](super::Kind::Auto) a few frames, such as acknowledgements, wait for sixteen of it, since what is
+/// received next may well come later than one (a sender that goes on as soon as it was called after that long did
+/// wait, and this is not done to it again for a while). If received frames are held by then, their call is given for both ([`Due::CallForReceived`]). Whether the
 /// guest has freed its frames in it shows a little later, as it does after a call that has just been given: one
 /// that has not is called for them, and such a driver is not trusted with it again for a while.
 ///
@@ -35,6 +43,8 @@ const HANDLER_SHARE: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Completions {
     hold_ns_max: u64,
+    /// Whether a few may wait longer.
+    patient: bool,
     /// When the earliest completion that the guest was not told of was published (ns).
     since_ns: Option<u64>,
     /// Sums over the frames since the last delivery.
@@ -49,6 +59,10 @@ pub struct Completions {
     look_ns: Option<u64>,
     /// Before that is tried again.
     not_freed: HoldOff,
+    /// When the guest was called after more than the hold limit (ns).
+    called_late_ns: Option<u64>,
+    /// Before as much is tried again with a sender that waited for it.
+    waited: HoldOff,
 }
 
 /// How the guest stands with what it receives by the same queue pair, if its handler for that frees what it has
@@ -82,6 +96,7 @@ impl Completions {
     pub const fn new(hold_ns_max: u64) -> Self {
         Self {
             hold_ns_max,
+            patient: false,
             since_ns: None,
             frames: 0,
             bytes: 0,
@@ -90,7 +105,14 @@ impl Completions {
             hold_off: HoldOff::NONE,
             look_ns: None,
             not_freed: HoldOff::NONE,
+            called_late_ns: None,
+            waited: HoldOff::NONE,
         }
+    }
+
+    /// The same, and a few completions may wait longer.
+    pub const fn patient(hold_ns_max: u64) -> Self {
+        Self { patient: true, ..Self::new(hold_ns_max) }
     }
 
     /// So many frames with so many bytes in all were just completed (used elements published).
@@ -105,6 +127,14 @@ impl Completions {
         unreclaimed: u32,
         ring_size: u32,
     ) -> Verdict {
+        if let Some(called_ns) = self.called_late_ns.take() {
+            match now_ns < self.handled_ns(called_ns) {
+                true => self.waited.failed(),
+                false => self.waited.ease(),
+            }
+        } else if self.since_ns.is_none() {
+            self.waited.tick();
+        }
         self.since_ns = Some(self.since_ns.map_or(now_ns, |since_ns| since_ns.min(now_ns)));
         self.frames = self.frames.saturating_add(u64::from(frames));
         self.bytes = self.bytes.saturating_add(bytes);
@@ -125,15 +155,11 @@ impl Completions {
         if let Verdict::HoldUntil(until_ns) = self.verdict(now_ns) {
             return Due::HoldUntil(until_ns);
         }
-        if self.since_ns.is_none() {
-            return Due::Call;
-        }
-        let handled_ns =
-            |called_ns: u64| called_ns.saturating_add((self.hold_ns_max / HANDLER_SHARE).max(1));
+        let Some(since_ns) = self.since_ns else { return Due::Call };
         let ask_ns = match received {
             Received::Told => None,
-            Received::Held => Some(handled_ns(now_ns)),
-            Received::Called(at_ns) => Some(handled_ns(at_ns.min(now_ns))),
+            Received::Held => Some(self.handled_ns(now_ns)),
+            Received::Called(at_ns) => Some(self.handled_ns(at_ns.min(now_ns))),
         };
         if let Some(ask_ns) = ask_ns.filter(|ask_ns| *ask_ns > now_ns && self.look_ns.is_none()) {
             if self.not_freed.left == 0 {
@@ -146,7 +172,14 @@ impl Completions {
             self.not_freed.tick();
         }
         self.gathered = Some(self.batches);
+        let late = now_ns > since_ns.saturating_add(self.hold_ns_max);
+        self.called_late_ns = Some(now_ns).filter(|_| late);
         Due::Call
+    }
+
+    /// By when a guest has freed its frames that was called then (ns).
+    fn handled_ns(&self, called_ns: u64) -> u64 {
+        called_ns.saturating_add((self.hold_ns_max / HANDLER_SHARE).max(1))
     }
 
     /// The guest has been told by a call (`called`), or was found not to want one.
@@ -181,7 +214,23 @@ impl Completions {
     /// Whether completions are held, and the deadline for them (ns).
     pub fn deadline_ns(&self) -> Option<u64> {
         let since_ns = self.since_ns?;
-        Some(self.look_ns.unwrap_or_else(|| since_ns.saturating_add(self.hold_ns_max)))
+        Some(self.look_ns.unwrap_or_else(|| since_ns.saturating_add(self.hold_ns())))
+    }
+
+    fn hold_ns(&self) -> u64 {
+        match self.waited.left {
+            0 => self.longest_ns(),
+            _ => self.hold_ns_max,
+        }
+    }
+
+    /// How long those that are held may wait at most (ns).
+    pub fn longest_ns(&self) -> u64 {
+        let hold_ns_max = self.hold_ns_max;
+        match self.patient && self.frames <= FEW_FRAMES {
+            true => hold_ns_max.saturating_mul(FEW_HOLDS).min(FEW_NS_MAX).max(hold_ns_max),
+            false => hold_ns_max,
+        }
     }
 
     /// Sets how long completions may wait (ns). A deadline that stands already may still be kept.
@@ -206,7 +255,12 @@ mod tests {
     const LIMIT_NS: u64 = 1_000;
     const RING: u32 = 256;
 
+    /// Small frames, and not a few.
     fn small(completions: &mut Completions, now_ns: u64) -> Verdict {
+        completions.completed(now_ns, 40, 40 * 64, 10, RING)
+    }
+
+    fn few(completions: &mut Completions, now_ns: u64) -> Verdict {
         completions.completed(now_ns, 4, 4 * 64, 10, RING)
     }
 
@@ -221,13 +275,49 @@ mod tests {
     }
 
     #[test]
+    fn a_few_frames_are_held_for_longer_than_many() {
+        let mut completions = Completions::patient(LIMIT_NS);
+        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(16_000));
+        assert_eq!(few(&mut completions, 100), Verdict::HoldUntil(16_000));
+        assert_eq!(small(&mut completions, 200), Verdict::HoldUntil(1_000), "many by now");
+        assert_eq!(completions.expired(1_000, Received::Told), Due::Call);
+        completions.delivered(true);
+        assert_eq!(few(&mut completions, 2_000), Verdict::HoldUntil(18_000));
+        assert_eq!(small(&mut completions, 4_000), Verdict::Call);
+        completions.delivered(true);
+        completions.set_hold_ns_max(2_000_000);
+        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(FEW_NS_MAX));
+        completions.set_hold_ns_max(2 * FEW_NS_MAX);
+        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(2 * FEW_NS_MAX));
+    }
+
+    #[test]
+    fn a_sender_that_waits_for_a_few_completions_is_kept_waiting_ever_more_rarely() {
+        for (waits_ns, at_least, at_most) in [(10, 0, 10), (LIMIT_NS, 1_000, 1_000)] {
+            let mut completions = Completions::patient(LIMIT_NS);
+            let (mut now_ns, mut longer) = (0, 0);
+            for _ in 0..1_000 {
+                let _ = few(&mut completions, now_ns);
+                if let Verdict::HoldUntil(until_ns) = few(&mut completions, now_ns) {
+                    longer += u32::from(until_ns > now_ns + LIMIT_NS);
+                    now_ns = until_ns;
+                    assert_eq!(completions.expired(now_ns, Received::Told), Due::Call);
+                }
+                completions.delivered(true);
+                now_ns += waits_ns;
+            }
+            assert!((at_least..=at_most).contains(&longer), "{longer} after {waits_ns}");
+        }
+    }
+
+    #[test]
     fn bulk_data_is_completed_at_once() {
         let mut completions = Completions::new(LIMIT_NS);
         assert_eq!(completions.completed(0, 2, 2 * 1_514, 10, RING), Verdict::Call);
         completions.delivered(true);
         assert_eq!(completions.completed(0, 1, 65_549, 10, RING), Verdict::Call);
         completions.delivered(true);
-        assert_eq!(small(&mut completions, 5), Verdict::HoldUntil(1_005), "acknowledgements");
+        assert_eq!(few(&mut completions, 5), Verdict::HoldUntil(1_005), "acknowledgements");
     }
 
     #[test]
@@ -344,12 +434,16 @@ mod tests {
         #[test]
         fn no_completion_is_held_past_the_limit(
             hold_ns_max in prop_oneof![0..2_000_000u64, Just(u64::MAX)],
+            patient in any::<bool>(),
             batches in prop::collection::vec(
-                (0..3_000_000u64, any::<u32>(), any::<u64>(), 0..300u32, any::<bool>(), 0..3u8),
+                (0..3_000_000u64, prop_oneof![0..20u32, any::<u32>()], any::<u64>(), 0..300u32, any::<bool>(), 0..3u8),
                 1..100),
         ) {
-            let mut completions = Completions::new(hold_ns_max);
-            let (mut now_ns, mut since_ns) = (0u64, None);
+            let mut completions = match patient {
+                true => Completions::patient(hold_ns_max),
+                false => Completions::new(hold_ns_max),
+            };
+            let (mut now_ns, mut since_ns, mut held) = (0u64, None, 0u64);
             let lag_ns = (hold_ns_max / HANDLER_SHARE).max(1);
             let mut told_ns = None::<u64>;
             for (gap_ns, frames, bytes, unreclaimed, called, received) in batches {
@@ -373,22 +467,27 @@ mod tests {
                         }
                         Due::Call => {
                             completions.delivered(called);
-                            (since_ns, told_ns) = (None, None);
+                            (since_ns, told_ns, held) = (None, None, 0);
                         }
                     }
                 }
                 let earliest_ns: u64 = *since_ns.get_or_insert(now_ns);
+                held += u64::from(frames);
                 match completions.completed(now_ns, frames, bytes, unreclaimed, RING) {
                     Verdict::Call => {
                         completions.delivered(called);
-                        (since_ns, told_ns) = (None, None);
+                        (since_ns, told_ns, held) = (None, None, 0);
                     }
                     Verdict::HoldUntil(until_ns) => {
                         prop_assert!(until_ns > now_ns);
                         // A guest that was called has the handler's time more.
                         let latest_ns = match told_ns {
                             Some(told_ns) => told_ns + lag_ns,
-                            None => earliest_ns.saturating_add(hold_ns_max),
+                            None => {
+                                let few = patient && held <= FEW_FRAMES;
+                                let longer_ns = if few { FEW_NS_MAX } else { 0 };
+                                earliest_ns.saturating_add(hold_ns_max.max(longer_ns))
+                            }
                         };
                         prop_assert!(until_ns <= latest_ns);
                         prop_assert!(unreclaimed <= RING / 2);
