@@ -21,8 +21,11 @@ const SERVER: Domain = Domain(1);
 /// How often each back end is measured.
 const ROUNDS: u32 = 3;
 
-/// How long each transfer takes.
-const SECONDS: u64 = 3;
+/// How long each measured transfer takes.
+const SECONDS: u64 = 4;
+
+/// And the one before, in which the connection's windows open and `auto` finds what it may hold.
+const SETTLE_SECONDS: u64 = 2;
 
 /// 2500 datagrams a second, each of which is a frame.
 const UDP: &str = "-u -l 1000 -b 20M";
@@ -120,10 +123,14 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     let serve = iperf::serve_command("pidof iperf3 || iperf3 -s -D;", iperf::PORT);
     bed.run_in(SERVER, &serve, PATIENCE)?;
 
-    let tcp = Tcp::to(SERVER.ip(), SECONDS);
+    let transfer = |bed: &mut Bed, seconds: u64| {
+        let tcp = Tcp::to(SERVER.ip(), seconds);
+        // No reports in between: consoles are slow.
+        bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())
+    };
+    transfer(bed, SETTLE_SECONDS)?;
     let before = Received::now(bed)?;
-    // No reports in between: consoles are slow.
-    let report = bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())?;
+    let report = transfer(bed, SECONDS)?;
     let received = Received::now(bed)?.since(&before);
     figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
     let seconds = Duration::from_secs(SECONDS).as_secs_f64();
@@ -133,7 +140,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
 
     let before = Received::now(bed)?;
     let udp = format!("iperf3 -c {} -t {SECONDS} -i 0 {UDP}", SERVER.ip());
-    bed.run_in(CLIENT, &udp, tcp.patience())?;
+    bed.run_in(CLIENT, &udp, Tcp::to(SERVER.ip(), SECONDS).patience())?;
     let received = Received::now(bed)?.since(&before);
     figures.udp_events_per_packet.push(received.events_per_packet());
     figures.udp_packets_per_second.push(received.packets / seconds);
