@@ -241,7 +241,7 @@ impl Worker {
             if now_ns >= start_ns + window_ns || stopping {
                 return None;
             }
-            self.expire_holds(now_ns, 0);
+            self.expire_holds(now_ns, self.lateness.work_ns());
             std::hint::spin_loop();
         }
     }
@@ -337,6 +337,7 @@ impl Worker {
         let start_ns = if how_long == Wait::Look { 0 } else { clock::now_ns() };
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         if how_long != Wait::Look {
+            self.lateness.took(self.burst_ns);
             self.woken_ns = clock::now_ns();
             self.fresh_ns = Some(self.woken_ns);
             cpu_loss::slept(start_ns, self.woken_ns);
@@ -542,7 +543,7 @@ impl Worker {
     fn expire_holds_after_rest(&mut self, now_ns: u64) {
         let ahead_ns = match self.ready.is_empty() {
             true => self.lateness.lead_ns(),
-            false => self.burst_ns.min(TIMER_LEAD_NS_MAX),
+            false => self.burst_ns.min(TIMER_LEAD_NS_MAX).max(self.lateness.work_ns()),
         };
         self.expire_holds(now_ns, ahead_ns);
     }

@@ -1,34 +1,60 @@
-//! How late a worker's timers fire, so that it can set them that much earlier.
+//! How late a worker comes to what it has promised, so that it can begin that much earlier.
 //!
 //! A timer fires late by what the kernel takes to run the worker after it: some microseconds on a
-//! host that is left alone, and ten times as much in a virtual machine. A promise that ends at a deadline
-//! must count on the worst of that. So a worker keeps the largest lateness that it saw, and forgets it
-//! by and by.
+//! host that is left alone, and ten times as much in a virtual machine. What the worker then does before its guest is
+//! told, a burst and a call, takes some microseconds, and longer with a cold cache or where an interrupt comes in between.
+//! A promise that ends at a deadline must count on the worst of both. So a worker keeps the largest that it saw of each,
+//! and forgets it by and by.
 
-use weir_limits::TIMER_LEAD_NS_MAX;
+use weir_limits::{BURST_NS_MAX, HOLD_MARGIN_NS, TIMER_LEAD_NS_MAX};
 
-/// Timers after which most of the largest lateness is forgotten, if none was as late since.
-const TIMERS_TO_FORGET: u64 = 16_384;
+/// Times after which most of the largest is forgotten, if none was as long since.
+const TIMES_TO_FORGET: u64 = 16_384;
 
-/// What one worker knows of its timers.
+/// What one worker knows of its timers and bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
-    /// The largest that is remembered (ns).
-    largest_ns: u64,
+    timers: Largest,
+    bursts: Largest,
 }
 
 impl Lateness {
     /// A timer fired so late (ns).
     pub fn fired(&mut self, late_ns: u64) {
-        let forgotten_ns = self.largest_ns - self.largest_ns.div_ceil(TIMERS_TO_FORGET);
-        self.largest_ns = forgotten_ns.max(late_ns.min(TIMER_LEAD_NS_MAX));
+        self.timers.saw(late_ns.min(TIMER_LEAD_NS_MAX));
     }
 
-    /// How much before a deadline to set the timer for it (ns): the largest lateness and a quarter of it, since
-    /// what was seen is not the worst. It is bounded: to come back in time after the longest delays would mean
-    /// not to hold anything.
+    /// The last burst before a sleep took so long (ns).
+    pub fn took(&mut self, burst_ns: u64) {
+        self.bursts.saw(burst_ns.min(BURST_NS_MAX));
+    }
+
+    /// How much before a deadline to set the timer for it (ns). It is bounded: to come back in time after the
+    /// longest delays would mean not to hold anything.
     pub fn lead_ns(&self) -> u64 {
-        (self.largest_ns + self.largest_ns / 4).min(TIMER_LEAD_NS_MAX)
+        self.timers.foreseen_ns().min(TIMER_LEAD_NS_MAX) + self.work_ns()
+    }
+
+    /// The part of that which is for the work after the timer (ns): what [`HOLD_MARGIN_NS`], which each deadline leaves
+    /// anyway, has no room for.
+    pub fn work_ns(&self) -> u64 {
+        self.bursts.foreseen_ns().min(BURST_NS_MAX).saturating_sub(HOLD_MARGIN_NS)
+    }
+}
+
+/// The largest of many times (ns) that is remembered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Largest(u64);
+
+impl Largest {
+    fn saw(&mut self, ns: u64) {
+        let forgotten_ns = self.0 - self.0.div_ceil(TIMES_TO_FORGET);
+        self.0 = forgotten_ns.max(ns);
+    }
+
+    /// The largest and a quarter of it, since what was seen is not the worst.
+    fn foreseen_ns(self) -> u64 {
+        self.0 + self.0 / 4
     }
 }
 
@@ -49,11 +75,11 @@ mod tests {
         assert!(is_late(&mut lateness, 40_000), "nothing was known");
         assert_eq!(lateness.lead_ns(), 50_000);
         assert!(!is_late(&mut lateness, 45_000));
-        for _ in 0..TIMERS_TO_FORGET {
+        for _ in 0..TIMES_TO_FORGET {
             assert!(!is_late(&mut lateness, 5_000));
         }
         assert!((15_000..25_000).contains(&lateness.lead_ns()), "{lateness:?}");
-        for _ in 0..10 * TIMERS_TO_FORGET {
+        for _ in 0..10 * TIMES_TO_FORGET {
             assert!(!is_late(&mut lateness, 5_000));
         }
         assert_eq!(lateness.lead_ns(), 6_250);
@@ -64,6 +90,22 @@ mod tests {
         let mut lateness = Lateness::default();
         lateness.fired(1_000_000_000);
         assert_eq!(lateness.lead_ns(), TIMER_LEAD_NS_MAX);
+    }
+
+    #[test]
+    fn bursts_that_take_longer_than_the_margin_have_holds_end_sooner() {
+        let mut lateness = Lateness::default();
+        lateness.fired(40_000);
+        lateness.took(HOLD_MARGIN_NS / 5 * 4);
+        assert_eq!((lateness.lead_ns(), lateness.work_ns()), (50_000, 0), "there is room for it");
+        lateness.took(40_000);
+        assert_eq!((lateness.lead_ns(), lateness.work_ns()), (80_000, 30_000));
+        lateness.took(1_000_000_000);
+        assert_eq!(lateness.work_ns(), BURST_NS_MAX - HOLD_MARGIN_NS, "or nothing would be held");
+        for _ in 0..10 * TIMES_TO_FORGET {
+            lateness.took(2_000);
+        }
+        assert_eq!(lateness.work_ns(), 0);
     }
 
     #[test]

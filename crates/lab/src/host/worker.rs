@@ -89,6 +89,8 @@ pub(super) struct Worker {
     looked_ns: u64,
     /// When the last burst was taken (ns).
     taken_ns: u64,
+    /// How long it took (ns).
+    burst_ns: u64,
     rounds: u32,
     /// Kicks that it has not seen.
     kicked: Vec<(PortId, Side)>,
@@ -103,7 +105,7 @@ pub(super) struct Worker {
     /// It is doing that.
     pays: bool,
     sleeps: u64,
-    /// What its timers were late.
+    /// What its timers were late, and how long its bursts were.
     lateness: Lateness,
     /// When the sleep under way, or the last one, was to end (ns), and whether that has ended it.
     timer_ns: Option<u64>,
@@ -124,6 +126,7 @@ impl Worker {
             warm: Vec::new(),
             looked_ns: 0,
             taken_ns: 0,
+            burst_ns: 0,
             rounds: 0,
             kicked: Vec::new(),
             stalled: Vec::new(),
@@ -311,12 +314,13 @@ impl Host<'_> {
             return self.lie_down(worker, start_ns, rest);
         }
         this.phase = Phase::Look { start_ns, end_ns };
-        self.expire_holds(worker, 0);
+        let work_ns = self.work_ns(worker);
+        self.expire_holds(worker, work_ns);
         let this = &mut self.workers[worker];
         if this.debt_ns > 0 {
             return Step::Next;
         }
-        let hold_ns = this.holds.peek().map_or(end_ns, |Reverse((until_ns, ..))| *until_ns);
+        let hold_ns = this.hold_ns(work_ns).unwrap_or(end_ns);
         Step::Work(hold_ns.min(end_ns).saturating_sub(now_ns).max(self.scenario.profile.look_ns))
     }
 
@@ -378,7 +382,9 @@ impl Host<'_> {
     fn awake(&mut self, worker: usize, start_ns: u64, nap_ns: Option<u64>) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].did.wakeups += 1;
-        self.workers[worker].note_lateness(now_ns);
+        let this = &mut self.workers[worker];
+        this.lateness.took(this.burst_ns);
+        this.note_lateness(now_ns);
         self.look_at_kicks(worker);
         if let Some(nap_ns) = nap_ns {
             self.look_at_warm(worker, Some(nap_ns));
@@ -389,7 +395,7 @@ impl Host<'_> {
             self.expire_holds_before_sleep(worker);
         } else if self.scenario.realization.timers_ahead {
             // Calls that are due soon are for what it takes next, too.
-            self.expire_holds(worker, 0);
+            self.expire_holds(worker, self.work_ns(worker));
         }
         self.retries(worker)
     }
@@ -476,6 +482,7 @@ impl Host<'_> {
         let oldest_ns = self.waiting[port].front().map(|frame| frame.arrived_ns + PARKED_NS_MAX);
         let guest = port < self.guests.len();
         let this = &mut self.workers[worker];
+        this.burst_ns = now_ns - this.taken_ns + this.debt_ns;
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
         this.pace.served(taken);

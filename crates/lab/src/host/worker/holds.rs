@@ -9,12 +9,16 @@ use super::{Host, PortId, Side, Worker};
 impl Worker {
     /// When its next deadline is (ns), kept by a timer; that of a call for received frames is so much sooner.
     pub(super) fn deadline_ns(&self, lead_ns: u64) -> Option<u64> {
-        let hold_ns = match lead_ns {
+        let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
+        self.hold_ns(lead_ns).into_iter().chain(stalled_ns).min()
+    }
+
+    /// The same of held calls only (ns).
+    pub(super) fn hold_ns(&self, lead_ns: u64) -> Option<u64> {
+        match lead_ns {
             0 => self.holds.peek().map(|Reverse((until_ns, ..))| *until_ns),
             _ => self.holds.iter().map(|Reverse(hold)| ahead_ns(*hold, lead_ns)).min(),
-        };
-        let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
-        hold_ns.into_iter().chain(stalled_ns).min()
+        }
     }
 
     /// Takes out a held call that has ended, or ends in `lead_ns` if it is for received frames.
@@ -89,6 +93,14 @@ impl Host<'_> {
     pub(super) fn lead_ns(&self, worker: usize) -> u64 {
         match self.scenario.realization.timers_ahead {
             true => self.workers[worker].lateness.lead_ns(),
+            false => 0,
+        }
+    }
+
+    /// The part of that which is for its work, for which it asks sooner where it looks on, too (ns).
+    pub(super) fn work_ns(&self, worker: usize) -> u64 {
+        match self.scenario.realization.timers_ahead {
+            true => self.workers[worker].lateness.work_ns(),
             false => 0,
         }
     }
