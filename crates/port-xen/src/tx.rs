@@ -75,7 +75,7 @@ pub(crate) struct Begun {
 
 impl TxQueue {
     pub(crate) fn new(calls: &CallPolicy) -> Self {
-        Self { calls: TransmitCalls::new(calls), ..Self::default() }
+        Self { calls: TransmitCalls::patient(calls), ..Self::default() }
     }
 
     /// No worker has a burst of it under way, but for one that holds its lock.

@@ -37,9 +37,12 @@ impl CallPolicy {
     }
 
     /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
-    /// policy that holds nothing.
-    pub fn completions(&self) -> Option<Completions> {
-        self.kind.completions(self.hold_ns_max())
+    /// policy that holds nothing. `patient`: under `auto` a few may wait for longer.
+    pub fn completions(&self, patient: bool) -> Option<Completions> {
+        match self.kind {
+            Kind::Auto if patient => Some(Completions::patient(self.hold_ns_max())),
+            _ => self.kind.completions(self.hold_ns_max()),
+        }
     }
 
     /// The policy for received frames.

@@ -19,6 +19,8 @@ use crate::stats::PortCounters;
 pub struct TransmitCalls {
     /// Holds them; `None` where they are given at once.
     completions: Option<Completions>,
+    /// See [`Self::patient`].
+    patient: bool,
     deadline: Deadline,
     /// Chains completed that the guest has not been told of.
     untold: u32,
@@ -27,7 +29,13 @@ pub struct TransmitCalls {
 impl TransmitCalls {
     /// Nothing is held.
     pub fn new(calls: &CallPolicy) -> Self {
-        Self { completions: calls.completions(), ..Self::default() }
+        Self { completions: calls.completions(false), ..Self::default() }
+    }
+
+    /// The same for a guest whose acknowledgements are few and far apart: under `auto` a few completions may wait for
+    /// longer.
+    pub fn patient(calls: &CallPolicy) -> Self {
+        Self { completions: calls.completions(true), patient: true, ..Self::default() }
     }
 
     /// More chains are about to be shown as complete. The driver tells by its ring what it has freed of those
@@ -154,7 +162,7 @@ impl TransmitCalls {
         counters: &PortCounters,
     ) {
         self.flush(index, ring, counters);
-        self.completions = calls.completions();
+        self.completions = calls.completions(self.patient);
     }
 
     /// Sets the limit of its holds (ns).

@@ -299,8 +299,7 @@ impl TxCalls {
     }
 
     fn hold(&mut self, now_ns: u64, until_ns: u64) -> Result<Answer, Violation> {
-        let longest_ns = self.completions.map_or(0, |completions| completions.longest_ns());
-        held(self.kind, until_ns, now_ns, self.since_ns, longest_ns)?;
+        held(self.kind, until_ns, now_ns, self.since_ns, self.hold_ns_max)?;
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 

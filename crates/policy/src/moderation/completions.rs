@@ -28,10 +28,11 @@ const FEW_NS_MAX: u64 = 16_000_000;
 ///
 /// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
 /// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
-/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. Under
-/// [`Kind::Auto`](super::Kind::Auto) a few frames, such as acknowledgements, wait for sixteen of it, since what is
+/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. With
+/// [`Self::patient`] a few frames, such as acknowledgements, wait for sixteen of it, since what is
 /// received next may well come later than one (a sender that goes on as soon as it was called after that long did
-/// wait, and this is not done to it again for a while). If received frames are held by then, their call is given for both ([`Due::CallForReceived`]). Whether the
+/// wait, and this is not done to it again for a while). If received frames are held by then, their call is given for
+/// both ([`Due::CallForReceived`]). Whether the
 /// guest has freed its frames in it shows a little later, as it does after a call that has just been given: one
 /// that has not is called for them, and such a driver is not trusted with it again for a while.
 ///
@@ -225,7 +226,7 @@ impl Completions {
     }
 
     /// How long those that are held may wait at most (ns).
-    pub fn longest_ns(&self) -> u64 {
+    fn longest_ns(&self) -> u64 {
         let hold_ns_max = self.hold_ns_max;
         match self.patient && self.frames <= FEW_FRAMES {
             true => hold_ns_max.saturating_mul(FEW_HOLDS).min(FEW_NS_MAX).max(hold_ns_max),

@@ -240,11 +240,7 @@ impl Kind {
     /// The policy for transmitted frames beside this one, which may hold a call for so long (ns); `None` where
     /// a guest is told of them at once. One that polls for received frames frees transmitted ones as well.
     pub fn completions(self, hold_ns_max: u64) -> Option<Completions> {
-        match self {
-            Self::Immediate => None,
-            Self::Auto => Some(Completions::patient(hold_ns_max)),
-            _ => Some(Completions::new(hold_ns_max)),
-        }
+        (self != Self::Immediate).then(|| Completions::new(hold_ns_max))
     }
 
     /// Makes a policy of this kind.
