@@ -71,3 +71,27 @@ pub struct QueueDecision {
     /// Hold times: from frames being ready to the guest being told of them.
     pub hold: TimesSummary,
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_policy::moderation::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn a_few_completions_wait_longer_where_asked_for_and_under_auto_only() {
+        let until = |kind, patient| {
+            let calls = CallPolicy::within(kind, 1_000_000);
+            let hold_ns_max = calls.hold_ns_max();
+            let verdict = calls.completions(patient).map(|mut it| it.completed(0, 4, 256, 4, 256));
+            verdict.map(|verdict| match verdict {
+                Verdict::HoldUntil(until_ns) => until_ns / hold_ns_max,
+                Verdict::Call => 0,
+            })
+        };
+        assert_eq!(until(Kind::Auto, true), Some(16));
+        assert_eq!(until(Kind::Auto, false), Some(1));
+        assert_eq!(until(Kind::Backend, true), Some(1));
+        assert_eq!(until(Kind::Immediate, true), None);
+    }
+}
