@@ -102,6 +102,9 @@ enum Task {
         /// How often a guest's interface comes and goes before no grant may be left mapped.
         #[arg(long, default_value_t = xen::ATTACHMENTS)]
         attachments: u32,
+        /// How often weir and the kernel's back end are compared.
+        #[arg(long, default_value_t = xen::ROUNDS, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
         /// Let time pass by the instructions that the machine runs: slower, and what else this host does
         /// changes no figure.
         #[arg(long)]
@@ -128,9 +131,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test { only, weir } => {
             return Ok(steps::run(&workspace, &Selection { only, weir }).report());
         }
-        Task::Xen { only, weir, attachments, icount } => {
+        Task::Xen { only, weir, attachments, rounds, icount } => {
             let clock = if icount { xen::Clock::Instructions } else { xen::Clock::Host };
-            let selection = xen::Selection { only, weir, attachments, figures: true, clock };
+            let rounds = Some(rounds);
+            let selection = xen::Selection { only, weir, attachments, rounds, clock };
             return Ok(xen::run(&workspace, &selection)?.report());
         }
         Task::Bench { only, rounds, weir } => {

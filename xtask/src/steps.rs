@@ -132,8 +132,8 @@ fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if packages::is_root() {
         let (weir, attachments) = (selection.weir.clone(), xen::ATTACHMENTS);
         let only = None;
-        let (figures, clock) = (false, xen::Clock::Host);
-        let selection = xen::Selection { only, weir, attachments, figures, clock };
+        let (rounds, clock) = (None, xen::Clock::Host);
+        let selection = xen::Selection { only, weir, attachments, rounds, clock };
         return xen::run(workspace, &selection);
     }
     println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");

@@ -18,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-pub use self::bed::Clock;
+pub use self::{bed::Clock, figures::ROUNDS};
 use self::{
     bed::{Bed, Kit},
     parts::Parts,
@@ -59,8 +59,8 @@ pub struct Selection {
     pub weir: Option<PathBuf>,
     /// How often a guest's interface comes and goes before no grant may be left mapped.
     pub attachments: u32,
-    /// Whether to compare weir with the kernel's back end, too.
-    pub figures: bool,
+    /// How often to compare weir with the kernel's back end; `None` for not at all.
+    pub rounds: Option<u32>,
     /// By what time passes in the machine.
     pub clock: Clock,
 }
@@ -94,8 +94,9 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     {
         tally += stand.passes(name, run).1;
     }
-    if selection.figures && selection.includes("figures") {
-        let (report, of_comparison) = stand.passes("figures", figures::compare);
+    if let Some(rounds) = selection.rounds.filter(|_| selection.includes("figures")) {
+        let compare = |bed: &mut Bed| figures::compare(bed, rounds);
+        let (report, of_comparison) = stand.passes("figures", compare);
         tally += of_comparison;
         if let Some(report) = report {
             print!("\n{}\n", report.table());

@@ -50,6 +50,8 @@ struct Contest {
     load: Load,
     /// The budget that the policies may spend, as the configuration says it.
     budget: &'static str,
+    /// How many times as long as the others it is measured.
+    longer: u32,
     /// Whether the guests take containers.
     containers: bool,
     settings: Vec<Setting>,
@@ -180,6 +182,7 @@ impl Measured {
             Purpose::Grid => grid::given_up(contest, slices),
             Purpose::Pair(_) | Purpose::Breaches => vec![false; contest.settings.len()],
         };
+        let time = time * contest.longer / turns;
         let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
         for _ in 0..turns {
             // Nobody has the same before it each time.
@@ -189,7 +192,7 @@ impl Measured {
                 if !given_up[index] {
                     let Setting { calls, warm_up, .. } = contest.settings[index];
                     rig.set_calls(calls, contest.sender_calls)?;
-                    let slice = Slice::count(&rig, contest.load, warm_up, time / turns, stop);
+                    let slice = Slice::count(&rig, contest.load, warm_up, time, stop);
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
