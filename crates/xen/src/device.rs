@@ -71,6 +71,45 @@ impl Hypervisor for Xen {
     }
 }
 
+/// What this domain shares with another: a front end's side. weir is none; its tests on a real Xen are.
+pub struct Sharer {
+    gntalloc: File,
+}
+
+impl Sharer {
+    /// Opens `/dev/xen/gntalloc`.
+    ///
+    /// # Errors
+    /// There is no such device, which means no Xen or no `xen-gntalloc` module, or it may not be opened.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { gntalloc: open("/dev/xen/gntalloc")? })
+    }
+
+    /// A new page of zeros that `domain` may map. The grant ends when the page is dropped, and `domain` has
+    /// unmapped it.
+    ///
+    /// # Errors
+    /// The kernel has no page or no reference left.
+    pub fn grant(&self, domain: DomainId, read_only: bool) -> io::Result<(GrantRef, SharedPages)> {
+        let device = self.gntalloc.as_fd();
+        let (reference, index) = sys::alloc_gref(device, domain, read_only)?;
+        let pages = SharedPages::map(device, index, XEN_PAGE_LEN);
+        // From here on the mapping alone keeps it.
+        sys::dealloc_gref(device, index)?;
+        Ok((reference, pages?))
+    }
+
+    /// Makes a port that `domain` may bind, and its own end of the channel.
+    ///
+    /// # Errors
+    /// There are no more ports or descriptors.
+    pub fn allocate(&self, domain: DomainId) -> io::Result<(EventPort, Box<dyn EventChannel>)> {
+        let file = open("/dev/xen/evtchn")?;
+        let port = sys::bind_unbound_port(file.as_fd(), domain)?;
+        Ok((port, Box::new(XenChannel { file, port })))
+    }
+}
+
 /// A device file of its own, so that what an epoll set says is readable is this channel. Closing it
 /// unbinds the port.
 struct XenChannel {

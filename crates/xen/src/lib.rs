@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on anything that can be read and written |
 //! | `hypervisor.rs` | [`Hypervisor`]: the seam behind which Xen or the double stands; grants, copies, event channels |
-//! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn` |
+//! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn`; [`Sharer`]: a front end's side, `/dev/xen/gntalloc` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
 //! | `double.rs`, `double/` | a played Xen: xenstore, grant tables and event channels in this process |
@@ -23,7 +23,7 @@ pub mod store;
 mod sys;
 pub mod vif;
 
-pub use device::Xen;
+pub use device::{Sharer, Xen};
 pub use hypervisor::{
     CopyPlace, CopySegment, CopyStatus, DomainId, EventChannel, EventPort, Grant, GrantMap,
     GrantRef, Hypervisor,

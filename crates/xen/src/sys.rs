@@ -1,5 +1,5 @@
-//! The ioctls of `/dev/xen/gntdev` and `/dev/xen/evtchn`, as `linux/include/uapi/xen/{gntdev,evtchn}.h`
-//! have them.
+//! The ioctls of `/dev/xen/gntdev`, `/dev/xen/gntalloc` and `/dev/xen/evtchn`, as
+//! `linux/include/uapi/xen/{gntdev,gntalloc,evtchn}.h` have them.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -172,6 +172,66 @@ fn grant_copy_in<const ROOM: usize>(
     Ok(())
 }
 
+const GNTALLOC_FLAG_WRITABLE: u16 = 1;
+
+/// `struct ioctl_gntalloc_alloc_gref` with one reference.
+#[repr(C)]
+struct AllocGref {
+    domid: u16,
+    flags: u16,
+    count: u32,
+    index: u64,
+    reference: u32,
+}
+// SAFETY: `IOCTL_GNTALLOC_ALLOC_GREF`; `count` says that there is room for one reference.
+unsafe impl Argument for AllocGref {
+    const REQUEST: c_ulong = request::<Self>(b'G', 5);
+}
+
+/// Makes a page that `domain` may map; says by which reference, and at which offset `mmap` maps it.
+pub(crate) fn alloc_gref(
+    gntalloc: BorrowedFd<'_>,
+    domain: DomainId,
+    read_only: bool,
+) -> io::Result<(GrantRef, u64)> {
+    let flags = if read_only { 0 } else { GNTALLOC_FLAG_WRITABLE };
+    let mut argument = AllocGref { domid: domain.0, flags, count: 1, index: 0, reference: 0 };
+    ioctl(gntalloc, &mut argument)?;
+    Ok((GrantRef(argument.reference), argument.index))
+}
+
+/// `struct ioctl_gntalloc_dealloc_gref`.
+#[repr(C)]
+struct DeallocGref {
+    index: u64,
+    count: u32,
+}
+// SAFETY: `IOCTL_GNTALLOC_DEALLOC_GREF`.
+unsafe impl Argument for DeallocGref {
+    const REQUEST: c_ulong = request::<Self>(b'G', 6);
+}
+
+/// Gives the page up: it goes when nobody maps it any more.
+pub(crate) fn dealloc_gref(gntalloc: BorrowedFd<'_>, index: u64) -> io::Result<()> {
+    ioctl(gntalloc, &mut DeallocGref { index, count: 1 }).map(drop)
+}
+
+/// `struct ioctl_evtchn_bind_unbound_port`.
+#[repr(C)]
+struct BindUnboundPort {
+    remote_domain: u32,
+}
+// SAFETY: `IOCTL_EVTCHN_BIND_UNBOUND_PORT`.
+unsafe impl Argument for BindUnboundPort {
+    const REQUEST: c_ulong = request::<Self>(b'E', 2);
+}
+
+/// Makes a port that `domain` may bind; says which it is.
+pub(crate) fn bind_unbound_port(evtchn: BorrowedFd<'_>, domain: DomainId) -> io::Result<EventPort> {
+    let port = ioctl(evtchn, &mut BindUnboundPort { remote_domain: domain.0.into() })?;
+    u32::try_from(port).map(EventPort).map_err(io::Error::other)
+}
+
 /// `struct ioctl_evtchn_bind_interdomain`.
 #[repr(C)]
 struct BindInterdomain {
@@ -224,12 +284,16 @@ mod tests {
         assert_eq!(MapGrantRef::REQUEST, 0x18_4700);
         assert_eq!(UnmapGrantRef::REQUEST, 0x10_4701);
         assert_eq!(GrantCopy::REQUEST, 0x10_4708);
+        assert_eq!(AllocGref::REQUEST, 0x18_4705);
+        assert_eq!(DeallocGref::REQUEST, 0x10_4706);
         assert_eq!(BindInterdomain::REQUEST, 0x8_4501);
+        assert_eq!(BindUnboundPort::REQUEST, 0x4_4502);
         assert_eq!(Notify::REQUEST, 0x4_4504);
         assert_eq!((size_of::<Segment>(), offset_of!(Segment, dest)), (24, 8));
         assert_eq!((offset_of!(Segment, len), offset_of!(Segment, flags)), (16, 18));
         assert_eq!((offset_of!(Segment, status), offset_of!(GrantCopy, segments)), (20, 8));
         assert_eq!((offset_of!(MapGrantRef, index), offset_of!(MapGrantRef, domid)), (8, 16));
+        assert_eq!((offset_of!(AllocGref, index), offset_of!(AllocGref, reference)), (8, 16));
     }
 
     #[test]

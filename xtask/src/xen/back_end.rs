@@ -29,7 +29,20 @@ impl BackEnd {
 
     /// Starts weir and waits for its control socket.
     pub fn weir(bed: &mut Bed) -> Result<Self> {
-        let weir = bed.spawn("weir", &format!("weir run /{WEIR_CONFIG}"))?;
+        Self::weir_as(bed, &format!("/{WEIR_CONFIG}"))
+    }
+
+    /// The same with so many queues for each interface that asks for them: a guest here, of one processor, does
+    /// not.
+    pub fn weir_with_queues(bed: &mut Bed, queues: usize) -> Result<Self> {
+        const CONFIG: &str = "/run/weir-queues.toml";
+        let config = format!("sed 's/^\\[xen\\]$/&\\nqueues = {queues}/' /{WEIR_CONFIG} >{CONFIG}");
+        bed.run(&config, PATIENCE)?;
+        Self::weir_as(bed, CONFIG)
+    }
+
+    fn weir_as(bed: &mut Bed, config: &str) -> Result<Self> {
+        let weir = bed.spawn("weir", &format!("weir run {config}"))?;
         bed.until("weir stats --control /run/weir.sock >/dev/null 2>&1", "cat /run/weir.log")?;
         Ok(Self::Weir(weir))
     }

@@ -180,6 +180,17 @@ impl Bed {
         self.run(&format!("xl network-detach {} 0", domain.name()), XL_PATIENCE).map(drop)
     }
 
+    /// Gives dom0 itself an interface. Its kernel has no front end that would answer.
+    pub fn attach_to_dom0(&mut self, mac: &str) -> Result<()> {
+        let attach = format!("xl network-attach 0 mac={mac} bridge=br0 script=vif-test");
+        self.run(&attach, XL_PATIENCE).map(drop)
+    }
+
+    /// Takes it away.
+    pub fn detach_from_dom0(&mut self) -> Result<()> {
+        self.run("xl network-detach 0 0", XL_PATIENCE).map(drop)
+    }
+
     /// Waits until a guest has its interface, and gives it its address.
     pub fn configure(&mut self, domain: Domain) -> Result<()> {
         let command = format!(

@@ -45,6 +45,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "xen_boot_ping", run: scenarios::xen_boot_ping },
     Scenario { name: "weir_keeps_no_grant", run: scenarios::weir_keeps_no_grant },
     Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
+    Scenario { name: "xen_control_ring", run: scenarios::xen_control_ring },
 ];
 
 /// How often an interface comes and goes where nothing else is said: what three minutes have room for.
@@ -83,7 +84,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     workspace.clear_runs()?;
     let built = Programs::build(workspace)?;
     let weir = selection.weir.clone().unwrap_or_else(|| built.weir());
-    let examples = ["xen_vifs", "answer"].map(|name| (name, built.example(name)));
+    let examples = ["xen_vifs", "xen_control", "answer"].map(|name| (name, built.example(name)));
     let programs = [&examples[..], &[("weir", weir)]].concat();
     let (attachments, clock) = (selection.attachments, selection.clock);
     let kit = Kit { workspace: workspace.clone(), parts, programs, attachments, clock };

@@ -19,6 +19,11 @@ const SECOND: Domain = Domain(1);
 const MIXED: u8 = 2;
 const MIXED_SOCKET: &str = "/run/mixed.sock";
 
+/// The front end in dom0: the number of its addresses, its interface, and the queues it asks for.
+const CONTROL: u8 = 3;
+const CONTROL_VIF: &str = "vif0.0";
+const CONTROL_QUEUES: usize = 2;
+
 /// A vif comes, goes, comes again and is answered by what was started anew, as the double has it.
 pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
     let vifs = bed.spawn("vifs", "xen_vifs")?;
@@ -102,6 +107,25 @@ pub fn xen_mixed(bed: &mut Bed) -> Result<()> {
     }
     bed.end(&answer, "TERM")?;
     bed.detach(FIRST)?;
+    weir.stop(bed)
+}
+
+/// A front end with a control ring, in dom0 itself, is served by the hash and the table that it sets.
+pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
+    let weir = BackEnd::weir_with_queues(bed, CONTROL_QUEUES)?;
+    bed.attach_to_dom0(&address::mac(CONTROL))?;
+    let mac = address::mac(MIXED);
+    let front = bed.spawn("control", &format!("xen_control 0 {MIXED_SOCKET} {mac}"))?;
+    bed.await_lines(&front, "^ready", 1)?;
+    let explained =
+        bed.run(&format!("weir explain {CONTROL_VIF} --control /run/weir.sock"), PATIENCE)?;
+    check(explained.contains("indirection table: the guest's own"), || {
+        format!("weir knows of no table of {CONTROL_VIF}'s:\n{explained}")
+    })?;
+    check(bed.grants()?.mapped > 0, || String::from("Xen knows of no ring that is mapped"))?;
+    bed.detach_from_dom0()?;
+    bed.await_lines(&front, "^closed", 1)?;
+    nothing_mapped(bed)?;
     weir.stop(bed)
 }
 

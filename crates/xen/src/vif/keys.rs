@@ -21,8 +21,13 @@ pub enum KeyError {
         wanted: &'static str,
     },
     /// More queues than were offered, or none.
-    #[error("multi-queue-num-queues is {0}, not 1 to {QUEUE_PAIRS_MAX}")]
-    Queues(u32),
+    #[error("multi-queue-num-queues is {wanted}, not 1 to {offered}")]
+    Queues {
+        /// So many.
+        wanted: u32,
+        /// `multi-queue-max-queues`.
+        offered: u32,
+    },
     /// The front end wants pages to be flipped instead of copied into, which nobody does since Linux 2.6.
     #[error("request-rx-copy is not 1: the front end is too old")]
     NoRxCopy,
@@ -214,7 +219,7 @@ impl FrontKeys {
         let count = number(get, "multi-queue-num-queues")?.unwrap_or(1);
         let queues_max = offer.queues_max.min(u32::try_from(QUEUE_PAIRS_MAX).unwrap_or(u32::MAX));
         if count == 0 || count > queues_max {
-            return Err(KeyError::Queues(count).into());
+            return Err(KeyError::Queues { wanted: count, offered: queues_max }.into());
         }
         let queues = if count == 1 {
             vec![queue(get, "")?]
