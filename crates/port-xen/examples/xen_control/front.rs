@@ -180,7 +180,8 @@ impl Front {
 
     /// Stays until the toolstack takes the vif away, and gives it up.
     pub fn stay(mut self) -> Result<()> {
-        while self.store.back_state()? == Some(XenbusState::Connected) {
+        let leaves = [None, Some(XenbusState::Closing), Some(XenbusState::Closed)];
+        while !leaves.contains(&self.store.back_state()?) {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.store.set_state(XenbusState::Closed)
