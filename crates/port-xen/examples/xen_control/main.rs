@@ -14,7 +14,7 @@ mod front;
 
 use std::net::Ipv4Addr;
 
-use front::{Front, QUEUES, Result};
+use front::{Front, QUEUES, Received, Result};
 use weir_netif::ctrl_type::*;
 use weir_netif::message::Extra;
 use weir_netif::{CtrlStatus, HASH_TYPES};
@@ -24,14 +24,27 @@ use weir_wire::flow::{DEFAULT_KEY, KEY_LEN};
 use weir_wire::{Mac, Offload, ethertype};
 use weir_xen::DomainId;
 
-/// Where a flow comes from, where it goes, and its hash: Microsoft's "Verifying the RSS hash calculation",
-/// IPv4 with TCP. Its key is [`DEFAULT_KEY`].
-const FLOWS: [([u8; 4], u16, [u8; 4], u16, u32); 5] = [
-    ([66, 9, 149, 187], 2794, [161, 142, 100, 80], 1766, 0x51cc_c178),
-    ([199, 92, 111, 2], 14230, [65, 69, 140, 83], 4739, 0xc626_b0ea),
-    ([24, 19, 198, 95], 12898, [12, 22, 207, 184], 38024, 0x5c2b_394a),
-    ([38, 27, 205, 30], 48228, [209, 142, 163, 6], 2217, 0xafc7_327f),
-    ([153, 39, 163, 191], 44251, [202, 188, 127, 2], 1303, 0x10e8_28a2),
+/// A TCP flow, and its hash.
+struct Flow {
+    src: (Ipv4Addr, u16),
+    dst: (Ipv4Addr, u16),
+    hash: u32,
+}
+
+const fn flow(src: [u8; 4], src_port: u16, dst: [u8; 4], dst_port: u16, hash: u32) -> Flow {
+    let [a, b, c, d] = src;
+    let [e, f, g, h] = dst;
+    let (src, dst) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
+    Flow { src: (src, src_port), dst: (dst, dst_port), hash }
+}
+
+/// Those of Microsoft's "Verifying the RSS hash calculation", whose key is [`DEFAULT_KEY`].
+const FLOWS: [Flow; 5] = [
+    flow([66, 9, 149, 187], 2794, [161, 142, 100, 80], 1766, 0x51cc_c178),
+    flow([199, 92, 111, 2], 14230, [65, 69, 140, 83], 4739, 0xc626_b0ea),
+    flow([24, 19, 198, 95], 12898, [12, 22, 207, 184], 38024, 0x5c2b_394a),
+    flow([38, 27, 205, 30], 48228, [209, 142, 163, 6], 2217, 0xafc7_327f),
+    flow([153, 39, 163, 191], 44251, [202, 188, 127, 2], 1303, 0x10e8_28a2),
 ];
 
 /// Tables by which those flows come by both queues, and each by another after the other table.
@@ -159,46 +172,42 @@ impl Sender {
     /// Sends a segment of each flow, and sees it come: by the queue that `table` has for its hash and with
     /// that hash, or by any queue without one.
     fn all_come(&mut self, front: &mut Front, table: Option<[u32; 3]>) -> Result<()> {
-        for (src, src_port, dst, dst_port, value) in FLOWS {
-            let ports = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat();
-            let frame = segment(self.from, self.to, src.into(), dst.into(), &ports);
-            self.pair.send(&frame, &Offload::NONE)?;
-            self.pair.flush();
-            let got = front.receive()?;
-            let hash = Extra::Hash { kind: IPV4_TCP, algorithm: TOEPLITZ, value };
-            let extras = table.map(|_| hash);
-            let queue = match table {
-                Some(table) => table[value as usize % table.len()] as usize,
-                None => got.queue,
-            };
-            if got.packet.damaged
-                || got.frame != frame
-                || got.queue != queue
-                || !got.packet.extras.iter().eq(&extras)
-            {
-                let (came, packet) = (got.queue, got.packet);
-                let same = got.frame == frame;
-                return Err(format!(
-                    "of hash {value:#x}, by queue {came}, not {queue}, {extras:x?}; same bytes: {same}, {packet:x?}"
-                )
-                .into());
-            }
+        FLOWS.iter().try_for_each(|flow| self.comes(front, flow, table))
+    }
+
+    fn comes(&mut self, front: &mut Front, flow: &Flow, table: Option<[u32; 3]>) -> Result<()> {
+        let frame = segment(self.from, self.to, flow);
+        self.pair.send(&frame, &Offload::NONE)?;
+        self.pair.flush();
+        let Received { queue, frame: came, packet } = front.receive()?;
+        let (value, entries) = (flow.hash, TABLES[0].len());
+        let wanted = table.map_or(queue, |table| table[value as usize % entries] as usize);
+        let hash = Extra::Hash { kind: IPV4_TCP, algorithm: TOEPLITZ, value };
+        let extras: Vec<_> = table.map(|_| hash).into_iter().collect();
+        let same = came == frame && !packet.damaged;
+        if !same || queue != wanted || packet.extras != extras {
+            return Err(format!(
+                "queue {queue}, not {wanted}; whole: {same}; {packet:x?}, not {extras:x?}"
+            )
+            .into());
         }
         Ok(())
     }
 }
 
 /// A TCP segment. Nobody looks at its checksum.
-fn segment(from: Mac, to: Mac, src: Ipv4Addr, dst: Ipv4Addr, ports: &[u8]) -> Vec<u8> {
+fn segment(from: Mac, to: Mac, flow: &Flow) -> Vec<u8> {
     const TCP: u8 = 6;
     const TCP_LEN: usize = 20;
     const LEN: u8 = 60;
     let mut ip = [0x45, 0, 0, LEN, 0, 0, 0, 0, 64, TCP, 0, 0].to_vec();
+    let ((src, src_port), (dst, dst_port)) = (flow.src, flow.dst);
     ip.extend([src.octets(), dst.octets()].concat());
     let checksum = ipv4_header_checksum(&ip);
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     let mut tcp = [0; TCP_LEN];
-    tcp[..4].copy_from_slice(ports);
+    tcp[..2].copy_from_slice(&src_port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&dst_port.to_be_bytes());
     tcp[12] = (TCP_LEN as u8 / 4) << 4;
     let payload = [0xa5; 20];
     [&to.0[..], &from.0, &ethertype::IPV4.to_be_bytes(), &ip, &tcp, &payload].concat()
