@@ -247,6 +247,8 @@ impl Queue {
         if self.rx.ring().push() {
             self.events.notify()?;
         }
+        // The back end knows by this how far the packets have been taken: a flow may change its queue.
+        self.rx.ring().final_check()?;
         Ok(Some((frame, packet)))
     }
 }
