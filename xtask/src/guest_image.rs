@@ -151,7 +151,7 @@ fn unpacked_modules(root: &Path) -> Result<PathBuf> {
 }
 
 /// Builds the agent, and returns the program's path.
-fn build_agent(workspace: &Workspace) -> Result<PathBuf> {
+pub fn build_agent(workspace: &Workspace) -> Result<PathBuf> {
     let cargo = Workspace::cargo();
     let argv = [&cargo, "build", "--release", "-p", "weir-agent", "--target", AGENT_TARGET];
     run_in(&argv, &workspace.root, &[("RUSTFLAGS", AGENT_RUSTFLAGS.as_ref())])?;

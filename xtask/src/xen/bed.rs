@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    domain::Domain,
+    domain::{Domain, WITH_CHANNEL},
     grants::{Grants, REPORT_KEY},
     images,
     parts::Parts,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The guests that a dom0 has the configuration of.
-const DOMAINS: [Domain; 2] = [Domain(0), Domain(1)];
+const DOMAINS: [Domain; 3] = [Domain(0), Domain(1), WITH_CHANNEL];
 
 /// With `-cpu max` Linux's dom0 ends at once: Xen shows it SMAP. `rdrand` as every guest here has it.
 const CPU: &str = "qemu64,+rdrand";
@@ -80,6 +80,8 @@ pub struct Kit {
     pub parts: Parts,
     /// What dom0 has in its `/bin` beyond the tools, by name.
     pub programs: Vec<(&'static str, PathBuf)>,
+    /// `weir-agent`, for the guests.
+    pub agent: PathBuf,
     /// How often an interface comes and goes before nothing may be left of it.
     pub attachments: u32,
     /// By what time passes.
@@ -106,7 +108,7 @@ impl Bed {
     pub fn boot(kit: &Kit) -> Result<Self> {
         let dir = kit.workspace.run_dir("xen")?;
         let initrd = dir.join("dom0.img");
-        images::write_dom0(&kit.parts, &kit.programs, &DOMAINS, &initrd)?;
+        images::write_dom0(&kit.parts, &kit.programs, &kit.agent, &DOMAINS, &initrd)?;
         let dom0 = launch(&kit.parts, kit.clock, &initrd, &dir);
         // QEMU has read it, and it is large.
         fs::remove_file(&initrd).map_err(Error::io("remove", &initrd))?;
@@ -153,11 +155,28 @@ impl Bed {
         }
     }
 
-    /// Ends a guest as the loss of its power does, and boots it with its interface.
+    /// Destroys a guest, and boots it with its interface.
     fn boot_again(&mut self, domain: Domain) -> Result<()> {
+        self.destroy(domain)?;
+        self.connect(domain)
+    }
+
+    /// Ends a guest as the loss of its power does.
+    pub fn destroy(&mut self, domain: Domain) -> Result<()> {
         self.run(&format!("xl destroy {}", domain.name()), XL_PATIENCE)?;
         self.created.retain(|created| *created != domain);
-        self.connect(domain)
+        Ok(())
+    }
+
+    /// The name of a guest's interface in weir.
+    pub fn vif(&mut self, domain: Domain) -> Result<String> {
+        let id = self.run(&format!("xl domid {}", domain.name()), PATIENCE)?;
+        Ok(format!("vif{}.0", id.trim()))
+    }
+
+    /// What weir's program says, given a command for its control socket.
+    pub fn weir(&mut self, command: &str) -> Result<String> {
+        self.run(&format!("weir {command} --control /run/weir.sock"), PATIENCE)
     }
 
     fn attach_and_detach_times(&mut self, domain: Domain, attachments: u32) -> Result<()> {

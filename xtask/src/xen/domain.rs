@@ -6,6 +6,9 @@ use crate::address;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain(pub u8);
 
+/// The one with a channel for its agent, which has a device model in dom0.
+pub const WITH_CHANNEL: Domain = Domain(4);
+
 impl Domain {
     /// The name `xl` knows it by.
     pub fn name(self) -> String {
@@ -32,13 +35,25 @@ impl Domain {
         format!("etc/xen/{}.cfg", self.name())
     }
 
+    /// Its channels, in the words of xl.cfg(5). `xl` before 4.21 takes the first for the console that every guest has,
+    /// and leaves it out.
+    fn channels(self) -> Vec<String> {
+        if self != WITH_CHANNEL {
+            return Vec::new();
+        }
+        let path = format!("/run/weir/{}.agent", self.name());
+        let agent = format!("name=weir.agent,connection=socket,path={path}");
+        vec!["name=unused,connection=pty".to_owned(), agent]
+    }
+
     /// Its configuration, as of xl.cfg(5).
     pub fn config(self) -> String {
         format!(
             "name = \"{}\"\nkernel = \"/boot/vmlinuz\"\nramdisk = \"/boot/domu.img\"\n\
-             extra = \"console=hvc0 quiet weir.shell=hvc0 ipv6.disable=1\"\nmemory = 256\nvif = [\"{}\"]\n",
+             extra = \"console=hvc0 quiet weir.shell=hvc0 ipv6.disable=1\"\nmemory = 256\nvif = [\"{}\"]\nchannel = {:?}\n",
             self.name(),
-            self.vif()
+            self.vif(),
+            self.channels()
         )
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     domain::Domain,
-    parts::{DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts},
+    parts::{DEVICE_MODEL, DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts},
 };
 use crate::{
     cpio::Archive,
@@ -24,29 +24,36 @@ const VIF_CYCLES: &str = include_str!("vif_cycles.sh");
 /// Where dom0 has weir's configuration.
 pub const WEIR_CONFIG: &str = "etc/weir.toml";
 
+/// Without it the device model does not start, though nobody has a keyboard.
+const KEYMAP: &str = "usr/share/qemu/keymaps/en-us";
+
 /// Where the dynamic loader looks without being told.
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// Writes dom0's file system to `path`, with `programs` by their names in its `/bin` and all that `domains` boot from.
+/// Writes dom0's file system to `path`, with `programs` by their names in its `/bin` and all that `domains` boot from,
+/// `agent` in it.
 pub fn write_dom0(
     parts: &Parts,
     programs: &[(&str, PathBuf)],
+    agent: &Path,
     domains: &[Domain],
     path: &Path,
 ) -> Result<()> {
     let mut root = Root::new(parts)?;
-    for dir in ["boot", "etc/xen/scripts", "run/xen", "run/xenstored", "usr/lib"] {
+    for dir in ["boot", "etc/xen/scripts", "run/weir", "run/xen", "run/xenstored", "usr/lib"] {
         root.directory(dir);
     }
     for dir in ["lib/xen", "lib/xenstored", "log/xen", "lock", "run/xen"] {
         root.directory(&format!("var/{dir}"));
     }
     for tool in parts.tools() {
-        root.program(parts, file_name(&tool), &tool)?;
+        root.program(parts, &in_bin(file_name(&tool)), &tool)?;
     }
+    root.program(parts, DEVICE_MODEL, &parts.device_model())?;
+    root.file(KEYMAP, b"");
     for (name, program) in programs {
-        root.program(parts, name, program)?;
+        root.program(parts, &in_bin(name), program)?;
     }
     root.modules(parts, "modules", DOM0_MODULES)?;
     root.modules(parts, "modules/netback", NETBACK_MODULES)?;
@@ -57,7 +64,7 @@ pub fn write_dom0(
     root.file("etc/xen/xl.conf", b"");
     root.file(WEIR_CONFIG, include_bytes!("weir.toml"));
     root.file("boot/vmlinuz", &read(&parts.kernel())?);
-    root.file("boot/domu.img", &domu(parts)?);
+    root.file("boot/domu.img", &domu(parts, agent)?);
     for domain in domains {
         root.file(&domain.config_path(), domain.config().as_bytes());
     }
@@ -65,10 +72,11 @@ pub fn write_dom0(
 }
 
 /// A guest's file system.
-fn domu(parts: &Parts) -> Result<Vec<u8>> {
+fn domu(parts: &Parts, agent: &Path) -> Result<Vec<u8>> {
     let mut root = Root::new(parts)?;
     root.modules(parts, "modules", DOMU_MODULES)?;
-    root.program(parts, "iperf3", Path::new(IPERF3))?;
+    root.program(parts, &in_bin("iperf3"), Path::new(IPERF3))?;
+    root.file(&in_bin("weir-agent"), &read(agent)?);
     Ok(root.archive.finish())
 }
 
@@ -111,9 +119,9 @@ impl Root {
         }
     }
 
-    /// Adds a program to `/bin`, and its shared libraries.
-    fn program(&mut self, parts: &Parts, name: &str, program: &Path) -> Result<()> {
-        self.file(&format!("bin/{name}"), &read(program)?);
+    /// Adds a program as `path`, and its shared libraries.
+    fn program(&mut self, parts: &Parts, path: &str, program: &Path) -> Result<()> {
+        self.file(path, &read(program)?);
         for library in parts.libraries(program)? {
             let to = if LOADER.ends_with(file_name(&library)) {
                 LOADER.to_owned()
@@ -133,6 +141,11 @@ impl Root {
         }
         Ok(())
     }
+}
+
+/// Where a program of that name is found.
+fn in_bin(name: &str) -> String {
+    format!("bin/{name}")
 }
 
 fn file_name(path: &Path) -> &str {

@@ -25,7 +25,7 @@ use self::{
 };
 use crate::{
     error::{Error, Result, check},
-    guest_image::IPERF3,
+    guest_image::{IPERF3, build_agent},
     packages,
     release::Programs,
     steps::Tally,
@@ -46,6 +46,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "weir_keeps_no_grant", run: scenarios::weir_keeps_no_grant },
     Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
     Scenario { name: "xen_control_ring", run: scenarios::xen_control_ring },
+    Scenario { name: "xen_agent", run: scenarios::xen_agent },
 ];
 
 /// How often an interface comes and goes where nothing else is said: what three minutes have room for.
@@ -87,7 +88,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let examples = ["xen_vifs", "xen_control", "answer"].map(|name| (name, built.example(name)));
     let programs = [&examples[..], &[("weir", weir)]].concat();
     let (attachments, clock) = (selection.attachments, selection.clock);
-    let kit = Kit { workspace: workspace.clone(), parts, programs, attachments, clock };
+    let agent = build_agent(workspace)?;
+    let kit = Kit { workspace: workspace.clone(), parts, programs, agent, attachments, clock };
     let mut stand = Stand { kit, bed: None };
     let mut tally = Tally::default();
     for Scenario { name, run } in

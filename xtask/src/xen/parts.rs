@@ -42,6 +42,30 @@ const TOOL_PACKAGES: &[&str] = &[
     BUSYBOX_PACKAGE,
 ];
 
+/// Serves the consoles of guests that have more than one, of which `weir-agent`'s is one; and its libraries.
+const DEVICE_MODEL_PACKAGES: &[&str] = &[
+    "qemu-system-xen",
+    "libfdt1",
+    "libffi8",
+    "libglib2.0-0",
+    "libjpeg62-turbo",
+    "libpixman-1-0",
+    "libsasl2-2",
+    "libspice-server1",
+    "libusb-1.0-0",
+    // Of libspice-server1.
+    "libdw1",
+    "libelf1",
+    "libgstreamer-plugins-base1.0-0",
+    "libgstreamer1.0-0",
+    "libopus0",
+    "liborc-0.4-0",
+    "libunwind8",
+];
+
+/// Where `xl` looks for the device model.
+pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
+
 /// Where the tools' package puts programs that are run by full path only.
 const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
 
@@ -70,7 +94,7 @@ impl Parts {
         let parts = Self { dir: workspace.target("xen")? };
         let stamp = parts.dir.join("stamp");
         let wanted = format!(
-            "{HYPERVISOR_PACKAGE} {TOOL_PACKAGES:?} {DOM0_MODULES:?} {NETBACK_MODULES:?} {DOMU_MODULES:?}"
+            "{HYPERVISOR_PACKAGE} {TOOL_PACKAGES:?} {DEVICE_MODEL_PACKAGES:?} {DOM0_MODULES:?} {NETBACK_MODULES:?} {DOMU_MODULES:?}"
         );
         if fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
             return Ok(parts);
@@ -92,7 +116,7 @@ impl Parts {
             }
             fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
         }
-        for package in TOOL_PACKAGES {
+        for package in TOOL_PACKAGES.iter().chain(DEVICE_MODEL_PACKAGES) {
             unpack(package, &self.root())?;
         }
         // Of these, a file each is needed of hundreds of megabytes.
@@ -131,6 +155,11 @@ impl Parts {
         self.dir.join("root")
     }
 
+    /// What serves the guests' further consoles.
+    pub fn device_model(&self) -> PathBuf {
+        self.root().join(DEVICE_MODEL)
+    }
+
     /// The programs dom0 needs, by the paths they were unpacked to.
     pub fn tools(&self) -> Vec<PathBuf> {
         let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
@@ -150,8 +179,9 @@ impl Parts {
 
     /// The shared libraries of `program`, whether unpacked here or the host's own.
     pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
-        let unpacked = self.root().join("usr/lib/x86_64-linux-gnu");
-        let library_path = format!("LD_LIBRARY_PATH={}", unpacked.display());
+        let unpacked = ["usr/lib", "lib"].map(|lib| self.root().join(lib).join("x86_64-linux-gnu"));
+        let [usr_lib, lib] = unpacked.each_ref().map(|dir| dir.display());
+        let library_path = format!("LD_LIBRARY_PATH={usr_lib}:{lib}");
         let printed =
             run(&["env".as_ref(), library_path.as_ref(), "ldd".as_ref(), program.as_os_str()])?;
         if let Some(missing) = printed.lines().find(|line| line.ends_with("not found")) {

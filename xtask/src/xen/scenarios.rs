@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     back_end::BackEnd,
     bed::{Bed, PATIENCE},
-    domain::Domain,
+    domain::{Domain, WITH_CHANNEL},
 };
 use crate::{
     address,
@@ -117,8 +117,7 @@ pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
     let mac = address::mac(MIXED);
     let front = bed.spawn("control", &format!("xen_control 0 {MIXED_SOCKET} {mac}"))?;
     bed.await_lines(&front, "^ready", 1)?;
-    let explained =
-        bed.run(&format!("weir explain {CONTROL_VIF} --control /run/weir.sock"), PATIENCE)?;
+    let explained = bed.weir(&format!("explain {CONTROL_VIF}"))?;
     check(explained.contains("indirection table: the guest's own"), || {
         format!("weir knows of no table of {CONTROL_VIF}'s:\n{explained}")
     })?;
@@ -127,6 +126,51 @@ pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
     bed.await_lines(&front, "^closed", 1)?;
     nothing_mapped(bed)?;
     weir.stop(bed)
+}
+
+/// The agent of a guest is met by a channel, has the guest poll, and restores its timer when weir or itself ends.
+pub fn xen_agent(bed: &mut Bed) -> Result<()> {
+    const AGENT: &str = "weir-agent --port /dev/hvc1 >/tmp/agent.log 2>&1 &";
+    let weir = BackEnd::weir(bed)?;
+    bed.connect(FIRST)?;
+    bed.connect(WITH_CHANNEL)?;
+    bed.run_in(WITH_CHANNEL, AGENT, PATIENCE)?;
+    guest_polls(bed, false)?;
+    have_guest_poll(bed)?;
+    ping(bed, FIRST, &WITH_CHANNEL.ip(), 56)?;
+
+    // Nobody is there any more to say what is wanted, nor do we know what was.
+    let weir = weir.crash_and_restart(bed, |bed| guest_polls(bed, false))?;
+    have_guest_poll(bed)?;
+    ping(bed, FIRST, &WITH_CHANNEL.ip(), 1472)?;
+    bed.run_in(WITH_CHANNEL, "killall weir-agent", PATIENCE)?;
+    guest_polls(bed, false)?;
+
+    bed.destroy(WITH_CHANNEL)?;
+    bed.detach(FIRST)?;
+    nothing_mapped(bed)?;
+    weir.stop(bed)
+}
+
+/// Tells weir that the guest with a channel is to poll, and waits until it does.
+fn have_guest_poll(bed: &mut Bed) -> Result<()> {
+    let vif = bed.vif(WITH_CHANNEL)?;
+    bed.weir(&format!("vif set {vif} moderation=frontend"))?;
+    guest_polls(bed, true)?;
+    let explained = bed.weir(&format!("explain {vif}"))?;
+    check(explained.contains("guest polls by") && !explained.contains("by no timer"), || {
+        format!("weir does not know that {vif}'s guest polls:\n{explained}")
+    })
+}
+
+/// Waits until the guest with a channel polls by its timer, or does not.
+fn guest_polls(bed: &mut Bed, polls: bool) -> Result<()> {
+    let test = if polls { "-gt" } else { "-eq" };
+    let timer = format!(
+        "i=0; until [ $(cat /sys/class/net/eth0/gro_flush_timeout) {test} 0 ]; do \
+         [ $((i+=1)) -lt 300 ] || {{ cat /tmp/agent.log; exit 1; }}; sleep 0.1; done"
+    );
+    bed.run_in(WITH_CHANNEL, &timer, PATIENCE).map(drop)
 }
 
 /// Takes the interfaces of both guests away.
