@@ -21,8 +21,11 @@ const SERVER: Domain = Domain(1);
 /// How often each back end is measured where nothing else is said: what three minutes have room for.
 pub const ROUNDS: u32 = 3;
 
-/// How long each measured transfer takes.
-const SECONDS: u64 = 4;
+/// How long each measured transfer by TCP takes.
+const TCP_SECONDS: u64 = 8;
+
+/// And each by UDP.
+const UDP_SECONDS: u64 = 2;
 
 /// And the one before, in which the connection's windows open and `auto` finds what it may hold.
 const SETTLE_SECONDS: u64 = 2;
@@ -130,19 +133,20 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     };
     transfer(bed, SETTLE_SECONDS)?;
     let before = Received::now(bed)?;
-    let report = transfer(bed, SECONDS)?;
+    let report = transfer(bed, TCP_SECONDS)?;
     let received = Received::now(bed)?.since(&before);
     figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
-    let seconds = Duration::from_secs(SECONDS).as_secs_f64();
+    let seconds = Duration::from_secs(TCP_SECONDS).as_secs_f64();
     figures.tcp_packets_per_second.push(received.packets / seconds);
     figures.tcp_events_per_packet.push(received.events_per_packet());
     figures.tcp_sent_events_per_packet.push(received.sent_events / received.packets);
 
     let before = Received::now(bed)?;
-    let udp = format!("iperf3 -c {} -t {SECONDS} -i 0 {UDP}", SERVER.ip());
-    bed.run_in(CLIENT, &udp, Tcp::to(SERVER.ip(), SECONDS).patience())?;
+    let udp = format!("iperf3 -c {} -t {UDP_SECONDS} -i 0 {UDP}", SERVER.ip());
+    bed.run_in(CLIENT, &udp, Tcp::to(SERVER.ip(), UDP_SECONDS).patience())?;
     let received = Received::now(bed)?.since(&before);
     figures.udp_events_per_packet.push(received.events_per_packet());
+    let seconds = Duration::from_secs(UDP_SECONDS).as_secs_f64();
     figures.udp_packets_per_second.push(received.packets / seconds);
     disconnect_all(bed)
 }
