@@ -38,6 +38,8 @@ const UDP: &str = "-u -l 1000 -b 20M";
 pub struct Figures {
     /// Payload of one TCP connection, in bits per second.
     pub tcp_bits_per_second: Samples,
+    /// CPU time of all domains, as Xen counts it, for each gigabyte of that.
+    pub cpu_per_gb: Samples,
     /// Packets the receiving guest took in a second of that transfer: segments of up to 64 KiB.
     pub tcp_packets_per_second: Samples,
     /// Interrupts of its interface per packet.
@@ -69,6 +71,9 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
     let what = "one TCP connection between two PV guests: weir / xen-netback and a bridge";
     let ratio = weir.tcp_bits_per_second.ratio_to(&netback.tcp_bits_per_second);
     report.add(Figure::ratio("xen_tcp_vs_netback", what, ratio).goal(Some(Goal::AtLeast(1.0))));
+    let what = "CPU time of all domains for the same bytes, as Xen counts it";
+    let ratio = weir.cpu_per_gb.ratio_to(&netback.cpu_per_gb);
+    report.add(Figure::ratio("xen_cpu_vs_netback", what, ratio));
     let what = "interrupts of the receiving guest's interface per packet it took in that transfer, auto with 1 ms";
     let ratio = weir.tcp_events_per_packet.ratio_to(&netback.tcp_events_per_packet);
     report.add(Figure::ratio("xen_events_vs_netback", what, ratio).goal(Some(Goal::AtMost(0.5))));
@@ -78,6 +83,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
     let figures = [
         [
             "xen_tcp_weir",
+            "xen_cpu_weir",
             "xen_tcp_packets_weir",
             "xen_tcp_events_weir",
             "xen_tcp_sent_events_weir",
@@ -86,6 +92,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
         ],
         [
             "xen_tcp_netback",
+            "xen_cpu_netback",
             "xen_tcp_packets_netback",
             "xen_tcp_events_netback",
             "xen_tcp_sent_events_netback",
@@ -93,11 +100,12 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
             "xen_udp_netback",
         ],
     ];
-    for ([tcp, tcp_packets, tcp_events, sent, udp_events, udp], of) in
+    for ([tcp, cpu, tcp_packets, tcp_events, sent, udp_events, udp], of) in
         figures.into_iter().zip([weir, netback])
     {
         let add = [
             (tcp, "bit/s", "payload of the connection", &of.tcp_bits_per_second),
+            (cpu, "s/GB", "CPU time of all domains", &of.cpu_per_gb),
             (
                 tcp_packets,
                 "packets/s",
@@ -132,11 +140,13 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
         bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())
     };
     transfer(bed, SETTLE_SECONDS)?;
-    let before = Received::now(bed)?;
+    let (before, cpu) = (Received::now(bed)?, cpu_seconds(bed)?);
     let report = transfer(bed, TCP_SECONDS)?;
-    let received = Received::now(bed)?.since(&before);
-    figures.tcp_bits_per_second.push(Transfer::parse(&report)?.bits_per_second);
+    let (cpu, received) = (cpu_seconds(bed)? - cpu, Received::now(bed)?.since(&before));
+    let bits_per_second = Transfer::parse(&report)?.bits_per_second;
+    figures.tcp_bits_per_second.push(bits_per_second);
     let seconds = Duration::from_secs(TCP_SECONDS).as_secs_f64();
+    figures.cpu_per_gb.push(cpu / (bits_per_second * seconds / 8e9));
     figures.tcp_packets_per_second.push(received.packets / seconds);
     figures.tcp_events_per_packet.push(received.events_per_packet());
     figures.tcp_sent_events_per_packet.push(received.sent_events / received.packets);
@@ -149,6 +159,19 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     let seconds = Duration::from_secs(UDP_SECONDS).as_secs_f64();
     figures.udp_packets_per_second.push(received.packets / seconds);
     disconnect_all(bed)
+}
+
+/// CPU time that the domains have had (s).
+fn cpu_seconds(bed: &mut Bed) -> Result<f64> {
+    let printed = bed.run("xl list", PATIENCE)?;
+    domains_seconds(&printed).ok_or_else(|| Error::parse("domains and their times", printed))
+}
+
+/// What `xl list` says of all domains: a line for each, below a heading, that ends with its time.
+fn domains_seconds(printed: &str) -> Option<f64> {
+    let times =
+        printed.lines().skip(1).map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
+    times.sum::<Option<f64>>().filter(|seconds| *seconds > 0.0)
 }
 
 /// What the receiving guest has counted.
@@ -205,6 +228,15 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_all_domains_are_added_up() {
+        let printed = "Name      ID   Mem VCPUs\tState\tTime(s)\nDomain-0   0  1024     2     r-----      29.0\n\
+            u0         1   256     1     -b----       6.7\n";
+        assert_eq!(domains_seconds(printed), Some(35.7));
+        assert!(domains_seconds("Name ID Time(s)\nu0 1 soon\n").is_none());
+        assert!(domains_seconds("").is_none());
+    }
 
     #[test]
     fn interrupts_of_the_interface_are_counted_and_no_others() {
