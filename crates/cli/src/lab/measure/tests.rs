@@ -65,7 +65,8 @@ fn what_cannot_be_had_here_is_refused_and_says_why() {
         let experiment = experiment(&text.replace(from, to));
         Setting::of(&experiment.points[0].1, &[0, 1]).unwrap_err().to_string()
     };
-    let datagrams = "{ datagrams = { bytes = 64, arrivals = { regular = \"10kpps\" } } }";
+    // Those of the first point.
+    let datagrams = "{ datagrams = { bytes = 64, arrivals = { poisson = \"10kpps\" } } }";
     let says = [
         ("guests_are_threads = true\n", "", "guests_are_threads"),
         ("timers_ahead = true\n", "workers = \"dedicated\"\n", "its worker looks on"),
