@@ -1,7 +1,7 @@
 //! Who answers the guests' interfaces: the kernel's back end and a bridge, or weir.
 
 use super::{
-    bed::{Bed, Daemon, PATIENCE},
+    bed::{Bed, Daemon, PATIENCE, weir_command},
     images::WEIR_CONFIG,
 };
 use crate::error::Result;
@@ -43,7 +43,8 @@ impl BackEnd {
 
     fn weir_as(bed: &mut Bed, config: &str) -> Result<Self> {
         let weir = bed.spawn("weir", &format!("weir run {config}"))?;
-        bed.until("weir stats --control /run/weir.sock >/dev/null 2>&1", "cat /run/weir.log")?;
+        let answers = format!("{} >/dev/null 2>&1", weir_command("stats"));
+        bed.until(&answers, "cat /run/weir.log")?;
         Ok(Self::Weir(weir))
     }
 

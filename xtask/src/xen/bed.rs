@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    domain::{Domain, WITH_CHANNEL},
+    domain::{Domain, WITH_CHANNEL, interface},
     grants::{Grants, REPORT_KEY},
     images,
     parts::Parts,
@@ -176,7 +176,7 @@ impl Bed {
 
     /// What weir's program says, given a command for its control socket.
     pub fn weir(&mut self, command: &str) -> Result<String> {
-        self.run(&format!("weir {command} --control /run/weir.sock"), PATIENCE)
+        self.run(&weir_command(command), PATIENCE)
     }
 
     fn attach_and_detach_times(&mut self, domain: Domain, attachments: u32) -> Result<()> {
@@ -190,24 +190,31 @@ impl Bed {
 
     /// `xl network-attach`: gives a running guest its interface.
     fn attach(&mut self, domain: Domain) -> Result<()> {
-        let words = domain.vif().replace(',', " ");
-        self.run(&format!("xl network-attach {} {words}", domain.name()), XL_PATIENCE).map(drop)
+        self.network_attach(&domain.name(), &domain.vif())
     }
 
     /// `xl network-detach`: takes it away.
     pub fn detach(&mut self, domain: Domain) -> Result<()> {
-        self.run(&format!("xl network-detach {} 0", domain.name()), XL_PATIENCE).map(drop)
+        self.network_detach(&domain.name())
     }
 
     /// Gives dom0 itself an interface. Its kernel has no front end that would answer.
     pub fn attach_to_dom0(&mut self, mac: &str) -> Result<()> {
-        let attach = format!("xl network-attach 0 mac={mac} bridge=br0 script=vif-test");
-        self.run(&attach, XL_PATIENCE).map(drop)
+        self.network_attach("0", &interface(mac))
     }
 
     /// Takes it away.
     pub fn detach_from_dom0(&mut self) -> Result<()> {
-        self.run("xl network-detach 0 0", XL_PATIENCE).map(drop)
+        self.network_detach("0")
+    }
+
+    fn network_attach(&mut self, domain: &str, vif: &str) -> Result<()> {
+        let words = vif.replace(',', " ");
+        self.run(&format!("xl network-attach {domain} {words}"), XL_PATIENCE).map(drop)
+    }
+
+    fn network_detach(&mut self, domain: &str) -> Result<()> {
+        self.run(&format!("xl network-detach {domain} 0"), XL_PATIENCE).map(drop)
     }
 
     /// Waits until a guest has its interface, and gives it its address.
@@ -298,6 +305,11 @@ fn launch(parts: &Parts, clock: Clock, initrd: &Path, dir: &Path) -> Result<Gues
     ];
     let argv: Vec<&str> = [QEMU].iter().chain(clock.argv()).chain(&machine).copied().collect();
     Guest::boot_machine("dom0", &argv, console)
+}
+
+/// A command of weir's program, for the control socket that `weir.toml` names.
+pub fn weir_command(command: &str) -> String {
+    format!("weir {command} --control /run/weir.sock")
 }
 
 /// `text` as one word of a shell.

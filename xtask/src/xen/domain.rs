@@ -25,9 +25,9 @@ impl Domain {
         address::cidr(self.0)
     }
 
-    /// Its interface, in the words of xl-network-configuration(5).
+    /// Its interface; as [`interface`].
     pub fn vif(self) -> String {
-        format!("mac={},bridge=br0,script=vif-test", address::mac(self.0))
+        interface(&address::mac(self.0))
     }
 
     /// Where its configuration is in dom0.
@@ -56,4 +56,9 @@ impl Domain {
             self.channels()
         )
     }
+}
+
+/// An interface with that address, in the words of xl-network-configuration(5).
+pub fn interface(mac: &str) -> String {
+    format!("mac={mac},bridge=br0,script=vif-test")
 }
