@@ -150,7 +150,7 @@ impl Worker {
                 self.retry_stalled();
                 self.rounds += 1;
                 if self.rounds >= ROUNDS_PER_POLL {
-                    self.poll(Wait::Look);
+                    self.poll();
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Worker {
         self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
             self.look_on(start_ns, DEDICATED_LOOK_NS);
-            self.poll(Wait::Look);
+            self.poll();
             return;
         }
         let mut rest = self.how_to_rest(start_ns);
@@ -175,15 +175,15 @@ impl Worker {
             }
             rest = self.how_to_rest(start_ns);
         }
-        self.expire_holds_before_sleep();
+        let now_ns = self.expire_holds_before_sleep(self.looked_ns);
         if let Rest::Nap(nap_ns) = rest {
-            self.nap(nap_ns);
+            self.nap(now_ns, nap_ns);
             self.look_at_warm(self.woken_ns.saturating_sub(nap_ns));
         } else {
             // Kicks on, and a last look.
             self.look_at_warm(u64::MAX);
             if self.ready.is_empty() {
-                self.sleep();
+                self.sleep(now_ns);
             }
             if !self.ready.is_empty() {
                 // Where the last look found it, it was not asleep.
@@ -191,7 +191,7 @@ impl Worker {
             }
         }
         if !self.holds.is_empty() {
-            self.expire_holds_after_rest(clock::now_ns());
+            self.expire_holds_after_rest(self.fresh_ns.unwrap_or_else(clock::now_ns));
         }
     }
 
@@ -282,39 +282,37 @@ impl Worker {
         [hold, stalled, self.ready.next_release_ns()].into_iter().flatten().min()
     }
 
-    /// Sleeps until something happens, at the latest until shortly before the next deadline.
-    fn sleep(&mut self) {
+    /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
+    fn sleep(&mut self, now_ns: u64) {
         if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
-            self.poll(Wait::Look);
+            self.poll();
             return;
         }
         let wake_ns = self.wake_ns();
         if let Some(wake_ns) = wake_ns {
-            let now_ns = clock::now_ns();
             // One that fires too early costs a wake-up, and to set it again costs about as much.
             let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
             if !set {
                 let handle = &self.handle;
                 if wake_ns <= now_ns || handle.poller.set_timer(wake_ns).is_err() {
-                    self.poll(Wait::Look);
+                    self.poll();
                     return;
                 }
                 self.timer_ns = Some(wake_ns);
             }
         }
-        let woken = self.poll(Wait::ForEvents);
+        let woken = self.wait(now_ns, Wait::ForEvents);
         // One that is left from before is for nobody any more.
         if let Some(at_ns) = self.timer_ns.filter(|_| wake_ns.is_some()) {
             self.note_lateness(at_ns, woken);
         }
     }
 
-    /// Sleeps for `nap_ns`, at the latest until shortly before the next deadline.
-    fn nap(&mut self, nap_ns: u64) {
-        let now_ns = clock::now_ns();
+    /// Sleeps from `now_ns` for `nap_ns`, at the latest until shortly before the next deadline.
+    fn nap(&mut self, now_ns: u64, nap_ns: u64) {
         let until_ns = self.wake_ns().unwrap_or(u64::MAX);
         let until_ns = until_ns.clamp(now_ns, now_ns.saturating_add(nap_ns));
-        let woken = self.poll(Wait::For(Duration::from_nanos(until_ns - now_ns)));
+        let woken = self.wait(now_ns, Wait::For(Duration::from_nanos(until_ns - now_ns)));
         self.note_lateness(until_ns, woken);
     }
 
@@ -331,24 +329,33 @@ impl Worker {
         self.handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
     }
 
-    fn poll(&mut self, how_long: Wait) -> Woken {
-        self.rounds = 0;
+    /// Looks at the epoll set.
+    fn poll(&mut self) {
+        self.handle.poller.wait(&mut self.events, Wait::Look, &mut self.kicked);
+        self.take_up_kicks(None);
+    }
+
+    /// Sleeps from `start_ns` on.
+    fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
         let handle = &self.handle;
-        let start_ns = if how_long == Wait::Look { 0 } else { clock::now_ns() };
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
-        if how_long != Wait::Look {
-            self.lateness.took(self.burst_ns);
-            self.woken_ns = clock::now_ns();
-            self.fresh_ns = Some(self.woken_ns);
-            cpu_loss::slept(start_ns, self.woken_ns);
-            handle.wakeups.add(1);
-            self.shared.activity.worker_woke();
-        }
+        self.lateness.took(self.burst_ns);
+        self.woken_ns = clock::now_ns();
+        self.fresh_ns = Some(self.woken_ns);
+        cpu_loss::slept(start_ns, self.woken_ns);
+        handle.wakeups.add(1);
+        self.shared.activity.worker_woke();
+        self.take_up_kicks(self.fresh_ns);
+        woken
+    }
+
+    /// Queues that were kicked have work, or room. It was found out at `now_ns`, if that is known.
+    fn take_up_kicks(&mut self, mut now_ns: Option<u64>) {
+        self.rounds = 0;
         if self.kicked.is_empty() {
-            return woken;
+            return;
         }
         let ports = self.shared.ports.load();
-        let mut now_ns = (how_long != Wait::Look).then_some(self.woken_ns);
         for queue in self.kicked.drain(..) {
             let Some(slot) = slot(&ports, queue.port) else {
                 continue;
@@ -372,7 +379,6 @@ impl Worker {
                 Side::Rx => self.shared.retry_everywhere(self.index),
             }
         }
-        woken
     }
 
     /// One burst of the queue whose turn it is.
@@ -562,11 +568,13 @@ impl Worker {
         self.taken_ns + self.burst_ns
     }
 
-    /// Asks about those that would end before this worker is back from a sleep.
-    fn expire_holds_before_sleep(&mut self) {
-        if !self.holds.is_empty() {
-            self.expire_holds(clock::now_ns(), self.lateness.lead_ns());
-        }
+    /// Asks about those that would end before this worker is back from a sleep which begins at `now_ns`. That has
+    /// taken time if there were any: says when it begins now.
+    fn expire_holds_before_sleep(&mut self, now_ns: u64) -> u64 {
+        let lead_ns = self.lateness.lead_ns();
+        let Some(ended) = self.holds.ended(now_ns, lead_ns) else { return now_ns };
+        self.end_holds(ended, now_ns, lead_ns);
+        clock::now_ns()
     }
 
     /// Asks about the held calls whose time has come at `now_ns`, those for received frames `lead_ns` ahead of
