@@ -50,6 +50,11 @@ struct Measured {
     tcp_gbit: f64,
     /// CPU seconds of both guests and the switch for a gigabyte by TCP.
     cpu_per_gb: f64,
+    /// The switch's part of it.
+    switch_cpu_per_gb: f64,
+    /// Interrupts of both guests for a datagram, and for a gigabyte by TCP.
+    udp_interrupts_of_both: f64,
+    interrupts_per_gb: f64,
 }
 
 /// How weir holds calls.
@@ -66,6 +71,22 @@ const WAYS: [Way; 3] = [Way::Immediate, Way::Auto, Way::AutoWithAgents];
 struct Round {
     ways: [Measured; 3],
     bridge: Measured,
+}
+
+impl Round {
+    /// CPU microseconds that an interrupt takes, of the guest, its monitor and the switch: what a datagram takes less
+    /// with nearly none.
+    fn interrupt_cost_us(&self) -> f64 {
+        let [immediate, _, few] = &self.ways;
+        (immediate.udp_cpu - few.udp_cpu)
+            / (immediate.udp_interrupts_of_both - few.udp_interrupts_of_both)
+    }
+
+    /// CPU seconds for a gigabyte by TCP under `immediate`, without what its interrupts take.
+    fn cpu_per_gb_uninterrupted(&self) -> f64 {
+        let immediate = &self.ways[0];
+        immediate.cpu_per_gb - 1e-6 * self.interrupt_cost_us() * immediate.interrupts_per_gb
+    }
 }
 
 /// What `auto` is compared with.
@@ -194,7 +215,28 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
             report.add(Figure::ratio(name, what, ratios(|round| &round.ways[1])));
         }
     }
+    limits(&rounds, report);
     Ok(())
+}
+
+/// What no policy can come below: the stream's CPU time if interrupts, and then the switch too, took none.
+fn limits(rounds: &[Round], report: &mut Report) {
+    let samples = |of: fn(&Round) -> f64| rounds.iter().map(of).collect();
+    let what = "CPU that an interrupt takes, of guest, monitor and switch: what a datagram takes less with nearly none";
+    let cost = samples(Round::interrupt_cost_us);
+    report.add(Figure::new("vm_interrupt_cost", "us", what, cost));
+    let what = "interrupts of both guests for a gigabyte by TCP, immediate";
+    let count = samples(|round| round.ways[0].interrupts_per_gb);
+    report.add(Figure::new("vm_interrupts_per_gb", "1/GB", what, count));
+    let what = "vm_cpu_vs_immediate, if none of them were there";
+    let ratio = samples(|round| round.cpu_per_gb_uninterrupted() / round.ways[0].cpu_per_gb);
+    report.add(Figure::ratio("vm_cpu_limit", what, ratio));
+    let what = "vm_cpu_vs_tap_bridge, if none of them were there and the switch took no CPU";
+    let ratio = samples(|round| {
+        (round.cpu_per_gb_uninterrupted() - round.ways[0].switch_cpu_per_gb)
+            / round.bridge.cpu_per_gb
+    });
+    report.add(Figure::ratio("vm_cpu_vs_tap_bridge_limit", what, ratio));
 }
 
 impl fmt::Display for Measured {
@@ -202,13 +244,14 @@ impl fmt::Display for Measured {
         write!(
             out,
             "UDP {:.3} arrived, {:.4} interrupts each, {:.1} CPU us each; TCP {:.2} Gbit/s, {:.4} \
-             interrupts each, {:.2} CPU s/GB",
+             interrupts each, {:.2} CPU s/GB, {:.2} of it the switch's",
             self.udp_arrived,
             self.udp_interrupts,
             self.udp_cpu,
             self.tcp_gbit,
             self.tcp_interrupts,
             self.cpu_per_gb,
+            self.switch_cpu_per_gb,
         )
     }
 }
@@ -223,6 +266,9 @@ impl Measured {
             tcp_interrupts: mean(|it| it.tcp_interrupts),
             tcp_gbit: mean(|it| it.tcp_gbit),
             cpu_per_gb: mean(|it| it.cpu_per_gb),
+            switch_cpu_per_gb: mean(|it| it.switch_cpu_per_gb),
+            udp_interrupts_of_both: mean(|it| it.udp_interrupts_of_both),
+            interrupts_per_gb: mean(|it| it.interrupts_per_gb),
         }
     }
 }
@@ -290,36 +336,61 @@ fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
 /// Datagrams, then TCP.
 fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
-    let (start, cpu_before) = (Instant::now(), cpu_time(switch, guests)?);
+    let (start, before) = (Instant::now(), Spent::now(switch, guests)?);
     let [client, server] = &mut *guests;
     let udp = pktgen::send(client, server, pace, bytes, UDP_SECONDS)?;
-    let udp_cpu = cpu_time(switch, guests)?.saturating_sub(cpu_before);
+    let of_udp = Spent::now(switch, guests)?.since(&before);
     // The margins before and after what is counted have the same rate, or none.
     let datagrams = udp.received.packets_per_second * start.elapsed().as_secs_f64();
 
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
-    let (before, cpu_before) = (Look::at(&mut guests[1])?, cpu_time(switch, guests)?);
+    let (first, before) = (Look::at(&mut guests[1])?, Spent::now(switch, guests)?);
     let transfer = tcp.run(&mut guests[0])?;
-    let tcp_cpu = cpu_time(switch, guests)?.saturating_sub(cpu_before);
-    let received = Look::at(&mut guests[1])?.since(before);
+    let of_tcp = Spent::now(switch, guests)?.since(&before);
+    let received = Look::at(&mut guests[1])?.since(first);
     // The seconds that are left out of the rate took CPU, too, and moved bytes at the same rate.
     let seconds = (TCP_SECONDS + OMIT_SECONDS) as f64;
     let gigabytes = transfer.bits_per_second * seconds / 8e9;
     Ok(Measured {
         udp_interrupts: udp.received.interrupts_per_packet,
         udp_arrived: udp.arrived,
-        udp_cpu: 1e6 * udp_cpu.as_secs_f64() / datagrams,
+        udp_cpu: 1e6 * of_udp.cpu / datagrams,
         tcp_interrupts: received.interrupts_per_packet,
         tcp_gbit: transfer.gbit_per_second(),
-        cpu_per_gb: tcp_cpu.as_secs_f64() / gigabytes,
+        cpu_per_gb: of_tcp.cpu / gigabytes,
+        switch_cpu_per_gb: of_tcp.switch_cpu / gigabytes,
+        udp_interrupts_of_both: of_udp.interrupts / datagrams,
+        interrupts_per_gb: of_tcp.interrupts / gigabytes,
     })
 }
 
-/// CPU time so far of both guests and what carries their packets.
-fn cpu_time(switch: &dyn Switch, guests: &[Guest; 2]) -> Result<Duration> {
-    let mut sum = switch.cpu_time()?;
-    for guest in guests {
-        sum += guest.usage().cpu_time()?;
+/// What traffic has taken.
+struct Spent {
+    /// CPU seconds of both guests and what carries their packets.
+    cpu: f64,
+    /// Of the latter.
+    switch_cpu: f64,
+    /// Interrupts of both guests.
+    interrupts: f64,
+}
+
+impl Spent {
+    /// So far. The guests' shells are free.
+    fn now(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Self> {
+        let switch_cpu = switch.cpu_time()?.as_secs_f64();
+        let (mut cpu, mut interrupts) = (switch_cpu, 0.0);
+        for guest in guests {
+            interrupts += Look::at(guest)?.interrupts;
+            cpu += guest.usage().cpu_time()?.as_secs_f64();
+        }
+        Ok(Self { cpu, switch_cpu, interrupts })
     }
-    Ok(sum)
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            cpu: self.cpu - before.cpu,
+            switch_cpu: self.switch_cpu - before.switch_cpu,
+            interrupts: self.interrupts - before.interrupts,
+        }
+    }
 }

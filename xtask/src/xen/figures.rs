@@ -40,6 +40,8 @@ pub struct Figures {
     pub tcp_bits_per_second: Samples,
     /// CPU time of all domains, as Xen counts it, for each gigabyte of that.
     pub cpu_per_gb: Samples,
+    /// dom0's part of it.
+    pub dom0_cpu_per_gb: Samples,
     /// Packets the receiving guest took in a second of that transfer: segments of up to 64 KiB.
     pub tcp_packets_per_second: Samples,
     /// Interrupts of its interface per packet.
@@ -84,6 +86,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
         [
             "xen_tcp_weir",
             "xen_cpu_weir",
+            "xen_dom0_cpu_weir",
             "xen_tcp_packets_weir",
             "xen_tcp_events_weir",
             "xen_tcp_sent_events_weir",
@@ -93,6 +96,7 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
         [
             "xen_tcp_netback",
             "xen_cpu_netback",
+            "xen_dom0_cpu_netback",
             "xen_tcp_packets_netback",
             "xen_tcp_events_netback",
             "xen_tcp_sent_events_netback",
@@ -100,12 +104,13 @@ fn report(netback: &Figures, weir: &Figures) -> Report {
             "xen_udp_netback",
         ],
     ];
-    for ([tcp, cpu, tcp_packets, tcp_events, sent, udp_events, udp], of) in
+    for ([tcp, cpu, dom0, tcp_packets, tcp_events, sent, udp_events, udp], of) in
         figures.into_iter().zip([weir, netback])
     {
         let add = [
             (tcp, "bit/s", "payload of the connection", &of.tcp_bits_per_second),
             (cpu, "s/GB", "CPU time of all domains", &of.cpu_per_gb),
+            (dom0, "s/GB", "CPU time of dom0", &of.dom0_cpu_per_gb),
             (
                 tcp_packets,
                 "packets/s",
@@ -140,13 +145,15 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
         bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())
     };
     transfer(bed, SETTLE_SECONDS)?;
-    let (before, cpu) = (Received::now(bed)?, cpu_seconds(bed)?);
+    let (before, cpu_before) = (Received::now(bed)?, CpuSeconds::now(bed)?);
     let report = transfer(bed, TCP_SECONDS)?;
-    let (cpu, received) = (cpu_seconds(bed)? - cpu, Received::now(bed)?.since(&before));
+    let (cpu, received) = (CpuSeconds::now(bed)?, Received::now(bed)?.since(&before));
     let bits_per_second = Transfer::parse(&report)?.bits_per_second;
     figures.tcp_bits_per_second.push(bits_per_second);
     let seconds = Duration::from_secs(TCP_SECONDS).as_secs_f64();
-    figures.cpu_per_gb.push(cpu / (bits_per_second * seconds / 8e9));
+    let gigabytes = bits_per_second * seconds / 8e9;
+    figures.cpu_per_gb.push((cpu.all - cpu_before.all) / gigabytes);
+    figures.dom0_cpu_per_gb.push((cpu.dom0 - cpu_before.dom0) / gigabytes);
     figures.tcp_packets_per_second.push(received.packets / seconds);
     figures.tcp_events_per_packet.push(received.events_per_packet());
     figures.tcp_sent_events_per_packet.push(received.sent_events / received.packets);
@@ -161,17 +168,26 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     disconnect_all(bed)
 }
 
-/// CPU time that the domains have had (s).
-fn cpu_seconds(bed: &mut Bed) -> Result<f64> {
-    let printed = bed.run("xl list", PATIENCE)?;
-    domains_seconds(&printed).ok_or_else(|| Error::parse("domains and their times", printed))
+/// CPU time that domains have had (s).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct CpuSeconds {
+    all: f64,
+    dom0: f64,
 }
 
-/// What `xl list` says of all domains: a line for each, below a heading, that ends with its time.
-fn domains_seconds(printed: &str) -> Option<f64> {
-    let times =
-        printed.lines().skip(1).map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
-    times.sum::<Option<f64>>().filter(|seconds| *seconds > 0.0)
+impl CpuSeconds {
+    fn now(bed: &mut Bed) -> Result<Self> {
+        let printed = bed.run("xl list", PATIENCE)?;
+        Self::parse(&printed).ok_or_else(|| Error::parse("domains and their times", printed))
+    }
+
+    /// What `xl list` says: a line for each domain, below a heading, that ends with its time. dom0's is the first.
+    fn parse(printed: &str) -> Option<Self> {
+        let times =
+            printed.lines().skip(1).map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
+        let times = times.collect::<Option<Vec<f64>>>()?;
+        Some(Self { all: times.iter().sum(), dom0: *times.first()? })
+    }
 }
 
 /// What the receiving guest has counted.
@@ -233,9 +249,9 @@ mod tests {
     fn times_of_all_domains_are_added_up() {
         let printed = "Name      ID   Mem VCPUs\tState\tTime(s)\nDomain-0   0  1024     2     r-----      29.0\n\
             u0         1   256     1     -b----       6.7\n";
-        assert_eq!(domains_seconds(printed), Some(35.7));
-        assert!(domains_seconds("Name ID Time(s)\nu0 1 soon\n").is_none());
-        assert!(domains_seconds("").is_none());
+        assert_eq!(CpuSeconds::parse(printed), Some(CpuSeconds { all: 35.7, dom0: 29.0 }));
+        assert_eq!(CpuSeconds::parse("Name ID Time(s)\nu0 1 soon\n"), None);
+        assert_eq!(CpuSeconds::parse(""), None);
     }
 
     #[test]
