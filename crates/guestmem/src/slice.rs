@@ -110,6 +110,14 @@ impl<'m> Slice<'m> {
         prefetch_line(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
     }
 
+    /// The same for all of them.
+    #[inline]
+    pub fn prefetch_all(&self) {
+        for at in (0..self.len).step_by(CACHE_LINE_BYTES) {
+            prefetch_line(self.start.as_ptr().wrapping_add(at));
+        }
+    }
+
     /// As [`prefetch`](Self::prefetch), for the first `bytes` bytes, which are about to be written.
     #[inline]
     pub fn prefetch_write(&self, bytes: usize) {

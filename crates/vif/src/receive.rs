@@ -252,6 +252,8 @@ impl Receive {
     /// Opens the container in a buffer that was just taken.
     fn open_container(&mut self, buffer: UsedBuffer, header: &VnetHdr, counters: &PairCounters) {
         let bytes = own(&self.memory, self.buffers.address(buffer.slot), buffer.written);
+        // Another core wrote them, and where a record begins is known only from the one before.
+        bytes.prefetch_all();
         if self.unloader.open(buffer.slot, header, bytes).is_ok() {
             // Its last frame gives it back. It is one buffer, or its header would be refused: the one
             // that became idle last.
