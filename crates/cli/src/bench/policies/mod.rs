@@ -10,6 +10,7 @@
 //! | `grid.rs` | a grid of loads: what `auto` loses to the best of those with a fixed hold |
 //! | `pairs.rs` | one policy against another, where it is to be better |
 //! | `breaches.rs` | how often a guest is told later than its budget allows |
+//! | `pauses.rs` | how often anybody would be, on this machine |
 //! | `report.rs` | figures and tables |
 
 use std::io::Write;
@@ -28,9 +29,11 @@ mod breaches;
 mod contests;
 mod grid;
 mod pairs;
+mod pauses;
 mod report;
 
 use pairs::Comparison;
+use pauses::Pauses;
 use report::Report;
 
 /// A policy with its settings.
@@ -119,12 +122,13 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
         .into_iter()
         .map(|contest| Measured { slices: vec![Vec::new(); contest.settings.len()], contest })
         .collect();
-    measure(&mut measured, time, dir.path(), &stop)?;
+    let mut pauses = Pauses::default();
+    measure(&mut measured, &mut pauses, time, dir.path(), &stop)?;
     measured.retain(|measured| measured.slices.iter().all(|slices| !slices.is_empty()));
     if measured.is_empty() {
         return Err(BenchError::Interrupted);
     }
-    let report = Report::new(&measured);
+    let report = Report::new(&measured, &pauses);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
         writeln!(out)?;
@@ -149,6 +153,7 @@ fn select(all: Vec<Contest>, filter: &str) -> Result<Vec<Contest>, BenchError> {
 /// A round of each contest, and again. Ends early when `stop` is set.
 fn measure(
     measured: &mut [Measured],
+    pauses: &mut Pauses,
     time: Duration,
     dir: &Path,
     stop: &AtomicBool,
@@ -162,6 +167,11 @@ fn measure(
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
+        }
+        // As long as the longest of those whose late calls are counted.
+        let breaches = measured.iter().filter(|of| matches!(of.contest.purpose, Purpose::Breaches));
+        if let Some(longer) = breaches.map(|of| of.contest.longer).max() {
+            pauses.watch(time * longer, stop);
         }
     }
     Ok(())

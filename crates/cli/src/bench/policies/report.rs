@@ -9,6 +9,7 @@ use super::super::report::significant;
 use super::breaches::{self, BreachRow};
 use super::grid::{self, LoadRow};
 use super::pairs::PairRow;
+use super::pauses::Pauses;
 use super::{Measured, Purpose};
 use crate::text::{Table, decimal};
 
@@ -22,7 +23,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(measured: &[Measured]) -> Self {
+    pub(super) fn new(measured: &[Measured], pauses: &Pauses) -> Self {
         let mut report = Self::default();
         for Measured { contest, slices } in measured {
             match contest.purpose {
@@ -50,6 +51,8 @@ impl Report {
         let worst = grid::worst(&report.figures[..report.loads.len()]);
         report.figures.splice(0..0, worst);
         report.figures.extend(breaches::figures(&report.breaches));
+        let contests = measured.iter().map(|measured| &measured.contest);
+        report.figures.extend(pauses.figures(contests));
         report
     }
 

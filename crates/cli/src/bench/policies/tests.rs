@@ -41,7 +41,7 @@ fn figure(report: &serde_json::Value, name: &str) -> f64 {
 }
 
 fn json(measured: &[Measured]) -> serde_json::Value {
-    serde_json::to_value(Report::new(measured)).unwrap()
+    serde_json::to_value(Report::new(measured, &Pauses::default())).unwrap()
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn what_a_missing_processor_explains_is_shown_and_not_counted() {
         breaches: BTreeMap::from([("no_cpu".to_owned(), 7), ("asked_late".to_owned(), 2)]),
         ..slice(1_000_000, 1.0)
     });
-    let report = Report::new(&[breaches]).to_string();
+    let report = Report::new(&[breaches], &Pauses::default()).to_string();
     assert!(report.contains("2.000  asked_late 2, no_cpu 7"), "{report}");
 }
 
@@ -202,7 +202,7 @@ fn tables_for_people() {
         breaches: BTreeMap::from([("asked_late".to_owned(), 2)]),
         ..slice(1_000_000, 1.0)
     });
-    insta::assert_snapshot!(Report::new(&[contest, breaches]).to_string(), @r"
+    insta::assert_snapshot!(Report::new(&[contest, breaches], &Pauses::default()).to_string(), @r"
     COMPARED                 LOAD              POLICY  VALUE  AGAINST    VALUE  UNIT
     rr_latency_vs_immediate  request-response  auto     12.5  immediate   12.5  us
 
