@@ -462,7 +462,8 @@ impl Worker {
         });
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        self.pace.served(taken.frames);
+        // What waited is no news.
+        self.pace.served(if what == Take::New { taken.frames } else { 0 });
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(hold);
         }

@@ -274,11 +274,20 @@ impl Profile {
     /// What a worker spends on a frame of so many bytes, from an uplink or a guest to one of either, without
     /// its part of the burst (ns).
     pub fn forward_ns(&self, bytes: u32, from_uplink: bool, to_uplink: bool) -> u64 {
-        let copy_ns = bytes_ns(bytes, self.copy_ps_per_byte);
+        self.take_ns(bytes, from_uplink) + self.place_ns(bytes, to_uplink)
+    }
+
+    /// The same up to where its receiver is known (ns).
+    pub(crate) fn take_ns(&self, bytes: u32, from_uplink: bool) -> u64 {
         // What comes by an uplink is read into memory of the host first.
-        let take_ns = if from_uplink { self.uplink_take_ns + copy_ns } else { self.take_ns };
+        let read_ns = || self.uplink_take_ns + bytes_ns(bytes, self.copy_ps_per_byte);
+        self.classify_ns + if from_uplink { read_ns() } else { self.take_ns }
+    }
+
+    /// The same from there on (ns).
+    pub(crate) fn place_ns(&self, bytes: u32, to_uplink: bool) -> u64 {
         let place_ns = if to_uplink { self.uplink_place_ns } else { self.place_ns };
-        take_ns + self.classify_ns + place_ns + copy_ns + self.publish_ns
+        place_ns + bytes_ns(bytes, self.copy_ps_per_byte) + self.publish_ns
     }
 
     /// What of a sleep's cost is spent where the CPU was idle for `idle_ns` before (ns).

@@ -44,22 +44,37 @@ impl Used {
     }
 }
 
+/// The longest buffer that a driver offers where frames are longer (Linux: a page).
+const BUFFER_BYTES_MAX: u32 = 4_096;
+/// The share by which a frame moves what the driver takes for usual (a shift; Linux: `RECEIVE_AVG_WEIGHT`, 1/64).
+const USUAL_WEIGHT: u32 = 6;
+
 /// A receive ring. Each of its buffers is free, holds a part of a frame, or is spent: taken back by
 /// the driver and not offered again.
 #[derive(Debug)]
 pub(crate) struct RxRing {
     size: u32,
+    /// The shortest buffer.
     buffer_bytes: u32,
+    /// Bytes of the usual frame, times 2^[`USUAL_WEIGHT`]: the driver offers buffers for such.
+    usual: u32,
     free: u32,
     /// Published.
-    visible: VecDeque<Frame>,
+    visible: VecDeque<Placed>,
     /// Complete, and not published yet.
-    withheld: VecDeque<Frame>,
+    withheld: VecDeque<Placed>,
     pub(crate) used: Used,
     /// Used elements that the driver has taken.
     seen: u64,
     /// weir wants a kick at the next buffer.
     pub(crate) kick_wanted: bool,
+}
+
+/// A frame, and how many buffers it is in.
+#[derive(Debug)]
+struct Placed {
+    frame: Frame,
+    buffers: u32,
 }
 
 impl RxRing {
@@ -68,6 +83,7 @@ impl RxRing {
         Self {
             size,
             buffer_bytes: buffer_bytes.max(1),
+            usual: 0,
             free: size,
             visible: VecDeque::new(),
             withheld: VecDeque::new(),
@@ -80,37 +96,46 @@ impl RxRing {
     /// Buffers that a frame takes, with its virtio header.
     pub(crate) fn buffers(&self, frame: &Frame) -> u32 {
         const HEADER_BYTES: u32 = 12;
-        (frame.bytes + HEADER_BYTES).div_ceil(self.buffer_bytes)
+        let usual = HEADER_BYTES + (self.usual >> USUAL_WEIGHT);
+        (frame.bytes + HEADER_BYTES).div_ceil(usual.min(BUFFER_BYTES_MAX).max(self.buffer_bytes))
     }
 
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
+    /// Buffers that are free.
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
     /// Puts a frame into free buffers, out of sight. Says how many it took; `None` if there are too few.
     pub(crate) fn place(&mut self, frame: Frame) -> Option<u32> {
         let buffers = self.buffers(&frame);
         self.free = self.free.checked_sub(buffers)?;
-        self.withheld.push_back(frame);
+        self.withheld.push_back(Placed { frame, buffers });
         Some(buffers)
     }
 
     /// Shows the driver everything.
     pub(crate) fn publish(&mut self) {
-        let buffers = self.withheld.iter().map(|frame| self.buffers(frame)).sum();
-        self.used.publish(buffers);
+        self.used.publish(self.withheld.iter().map(|placed| placed.buffers).sum());
         self.visible.append(&mut self.withheld);
     }
 
     /// The driver's next frame, left in the ring.
     pub(crate) fn first(&self) -> Option<&Frame> {
-        self.visible.front()
+        self.visible.front().map(|placed| &placed.frame)
     }
 
     /// The driver takes a frame.
     pub(crate) fn take(&mut self) -> Option<Frame> {
-        let frame = self.visible.pop_front()?;
-        self.seen += u64::from(self.buffers(&frame));
+        let Placed { frame, buffers } = self.visible.pop_front()?;
+        self.seen += u64::from(buffers);
+        self.usual = match self.usual {
+            0 => frame.bytes << USUAL_WEIGHT,
+            usual => usual - (usual >> USUAL_WEIGHT) + frame.bytes,
+        };
         Some(frame)
     }
 
@@ -123,8 +148,7 @@ impl RxRing {
     /// The driver offers spent buffers again, if they are more than `keep`. Says whether weir wants
     /// to be kicked for that.
     pub(crate) fn refill(&mut self, keep: u32) -> bool {
-        let held: u32 =
-            self.visible.iter().chain(&self.withheld).map(|frame| self.buffers(frame)).sum();
+        let held: u32 = self.placed().map(|placed| placed.buffers).sum();
         let spent = self.size - self.free - held;
         if spent <= keep {
             return false;
@@ -138,8 +162,12 @@ impl RxRing {
         (self.visible.len() + self.withheld.len()) as u64
     }
 
-    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+    fn placed(&self) -> impl Iterator<Item = &Placed> {
         self.visible.iter().chain(&self.withheld)
+    }
+
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.placed().map(|placed| &placed.frame)
     }
 }
 
@@ -277,6 +305,21 @@ mod tests {
         assert!(ring.refill(2), "weir waits for buffers");
         assert!(!ring.arm());
         assert_eq!(ring.place(Frame::default()), Some(1));
+    }
+
+    #[test]
+    fn buffers_grow_up_to_a_page_where_frames_are_long() {
+        let mut ring = RxRing::new(256, 1_536);
+        let mut receive = |bytes| {
+            let buffers = ring.place(Frame { bytes, ..Frame::default() });
+            ring.publish();
+            ring.take();
+            ring.refill(0);
+            buffers
+        };
+        assert_eq!((receive(65_000), receive(65_000)), (Some(43), Some(16)));
+        (0..1_000).for_each(|_| assert_eq!(receive(64), Some(1)));
+        assert_eq!(receive(65_000), Some(43), "and shrink again");
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub struct Guest {
     pub rx_ring: u16,
     /// Entries of its transmit ring.
     pub tx_ring: u16,
-    /// Bytes of a receive buffer.
+    /// Bytes of a receive buffer; where frames are longer it is as long as the usual one, up to a page (Linux).
     pub buffer_bytes: u32,
     /// Frames that wait in the guest while its transmit ring is full (`txqueuelen`).
     pub queue_max: usize,

@@ -159,7 +159,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Frames were served.
+    /// So many frames that had come were served.
     pub fn served(&mut self, frames: usize) {
         let frames = frames as u64;
         self.naps.frames += frames;

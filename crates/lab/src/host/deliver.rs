@@ -12,36 +12,74 @@ use super::uplink::Direction;
 use super::{Host, PortId, Side};
 use crate::frame::{DropReason, Frame};
 use crate::report::Violation;
+use crate::ring::RxRing;
+
+/// How much of a burst its receivers have buffers for, as it begins: by receiver, those that are left.
+#[derive(Debug)]
+pub(super) struct Room(Vec<(PortId, u32)>);
+
+impl Room {
+    /// Whether there are buffers for one more frame to `to`, whose ring this is. None goes ahead of one that has to wait.
+    pub(super) fn is_for(&mut self, frame: &Frame, to: PortId, rx: &RxRing) -> bool {
+        let Self(receivers) = self;
+        let at = receivers.iter().position(|(port, _)| *port == to).unwrap_or_else(|| {
+            receivers.push((to, rx.free()));
+            receivers.len() - 1
+        });
+        let left = receivers[at].1.checked_sub(rx.buffers(frame));
+        receivers[at].1 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
 
 impl Host<'_> {
-    /// Delivers what `worker` took from a queue of `from`; what cannot be is parked or dropped.
-    /// `again`: the frames were parked before.
-    pub(super) fn deliver(&mut self, worker: usize, from: PortId, burst: Vec<Frame>, again: bool) {
-        let taken = burst.len();
-        let bytes = burst.iter().map(|frame| u64::from(frame.bytes)).sum();
+    /// Room for a burst from `from`. Frames for whom others wait already go behind those.
+    pub(super) fn room(&self, from: PortId, again: bool) -> Room {
+        Room(self.blocked(from, again).map(|port| (port, 0)).collect())
+    }
+
+    /// For whom frames wait that are not of the burst.
+    fn blocked(&self, from: PortId, again: bool) -> impl Iterator<Item = PortId> {
+        // Those that waited before are the burst.
+        let waiting = self.waiting[from].iter().filter(move |_| !again);
+        waiting.map(move |frame| self.next_port(from, frame))
+    }
+
+    /// Delivers what `worker` took from a queue of `from`; what cannot be is parked or dropped, with the `rest`, for
+    /// which there were no buffers. `again`: the frames were parked before.
+    pub(super) fn deliver(
+        &mut self,
+        worker: usize,
+        from: PortId,
+        frames: Vec<Frame>,
+        rest: Vec<Frame>,
+        again: bool,
+    ) {
+        let taken = frames.len() + rest.len();
+        let bytes = frames.iter().chain(&rest).map(|frame| u64::from(frame.bytes)).sum();
         let before = self.waiting[from].len();
-        // Frames for whom others wait already go behind those.
-        let blocked: Vec<PortId> = match again {
-            true => Vec::new(),
-            false => self.waiting[from].iter().map(|it| self.next_port(from, it)).collect(),
-        };
-        let mut lists: Vec<(PortId, Vec<Frame>)> = Vec::new();
-        for frame in burst {
+        let blocked: Vec<PortId> = self.blocked(from, again).collect();
+        let mut lists: Vec<(PortId, [Vec<Frame>; 2])> = Vec::new();
+        for (fits, frame) in
+            frames.into_iter().map(|it| (true, it)).chain(rest.into_iter().map(|it| (false, it)))
+        {
             let to = self.next_port(from, &frame);
             if blocked.contains(&to) {
                 self.park(from, frame);
-            } else if let Some((_, list)) = lists.iter_mut().find(|(port, _)| *port == to) {
-                list.push(frame);
-            } else {
-                lists.push((to, vec![frame]));
+                continue;
             }
+            let at = lists.iter().position(|(port, _)| *port == to).unwrap_or_else(|| {
+                lists.push((to, Default::default()));
+                lists.len() - 1
+            });
+            lists[at].1[usize::from(!fits)].push(frame);
         }
-        for (to, list) in lists {
+        for (to, [list, rest]) in lists {
             match to.checked_sub(self.guests.len()) {
                 Some(uplink) => {
                     list.into_iter().for_each(|frame| self.link_send(uplink, Direction::Out, frame))
                 }
-                None => self.place(worker, from, to, list),
+                None => self.place(worker, from, to, list, rest),
             }
         }
         let parked = self.waiting[from].len() - before;
@@ -63,7 +101,14 @@ impl Host<'_> {
     }
 
     /// Places frames in a guest's ring as far as it has buffers, and asks about the call.
-    fn place(&mut self, worker: usize, from: PortId, to: usize, frames: Vec<Frame>) {
+    fn place(
+        &mut self,
+        worker: usize,
+        from: PortId,
+        to: usize,
+        frames: Vec<Frame>,
+        rest: Vec<Frame>,
+    ) {
         let now_ns = self.now_ns();
         let cpu = self.cpus.last_cpu(self.workers[worker].thread);
         let Guest { rx, .. } = &mut self.guests[to];
@@ -81,15 +126,19 @@ impl Host<'_> {
         }
         let Guest { rx, full_since, in_ring, .. } = &mut self.guests[to];
         in_ring.set(now_ns, rx.len());
-        let full = frames.peek().is_some();
+        let mut left = frames.chain(rest).peekable();
+        let full = left.peek().is_some();
         if batch.frames > 0 || !full {
             *full_since = None;
         }
         if full {
             let since_ns = *full_since.get_or_insert(now_ns);
-            rx.kick_wanted = true;
             let worth_waiting = now_ns - since_ns < PARKED_NS_MAX;
-            for frame in frames {
+            // Buffers have come while it copied: there is no kick for these.
+            let again = left.peek().is_some_and(|frame| rx.buffers(frame) <= rx.free());
+            self.workers[worker].retry |= worth_waiting && again;
+            rx.kick_wanted = true;
+            for frame in left {
                 if worth_waiting {
                     self.park(from, frame);
                 } else {

@@ -63,6 +63,8 @@ pub(super) enum Phase {
 pub(super) struct Burst {
     pub(super) port: PortId,
     frames: Vec<Frame>,
+    /// Those that their receivers had no buffers for when it began: looked at, and not copied.
+    rest: Vec<Frame>,
     /// Frames that were parked before.
     again: bool,
     next: Box<Phase>,
@@ -97,7 +99,7 @@ pub(super) struct Worker {
     /// Ports with parked frames, and when the oldest have waited long enough (ns).
     stalled: Vec<(PortId, u64)>,
     /// A receiver that frames wait for has buffers.
-    retry: bool,
+    pub(super) retry: bool,
     /// When to ask about which held call.
     pub(super) holds: BinaryHeap<Reverse<(u64, PortId, Side)>>,
     /// Work that has come up and is to be paid for before anything else (ns).
@@ -156,7 +158,7 @@ impl Worker {
     /// Frames that are being forwarded.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         let burst = match &self.phase {
-            Phase::Burst(burst) => Some(&burst.frames),
+            Phase::Burst(burst) => Some(burst.frames.iter().chain(&burst.rest)),
             _ => None,
         };
         burst.into_iter().flatten()
@@ -422,7 +424,7 @@ impl Host<'_> {
         }
         self.workers[worker].taken_ns = self.now_ns();
         let frames = self.take_waiting(worker, port);
-        self.begin(worker, Burst { port, frames, again: true, next: Phase::Retry(ports).into() })
+        self.begin(worker, port, frames, true, Phase::Retry(ports))
     }
 
     fn round(&mut self, worker: usize, left: usize, any: bool) -> Step {
@@ -433,8 +435,7 @@ impl Host<'_> {
         {
             let frames = self.take_new(port, since_ns.min(now_ns));
             self.workers[worker].taken_ns = now_ns;
-            let next = Box::new(Phase::Round { left, any });
-            return self.begin(worker, Burst { port, frames, again: false, next });
+            return self.begin(worker, port, frames, false, Phase::Round { left, any });
         }
         if !any {
             self.expire_holds(worker, 0);
@@ -455,29 +456,41 @@ impl Host<'_> {
         self.retries(worker)
     }
 
-    /// Begins to forward a burst.
-    fn begin(&mut self, worker: usize, burst: Burst) -> Step {
+    /// Begins to forward a burst: what its receivers have no buffers for now is looked at, and not copied.
+    fn begin(
+        &mut self,
+        worker: usize,
+        port: PortId,
+        all: Vec<Frame>,
+        again: bool,
+        next: Phase,
+    ) -> Step {
         let profile = &self.scenario.profile;
         let cpu = self.cpus.last_cpu(self.workers[worker].thread);
         let is_uplink = |port: PortId| port >= self.guests.len();
-        let frame_ns = |frame: &Frame| {
-            let to = self.next_port(burst.port, frame);
-            profile.forward_ns(frame.bytes, is_uplink(burst.port), is_uplink(to))
-                + self.far_ns(frame.cpu, cpu)
-        };
-        let ns = profile.burst_ns + burst.frames.iter().map(frame_ns).sum::<u64>();
-        self.dispatcher.took(burst.port, ns);
-        self.workers[worker].phase = Phase::Burst(burst);
+        let reads = is_uplink(port) && !again;
+        let mut room = self.room(port, again);
+        let mut ns = profile.burst_ns;
+        let (frames, rest) = all.into_iter().partition(|frame| {
+            let to = self.next_port(port, frame);
+            ns += profile.take_ns(frame.bytes, reads) + self.far_ns(frame.cpu, cpu);
+            let fits = is_uplink(to) || room.is_for(frame, to, &self.guests[to].rx);
+            ns += if fits { profile.place_ns(frame.bytes, is_uplink(to)) } else { 0 };
+            fits
+        });
+        self.dispatcher.took(port, ns);
+        self.workers[worker].phase =
+            Phase::Burst(Burst { port, frames, rest, again, next: next.into() });
         Step::Work(ns)
     }
 
     /// A burst is copied: it becomes visible.
     fn forward(&mut self, worker: usize, burst: Burst) -> Step {
         let now_ns = self.now_ns();
-        let Burst { port, frames, again, next } = burst;
-        let taken = frames.len();
+        let Burst { port, frames, rest, again, next } = burst;
+        let taken = frames.len() + rest.len();
         self.carries(worker, port, &frames);
-        self.deliver(worker, port, frames, again);
+        self.deliver(worker, port, frames, rest, again);
         let more = self.peek(port);
         let oldest_ns = self.waiting[port].front().map(|frame| frame.arrived_ns + PARKED_NS_MAX);
         let guest = port < self.guests.len();
@@ -485,7 +498,8 @@ impl Host<'_> {
         this.burst_ns = now_ns - this.taken_ns + this.debt_ns;
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
-        this.pace.served(taken);
+        // What waited is no news.
+        this.pace.served(if again { 0 } else { taken });
         this.stalled.retain(|(stalled, _)| *stalled != port);
         this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
         this.phase = *next;

@@ -70,3 +70,19 @@ fn auto_costs_a_stream_from_outside_no_more_than_a_twentieth() {
         assert!(auto > 0.95 * immediate, "{window} segments: {auto} bytes of {immediate}");
     }
 }
+
+#[test]
+fn segments_that_wait_for_buffers_are_looked_at_again_and_not_copied() {
+    let mut scenario = host(Kind::Immediate, vec![stream(A, B, 64)]);
+    let LoadKind::Stream { segment_bytes, .. } = &mut scenario.loads[0].kind else { panic!() };
+    *segment_bytes = 65_000;
+    // The receiver's processor is the limit.
+    scenario.profile.receive_ns = 30_000;
+    let report = report(&scenario);
+    // The ring has room for 16 of the window's 64.
+    assert_eq!(report.guests[1].in_ring_max, 16, "{report}");
+    let segments = report.loads[0].bytes / 65_000;
+    let forward_ns = scenario.profile.forward_ns(65_000, false, false);
+    let ns = report.workers[0].cpu_ns / segments;
+    assert!(ns < 2 * forward_ns, "{ns} ns of a worker's for a segment, {forward_ns} to forward it");
+}
