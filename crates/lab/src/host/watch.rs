@@ -91,9 +91,10 @@ pub(super) struct Watch {
     overdue: Vec<[Since<usize>; 2]>,
     /// By guest and side.
     asleep: Vec<[Since<()>; 2]>,
-    /// By port: the first frame.
-    queued: Vec<Since<FrameId>>,
-    parked: Vec<Since<()>>,
+    /// By port: the first frame, and the worker that is to take it, by whose clocks it waits.
+    queued: Vec<Since<(FrameId, usize)>>,
+    /// By port: the worker that is to try it again.
+    parked: Vec<Since<usize>>,
 }
 
 impl Watch {
@@ -234,13 +235,14 @@ impl Watch {
             return starved("frames wait for a worker that waits for a kick");
         }
         let id = |frame: &Frame| (frame.load, frame.way == crate::frame::Way::Back, frame.number);
-        let now = self.by(host.owner(port), now_ns);
-        let first = first.filter(|_| known).map(id);
+        let owner = host.owner(port);
+        let now = self.by(owner, now_ns);
+        let first = first.filter(|_| known).map(|frame| (id(frame), owner));
         if self.queued[port].lasts(first, now).exceeds(self.serve_max) {
             return starved("frames wait for a worker that has its CPU");
         }
         let old = |frame: &Frame| frame.arrived_ns + PARKED_NS_MAX <= now_ns;
-        let old = host.waiting[port].front().filter(|frame| old(frame)).map(|_| ());
+        let old = host.waiting[port].front().filter(|frame| old(frame)).map(|_| owner);
         if self.parked[port].lasts(old, now).exceeds(self.ask_max) {
             return starved("frames are parked for longer than they may be");
         }

@@ -4,9 +4,12 @@ use super::*;
 use crate::faults::Trouble;
 use crate::scenario::Scenario;
 
+/// A queue moves to a worker that had its CPU all the time, from one that had not.
+const MOVED: u64 = 795_453_434;
+
 #[test]
 fn seeds_pass_and_play_the_same_again() {
-    for seed in 0..60 {
+    for seed in (0..60).chain([MOVED]) {
         match play(seed) {
             Ok(played) if seed < 5 => assert_eq!(play(seed).ok(), Some(played)),
             Ok(_) => {}
