@@ -42,7 +42,8 @@ Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (w
   whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
   its threads to CPU 0.
 Policies, filters, TSO, 1 to 32 interfaces, and two cores that answer each other: the worker, or the
-  thread that answers, on the last CPU, and the guests, or the thread that asks, on the first.
+  thread that answers, on the last CPU, and the guests, or the thread that asks, on the first; where
+  containers are compared (`aggregate_pps_*`) the sender is on the last, too.
 Several workers, sharing, interfaces that come and go: nothing is pinned. Switch and guests are
   threads of one process there.";
 

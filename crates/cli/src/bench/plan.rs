@@ -7,7 +7,7 @@ use weir_vif::load::{bulk, pingpong, small};
 
 use super::slice::Slice;
 use crate::config::LatencyBudget;
-use crate::rig::Load;
+use crate::rig::{Load, Places};
 use crate::stats::CallSettings;
 
 /// Bytes of a small packet's frame, as weir sees it: without check sequence.
@@ -38,6 +38,8 @@ pub(super) struct Measurement {
     pub(super) packed: bool,
     /// Whether the guests take several frames in one buffer.
     pub(super) containers: bool,
+    /// Which processors guests and workers run on.
+    pub(super) places: Places,
     /// How long it runs before it counts, for caches, rings and policies to settle.
     pub(super) warm_up: Duration,
     /// When the guests are called.
@@ -81,6 +83,7 @@ impl Measurement {
             load,
             packed: false,
             containers: false,
+            places: Places::GuestsTogether,
             warm_up: WARM_UP,
             calls: CallSettings::default(),
             sender_calls: None,

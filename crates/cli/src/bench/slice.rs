@@ -290,7 +290,7 @@ pub(super) fn setup(measurement: &Measurement) -> Setup {
         packed: measurement.packed,
         containers: measurement.containers,
         filter: measurement.filter,
-        apart: true,
+        places: measurement.places,
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
 use crate::config::{LatencyBudget, Workers};
-use crate::rig::{Guest, Rig, Role, Setup, port};
+use crate::rig::{Guest, Places, Rig, Role, Setup, port};
 use crate::stats::{CallSettings, SwitchStats};
 
 /// What a phase runs on.
@@ -19,7 +19,7 @@ pub(super) fn setup(phase: Phase) -> Setup {
         filter: &[],
         packed: false,
         containers: false,
-        apart: false,
+        places: Places::Anywhere,
     }
 }
 

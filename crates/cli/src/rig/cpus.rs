@@ -3,6 +3,38 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+/// Who shares a processor with whom, where there are two of them and more threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// The scheduler decides. Where it puts three threads on two processors, it does so differently each time.
+    Anywhere,
+    /// The guests are together, and workers by themselves.
+    GuestsTogether,
+    /// The receiver is by itself: its thread's CPU time is for nothing but what it does, and not for taking turns with
+    /// its sender.
+    ReceiverAlone,
+}
+
+/// Where each of them runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cpus {
+    pub(super) workers: usize,
+    pub(super) sender: usize,
+    pub(super) receiver: usize,
+}
+
+impl Places {
+    /// `None` if that is the scheduler's choice, or there is but one processor.
+    pub(super) fn cpus(self) -> Option<Cpus> {
+        let [first, last] = two_cpus()?;
+        match self {
+            Self::Anywhere => None,
+            Self::GuestsTogether => Some(Cpus { workers: last, sender: first, receiver: first }),
+            Self::ReceiverAlone => Some(Cpus { workers: last, sender: last, receiver: first }),
+        }
+    }
+}
+
 /// Two processors on which this thread may run: the first and the last; `None` if there is but one.
 pub(crate) fn two_cpus() -> Option<[usize; 2]> {
     let set = sched_getaffinity(None).ok()?;

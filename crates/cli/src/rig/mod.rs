@@ -39,7 +39,7 @@ mod load;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cpus::{pin, two_cpus};
+pub(crate) use cpus::{Places, pin, two_cpus};
 pub(crate) use guest::Guest;
 use guest::IdleGuest;
 pub(crate) use load::{Load, Role};
@@ -138,9 +138,8 @@ pub(crate) struct Setup {
     pub(crate) containers: bool,
     /// The sender's filter rules.
     pub(crate) filter: &'static [&'static str],
-    /// Whether the guests share a processor that workers do not run on, where there are two: where the
-    /// scheduler puts three threads on two, it puts them differently each time.
-    pub(crate) apart: bool,
+    /// Which processors guests and workers run on.
+    pub(crate) places: Places,
 }
 
 /// A switch with two guests, and traffic between them.
@@ -155,14 +154,13 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts everything; sockets are made in `dir`.
     pub(crate) fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
-        let cpus = two_cpus().filter(|_| setup.apart);
+        let cpus = setup.places.cpus();
         let switch = Switch::start(&config(setup, dir)?)?;
-        if let Some([_, last]) = cpus {
+        if let Some(cpus) = cpus {
             for worker in switch.engine().worker_threads().into_iter().flatten() {
-                pin(Some(worker), last);
+                pin(Some(worker), cpus.workers);
             }
         }
-        let guests_cpu = cpus.map(|[first, _]| first);
         let connect =
             |role: Role| IdleGuest::connect(role, setup, socket(dir, role.name())?.as_path());
         let sender = connect(Role::Sender)?;
@@ -170,13 +168,13 @@ impl Rig {
         for role in [Role::Sender, Role::Receiver] {
             wait_until(&switch, role, |port| port.state == PortState::Running)?;
         }
-        let receiver = receiver.start(setup.load, guests_cpu)?;
+        let receiver = receiver.start(setup.load, cpus.map(|cpus| cpus.receiver))?;
         if setup.load != Load::Silence {
             // Until the receiver has said where it is, frames to it are flooded, and floods don't
             // wait for room.
             wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
         }
-        let sender = sender.start(setup.load, guests_cpu)?;
+        let sender = sender.start(setup.load, cpus.map(|cpus| cpus.sender))?;
         Ok(Self { sender, receiver, switch, started: Instant::now() })
     }
 

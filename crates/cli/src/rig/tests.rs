@@ -23,7 +23,7 @@ fn rig(load: Load) -> (Rig, TempDir) {
         workers,
         packed: false,
         containers: false,
-        apart: false,
+        places: Places::Anywhere,
         filter: &[],
     };
     (Rig::start(&setup, dir.path()).unwrap(), dir)

@@ -8,10 +8,12 @@ use weir_vif::load::{bulk, mixed, pingpong, small};
 use super::super::plan::{
     LARGE_FRAME_BYTES, RETRANSMIT_TIMEOUT, SMALL_FRAME_BYTES, WARM_UP, WINDOW,
 };
-use super::pairs::{ADAPTIVE_DELAY, ADAPTIVE_PPS, AGGREGATE_PPS, RR_LATENCY};
+use super::pairs::{
+    ADAPTIVE_DELAY, ADAPTIVE_PPS, AGGREGATE_BESIDE_SENDER, AGGREGATE_PPS, RR_LATENCY,
+};
 use super::{Contest, Purpose, Setting};
 use crate::config::{Moderation, RxFrames, RxUsecs};
-use crate::rig::Load;
+use crate::rig::{Load, Places};
 use crate::stats::CallSettings;
 
 /// The budget that policies may spend where budgets are not what is compared.
@@ -55,6 +57,7 @@ fn contest(group: &str, load_name: &'static str, load: Load, purpose: Purpose) -
         budget: BUDGET,
         longer: 1,
         containers: false,
+        places: Places::GuestsTogether,
         settings: Vec::new(),
         sender_calls: None,
         purpose,
@@ -126,7 +129,7 @@ fn breach_loads() -> impl Iterator<Item = (&'static str, Load, u32)> {
 }
 
 /// One policy against another.
-fn pairs() -> [Contest; 4] {
+fn pairs() -> [Contest; 5] {
     let flood = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
         rate: small::Rate::Window(WINDOW),
@@ -150,7 +153,12 @@ fn pairs() -> [Contest; 4] {
         },
         Contest {
             settings: against(Kind::Aggregate, Kind::Immediate),
+            places: Places::ReceiverAlone,
             ..to_receiver("aggregate_pps", "64B-max", flood, AGGREGATE_PPS)
+        },
+        Contest {
+            settings: against(Kind::Aggregate, Kind::Immediate),
+            ..to_receiver("aggregate_pps_beside_sender", "64B-max", flood, AGGREGATE_BESIDE_SENDER)
         },
         Contest {
             settings: against(Kind::AggregateAdaptive, Kind::Aggregate),

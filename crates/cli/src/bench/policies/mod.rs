@@ -22,7 +22,7 @@ use super::plan::Measurement;
 use super::slice::{self, Slice};
 use super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
-use crate::rig::{self, Load, Rig};
+use crate::rig::{self, Load, Places, Rig};
 use crate::stats::CallSettings;
 
 mod breaches;
@@ -57,6 +57,8 @@ struct Contest {
     longer: u32,
     /// Whether the guests take containers.
     containers: bool,
+    /// Which processors guests and workers run on.
+    places: Places,
     settings: Vec<Setting>,
     /// Those of the sender, where it does not have the receiver's.
     sender_calls: Option<CallSettings>,
@@ -97,6 +99,7 @@ impl Contest {
         Measurement {
             latency_budget: self.budget.parse().expect("a constant that is valid"),
             containers: self.containers,
+            places: self.places,
             sender_calls: self.sender_calls,
             ..Measurement::new(self.load_name, self.load, &[])
         }

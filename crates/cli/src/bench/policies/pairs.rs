@@ -28,8 +28,8 @@ pub(super) const RR_LATENCY: &[Comparison] = &[Comparison {
 pub(super) const AGGREGATE_PPS: &[Comparison] = &[
     Comparison {
         name: "aggregate_pps_vs_single",
-        says: "64 B with complete checksums, 512 in flight: packets that a receiver takes from its ring \
-               for each second of its CPU, containers / immediate",
+        says: "64 B with complete checksums, 512 in flight: packets that a receiver, on a processor of its own, \
+               takes from its ring for each second of its CPU, containers / immediate",
         unit: "packets/s",
         of: Slice::packets_per_receiver_cpu_s,
     },
@@ -47,7 +47,29 @@ pub(super) const AGGREGATE_PPS: &[Comparison] = &[
     },
     Comparison {
         name: "aggregate_arrived_vs_single",
-        says: "packets that arrived in a second, sender, worker and receiver sharing the machine",
+        says: "packets that arrived in a second, sender and worker on one processor",
+        unit: "packets/s",
+        of: Slice::packets_per_s,
+    },
+];
+
+pub(super) const AGGREGATE_BESIDE_SENDER: &[Comparison] = &[
+    Comparison {
+        name: "aggregate_beside_sender_pps_vs_single",
+        says: "packets that a receiver takes for each second of its CPU where it shares a processor with its \
+               sender: containers / immediate",
+        unit: "packets/s",
+        of: Slice::packets_per_receiver_cpu_s,
+    },
+    Comparison {
+        name: "aggregate_beside_sender_worker_pps_vs_single",
+        says: "the same for each second of the worker's CPU, acknowledgements counted",
+        unit: "packets/s",
+        of: Slice::packets_per_cpu_s,
+    },
+    Comparison {
+        name: "aggregate_beside_sender_arrived_vs_single",
+        says: "packets that arrived in a second there",
         unit: "packets/s",
         of: Slice::packets_per_s,
     },
