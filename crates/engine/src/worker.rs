@@ -436,16 +436,13 @@ impl Worker {
         let slot = slot(&ports, queue.port).filter(|slot| is_of(self.index, slot, queue))?;
         self.taken_ns = now_ns;
         let since_ns = since_ns.min(now_ns);
-        let limited = matches!(turn, Turn::Granted(_));
         let (mut sent_bytes, mut parked) = (0, 0);
         self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let (fabric, ports) = (&self.shared.fabric, &*ports);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
-                if limited {
-                    sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
-                }
+                sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = fabric.view();
                 let (port, counters) = (queue.port, &slot.counters);
@@ -462,8 +459,9 @@ impl Worker {
         });
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        // What waited is no news.
-        self.pace.served(if what == Take::New { taken.frames } else { 0 });
+        if what == Take::New {
+            self.pace.served(taken.frames, sent_bytes);
+        }
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(hold);
         }

@@ -20,12 +20,6 @@ impl HoldOff {
         self.left = self.last;
     }
 
-    /// The same, and no fewer turns than so many.
-    pub(crate) fn failed_for(&mut self, turns_min: u32) {
-        self.failed();
-        self.left = self.left.max(turns_min);
-    }
-
     /// A turn has gone by.
     pub(crate) fn tick(&mut self) {
         self.left = self.left.saturating_sub(1);

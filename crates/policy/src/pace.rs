@@ -27,6 +27,11 @@ const PROBE_NS: u64 = 50_000;
 /// Longest nap (ns), whatever the latency budget: a thousand wake-ups a second cost a worker a few percent of
 /// its core, and fewer would save it hardly anything.
 const NAP_NS_MAX: u64 = 900_000;
+/// The same where frames are large segments: their sender has no more than about a millisecond's worth on its way (Linux:
+/// TCP small queues), and waits for what a longer nap completes, by less than a comparison of rates shows.
+const NAP_LARGE_NS_MAX: u64 = 250_000;
+/// Frames of this mean length (bytes) are such, acknowledgements counted.
+const LARGE_BYTES: u64 = 4_096;
 /// Frames that a nap must bring to be worth its wake-up.
 const NAP_FRAMES_MIN: u64 = 4;
 /// With fewer than this, naps end.
@@ -80,8 +85,9 @@ pub enum Rest {
 #[derive(Clone, Copy, Debug, Default)]
 struct Naps {
     period_start_ns: u64,
-    /// Frames served in this period.
+    /// Frames served in this period, and bytes of these.
     frames: u64,
+    bytes: u64,
     /// Frames a second without naps, smoothed over some periods.
     rate: u64,
     /// Periods of which that is known, since it jumped.
@@ -159,10 +165,11 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many frames that had come were served.
-    pub fn served(&mut self, frames: usize) {
+    /// So many frames that had come were served, of so many bytes together.
+    pub fn served(&mut self, frames: usize, bytes: u64) {
         let frames = frames as u64;
         self.naps.frames += frames;
+        self.naps.bytes += bytes;
         if let Some(trial) = &mut self.naps.trial {
             trial.brought += frames;
         }
@@ -232,9 +239,11 @@ impl Naps {
         if elapsed_ns < PERIOD_NS {
             return;
         }
-        let came = std::mem::take(&mut self.frames);
+        let (came, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         self.period_start_ns = now_ns;
         let rate = per_second(came, elapsed_ns);
+        let large = bytes > came.saturating_mul(LARGE_BYTES);
+        let nap_ns_max = if large { nap_ns_max.min(NAP_LARGE_NS_MAX) } else { nap_ns_max };
         // Not longer than it takes to bring as many frames as a nap may.
         self.nap_ns = nap_ns_max.min(NAP_FRAMES_MAX * 1_000_000_000 / rate.max(1));
         let Some(trial) = &mut self.trial else {
@@ -329,6 +338,7 @@ mod tests {
 
     const BUDGET_NS: u64 = 1_000_000;
     const SECOND_NS: u64 = 1_000_000_000;
+    const FRAME_BYTES: u64 = 1_514;
 
     /// What a worker did in a run.
     #[derive(Debug, Default)]
@@ -352,7 +362,7 @@ mod tests {
                 sent = next(now, sent);
             }
             did.frames += taken;
-            pace.served(taken as usize);
+            pace.served(taken as usize, taken * FRAME_BYTES);
             let start = now;
             let mut rest = pace.rest(now, BUDGET_NS);
             if let Rest::Poll(window) = rest {
@@ -438,12 +448,26 @@ mod tests {
 
     /// What a worker does after a load of so many frames in each period, which has lasted long enough.
     fn rest_after(frames: usize, budget_ns: u64) -> Rest {
+        rest_after_frames_of(FRAME_BYTES, frames, budget_ns)
+    }
+
+    /// The same with frames of so many bytes.
+    fn rest_after_frames_of(bytes: u64, frames: usize, budget_ns: u64) -> Rest {
         let mut pace = Pace::default();
         for period in 0..=u64::from(PERIODS_TO_KNOW) {
             assert!(!matches!(pace.rest(period * PERIOD_NS, budget_ns), Rest::Nap(_)), "{period}");
-            pace.served(frames);
+            pace.served(frames, frames as u64 * bytes);
         }
         pace.rest((u64::from(PERIODS_TO_KNOW) + 1) * PERIOD_NS, budget_ns)
+    }
+
+    #[test]
+    fn a_sender_of_large_segments_does_not_wait_for_a_long_nap() {
+        let rest_after = |bytes, frames| rest_after_frames_of(bytes, frames, BUDGET_NS);
+        assert_eq!(rest_after(4_096, 70), Rest::Nap(NAP_NS_MAX));
+        assert_eq!(rest_after(4_097, 70), Rest::Nap(NAP_LARGE_NS_MAX));
+        let few = rest_after(40_000, 10);
+        assert!(!matches!(few, Rest::Nap(_)), "two in a nap: {few:?}");
     }
 
     #[test]

@@ -17,11 +17,6 @@ const ERRORS_MANY_PAIRS: f64 = 2.5;
 /// The same for a trial that has come to its last pair.
 const ERRORS_AT_END: f64 = 1.5;
 
-/// A trial for gain ends after so many pairs,
-const GAIN_PAIRS_MAX: u32 = 8;
-/// and finds it only if it is faster by more than this.
-const GAIN_MIN: f64 = 0.05;
-
 /// What passed in a stretch of time, from one delivery to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
@@ -72,8 +67,6 @@ pub(crate) enum Finding {
 pub(crate) struct Trial {
     pub(crate) upper: usize,
     pub(crate) lower: usize,
-    /// See [`Self::for_gain`].
-    for_gain: bool,
     /// Stretches so far.
     stretches: u32,
     /// The first of the pair that is under way.
@@ -93,7 +86,6 @@ impl Trial {
         Self {
             upper,
             lower,
-            for_gain: false,
             stretches: 0,
             first: Passed::default(),
             odd: false,
@@ -102,11 +94,6 @@ impl Trial {
             squares: 0.0,
             plain: 0,
         }
-    }
-
-    /// Whether `upper` makes the load faster: [`Finding::Harmless`] only if that is plain.
-    pub(crate) fn for_gain(upper: usize, lower: usize) -> Self {
-        Self { for_gain: true, ..Self::new(upper, lower) }
     }
 
     /// The level that the stretch under way is for: upper, lower, lower, upper and again, so that
@@ -156,13 +143,6 @@ impl Trial {
         let variance = (self.squares - pairs * mean * mean).max(0.0) / (pairs - 1.0);
         let error = (variance / pairs).sqrt();
         let errors = if self.pairs < 2 * PAIRS_MIN { ERRORS_FEW_PAIRS } else { ERRORS_MANY_PAIRS };
-        if self.for_gain {
-            return match -mean {
-                gain if gain > GAIN_MIN.max(errors * error) => Finding::Harmless,
-                gain if gain > 0.0 && self.pairs < GAIN_PAIRS_MAX => Finding::Unclear,
-                _ => Finding::Harmful,
-            };
-        }
         if mean <= LOSS_TOLERATED {
             let sure = mean + error <= LOSS_AT_WORST || self.pairs >= PAIRS_ENOUGH;
             return if sure { Finding::Harmless } else { Finding::Unclear };
@@ -191,10 +171,7 @@ mod tests {
 
     /// Runs a trial in which each stretch passes what `frames` says for it.
     fn outcome(frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
-        outcome_of(Trial::new(3, 0), frames)
-    }
-
-    fn outcome_of(mut trial: Trial, frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
+        let mut trial = Trial::new(3, 0);
         loop {
             let frames = frames(trial.level() == 3, trial.stretches);
             match trial.stretch(passed(frames, 64 * frames), frames == ODD) {
@@ -213,18 +190,6 @@ mod tests {
     #[test]
     fn half_the_rate_is_harm_after_two_pairs() {
         assert_eq!(outcome(|held, _| if held { 500 } else { 1_000 }), (Finding::Harmful, 2));
-    }
-
-    #[test]
-    fn a_trial_for_gain_wants_it_to_be_plain() {
-        let outcome = |frames: fn(bool, u32) -> u64| outcome_of(Trial::for_gain(3, 0), frames);
-        assert_eq!(outcome(|held, _| if held { 1_200 } else { 1_000 }), (Finding::Harmless, 4));
-        assert_eq!(outcome(|held, _| if held { 1_040 } else { 1_000 }), (Finding::Harmful, 8));
-        assert_eq!(outcome(|_, _| 1_000), (Finding::Harmful, 4));
-        assert_eq!(outcome(|held, _| if held { 500 } else { 1_000 }), (Finding::Harmful, 2));
-        // One pair of two is 30 % faster, and the other as slow.
-        let varies = |held, at| if held == (at / 2 % 2 == 0) { 1_300 } else { 1_000 };
-        assert_eq!(outcome(varies).0, Finding::Harmful);
     }
 
     #[test]

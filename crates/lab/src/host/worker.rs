@@ -489,6 +489,7 @@ impl Host<'_> {
         let now_ns = self.now_ns();
         let Burst { port, frames, rest, again, next } = burst;
         let taken = frames.len() + rest.len();
+        let bytes = frames.iter().chain(&rest).map(|frame| u64::from(frame.bytes)).sum();
         self.carries(worker, port, &frames);
         self.deliver(worker, port, frames, rest, again);
         let more = self.peek(port);
@@ -498,8 +499,9 @@ impl Host<'_> {
         this.burst_ns = now_ns - this.taken_ns + this.debt_ns;
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
-        // What waited is no news.
-        this.pace.served(if again { 0 } else { taken });
+        if !again {
+            this.pace.served(taken, bytes);
+        }
         this.stalled.retain(|(stalled, _)| *stalled != port);
         this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
         this.phase = *next;

@@ -17,8 +17,6 @@ const RATE_CHANGED: f64 = 2.0;
 const HOLD_OFF_CHANGED: u32 = 7;
 /// Stretches for which a level that was just found harmless is not doubted.
 const HOLD_OFF_FOUND: u32 = 15;
-/// Stretches between two trials for gain.
-const HOLD_OFF_GAIN: u32 = 127;
 /// A rate below this share of the usual one is a reason to doubt the level,
 const RATE_FELL: f64 = 0.75;
 /// if so many standard deviations of a random count lie between.
@@ -62,8 +60,6 @@ pub(super) struct Ladder {
     retrying: bool,
     trial: Option<Trial>,
     why: Why,
-    /// A level is used only if it makes the load faster.
-    for_gain: bool,
     /// Before the ceiling is raised.
     climb: HoldOff,
     /// Before the level is doubted once more.
@@ -83,7 +79,6 @@ impl Default for Ladder {
             retrying: false,
             trial: None,
             why: Why::default(),
-            for_gain: false,
             climb: HoldOff::default(),
             doubt: HoldOff::default(),
             unchecked: 0,
@@ -93,11 +88,6 @@ impl Default for Ladder {
 }
 
 impl Ladder {
-    /// A level is used only if it makes the load plainly faster, and what does not is rarely tried.
-    pub(super) fn for_gain() -> Self {
-        Self { for_gain: true, ..Self::default() }
-    }
-
     /// How long the stretch under way holds (ns).
     pub(super) fn hold_ns(&self, hold_ns_max: u64) -> u64 {
         share(self.trial.map_or(self.level, |trial| trial.level()), hold_ns_max)
@@ -178,9 +168,6 @@ impl Ladder {
             self.doubt = HoldOff::default();
         }
         self.ceiling = upper;
-        if self.for_gain {
-            self.climb.failed_for(HOLD_OFF_GAIN);
-        }
         self.compared();
     }
 
@@ -203,8 +190,7 @@ impl Ladder {
             self.doubt.failed();
             self.trial = Some(Trial::new(self.level, 0));
         } else if let Some(above) = self.next(hold_ns_max, pays) {
-            let trial = if self.for_gain { Trial::for_gain } else { Trial::new };
-            self.trial = Some(trial(above, 0));
+            self.trial = Some(Trial::new(above, 0));
         } else if self.level > 0 && self.unchecked >= CHECK_EVERY {
             self.trial = Some(Trial::new(self.level, self.level.saturating_sub(CHECK_BELOW)));
         }

@@ -62,8 +62,8 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
-/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held only if the load is plainly faster for it: that
-/// they are late slows a sender down by less than a comparison of some milliseconds shows.
+/// Acknowledgements of large segments ([`Answers`](super::Answers)) are never held: that they are late slows a sender down by
+/// less than a comparison of some milliseconds shows.
 ///
 /// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
 /// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
@@ -166,6 +166,9 @@ impl Auto {
     fn hold_ns(&self) -> u64 {
         if self.together {
             return self.limit_ns();
+        }
+        if self.answers {
+            return 0;
         }
         let hold_ns = self.ladder.hold_ns(self.limit_ns());
         if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
@@ -276,7 +279,7 @@ impl Moderation for Auto {
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
-        if self.pending.is_none() && !self.together {
+        if self.pending.is_none() && !self.together && !self.answers {
             self.judge(now_ns, gap_ns);
         }
         self.stretch.passed.frames += u64::from(batch.frames);
@@ -361,7 +364,7 @@ impl Moderation for Auto {
 
     fn set_answers(&mut self, are: bool) {
         if std::mem::replace(&mut self.answers, are) != are {
-            self.ladder = if are { Ladder::for_gain() } else { Ladder::default() };
+            // What came meanwhile was not looked at.
             self.begin(self.arrivals.last_ns(), 0);
         }
     }
@@ -392,10 +395,7 @@ impl Moderation for Auto {
             return Decision { hold_ns: 0, reason: "light traffic" };
         }
         let reason = match self.ladder.why() {
-            _ if self.answers && settled_ns == 0 => {
-                "acknowledgements: what the guest sends next waits for them"
-            }
-            _ if self.answers => "acknowledgements: the load is faster for it",
+            _ if self.answers => "acknowledgements: what the guest sends next waits for them",
             Why::Lonely => "requests and answers: holds gather nothing",
             Why::Slower if settled_ns == 0 => "held frames slowed the load down",
             Why::Slower => "a longer hold slowed the load down",
