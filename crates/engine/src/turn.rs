@@ -89,7 +89,7 @@ impl Drop for Turn {
 }
 
 /// One look more in a short wait for another worker.
-pub fn pause(spins: &mut u32) {
+pub(crate) fn pause(spins: &mut u32) {
     *spins += 1;
     if spins.is_multiple_of(SPINS) {
         std::thread::yield_now();

@@ -13,11 +13,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::turn::{Turns, pause};
-use weir_engine::{DropReason, PortCounters, Take, Taken};
+use weir_engine::turn::Turns;
+use weir_engine::{DropReason, PortCounters, Take, Taken, lock, lock_when};
 use weir_fabric::PortId;
 use weir_limits::PARKED_NS_MAX;
 
@@ -122,13 +122,13 @@ impl<P> TransmitQueue<P> {
 
     /// Whether there may be a frame that gives no kick.
     pub fn has_more<S: Source<Places = P>>(&self, source: &S) -> bool {
-        source.has_more(&self.lock().places)
+        source.has_more(&lock(&self.state).places)
     }
 
     /// Its places.
     #[cfg(test)]
     pub(crate) fn places<T>(&self, look: impl FnOnce(&P) -> T) -> T {
-        look(&self.lock().places)
+        look(&lock(&self.state).places)
     }
 
     /// A worker takes from it.
@@ -149,7 +149,7 @@ impl<P> TransmitQueue<P> {
         let side_by_side = self.side_by_side.load(Ordering::Relaxed);
         let may_take =
             |state: &State<P>| state.is_settled() || (side_by_side && !state.is_for_one(what));
-        let Some(mut state) = self.lock_when(has_failed, may_take) else {
+        let Some(mut state) = lock_when(&self.state, has_failed, may_take) else {
             self.abandon_waiting(source, counters);
             return Taken::default();
         };
@@ -186,7 +186,7 @@ impl<P> TransmitQueue<P> {
                 mine.park(burst.parked.iter().map(|parked| parked.port));
             }
             let is_next = |state: &State<P>| state.settled == number;
-            let Some(locked) = self.lock_when(has_failed, is_next) else {
+            let Some(locked) = lock_when(&self.state, has_failed, is_next) else {
                 return Taken::default();
             };
             state = locked;
@@ -209,38 +209,13 @@ impl<P> TransmitQueue<P> {
 
     /// Drops what waits: the port has stopped.
     pub fn abandon_waiting<S: Source<Places = P>>(&self, source: &S, counters: &PortCounters) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let State { places, waiting, .. } = &mut *state;
         counters.dropped(DropReason::TxDisabled, waiting.len() as u64);
         for frame in waiting.drain(..) {
             source.release(places, frame.token);
         }
         source.released(places);
-    }
-
-    /// Locks it once `holds`, which other workers see to soon; `None` if the port has failed.
-    fn lock_when(
-        &self,
-        has_failed: &dyn Fn() -> bool,
-        holds: impl Fn(&State<P>) -> bool,
-    ) -> Option<MutexGuard<'_, State<P>>> {
-        let mut spins = 0;
-        loop {
-            let state = self.lock();
-            if has_failed() {
-                return None;
-            }
-            if holds(&state) {
-                return Some(state);
-            }
-            drop(state);
-            pause(&mut spins);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<P>> {
-        // A panic while it was held has failed the port; what it guards is not used any more.
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use weir_engine::Engine;
+use weir_engine::{Engine, lock};
 use weir_fabric::PortId;
 use weir_vhost_user::{Connection, ConnectionError};
 
 use crate::error::StopReason;
-use crate::port::{VhostPort, lock};
+use crate::port::VhostPort;
 use crate::session::Session;
 
 /// First and longest time between two attempts to connect to a front end.

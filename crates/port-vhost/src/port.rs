@@ -1,19 +1,21 @@
 //! A guest's interface as the engine sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
-use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
+use weir_engine::{
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock, lock_when,
+};
 use weir_fabric::PortId;
 use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
 use crate::queue::{Queue, Ring};
-use crate::rx::Placed;
+use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
 
 mod pairs;
@@ -94,11 +96,6 @@ pub struct VhostPort {
     /// device starts afresh.
     failed: AtomicBool,
     pub(crate) shown: Mutex<Shown>,
-}
-
-/// A lock whose holder panicked guards data of a port that is stopped anyway.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl VhostPort {
@@ -243,20 +240,16 @@ impl VhostPort {
     pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
         let pair = self.pairs.get(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
-            let mut rx = lock(&pair.rx);
             // A worker that copies into it is done soon; one that panicked has failed the port.
-            while !rx.is_settled() && !self.has_failed() {
-                drop(rx);
-                std::thread::yield_now();
-                rx = lock(&pair.rx);
-            }
+            let settled = lock_when(&pair.rx, || self.has_failed(), RxQueue::is_settled);
+            let mut rx = settled.unwrap_or_else(|| lock(&pair.rx));
             rx.flush(ring / 2, &self.counters);
             rx.reset();
             rx.queue.ring.take()
         } else {
             // A worker that has a burst under way settles it soon; one that panicked has failed the port.
-            let mut tx =
-                self.lock_when(pair, TxQueue::is_settled).unwrap_or_else(|| lock(&pair.tx));
+            let settled = lock_when(&pair.tx, || self.has_failed(), TxQueue::is_settled);
+            let mut tx = settled.unwrap_or_else(|| lock(&pair.tx));
             tx.abandon_turns();
             pair.turns.settled();
             tx.abandon_waiting(&self.counters);
@@ -276,7 +269,7 @@ impl VhostPort {
 
     /// Its first receive queue.
     #[cfg(test)]
-    pub(crate) fn first_rx(&self) -> MutexGuard<'_, crate::rx::RxQueue> {
+    pub(crate) fn first_rx(&self) -> std::sync::MutexGuard<'_, RxQueue> {
         lock(&self.pairs.get(0).unwrap().rx)
     }
 
@@ -407,7 +400,7 @@ impl Port for VhostPort {
     fn share_tx(&self, queue: usize, on: bool) -> bool {
         let Some(pair) = self.pairs.get(queue) else { return false };
         // What is under way passes by itself only as long as nobody takes the usual way.
-        let settled = self.lock_when(pair, |tx| on || tx.is_settled());
+        let settled = lock_when(&pair.tx, || self.has_failed(), |tx| on || tx.is_settled());
         // Of a port that has failed nothing is taken.
         settled.unwrap_or_else(|| lock(&pair.tx)).side_by_side = on;
         true

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use weir_engine::{Engine, QueueRef, Side, Watch};
+use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN, QUEUE_SIZE_MAX};
 use weir_ring::{Addresses, DeviceRing, SetupError};
@@ -25,7 +25,7 @@ use weir_wire::ethernet::ethertype;
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, OFFERED, PROTOCOL_OFFERED};
 use crate::notify::{Notifier, check_eventfd};
-use crate::port::{VhostPort, lock};
+use crate::port::VhostPort;
 use crate::queue::Ring;
 
 /// What a front end has said about one ring.

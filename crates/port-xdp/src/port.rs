@@ -1,12 +1,13 @@
 //! An interface as the engine sees it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Put, emit};
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock,
+    symmetric_hash,
 };
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
@@ -236,9 +237,4 @@ impl std::fmt::Debug for XdpPort {
             .field("failure", &self.failure())
             .finish()
     }
-}
-
-/// A panic while a lock was held has failed the port; what it guards is not used any more.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

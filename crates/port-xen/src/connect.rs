@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_engine::{Engine, QueueRef, Side, Watch};
+use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::Window;
 use weir_netif::{BackRing, CtrlBack, FrontFeatures, RxBack, TxBack};
 use weir_xen::vif::{FrontKeys, QueueKeys, RingKeys};
@@ -12,7 +12,7 @@ use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
 
 use crate::control::Control;
 use crate::error::{Ring, StopReason};
-use crate::port::{XenPort, lock};
+use crate::port::XenPort;
 use crate::rx::{RxRing, Takes};
 use crate::tx::TxRing;
 

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use weir_engine::{Engine, PortCounters};
+use weir_engine::{Engine, PortCounters, lock};
 use weir_fabric::PortId;
 use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{EventChannel, Hypervisor};
 
-use crate::port::{XenOptions, XenPort, lock};
+use crate::port::{XenOptions, XenPort};
 
 /// What the switch does with vifs.
 pub trait Board: Send {

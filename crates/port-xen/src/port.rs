@@ -1,14 +1,14 @@
 //! A vif as the engine sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, Received, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::turn::Turns;
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock,
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock, lock,
     symmetric_hash,
 };
 use weir_fabric::PortId;
@@ -96,11 +96,6 @@ pub struct XenPort {
     failures: Arc<Failures>,
     pub(crate) watches: Mutex<Vec<Watch>>,
     pub(crate) shown: Mutex<Shown>,
-}
-
-/// A lock whose holder panicked guards data of a port that is stopped anyway.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl XenPort {

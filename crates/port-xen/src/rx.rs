@@ -21,8 +21,7 @@ use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
 use weir_engine::guest::{CallPolicy, GuestRing, ReceiveCalls, ReceiveRing};
 use weir_engine::stages::{self, Stage};
-use weir_engine::turn::pause;
-use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
+use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, lock, lock_when};
 use weir_guestmem::{HostPages, Slice, recycle};
 use weir_netif::{RxBack, RxSegment};
 use weir_policy::moderation::{Batch, GuestPoll, Moderation};
@@ -34,7 +33,7 @@ pub(crate) use self::writer::Takes;
 use self::writer::{Owner, Writer, fronts_len, to_be_summed};
 use crate::connect::Link;
 use crate::error::StopReason;
-use crate::port::{Pair, XenPort, lock};
+use crate::port::{Pair, XenPort};
 pub(crate) use crate::tx::Context;
 use crate::tx::{Haul, emptied};
 
@@ -428,16 +427,12 @@ impl XenPort {
 
     /// Takes a receive ring out of service, when workers have finished what they had placed.
     pub(crate) fn stop_rx(&self, index: usize, pair: &Pair) -> Option<RxRing> {
-        let mut rx = lock(&pair.rx);
         // Workers that follow each other would never all be done.
-        rx.closing = true;
-        let mut spins = 0;
+        lock(&pair.rx).closing = true;
+        let is_idle = |rx: &RxQueue| rx.ring.as_ref().is_none_or(|ring| ring.order.is_idle());
         // Nothing is copied that counts once the port has failed.
-        while rx.ring.as_ref().is_some_and(|ring| !ring.order.is_idle()) && !self.has_failed() {
-            drop(rx);
-            pause(&mut spins);
-            rx = lock(&pair.rx);
-        }
+        let idle = lock_when(&pair.rx, || self.has_failed(), is_idle);
+        let mut rx = idle.unwrap_or_else(|| lock(&pair.rx));
         rx.stop(index, self.counters())
     }
 }

@@ -22,13 +22,13 @@ mod pool;
 mod ring;
 
 use std::cell::RefCell;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls};
 use weir_engine::stages::{self, Stage};
-use weir_engine::turn::{Turn, Turns, pause};
-use weir_engine::{DropReason, PortCounters, Take, Taken};
+use weir_engine::turn::{Turn, Turns};
+use weir_engine::{DropReason, PortCounters, Take, Taken, lock, lock_when};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
 
 pub(crate) use self::haul::{Haul, emptied};
@@ -36,7 +36,7 @@ pub(crate) use self::ring::TxRing;
 use crate::control::GuestHash;
 use crate::error::StopReason;
 use crate::multicast::Groups;
-use crate::port::{Pair, XenPort, lock};
+use crate::port::{Pair, XenPort};
 
 /// What a queue has of its port.
 #[derive(Clone, Copy)]
@@ -213,7 +213,9 @@ impl XenPort {
     ) -> Result<Taken, StopReason> {
         let Context { index, counters, .. } = context;
         let may_take = |tx: &TxQueue| tx.may_take(what);
-        let Some(mut tx) = self.lock_when(pair, may_take) else { return Ok(Taken::default()) };
+        let Some(mut tx) = lock_when(&pair.tx, || self.has_failed(), may_take) else {
+            return Ok(Taken::default());
+        };
         let alone = tx.is_for_one(what);
         let turn = RefCell::new(None);
         // The burst borrows both.
@@ -284,30 +286,10 @@ impl XenPort {
     pub(crate) fn stop_tx(&self, index: usize, pair: &Pair) -> Option<TxRing> {
         // Workers that follow each other would never all be done.
         lock(&pair.tx).closing = true;
-        let tx = self.lock_when(pair, TxQueue::is_settled);
+        let tx = lock_when(&pair.tx, || self.has_failed(), TxQueue::is_settled);
         // One that panicked has failed the port, and is not waited for.
         let ring = tx.unwrap_or_else(|| lock(&pair.tx)).stop(index, self.counters());
         pair.turns.settled();
         ring
-    }
-
-    /// Locks a transmit queue once `holds`, which other workers see to soon; `None` if the port fails meanwhile.
-    fn lock_when<'p>(
-        &self,
-        pair: &'p Pair,
-        holds: impl Fn(&TxQueue) -> bool,
-    ) -> Option<MutexGuard<'p, TxQueue>> {
-        let mut spins = 0;
-        loop {
-            let tx = lock(&pair.tx);
-            if self.has_failed() {
-                return None;
-            }
-            if holds(&tx) {
-                return Some(tx);
-            }
-            drop(tx);
-            pause(&mut spins);
-        }
     }
 }

@@ -1,13 +1,11 @@
 //! Bursts of one transmit queue that pass side by side: see [`crate::tx::side_by_side`].
 
 use std::cell::RefCell;
-use std::sync::MutexGuard;
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::turn::pause;
-use weir_engine::{Take, Taken};
+use weir_engine::{Take, Taken, lock_when};
 
-use super::{Pair, VhostPort, lock};
+use super::{Pair, VhostPort};
 use crate::error::StopReason;
 use crate::tx::TxQueue;
 
@@ -25,7 +23,9 @@ impl VhostPort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         let alone = |tx: &TxQueue| !tx.is_for_one(what) || tx.is_settled();
-        let Some(mut tx) = self.lock_when(pair, alone) else { return Taken::default() };
+        let Some(mut tx) = lock_when(&pair.tx, || self.has_failed(), alone) else {
+            return Taken::default();
+        };
         if tx.is_for_one(what) {
             let taken = tx.take(queue, what, now_ns, &self.counters, scratch, forward);
             return taken.unwrap_or_else(|reason| self.broken(&tx, &reason));
@@ -56,7 +56,9 @@ impl VhostPort {
         }
 
         let may_settle = |tx: &TxQueue| tx.may_settle(&begun) != Some(false);
-        let Some(mut tx) = self.lock_when(pair, may_settle) else { return Taken::default() };
+        let Some(mut tx) = lock_when(&pair.tx, || self.has_failed(), may_settle) else {
+            return Taken::default();
+        };
         if tx.may_settle(&begun).is_none() {
             return Taken::default();
         }
@@ -66,27 +68,6 @@ impl VhostPort {
         }
         scratch.give_back(burst);
         taken.unwrap_or_else(|reason| self.broken(&tx, &reason))
-    }
-
-    /// Locks a transmit queue once `holds`, which other workers see to soon; `None` if the port fails
-    /// meanwhile.
-    pub(super) fn lock_when<'p>(
-        &self,
-        pair: &'p Pair,
-        holds: impl Fn(&TxQueue) -> bool,
-    ) -> Option<MutexGuard<'p, TxQueue>> {
-        let mut spins = 0;
-        loop {
-            let tx = lock(&pair.tx);
-            if self.has_failed() {
-                return None;
-            }
-            if holds(&tx) {
-                return Some(tx);
-            }
-            drop(tx);
-            pause(&mut spins);
-        }
     }
 
     /// A transmit ring is broken: nothing was taken that counts.

@@ -1,10 +1,10 @@
 //! Which receive queue a flow goes to, and what must be known of the rings for that.
 
 use weir_engine::burst::Burst;
-use weir_engine::symmetric_hash;
+use weir_engine::{lock, symmetric_hash};
 use weir_policy::steering::{Mark, Receiver};
 
-use super::{VhostPort, lock};
+use super::VhostPort;
 
 impl Receiver for VhostPort {
     fn mark(&self, queue: usize) -> Mark {

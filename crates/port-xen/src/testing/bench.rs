@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir_engine::guest::{CallPolicy, State};
-use weir_engine::{DropReason, Engine, QueueRef, Side};
+use weir_engine::{DropReason, Engine, QueueRef, Side, lock};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;
 use weir_xen::double::Host;
@@ -14,7 +14,6 @@ use weir_xen::vif::{VifId, VifKeys, XenbusState};
 use weir_xen::{DomainId, Hypervisor};
 
 use super::{Connect, Netfront, Received, diagnosis};
-use crate::port::lock;
 use crate::{Board, Manager, Services, XenOptions, XenPort};
 
 /// Ports by their vifs.

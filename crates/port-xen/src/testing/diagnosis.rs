@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Write};
 use std::sync::{Arc, Mutex, Weak};
 
-use weir_engine::Engine;
+use weir_engine::{Engine, lock};
 use weir_xen::vif::VifId;
 
 use super::bench::PortMap;
 use crate::XenPort;
-use crate::port::lock;
 
 type WeakPorts = Weak<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
 

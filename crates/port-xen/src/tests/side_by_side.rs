@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::Scratch;
-use weir_engine::{Outgoing, Port, Take, clock};
+use weir_engine::{Outgoing, Port, Take, clock, lock};
 use weir_fabric::EgressTag;
 use weir_limits::PARKED_NS_MAX;
 use weir_netif::Status;
@@ -15,7 +15,6 @@ use weir_xen::{CopyPlace, CopySegment, EventChannel, EventPort, GrantMap, GrantR
 use super::copies::{fill, say_where};
 use super::*;
 use crate::XenPort;
-use crate::port::lock;
 use crate::testing::BUFFERS;
 
 /// Frames that are sent before all are to have arrived.

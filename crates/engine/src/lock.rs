@@ -1,0 +1,33 @@
+//! Locks of ports, which several workers serve.
+
+use std::sync::{Mutex, MutexGuard};
+
+use crate::turn::pause;
+
+/// A lock whose holder panicked guards data of a port that is stopped anyway.
+#[inline]
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Locks it once `holds`, which other workers see to soon; `None` if the port has failed, which may be the reason
+/// why nobody does.
+#[inline]
+pub fn lock_when<T>(
+    mutex: &Mutex<T>,
+    has_failed: impl Fn() -> bool,
+    holds: impl Fn(&T) -> bool,
+) -> Option<MutexGuard<'_, T>> {
+    let mut spins = 0;
+    loop {
+        let guard = lock(mutex);
+        if has_failed() {
+            return None;
+        }
+        if holds(&guard) {
+            return Some(guard);
+        }
+        drop(guard);
+        pause(&mut spins);
+    }
+}
