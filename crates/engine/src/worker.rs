@@ -459,9 +459,7 @@ impl Worker {
         });
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        if what == Take::New {
-            self.pace.served(taken.frames, sent_bytes);
-        }
+        self.pace.served(taken.frames, sent_bytes);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(hold);
         }

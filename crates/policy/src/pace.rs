@@ -165,7 +165,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many frames that had come were served, of so many bytes together.
+    /// So many frames were served, of so many bytes together. Those that are tried again, since their receiver had no
+    /// buffers, count each time: a flooded guest gets less otherwise.
     pub fn served(&mut self, frames: usize, bytes: u64) {
         let frames = frames as u64;
         self.naps.frames += frames;
