@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How many checks went which way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Held.
     pub passed: u32,
@@ -31,16 +31,31 @@ pub struct Tally {
     pub failed: u32,
     /// Were not tried, for a reason that has been printed.
     pub skipped: u32,
+    /// What is known of those that failed.
+    pub failures: Vec<String>,
 }
 
 impl Tally {
-    /// The count of one check.
-    pub fn one(passed: bool) -> Self {
-        Self { passed: passed.into(), failed: (!passed).into(), skipped: 0 }
+    /// The count of a check that held.
+    pub fn passed() -> Self {
+        Self { passed: 1, ..Self::default() }
     }
 
-    /// Prints the counts; what to exit with.
+    /// The count of a check that did not, by what is known of it.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self { failed: 1, failures: vec![what.into()], ..Self::default() }
+    }
+
+    /// The count of one that was not tried.
+    pub fn skipped() -> Self {
+        Self { skipped: 1, ..Self::default() }
+    }
+
+    /// Prints what failed, which may be far above by now, and the counts; what to exit with.
     pub fn report(self) -> ExitCode {
+        for failure in &self.failures {
+            println!("\nfailed: {failure}");
+        }
         if self.skipped > 0 {
             println!("{} skipped", self.skipped);
         }
@@ -54,6 +69,7 @@ impl AddAssign for Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures);
     }
 }
 
@@ -111,7 +127,7 @@ fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
     let start = Instant::now();
     let tally = run().unwrap_or_else(|error| {
         println!("{error}\n{name} ... FAILED");
-        Tally::one(false)
+        Tally::failed(format!("{name}: {error}"))
     });
     println!("{name} took {:.0} s", start.elapsed().as_secs_f32());
     tally
@@ -124,7 +140,7 @@ fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
 
 fn checked(name: &str, passed: bool) -> Tally {
     println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
-    Tally::one(passed)
+    if passed { Tally::passed() } else { Tally::failed(name) }
 }
 
 /// `make test-xen`.
@@ -137,7 +153,7 @@ fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
         return xen::run(workspace, &selection);
     }
     println!("skipped: needs root here (`make test-xen` may do without): weir on a real Xen");
-    Ok(Tally { skipped: 1, ..Tally::default() })
+    Ok(Tally::skipped())
 }
 
 /// The rings under a model checker, in a directory of their own: nothing else is built anew.
@@ -162,7 +178,7 @@ fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> 
     let start = Instant::now();
     let build = [&["test", "--no-run"], args].concat();
     if !cargo(workspace, &build, environment, |_| ())? {
-        return Ok(Tally::one(false));
+        return Ok(Tally::failed("tests that do not compile"));
     }
     println!("built in {:.0} s", start.elapsed().as_secs_f32());
     let mut suites = Suites::default();
@@ -171,7 +187,7 @@ fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> 
     let mut tally = suites.tally();
     // What is no suite has no line of its own: an example of the documentation that does not compile.
     if !passed && tally.failed == 0 {
-        tally.failed = 1;
+        tally += Tally::failed(format!("cargo {}", run.join(" ")));
     }
     Ok(tally)
 }
@@ -182,23 +198,37 @@ struct Suites {
     done: Tally,
     /// The last one has begun and not ended.
     runs: bool,
-    /// How many never ended: they crashed.
-    crashed: u32,
+    /// The last one says what failed in it.
+    tells: bool,
 }
 
 impl Suites {
     fn see(&mut self, line: &str) {
         if let Some(more) = test_result(line) {
             self.done += more;
-            self.runs = false;
+            (self.runs, self.tells) = (false, false);
         } else if is_beginning(line) {
-            self.crashed += u32::from(std::mem::replace(&mut self.runs, true));
+            self.end();
+            self.runs = true;
+        } else if line == "failures:" && !self.tells {
+            self.tells = true;
+            self.done.failures.push("tests:".to_owned());
+        } else if let Some(told) = self.done.failures.last_mut().filter(|_| self.tells) {
+            told.push('\n');
+            told.push_str(line);
+        }
+    }
+
+    /// Nothing more comes from the last one: it crashed, unless it has given its result.
+    fn end(&mut self) {
+        if self.runs {
+            self.done += Tally::failed("a suite that crashed");
         }
     }
 
     /// The counts after the last line.
     fn tally(mut self) -> Tally {
-        self.done.failed += self.crashed + u32::from(self.runs);
+        self.end();
         self.done
     }
 }
@@ -213,7 +243,7 @@ fn is_beginning(line: &str) -> bool {
 fn count_instructions(workspace: &Workspace) -> Result<Tally> {
     let skipped = |why: &str| {
         println!("skipped: instructions: {why}");
-        Tally { skipped: 1, ..Tally::default() }
+        Tally::skipped()
     };
     if !Path::new(instructions::VALGRIND).exists() {
         if !packages::is_root() {
@@ -223,14 +253,10 @@ fn count_instructions(workspace: &Workspace) -> Result<Tally> {
     }
     Ok(match instructions::compare(workspace) {
         Ok(Outcome::Incomparable(why)) => skipped(&why),
-        Ok(outcome) => {
-            let held = outcome == Outcome::Held;
-            println!("instructions ... {}", if held { "ok" } else { "FAILED" });
-            Tally::one(held)
-        }
+        Ok(outcome) => checked("instructions", outcome == Outcome::Held),
         Err(error) => {
             println!("{error}\ninstructions ... FAILED");
-            Tally::one(false)
+            Tally::failed(format!("instructions: {error}"))
         }
     })
 }
@@ -244,16 +270,10 @@ fn system_tests(
     let weir = match &selection.weir {
         Some(weir) => weir.clone(),
         None => {
-            let built = Programs::build(workspace).map(|built| built.weir());
-            println!("release build ... {}", if built.is_ok() { "ok" } else { "FAILED" });
-            tally += Tally::one(built.is_ok());
-            match built {
-                Ok(weir) => weir,
-                Err(error) => {
-                    println!("{error}");
-                    return Ok(tally);
-                }
-            }
+            let built = Programs::build(workspace)?;
+            println!("release build ... ok");
+            tally += Tally::passed();
+            built.weir()
         }
     };
     if !packages::is_root() {
@@ -268,12 +288,14 @@ fn system_tests(
     match Lab::prepare(workspace.clone(), Some(weir)) {
         Ok(lab) => {
             for test in selected {
-                tally += Tally::one(test.passes(&lab));
+                tally += test.tally(&lab);
             }
         }
         Err(error) => {
-            println!("system tests could not be prepared: {error}");
+            let what = format!("system tests could not be prepared: {error}");
+            println!("{what}");
             tally.failed += u32::try_from(selected.len()).unwrap_or(u32::MAX);
+            tally.failures.push(what);
         }
     }
     Ok(tally)
@@ -331,6 +353,7 @@ fn test_result(line: &str) -> Option<Tally> {
         passed: count(" passed")?,
         failed: count(" failed")?,
         skipped: count(" ignored")?,
+        failures: Vec::new(),
     })
 }
 
@@ -342,22 +365,39 @@ mod tests {
     fn cargos_counts_are_read() {
         let line = "test result: FAILED. 21 passed; 2 failed; 1 ignored; 0 measured; \
                     0 filtered out; finished in 0.19s";
-        assert_eq!(test_result(line), Some(Tally { passed: 21, failed: 2, skipped: 1 }));
+        let tally = Tally { passed: 21, failed: 2, skipped: 1, failures: Vec::new() };
+        assert_eq!(test_result(line), Some(tally));
         assert_eq!(test_result("test a::b ... ok"), None);
     }
 
     #[test]
     fn a_suite_that_crashes_has_failed() {
         let result = "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        let counts = |lines: &[&str]| {
-            let mut suites = Suites::default();
-            lines.iter().for_each(|line| suites.see(line));
-            suites.tally()
-        };
-        let of = |passed, failed| Tally { passed, failed, skipped: 0 };
         let begins = "running 2 tests";
-        assert_eq!(counts(&[begins, result, "running 1 test", result]), of(4, 0));
-        assert_eq!(counts(&[begins, "test a ... ok", begins, result]), of(2, 1));
-        assert_eq!(counts(&[begins, result, begins, "running out of tests"]), of(2, 1));
+        assert_eq!(counts(&[begins, result, "running 1 test", result]), (4, 0));
+        assert_eq!(counts(&[begins, "test a ... ok", begins, result]), (2, 1));
+        assert_eq!(counts(&[begins, result, begins, "running out of tests"]), (2, 1));
+    }
+
+    #[test]
+    fn what_failed_is_told_with_what_it_printed() {
+        let result =
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
+        let printed = ["---- a stdout ----", "it did", "", "failures:", "    a", ""];
+        let lines = [&["running 2 tests", "", "failures:", ""][..], &printed, &[result, "more"]];
+        let tally = seen(&lines.concat());
+        assert_eq!((tally.passed, tally.failed), (1, 1));
+        assert_eq!(tally.failures, [format!("tests:\n\n{}", printed.join("\n"))]);
+    }
+
+    fn seen(lines: &[&str]) -> Tally {
+        let mut suites = Suites::default();
+        lines.iter().for_each(|line| suites.see(line));
+        suites.tally()
+    }
+
+    fn counts(lines: &[&str]) -> (u32, u32) {
+        let tally = seen(lines);
+        (tally.passed, tally.failed)
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     lab::Lab,
     peers::Switch,
     qemu::{Guest, GuestSpec},
+    steps::Tally,
     weir::{self, Weir},
 };
 
@@ -82,19 +83,19 @@ pub const ALL: &[SystemTest] = &[
 ];
 
 impl SystemTest {
-    /// Runs it and prints how it went; whether it passed.
-    pub fn passes(&self, lab: &Lab) -> bool {
+    /// Runs it and prints how it went.
+    pub fn tally(&self, lab: &Lab) -> Tally {
         let start = Instant::now();
         let result = (self.run)(lab);
-        let seconds = start.elapsed().as_secs_f32();
+        let (name, seconds) = (self.name, start.elapsed().as_secs_f32());
         match result {
             Ok(()) => {
-                println!("system test {} ... ok ({seconds:.1} s)", self.name);
-                true
+                println!("system test {name} ... ok ({seconds:.1} s)");
+                Tally::passed()
             }
             Err(error) => {
-                println!("system test {} ... FAILED ({seconds:.1} s)\n{error}", self.name);
-                false
+                println!("system test {name} ... FAILED ({seconds:.1} s)\n{error}");
+                Tally::failed(format!("system test {name}: {error}"))
             }
         }
     }

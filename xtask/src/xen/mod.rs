@@ -79,7 +79,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
         Ok(parts) => parts,
         Err(why) => {
             println!("skipped: Xen: {why}");
-            return Ok(Tally { skipped: 1, ..Tally::default() });
+            return Ok(Tally::skipped());
         }
     };
     workspace.clear_runs()?;
@@ -143,8 +143,13 @@ impl Stand {
             Err(error) => Err(error),
         };
         println!("{} {name} ({:.1} s)", word(result.is_ok()), start.elapsed().as_secs_f32());
-        let tally = Tally::one(result.is_ok());
-        (result.inspect_err(|error| println!("{error}")).ok(), tally)
+        match result {
+            Ok(found) => (Some(found), Tally::passed()),
+            Err(error) => {
+                println!("{error}");
+                (None, Tally::failed(format!("{name}: {error}")))
+            }
+        }
     }
 }
 
