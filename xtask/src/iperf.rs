@@ -1,6 +1,9 @@
 //! Traffic by iperf3, and what its JSON reports say.
 
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
@@ -11,6 +14,9 @@ use crate::{
 
 /// What a guest may take to start a server.
 const SERVER_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a server may take to listen again, and how often a client tries.
+const LISTENS_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(100));
 
 /// What a client may take beyond the time it was told to send.
 const CLIENT_GRACE: Duration = Duration::from_secs(30);
@@ -66,7 +72,23 @@ impl Tcp {
 
     /// Runs the client in `guest`.
     pub fn run(&self, guest: &mut Guest) -> Result<Transfer> {
-        Transfer::parse(&guest.run(&self.argv().join(" "), self.patience())?)
+        self.run_by(|argv| guest.run(&argv.join(" "), self.patience()))
+    }
+
+    /// Runs the client by what runs a command, again where it is refused: a server does not listen for a moment after
+    /// each test.
+    pub fn run_by(&self, mut run: impl FnMut(&[&str]) -> Result<String>) -> Result<Transfer> {
+        let argv = self.argv();
+        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
+        let (patience, interval) = LISTENS_AGAIN;
+        let start = Instant::now();
+        loop {
+            let printed = run(&argv)?;
+            if !is_refused(&printed) || start.elapsed() > patience {
+                return Transfer::parse(&printed);
+            }
+            thread::sleep(interval);
+        }
     }
 }
 
@@ -138,6 +160,12 @@ fn report(printed: &str) -> Result<Value> {
     serde_json::from_str(json).map_err(|_| Error::parse("iperf3's report", printed))
 }
 
+/// Whether nobody listened.
+fn is_refused(printed: &str) -> bool {
+    let error = |report: Value| Some(report.get("error")?.as_str()?.contains("Connection refused"));
+    report(printed).ok().and_then(error).unwrap_or(false)
+}
+
 fn number(report: &Value, pointer: &'static str, json: &str) -> Result<f64> {
     report.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| Error::parse(pointer, json))
 }
@@ -177,6 +205,18 @@ mod tests {
     fn a_report_of_an_error_is_an_error() {
         assert!(Transfer::parse(r#"{"error":"unable to connect"}"#).is_err());
         assert!(Transfer::parse("iperf3: not json").is_err());
+    }
+
+    #[test]
+    fn a_client_that_is_refused_tries_again_and_with_another_error_does_not() {
+        let tcp = Tcp::to("10.0.0.1".into(), 1);
+        let refused = r#"{"error":"unable to connect to server: Connection refused"}"#;
+        let arrived = r#"{"intervals":[],"end":{"sum_received":{"bits_per_second":1e9}}}"#;
+        let mut printed = [refused, arrived].into_iter();
+        let transfer = tcp.run_by(|_| Ok(printed.next().unwrap().into()));
+        assert!((transfer.unwrap().gbit_per_second() - 1.0).abs() < 1e-9);
+        let mut printed = [r#"{"error":"no route"}"#].into_iter();
+        assert!(tcp.run_by(|_| Ok(printed.next().unwrap().into())).is_err());
     }
 
     #[test]

@@ -56,9 +56,7 @@ fn joins_guest_and_namespace(lab: &Lab, uplink: Uplink) -> Result<()> {
     iperf::serve(&mut guest, iperf::PORT)?;
     for direction in [Direction::ToServer, Direction::ToClient] {
         let tcp = Tcp { direction, ..Tcp::to(address::ip(0), FLOWS_SECONDS) };
-        let argv = tcp.argv();
-        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
-        flows(&tcp, "namespace as client", Transfer::parse(&netns.exec(&argv)?)?)?;
+        flows(&tcp, "namespace as client", tcp.run_by(|argv| netns.exec(argv))?)?;
     }
     no_checksum_errors(&mut guest)
 }
