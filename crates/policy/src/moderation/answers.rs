@@ -11,7 +11,7 @@ const ACK_BYTES: u64 = 128;
 const ACKS_PER_SEGMENT: u64 = 2;
 
 /// The acknowledgement clock: a sender of large segments sends the next ones when an acknowledgement comes. Holding those
-/// slows it down, by so much less than a stream's rate varies by itself that no trial of some stretches shows it.
+/// for long slows it down, by so much less than a stream's rate varies by itself that no trial of some stretches shows it.
 ///
 /// Who drives it counts every batch by [`Self::received`], and tells [`Self::look`] what it has counted when that says so.
 #[derive(Clone, Copy, Debug, Default)]

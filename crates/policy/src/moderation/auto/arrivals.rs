@@ -1,4 +1,4 @@
-//! How often batches come.
+//! How often batches come, and how large.
 
 /// Fraction bits of [`Arrivals::gap`], so that small gaps do not round away.
 const FRACTION: u32 = 4;
@@ -48,5 +48,54 @@ impl Arrivals {
     pub(super) fn promise(&self, half_batches: u64, within_ns: u64) -> bool {
         let gap = self.gap.saturating_mul(half_batches);
         gap != 0 && gap <= within_ns.saturating_mul(2 << FRACTION)
+    }
+}
+
+/// Parts of a share.
+const WHOLE: u32 = 4096;
+/// One batch moves the share by this part of the way (a shift: 1/64).
+const SHARE_WEIGHT: u32 = 6;
+/// Batches are full where so many parts of them are, and no longer where fewer than that are.
+const FULL_FROM: u32 = WHOLE / 16 * 15;
+const FULL_STILL: u32 = WHOLE / 8 * 7;
+
+/// Whether nearly all batches that come with nothing pending are enough for a call by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Full {
+    share: u32,
+    are: bool,
+}
+
+impl Full {
+    /// A batch has come with nothing pending. Whether that makes a difference.
+    pub(super) fn batch(&mut self, full: bool) -> bool {
+        self.share -= self.share >> SHARE_WEIGHT;
+        self.share += if full { WHOLE >> SHARE_WEIGHT } else { 0 };
+        let are = self.share >= if self.are { FULL_STILL } else { FULL_FROM };
+        are != std::mem::replace(&mut self.are, are)
+    }
+
+    /// Nearly all are.
+    pub(super) fn are(&self) -> bool {
+        self.are
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a difference was made by so many batches of which one in `every` is not full.
+    fn changes(full: &mut Full, batches: u32, every: u32) -> u32 {
+        (1..=batches).map(|batch| u32::from(full.batch(!batch.is_multiple_of(every)))).sum()
+    }
+
+    #[test]
+    fn batches_are_full_where_nearly_all_are() {
+        let mut full = Full::default();
+        assert_eq!((changes(&mut full, 1_000, 5), full.are()), (0, false), "four of five");
+        assert_eq!((changes(&mut full, 1_000, 50), full.are()), (1, true), "49 of 50");
+        assert_eq!((changes(&mut full, 1_000, 12), full.are()), (0, true), "11 of 12");
+        assert_eq!((changes(&mut full, 1_000, 1), full.are()), (1, false), "none");
     }
 }

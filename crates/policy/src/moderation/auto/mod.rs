@@ -7,7 +7,7 @@ mod played;
 #[cfg(test)]
 mod tests;
 
-use self::arrivals::Arrivals;
+use self::arrivals::{Arrivals, Full};
 use self::ladder::{Ladder, Stretch, Why};
 use super::{Batch, Decision, Delivery, Frontend, GuestPoll, Kind, Moderation, Settings, Verdict};
 use crate::trial::Passed;
@@ -47,6 +47,12 @@ const STRETCH_GAPS: u64 = 4;
 const PAUSE_NS: u64 = 8_000_000;
 /// Fewest frames by which a stretch is judged.
 const STRETCH_FRAMES_MIN: u64 = 64;
+/// No acknowledgement of large segments is held for longer (ns),
+const ANSWERS_NS_MAX: u64 = 50_000;
+/// nor where less is left,
+const ANSWERS_NS_MIN: u64 = 8_000;
+/// and it is where it promises so many halves of a batch: two that come as one are one wake-up of a sender for two.
+const ANSWERS_PAY: u64 = 2;
 
 /// Finds from the latency budget alone how long this queue's calls are best held.
 ///
@@ -62,8 +68,11 @@ const STRETCH_FRAMES_MIN: u64 = 64;
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
-/// Acknowledgements of large segments ([`Answers`](super::Answers)) are never held: that they are late slows a sender down by
-/// less than a comparison of some milliseconds shows.
+/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for 50 us at most, and only where they are no
+/// further apart: longer holds slow a sender down by less than a comparison of some milliseconds shows.
+///
+/// Where nearly all batches are [`Full`] by themselves none is held: the calls are as few as they can be, and a sender whose
+/// window is full waits for the one batch that is shorter.
 ///
 /// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
 /// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
@@ -90,6 +99,8 @@ pub struct Auto {
     together: bool,
     /// See [`Moderation::set_answers`].
     answers: bool,
+    /// What comes is enough for calls by itself.
+    full: Full,
     /// What decides while the guest polls.
     polled: Option<Polled>,
 }
@@ -143,13 +154,26 @@ impl Auto {
             lonely: 0,
             together: false,
             answers: false,
+            full: Full::default(),
             polled: None,
         }
     }
 
     /// The longest hold (ns). `rx-usecs` does not apply: it is for policies with a fixed hold.
     fn limit_ns(&self) -> u64 {
-        self.settings.hold_ns_max
+        let limit_ns = self.settings.hold_ns_max;
+        if self.answers && !self.together { limit_ns.min(ANSWERS_NS_MAX) } else { limit_ns }
+    }
+
+    /// So many halves of a batch more are to be expected before a hold is tried, and before one is begun that was found
+    /// harmless.
+    fn pays(&self) -> (u64, u64) {
+        if self.answers { (ANSWERS_PAY, ANSWERS_PAY) } else { (PAYS, PAYS_STILL) }
+    }
+
+    /// No hold is begun of which less is left (ns).
+    fn hold_ns_min(&self) -> u64 {
+        if self.answers { ANSWERS_NS_MIN } else { HOLD_NS_MIN }
     }
 
     fn stretch_ns(&self) -> u64 {
@@ -167,11 +191,11 @@ impl Auto {
         if self.together {
             return self.limit_ns();
         }
-        if self.answers {
+        if self.full.are() {
             return 0;
         }
         let hold_ns = self.ladder.hold_ns(self.limit_ns());
-        if self.arrivals.promise(PAYS_STILL, hold_ns) { hold_ns } else { 0 }
+        if self.arrivals.promise(self.pays().1, hold_ns) { hold_ns } else { 0 }
     }
 
     fn verdict(&mut self, now_ns: u64) -> Verdict {
@@ -207,7 +231,8 @@ impl Auto {
             self.steady = self.steady.wrapping_add(1);
             self.hushed = self.hushed.saturating_sub(u32::from(pending.looked));
         }
-        if pending.batches > 1 {
+        // So short a hold of acknowledgements often gathers nothing, though it saves wake-ups.
+        if pending.batches > 1 || self.answers {
             self.lonely = self.lonely.saturating_sub(2);
         } else {
             self.lonely += 1;
@@ -244,7 +269,8 @@ impl Auto {
                 odd: due_ns > self.stretch.due_ns.saturating_mul(2),
             };
             let arrivals = self.arrivals;
-            let pays = |hold_ns| arrivals.promise(PAYS, hold_ns);
+            let (halves, _) = self.pays();
+            let pays = |hold_ns| arrivals.promise(halves, hold_ns);
             self.ladder.stretch(stretch, self.limit_ns(), pays);
             self.begin(now_ns, gap_ns);
         }
@@ -275,12 +301,18 @@ impl Moderation for Auto {
             return polled.policy.published(now_ns, batch);
         }
         let pause_ns = self.limit_ns().max(PAUSE_NS);
-        let gap_ns = self.arrivals.batch(now_ns, self.limit_ns().saturating_mul(2));
+        let gap_ns = self.arrivals.batch(now_ns, self.settings.hold_ns_max.saturating_mul(2));
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
-        if self.pending.is_none() && !self.together && !self.answers {
-            self.judge(now_ns, gap_ns);
+        let full = is_full(self.settings, batch.frames, batch.bytes);
+        if self.pending.is_none() && !self.together {
+            if self.full.batch(full) {
+                // What came meanwhile was not looked at.
+                self.begin(now_ns, 0);
+            } else if !self.full.are() {
+                self.judge(now_ns, gap_ns);
+            }
         }
         self.stretch.passed.frames += u64::from(batch.frames);
         self.stretch.passed.bytes = self.stretch.passed.bytes.saturating_add(batch.bytes);
@@ -295,8 +327,7 @@ impl Moderation for Auto {
                 let hold_ns = self.hold_ns();
                 let end_ns = batch.arrived_ns.saturating_add(hold_ns);
                 // What is full by itself is not held, and so says nothing of what holds gather.
-                let prompt = end_ns < now_ns.saturating_add(HOLD_NS_MIN)
-                    || is_full(self.settings, batch.frames, batch.bytes);
+                let prompt = full || end_ns < now_ns.saturating_add(self.hold_ns_min());
                 let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
@@ -364,7 +395,8 @@ impl Moderation for Auto {
 
     fn set_answers(&mut self, are: bool) {
         if std::mem::replace(&mut self.answers, are) != are {
-            // What came meanwhile was not looked at.
+            // What was found of other frames says nothing of these.
+            self.ladder = Ladder::default();
             self.begin(self.arrivals.last_ns(), 0);
         }
     }
@@ -384,25 +416,32 @@ impl Moderation for Auto {
             return Decision { hold_ns: 0, reason: "no latency budget" };
         }
         if let Some(polled) = self.polled {
-            let hold_ns = polled.poll.every_ns.min(limit_ns);
+            let hold_ns = polled.poll.every_ns.min(self.settings.hold_ns_max);
             return Decision { hold_ns, reason: "the guest polls instead, for as long" };
         }
         if self.together {
             let reason = "held together with all others: that slows nobody down";
             return Decision { hold_ns: self.hold_ns(), reason };
         }
-        if !self.arrivals.promise(PAYS_STILL, limit_ns) {
-            return Decision { hold_ns: 0, reason: "light traffic" };
+        if self.full.are() {
+            return Decision { hold_ns: 0, reason: "calls are full without being held" };
+        }
+        let (_, halves) = self.pays();
+        if !self.arrivals.promise(halves, limit_ns) {
+            let reason = match self.answers {
+                true => "acknowledgements: what the guest sends next waits for them",
+                false => "light traffic",
+            };
+            return Decision { hold_ns: 0, reason };
         }
         let reason = match self.ladder.why() {
-            _ if self.answers => "acknowledgements: what the guest sends next waits for them",
             Why::Lonely => "requests and answers: holds gather nothing",
             Why::Slower if settled_ns == 0 => "held frames slowed the load down",
             Why::Slower => "a longer hold slowed the load down",
             Why::Untried if self.ladder.at_top() => "the load is not slowed down by it",
             Why::Untried => "longer holds are being tried",
         };
-        let hold_ns = if self.arrivals.promise(PAYS_STILL, settled_ns) { settled_ns } else { 0 };
+        let hold_ns = if self.arrivals.promise(halves, settled_ns) { settled_ns } else { 0 };
         Decision { hold_ns, reason }
     }
 }

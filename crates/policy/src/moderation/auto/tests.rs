@@ -336,20 +336,43 @@ fn while_the_guest_polls_nothing_is_held_and_nothing_is_learnt() {
 }
 
 #[test]
-fn acknowledgements_of_what_the_guest_sends_are_never_held() {
-    let source = constant(50_000);
+fn acknowledgements_are_held_only_where_they_come_closely_and_not_for_long() {
+    // 10 us apart, and 100 us.
+    for (rate, held_ns) in [(100_000, ANSWERS_NS_MAX), (10_000, 0)] {
+        let source = constant(rate);
+        let mut auto = Auto::new(Settings::within(BUDGET_NS));
+        auto.set_answers(true);
+        let outcome = play(&mut auto, &[source], SEEDS[0], 0, 0, 1_000 * MS);
+        assert_eq!(auto.decision().hold_ns, held_ns, "{rate} a second");
+        let immediate = Load::new(&[source], SEEDS[0]).immediate();
+        if held_ns == 0 {
+            assert_eq!(outcome.calls_per_frame(), immediate.calls_per_frame());
+        }
+        auto.reset();
+        play(&mut auto, &[source], SEEDS[0], 1_000 * MS, 0, 500 * MS);
+        assert_eq!(auto.decision().hold_ns, held_ns, "a new session knows it as well");
+        auto.set_answers(false);
+        play(&mut auto, &[source], SEEDS[0], 2_000 * MS, 0, 1_000 * MS);
+        assert_eq!(auto.decision().hold_ns, BUDGET_NS);
+    }
+}
+
+#[test]
+fn batches_that_are_full_by_themselves_leave_nothing_to_hold() {
     let mut auto = Auto::new(Settings::within(BUDGET_NS));
-    auto.set_answers(true);
-    let outcome = play(&mut auto, &[source], SEEDS[0], 0, 0, 1_000 * MS);
+    let full_bytes = BYTES_MAX;
+    let mut late = 0;
+    for at in 0..10_000 {
+        let now_ns = at * 25_000;
+        // One in fifty is short.
+        let bytes = if at % 50 == 49 { full_bytes / 4 } else { full_bytes };
+        let verdict = auto.published(now_ns, Batch { frames: 5, bytes, arrived_ns: now_ns });
+        // Until it is known.
+        late += u32::from(verdict != Verdict::Call && at > 200);
+        auto.delivered(now_ns, Delivery::Called);
+    }
+    assert_eq!(late, 0);
     assert_eq!(auto.decision().hold_ns, 0);
-    let immediate = Load::new(&[source], SEEDS[0]).immediate();
-    assert_eq!(outcome.calls_per_frame(), immediate.calls_per_frame());
-    auto.reset();
-    play(&mut auto, &[source], SEEDS[0], 1_000 * MS, 0, 500 * MS);
-    assert_eq!(auto.decision().hold_ns, 0, "a new session knows it as well");
-    auto.set_answers(false);
-    play(&mut auto, &[source], SEEDS[0], 2_000 * MS, 0, 1_000 * MS);
-    assert_eq!(auto.decision().hold_ns, BUDGET_NS);
 }
 
 #[test]
