@@ -33,6 +33,13 @@ struct FakePort {
     /// Frames that it will send.
     to_send: Mutex<VecDeque<Vec<u8>>>,
     waiting: Mutex<VecDeque<Vec<u8>>>,
+    /// So many of those that wait are tried at once; the next time those behind the ones of which none went.
+    tries: usize,
+    try_from: AtomicUsize,
+    /// Whom the last that were parked wait for.
+    waits_for: Mutex<Option<PortId>>,
+    /// What happens when some have been tried.
+    tried: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Frames that it got, with the queue.
     got: Mutex<Vec<(usize, Vec<u8>)>>,
     rx_queues: AtomicUsize,
@@ -73,6 +80,10 @@ impl FakePort {
             id,
             to_send: Mutex::default(),
             waiting: Mutex::default(),
+            tries: usize::MAX,
+            try_from: AtomicUsize::new(0),
+            waits_for: Mutex::default(),
+            tried: Mutex::default(),
             got: Mutex::default(),
             rx_queues: AtomicUsize::new(1),
             steering: Steering::new(1).unwrap(),
@@ -116,13 +127,18 @@ impl Port for FakePort {
         let _burst = self.serving.lock().unwrap();
         self.looks.lock().unwrap().push(clock::LOOKS.get());
         let mut waiting = self.waiting.lock().unwrap();
+        let mut later = VecDeque::new();
         let frames: Vec<_> = match what {
             Take::New => {
                 let mut to_send = self.to_send.lock().unwrap();
                 let count = to_send.len().min(BURST_MAX);
                 to_send.drain(..count).collect()
             }
-            Take::Parked => waiting.drain(..).collect(),
+            Take::Parked => {
+                let from = self.try_from.load(Ordering::SeqCst).min(waiting.len());
+                later = waiting.split_off(from);
+                later.drain(..later.len().min(self.tries)).collect()
+            }
         };
         let buffer = HostBuffer::new(1 << 16);
         let mut burst = scratch.lend();
@@ -138,14 +154,30 @@ impl Port for FakePort {
             burst.add(TakenChain { token, len, pieces: (first, first + 1) }, 12, now_ns).unwrap();
         }
         burst.park_room = 100;
+        if !waiting.is_empty() {
+            burst.blocked.extend(*self.waits_for.lock().unwrap());
+        }
         forward(&mut burst);
         waiting.extend(burst.parked.iter().map(|p| frames[usize::from(p.frame)].clone()));
+        if let Some(first) = burst.parked.first() {
+            *self.waits_for.lock().unwrap() = Some(first.port);
+        }
+        let none_went = burst.parked.len() == frames.len();
+        let (more, kept) = (!later.is_empty(), waiting.len());
+        waiting.append(&mut later);
+        let parked_more = if none_went { more } else { !waiting.is_empty() };
+        if what == Take::Parked {
+            self.try_from.store(if none_went && more { kept } else { 0 }, Ordering::SeqCst);
+            if let Some(tried) = self.tried.lock().unwrap().take() {
+                tried();
+            }
+        }
         let taken = Taken {
             frames: frames.len(),
             more: !self.to_send.lock().unwrap().is_empty(),
             peek: self.peeks,
             parked: waiting.len(),
-            parked_more: false,
+            parked_more: what == Take::Parked && parked_more,
             // Longer than a test waits for anything.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
@@ -420,6 +452,28 @@ fn frames_for_a_full_receiver_are_tried_again_when_it_kicks() {
         eventually("all arrive", || numbers(&b).len() == 11);
         assert_eq!(numbers(&b), (1..=11).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_receivers_kick_while_a_part_of_those_that_wait_is_tried_is_not_taken_for_the_rest() {
+    let engine = Arc::new(Engine::start(1).unwrap());
+    let a = add(&engine, |port| port.tries = 5);
+    let b = add(&engine, |_| {});
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    b.room.store(0, Ordering::SeqCst);
+    send(&engine, &a, (1..=10).map(|n| frame(1, 2, n)));
+    eventually("all wait", || a.waiting.lock().unwrap().len() == 10);
+    let kick = QueueRef { port: b.id, queue: 0, side: Side::Rx };
+    // The first five find no room; then there is some.
+    let (receiver, later) = (Arc::clone(&b), Arc::downgrade(&engine));
+    *a.tried.lock().unwrap() = Some(Box::new(move || {
+        receiver.room.store(100, Ordering::SeqCst);
+        later.upgrade().unwrap().nudge(kick);
+    }));
+    engine.nudge(kick);
+    eventually("all arrive", || numbers(&b).len() == 10);
+    assert_eq!(numbers(&b), (1..=10).collect::<Vec<_>>());
 }
 
 /// A segment of 100 bytes, `number` segments into its connection.

@@ -158,6 +158,10 @@ impl Worker {
 
     /// There is nothing to do: returns when there may be.
     fn rest(&mut self) {
+        if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
+            self.poll();
+            return;
+        }
         let start_ns = clock::now_ns();
         self.looked_ns = start_ns;
         self.fresh_ns = None;
@@ -284,10 +288,6 @@ impl Worker {
 
     /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
     fn sleep(&mut self, now_ns: u64) {
-        if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
-            self.poll();
-            return;
-        }
         let wake_ns = self.wake_ns();
         if let Some(wake_ns) = wake_ns {
             // One that fires too early costs a wake-up, and to set it again costs about as much.
@@ -523,10 +523,13 @@ impl Worker {
             if !asked && until > now_ns {
                 continue;
             }
-            let taken = self.take(queue, Take::Parked, Turn::Whole, now_ns, clock::now_ns());
-            if taken.is_some_and(|taken| taken.parked_more) {
-                self.handle.retry.store(true, Ordering::SeqCst);
-            }
+            // All at once: a receiver's kick in between would ask for the first ones again, and be taken for the rest.
+            let taken = loop {
+                let taken = self.take(queue, Take::Parked, Turn::Whole, now_ns, clock::now_ns());
+                if !taken.is_some_and(|taken| taken.parked_more) {
+                    break taken;
+                }
+            };
             match taken {
                 None => {
                     self.note_stalled(queue, &Taken::default());
