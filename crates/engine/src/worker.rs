@@ -158,6 +158,7 @@ impl Worker {
 
     /// There is nothing to do: returns when there may be.
     fn rest(&mut self) {
+        // A receiver has got buffers since the last try.
         if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
             self.poll();
             return;
@@ -526,6 +527,7 @@ impl Worker {
             // All at once: a receiver's kick in between would ask for the first ones again, and be taken for the rest.
             let taken = loop {
                 let taken = self.take(queue, Take::Parked, Turn::Whole, now_ns, clock::now_ns());
+                self.expire_holds_after_burst();
                 if !taken.is_some_and(|taken| taken.parked_more) {
                     break taken;
                 }
