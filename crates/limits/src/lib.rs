@@ -199,6 +199,10 @@ pub const VHOST_USER_FDS_MAX: usize = 8;
 pub const VHOST_USER_OUTBOUND_BYTES_MAX: usize = 16 * 1024;
 /// How long weir's own front end waits for a back end to take a request and answer it.
 pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
+/// How long the thread that writes calls to a front end's pipes and sockets may be in one of them (ns), or in closing
+/// one, before that is an error: a write to what has room, or is full, returns at once. As long as a thread may wait
+/// for a processor on a busy machine.
+pub const CALL_STUCK_NS: u64 = 1_000_000_000;
 /// Largest MTU that `NET_SET_MTU` or the configuration may set.
 pub const MTU_MAX: u16 = 65_535;
 /// Smallest MTU (IPv4 requires 68).

@@ -1,5 +1,6 @@
 //! Why a port stopped: what `weir stats` shows.
 
+use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
 use weir_guestmem::MemoryError;
 use weir_ring::{RingError, SetupError};
@@ -38,6 +39,14 @@ pub enum StopReason {
     /// The front end truncated memory that it shared.
     #[error("shared memory was truncated while in use")]
     MemoryTruncated,
+    /// The guest could not be called.
+    #[error("ring {ring}: {error}")]
+    Call {
+        /// Vring index.
+        ring: usize,
+        /// Why.
+        error: CallError,
+    },
     /// weir's own fault.
     #[error("{0}")]
     Internal(String),
@@ -72,10 +81,21 @@ pub enum Refusal {
     /// A ring without a kick descriptor would have to be polled.
     #[error("ring {0} comes without a kick descriptor; weir does not poll rings")]
     NoKick(u32),
-    /// Not an eventfd, or the kernel would not watch it.
+    /// A descriptor that no call can go to.
+    #[error("the {what} descriptor: {error}")]
+    Call {
+        /// call or err.
+        what: &'static str,
+        /// What is wrong.
+        error: CallError,
+    },
+    /// A kick that is no eventfd.
+    #[error("the kick descriptor: {0} cannot be watched; an eventfd can")]
+    Kick(Kind),
+    /// The kernel would not watch it.
     #[error("the {what} descriptor: {error}")]
     Descriptor {
-        /// kick, call or err.
+        /// kick.
         what: &'static str,
         /// What is wrong.
         error: std::io::Error,

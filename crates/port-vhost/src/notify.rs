@@ -1,64 +1,56 @@
-//! Calls: the eventfd by which weir interrupts a guest.
+//! Calls: how weir interrupts a guest, and how a front end hears of a broken ring.
 
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use weir_calls::{Call, CallError, Kind};
 
-/// A checked eventfd to write to.
+use crate::error::{Refusal, StopReason};
+use crate::port::VhostPort;
+
+/// A descriptor of the front end's to call by. Nothing that it does to it makes [`Self::notify`] block.
 #[derive(Debug)]
-pub(crate) struct Notifier(OwnedFd);
+pub(crate) struct Notifier {
+    call: Call,
+    port: Weak<VhostPort>,
+    ring: usize,
+}
 
 impl Notifier {
-    /// Accepts eventfds only: a write to a full pipe or to a socket could block a worker, or do
-    /// something else entirely. Non-blocking, since a front end could fill the counter first.
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        check_eventfd(&fd)?;
-        let flags = fcntl_getfl(&fd)?;
-        fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
-        Ok(Self(fd))
+    /// Of vring `ring` of `port`. `what`: which of its descriptors.
+    pub(crate) fn new(
+        port: &Arc<VhostPort>,
+        ring: usize,
+        what: &'static str,
+        fd: OwnedFd,
+    ) -> Result<Self, Refusal> {
+        let call = Call::new(fd, || port.proxy()).map_err(|error| Refusal::Call { what, error })?;
+        Ok(Self { call, port: Arc::downgrade(port), ring })
     }
 
     /// Interrupts the guest.
     #[inline]
     pub(crate) fn notify(&self) {
-        // EAGAIN: the counter is full, so that the guest's side is signalled already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        if let Err(error) = self.call.give() {
+            self.failed(error);
+        }
+    }
+
+    /// A guest that is not called waits for ever: better it is seen to have stopped.
+    #[cold]
+    fn failed(&self, error: CallError) {
+        if let Some(port) = self.port.upgrade() {
+            port.stop(&StopReason::Call { ring: self.ring, error });
+        }
     }
 }
 
-/// Refuses what is not an eventfd.
-pub(crate) fn check_eventfd(fd: &OwnedFd) -> io::Result<()> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-    if info.contains("eventfd-count:") {
-        Ok(())
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "not an eventfd"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::event::{EventfdFlags, eventfd};
-
-    #[test]
-    fn only_an_eventfd_is_accepted() {
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
-        assert!(Notifier::new(writer).is_err());
-        assert!(Notifier::new(reader).is_err());
-        let null = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
-        assert!(Notifier::new(null.into()).is_err());
-        assert!(Notifier::new(eventfd(0, EventfdFlags::empty()).unwrap()).is_ok());
-    }
-
-    #[test]
-    fn a_full_counter_does_not_block() {
-        let fd = eventfd(0, EventfdFlags::empty()).unwrap();
-        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        Notifier::new(fd.try_clone().unwrap()).unwrap().notify();
-        let mut count = [0; 8];
-        rustix::io::read(&fd, &mut count).unwrap();
-        assert_eq!(u64::from_ne_bytes(count), u64::MAX - 1);
+/// Refuses what is not an eventfd. A worker's epoll set asks it whether it is readable, which an eventfd answers at
+/// once; all front ends that exist kick by one, user-mode Linux too.
+pub(crate) fn check_kick(fd: &OwnedFd) -> Result<(), Refusal> {
+    match Kind::of(std::os::fd::AsFd::as_fd(fd)) {
+        Ok(Kind::Eventfd) => Ok(()),
+        Ok(kind) => Err(Refusal::Kick(kind)),
+        Err(error) => Err(Refusal::Descriptor { what: "kick", error }),
     }
 }

@@ -1,8 +1,9 @@
 //! A guest's interface as the engine sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use weir_calls::{CallError, Proxy};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
@@ -95,6 +96,7 @@ pub struct VhostPort {
     /// A worker found the guest breaking the rules: nothing is served until the session or the
     /// device starts afresh.
     failed: AtomicBool,
+    proxy: OnceLock<Proxy>,
     pub(crate) shown: Mutex<Shown>,
 }
 
@@ -113,6 +115,7 @@ impl VhostPort {
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             failed: AtomicBool::new(false),
+            proxy: OnceLock::new(),
             shown: Mutex::default(),
         }
     }
@@ -302,7 +305,16 @@ impl VhostPort {
         }
     }
 
-    fn stop(&self, reason: &StopReason) {
+    /// The thread that writes calls to what is no eventfd: only session's threads ask.
+    pub(crate) fn proxy(&self) -> Result<&Proxy, CallError> {
+        if let Some(proxy) = self.proxy.get() {
+            return Ok(proxy);
+        }
+        let proxy = Proxy::new(&self.name)?;
+        Ok(self.proxy.get_or_init(|| proxy))
+    }
+
+    pub(crate) fn stop(&self, reason: &StopReason) {
         tracing::warn!(vif = self.name, %reason, "interface stopped");
         self.failed.store(true, Ordering::Relaxed);
         self.rx_ready.store(0, Ordering::Relaxed);

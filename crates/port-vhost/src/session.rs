@@ -24,9 +24,9 @@ use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, OFFERED, PROTOCOL_OFFERED};
-use crate::notify::{Notifier, check_eventfd};
+use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
-use crate::queue::Ring;
+use crate::queue::{Queue, Ring};
 
 /// What a front end has said about one ring.
 #[derive(Default)]
@@ -186,13 +186,16 @@ impl Session {
             }
             FrontMessage::SetVringCall { index, fd } => {
                 self.vring(index)?;
-                let call = notifier("call", fd)?;
-                self.port.with_queue(index as usize, |queue| queue.call = call);
+                let call = self.notifier("call", index, fd)?;
+                let with = |queue: &mut Queue| std::mem::replace(&mut queue.call, call);
+                // Closed without the queue's lock: nobody knows how long that takes.
+                drop(self.port.with_queue(index as usize, with));
             }
             FrontMessage::SetVringErr { index, fd } => {
                 self.vring(index)?;
-                let err = notifier("err", fd)?;
-                self.port.with_queue(index as usize, |queue| queue.err = err);
+                let err = self.notifier("err", index, fd)?;
+                let with = |queue: &mut Queue| std::mem::replace(&mut queue.err, err);
+                drop(self.port.with_queue(index as usize, with));
             }
             FrontMessage::SetVringEnable { index, enable } => {
                 self.vring(index)?;
@@ -302,7 +305,7 @@ impl Session {
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
     fn start_service(&mut self, index: u32, kick: OwnedFd) -> Result<(), Refusal> {
         let ring_index = index as usize;
-        check_eventfd(&kick).map_err(|error| Refusal::Descriptor { what: "kick", error })?;
+        check_kick(&kick)?;
         self.stop_ring_keeping_base(ring_index);
         let vring = &self.vrings[ring_index];
         let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
@@ -374,6 +377,16 @@ impl Session {
         }
     }
 
+    /// A descriptor of vring `index` to call by.
+    fn notifier(
+        &self,
+        what: &'static str,
+        index: u32,
+        fd: Option<OwnedFd>,
+    ) -> Result<Option<Notifier>, Refusal> {
+        fd.map(|fd| Notifier::new(&self.port, index as usize, what, fd)).transpose()
+    }
+
     /// `SEND_RARP`: after a migration, tells the network where the guest is now.
     fn send_rarp(&self, mac: [u8; 6]) {
         self.port.inject(rarp(mac));
@@ -386,11 +399,12 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.stop_all();
         for ring in 0..self.vrings.len() {
-            self.port.with_queue(ring, |queue| {
+            let descriptors = self.port.with_queue(ring, |queue| {
                 queue.enabled = false;
-                queue.call = None;
-                queue.err = None;
+                (queue.call.take(), queue.err.take())
             });
+            // Closed without the queue's lock.
+            drop(descriptors);
         }
         // Who comes next need not have this guest's address.
         let _ = self.engine.fabric().reset_mac_check(self.port.id());
@@ -416,10 +430,6 @@ fn spec(region: &MemoryRegion) -> RegionSpec {
         user_address: region.user_address,
         mmap_offset: region.mmap_offset,
     }
-}
-
-fn notifier(what: &'static str, fd: Option<OwnedFd>) -> Result<Option<Notifier>, Refusal> {
-    fd.map(Notifier::new).transpose().map_err(|error| Refusal::Descriptor { what, error })
 }
 
 /// A RARP "who am I" for `mac`, broadcast (RFC 903): what switches learn a moved guest from.

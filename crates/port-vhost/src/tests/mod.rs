@@ -1,5 +1,6 @@
 //! A switch with front ends that these tests write themselves, request by request.
 
+mod calls;
 mod containers;
 mod hostile;
 mod moderation;

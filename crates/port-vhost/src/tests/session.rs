@@ -261,8 +261,12 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
             g.front.set_vring_kick(2, Some(kick.as_fd()))
         }),
         ("without a kick descriptor", |g| g.front.set_vring_kick(0, None)),
-        ("not an eventfd", |g| g.front.set_vring_call(0, Some(g.memfd.as_fd()))),
-        ("kick descriptor: not an eventfd", |g| g.front.set_vring_kick(0, Some(g.memfd.as_fd()))),
+        ("call descriptor: /memfd:guest (deleted) cannot be called", |g| {
+            g.front.set_vring_call(0, Some(g.memfd.as_fd()))
+        }),
+        ("kick descriptor: /memfd:guest (deleted) cannot be watched", |g| {
+            g.front.set_vring_kick(0, Some(g.memfd.as_fd()))
+        }),
         ("needs 0x900000 bytes of its file", |g| {
             let region = MemoryRegion { size: 9 << 20, ..Guest::region() };
             g.front.set_mem_table(&[(region, g.memfd.as_fd())])

@@ -1,0 +1,137 @@
+//! What one call costs, by each way in which an eventfd of somebody else's could be signalled.
+//!
+//! ```sh
+//! cargo run --release -p weir-calls --example cost
+//! ```
+//!
+//! Ways take turns, a few thousand calls each; printed is the median of the rounds (ns), and its ratio to a plain
+//! `write`. The thread that calls is measured, not what it wakes up.
+//!
+//! Instructions in user space, of one way (`write`, `aio`, `watchdog`, `proxy`):
+//!
+//! ```sh
+//! valgrind --tool=callgrind --toggle-collect='cost::measured*' target/release/examples/cost aio
+//! ```
+
+use std::error::Error;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
+
+const ROUNDS: usize = 101;
+const CALLS: u32 = 2_000;
+
+type Way = Box<dyn FnMut()>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut ways = ways()?;
+    if let Some(name) = std::env::args().nth(1) {
+        let way = ways.iter_mut().find(|(known, _)| known.split(' ').next() == Some(&name));
+        let (_, way) = way.ok_or("no such way")?;
+        way();
+        measured(way);
+        println!("{CALLS} calls");
+        return Ok(());
+    }
+    let mut rounds = vec![Vec::with_capacity(ROUNDS); ways.len()];
+    for _ in 0..ROUNDS {
+        for ((_, way), times) in ways.iter_mut().zip(&mut rounds) {
+            let start = Instant::now();
+            measured(way);
+            times.push(start.elapsed().as_nanos() as f64 / f64::from(CALLS));
+        }
+    }
+    let medians = rounds.into_iter().map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    });
+    let medians: Vec<_> = medians.collect();
+    for ((name, _), median) in ways.iter().zip(&medians) {
+        println!("{name:44} {median:8.0} ns  {:5.2}", median / medians[0]);
+    }
+    Ok(())
+}
+
+/// The function whose instructions are counted.
+#[inline(never)]
+fn measured(way: &mut Way) {
+    for _ in 0..CALLS {
+        way();
+    }
+}
+
+fn ways() -> Result<Vec<(&'static str, Way)>, Box<dyn Error>> {
+    let call = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+    let mut ways: Vec<(&str, Way)> = Vec::new();
+
+    let fd = call()?;
+    ways.push(("write", Box::new(move || write(&fd))));
+
+    let fd = call()?;
+    weir_calls::available()?;
+    ways.push((
+        "aio (read of nothing, IOCB_FLAG_RESFD)",
+        Box::new(move || weir_calls::signal(fd.as_fd()).expect("an eventfd")),
+    ));
+
+    // A thread that looks at this word now and then interrupts what has taken too long.
+    static SINCE: AtomicU64 = AtomicU64::new(0);
+    let (fd, start) = (call()?, Instant::now());
+    ways.push((
+        "watchdog (write between two stores)",
+        Box::new(move || {
+            SINCE.store(start.elapsed().as_nanos() as u64, Ordering::SeqCst);
+            write(&fd);
+            SINCE.store(0, Ordering::SeqCst);
+        }),
+    ));
+
+    // What a thread in between costs its caller, who finds it asleep: not what it costs itself.
+    let (fd, theirs) = (call()?, call()?);
+    let ours = fd.try_clone()?;
+    std::thread::spawn(move || {
+        loop {
+            let mut ready = [rustix::event::PollFd::new(&ours, rustix::event::PollFlags::IN)];
+            let _ = rustix::event::poll(&mut ready, None);
+            let _ = rustix::io::read(&ours, &mut [0; 8]);
+            write(&theirs);
+        }
+    });
+    ways.push(("proxy (write to a thread's eventfd)", Box::new(move || write(&fd))));
+
+    // By sysctl, by a filter of system calls, or not built in: io_uring is not everywhere.
+    if let Ok(ring) = IoUring::new(1) {
+        let fd = call()?;
+        ring.submitter().register_eventfd(fd.as_raw_fd())?;
+        ways.push((
+            "io_uring (nop, registered eventfd)",
+            submits(ring, opcode::Nop::new().build(), fd),
+        ));
+    }
+    if let Ok(ring) = IoUring::new(1) {
+        static ONE: u64 = 1;
+        let fd = call()?;
+        let write = opcode::Write::new(types::Fd(fd.as_raw_fd()), (&raw const ONE).cast(), 8);
+        ways.push(("io_uring (write)", submits(ring, write.build(), fd)));
+    }
+    Ok(ways)
+}
+
+fn write(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+/// Submits `entry`, which is about `fd`, and waits until it is complete.
+fn submits(mut ring: IoUring, entry: Entry, fd: OwnedFd) -> Way {
+    Box::new(move || {
+        let _ = &fd;
+        // SAFETY: what the entry names (a descriptor, and 8 bytes that are static) is there until it is complete.
+        unsafe { ring.submission().push(&entry) }.expect("an empty queue");
+        ring.submit_and_wait(1).expect("a ring");
+        assert_eq!(ring.completion().count(), 1);
+    })
+}

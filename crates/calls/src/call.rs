@@ -1,0 +1,212 @@
+//! A way to call a guest.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::kind::Kind;
+use crate::proxy::{Line, Proxy};
+use crate::signal;
+
+/// Why a call cannot be given, or could not be.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// A descriptor that no call can go to.
+    #[error("{0} cannot be called; an eventfd, a pipe and a Unix stream socket can")]
+    Kind(Kind),
+    /// The kernel refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The thread that writes calls to pipes and sockets of this front end is in the hands of one of them.
+    #[error(
+        "the thread that writes calls for this front end has been stuck for {ms} ms in a descriptor of its own"
+    )]
+    Stuck {
+        /// For how long (ms).
+        ms: u64,
+    },
+}
+
+/// A descriptor that a call goes to.
+#[derive(Debug)]
+pub enum Call {
+    /// The kernel signals it.
+    Eventfd(OwnedFd),
+    /// A thread of this front end's writes to it: no eventfd, or a kernel that signals none.
+    Line(Line),
+}
+
+impl Call {
+    /// A way to `fd`, through `proxy` where there is no better one.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    pub fn new<'p>(
+        fd: OwnedFd,
+        proxy: impl FnOnce() -> Result<&'p Proxy, CallError>,
+    ) -> Result<Self, CallError> {
+        match Kind::of(fd.as_fd())? {
+            Kind::Eventfd if signal::available().is_ok() => Ok(Self::Eventfd(fd)),
+            kind @ Kind::Other(_) => Err(CallError::Kind(kind)),
+            kind => proxy()?.line(fd, kind).map(Self::Line),
+        }
+    }
+
+    /// Gives a call. Never blocks.
+    ///
+    /// # Errors
+    /// It was not given, and will not be: [`CallError`].
+    #[inline]
+    pub fn give(&self) -> Result<(), CallError> {
+        match self {
+            Self::Eventfd(fd) => Ok(signal::signal(fd.as_fd())?),
+            Self::Line(line) => line.ring(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::mem::MaybeUninit;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use rustix::pipe::{PipeFlags, pipe, pipe_with};
+
+    use super::*;
+
+    /// Only ends a test that fails.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "never happened: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn new_call(fd: OwnedFd, proxy: &Proxy) -> Result<Call, CallError> {
+        Call::new(fd, || Ok(proxy))
+    }
+
+    /// Runs `what` on a thread, which may block for ever.
+    fn ends(what: impl FnOnce() + Send + 'static) -> bool {
+        let (done, wait) = mpsc::channel();
+        thread::spawn(move || {
+            what();
+            let _ = done.send(());
+        });
+        wait.recv_timeout(PATIENCE).is_ok()
+    }
+
+    #[test]
+    fn an_eventfd_whose_front_end_makes_it_block_again_does_not_block_a_call() {
+        let theirs = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let call = new_call(theirs.try_clone().unwrap(), &Proxy::new("test").unwrap()).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, false).unwrap();
+        rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(ends(move || (0..10).for_each(|_| call.give().unwrap())));
+    }
+
+    #[test]
+    fn pipes_and_unix_sockets_get_eight_bytes_a_call() {
+        let proxy = Proxy::new("test").unwrap();
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        let (pipe_reader, pipe_writer) = pipe().unwrap();
+        let socket = new_call(writer.into(), &proxy).unwrap();
+        let pipe = new_call(pipe_writer, &proxy).unwrap();
+        for _ in 0..3 {
+            let mut bytes = [0; 8];
+            socket.give().unwrap();
+            reader.read_exact(&mut bytes).unwrap();
+            assert_eq!(u64::from_ne_bytes(bytes), 1);
+            pipe.give().unwrap();
+            assert_eq!(rustix::io::read(&pipe_reader, &mut bytes).unwrap(), 8);
+            assert_eq!(u64::from_ne_bytes(bytes), 1);
+        }
+        drop((socket, pipe));
+        assert_eq!(reader.read(&mut [0; 8]).unwrap(), 0, "closed with its line");
+        eventually("the thread ends with its last line", || !proxy.is_running());
+    }
+
+    #[test]
+    fn a_full_pipe_and_a_full_socket_hold_up_nobody() {
+        let proxy = Proxy::new("test").unwrap();
+        let (_reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        let (_socket, full) = UnixStream::pair().unwrap();
+        full.set_nonblocking(true).unwrap();
+        while rustix::io::write(&full, &[0; 4096]).is_ok() {}
+        full.set_nonblocking(false).unwrap();
+        let full = [new_call(writer, &proxy).unwrap(), new_call(full.into(), &proxy).unwrap()];
+        let (mut reader, other) = UnixStream::pair().unwrap();
+        reader.set_read_timeout(Some(PATIENCE)).unwrap();
+        let other = new_call(other.into(), &proxy).unwrap();
+        for _ in 0..3 {
+            full.iter().for_each(|call| call.give().unwrap());
+            other.give().unwrap();
+            reader.read_exact(&mut [0; 8]).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_called_is_named() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let error = new_call(null.into(), &Proxy::new("test").unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with("/dev/null cannot be called"), "{error}");
+    }
+
+    /// A TCP socket whose close waits until its data has gone out, which `peer` is to read and does not.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // Until nothing moves any more: what was written may still be on its way to the reader's buffer.
+        let mut refused = 0;
+        while refused < 5 {
+            refused = if socket.write(&[0; 65536]).is_ok() { 0 } else { refused + 1 };
+            thread::sleep(Duration::from_millis(if refused > 0 { 20 } else { 0 }));
+        }
+        socket.set_nonblocking(false).unwrap();
+        rustix::net::sockopt::set_socket_linger(&socket, Some(PATIENCE)).unwrap();
+        (socket.into(), peer)
+    }
+
+    /// Leaves `fd` in flight to the other end of `socket`, whose close closes it.
+    fn send_along(socket: &UnixStream, fd: OwnedFd) {
+        let fds = [fd.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(socket, &[io::IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_that_takes_long_to_close_holds_up_its_own_front_end_only() {
+        let proxy = Proxy::new("test").unwrap();
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let (socket, peer) = lingering();
+        send_along(&theirs, socket);
+        let (_other, kept) = UnixStream::pair().unwrap();
+        let kept = new_call(kept.into(), &proxy).unwrap();
+        let call = new_call(ours.into(), &proxy).unwrap();
+        assert!(ends(move || drop(call)), "not by whoever drops it");
+        eventually("the thread is stuck", || proxy.stuck_ns().is_some());
+        let ring_twice = kept.give().and_then(|()| kept.give());
+        assert!(matches!(ring_twice, Err(CallError::Stuck { .. })), "{ring_twice:?}");
+        let (_another, socket) = UnixStream::pair().unwrap();
+        let refused = new_call(socket.into(), &proxy).unwrap_err();
+        assert!(matches!(refused, CallError::Stuck { .. }), "no second thread: {refused}");
+        drop(peer);
+        eventually("it comes back", || proxy.stuck_ns().is_none());
+        kept.give().unwrap();
+    }
+}

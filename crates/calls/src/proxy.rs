@@ -1,0 +1,214 @@
+//! A thread that writes calls to the descriptors of one front end, for those who may not wait.
+//!
+//! A pipe has a mutex that whoever reads from it can hold for as long as they like, a write to it waits for that
+//! even where it is not to block, and user-mode Linux knows no eventfds. So workers only ring:
+//!
+//! ```text
+//! worker: Line::ring ── wanted, weir's own eventfd ──▶ thread of this VIF ── write, 8 bytes ──▶ front end
+//! ```
+//!
+//! The thread is there while there are lines. It may get stuck; then it is its VIF's loss: there is no second one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{SendFlags, send};
+use rustix::time::{ClockId, clock_gettime};
+use weir_limits::CALL_STUCK_NS;
+
+use crate::call::CallError;
+use crate::kind::Kind;
+
+/// The lines of one VIF, and the thread that serves them.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// What the thread is called.
+    name: String,
+    /// weir's own.
+    bell: OwnedFd,
+    state: Mutex<State>,
+    /// Since when the thread has been in a front end's hands (ns); 0: it is not.
+    since_ns: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: Vec<Arc<Wire>>,
+    /// The thread is there.
+    running: bool,
+}
+
+/// A way for calls to one descriptor. Dropping it takes the descriptor away; the thread closes it.
+#[derive(Debug)]
+pub struct Line {
+    wire: Arc<Wire>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Wire {
+    fd: OwnedFd,
+    kind: Kind,
+    /// A call is to be written.
+    wanted: AtomicBool,
+    /// Its [`Line`] is gone.
+    gone: AtomicBool,
+}
+
+impl Proxy {
+    /// With no line and no thread yet. `name`: the interface's.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(name: &str) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (state, since_ns) = Default::default();
+        // The kernel shows 15 letters.
+        let name = format!("calls-{name}");
+        Ok(Self { shared: Arc::new(Shared { name, bell, state, since_ns }) })
+    }
+
+    /// A line to `fd`, which is `kind`.
+    ///
+    /// # Errors
+    /// [`CallError::Stuck`] where an earlier descriptor still has the thread; no thread can be started.
+    pub fn line(&self, fd: OwnedFd, kind: Kind) -> Result<Line, CallError> {
+        self.shared.check()?;
+        let wire = Arc::new(Wire { fd, kind, wanted: false.into(), gone: false.into() });
+        let mut state = self.shared.state();
+        if !state.running {
+            let shared = Arc::clone(&self.shared);
+            thread::Builder::new().name(shared.name.clone()).spawn(move || shared.serve())?;
+            state.running = true;
+        }
+        state.lines.push(Arc::clone(&wire));
+        drop(state);
+        Ok(Line { wire, shared: Arc::clone(&self.shared) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.shared.state().running
+    }
+
+    /// For how long (ns) the thread has been stuck in a write, if it is.
+    pub fn stuck_ns(&self) -> Option<u64> {
+        self.shared.stuck_ns()
+    }
+}
+
+impl Line {
+    /// Has a call written. Never waits. Calls that come before it is written are one.
+    ///
+    /// # Errors
+    /// [`CallError::Stuck`]: the thread is not coming back.
+    pub fn ring(&self) -> Result<(), CallError> {
+        if self.wire.wanted.swap(true, Ordering::SeqCst) {
+            return self.shared.check();
+        }
+        self.shared.ring();
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.wire.gone.store(true, Ordering::SeqCst);
+        self.shared.ring();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn ring(&self) {
+        // Nobody else has this eventfd: it does not block. A full counter wakes the thread as well.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn stuck_ns(&self) -> Option<u64> {
+        let since_ns = self.since_ns.load(Ordering::SeqCst);
+        let stuck_ns = now_ns().saturating_sub(since_ns);
+        (since_ns != 0 && stuck_ns >= CALL_STUCK_NS).then_some(stuck_ns)
+    }
+
+    #[cold]
+    fn check(&self) -> Result<(), CallError> {
+        self.stuck_ns().map_or(Ok(()), |ns| Err(CallError::Stuck { ms: ns / 1_000_000 }))
+    }
+
+    /// The thread.
+    fn serve(&self) {
+        loop {
+            let mut ready = [PollFd::new(&self.bell, PollFlags::IN)];
+            let _ = poll(&mut ready, None);
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let mut state = self.state();
+            let all = std::mem::take(&mut state.lines).into_iter();
+            let (gone, lines): (Vec<_>, Vec<_>) =
+                all.partition(|line| line.gone.load(Ordering::SeqCst));
+            state.lines = lines;
+            let lines = state.lines.clone();
+            // What comes later finds the bell, or no thread and starts one.
+            let over = state.lines.is_empty() && gone.is_empty();
+            state.running = !over;
+            drop(state);
+            self.in_their_hands(|| drop(gone));
+            if over {
+                return;
+            }
+            for line in lines {
+                if line.wanted.swap(false, Ordering::SeqCst) {
+                    self.in_their_hands(|| line.write());
+                }
+            }
+            if self.state().lines.is_empty() {
+                // Once more, to end.
+                self.ring();
+            }
+        }
+    }
+
+    /// Does what may take for ever.
+    fn in_their_hands(&self, what: impl FnOnce()) {
+        self.since_ns.store(now_ns(), Ordering::SeqCst);
+        what();
+        self.since_ns.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Wire {
+    /// A descriptor that takes no more has calls that nobody has read: one more says nothing. One whose other end is
+    /// closed has nobody.
+    fn write(&self) {
+        let one = 1_u64.to_ne_bytes();
+        if self.kind == Kind::UnixStream {
+            let _ = send(&self.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        } else if is_writable(self.fd.as_fd()) {
+            let _ = rustix::io::write(&self.fd, &one);
+        }
+    }
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let mut ready = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ready, Some(&at_once)) == Ok(1) && ready[0].revents().contains(PollFlags::OUT)
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither is ever negative, and weir does not run for centuries.
+    (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,125 @@
+//! What a front end can do with the descriptors that it is called by.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::*;
+
+/// What a call descriptor's counter goes up to by writing.
+const FULL: u64 = u64::MAX - 1;
+
+/// An eventfd that blocks whoever writes to it, until this is dropped: a test that fails ends, too.
+struct Blocking(OwnedFd);
+
+impl Blocking {
+    fn new(fd: &OwnedFd) -> Self {
+        let _ = rustix::io::read(fd, &mut [0; 8]);
+        rustix::io::ioctl_fionbio(fd, false).unwrap();
+        rustix::io::write(fd, &FULL.to_ne_bytes()).unwrap();
+        Self(fd.try_clone().unwrap())
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        rustix::io::ioctl_fionbio(&self.0, true).unwrap();
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// `a` sends some frames to `b`, whether `b` looks or not.
+fn send_some(a: &mut Guest, b: &Guest) {
+    for number in 0..8_u8 {
+        let frame = frame(a, Some(b), 60, number);
+        a.offer(number.into(), &VnetHdr::default(), &frame);
+    }
+    a.send_now();
+}
+
+#[test]
+fn a_full_call_counter_that_blocks_stops_no_worker() {
+    let switch = Switch::new();
+    let [mut a, mut b, mut hostile] = [1, 2, 3].map(|mac| switch.guest(mac, modern()));
+    introduce(&mut a, &mut b);
+    introduce(&mut a, &mut hostile);
+    hostile.rx.enable_calls();
+    hostile.tx.enable_calls();
+    let blocking = Blocking::new(&hostile.calls[0]);
+    let blocking_tx = Blocking::new(&hostile.calls[1]);
+    send_some(&mut a, &hostile);
+    let own = frame(&hostile, None, 60, 7);
+    hostile.offer(0, &VnetHdr::default(), &own);
+    hostile.send_now();
+    a.reap();
+    for number in 0..10 {
+        let hello = frame(&a, Some(&b), 60, number);
+        a.send(&hello);
+        while b.wait_received().1 != hello {}
+        b.post(1);
+    }
+    // Neither the session nor the interface waits for it.
+    hostile.front.get_vring_base(0).unwrap();
+    hostile.front.get_vring_base(1).unwrap();
+    drop((blocking, blocking_tx));
+}
+
+#[test]
+fn an_err_descriptor_that_blocks_stops_no_worker() {
+    let switch = Switch::new();
+    let [mut a, mut b, mut hostile] = [1, 2, 3].map(|mac| switch.guest(mac, modern()));
+    introduce(&mut a, &mut b);
+    let err = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    hostile.front.set_vring_err(1, Some(err.as_fd())).unwrap();
+    let blocking = Blocking::new(&err);
+    // A ring that is broken: the available index jumps.
+    hostile.raw().store_release((ring_at(1).driver - USER) as usize + 2, 30_000);
+    hostile.kick(1);
+    let port = Arc::clone(&hostile.port);
+    eventually("the port stops", || port.info().state == State::Stopped);
+    let hello = frame(&a, Some(&b), 60, 9);
+    a.send(&hello);
+    assert_eq!(b.wait_received().1, hello);
+    drop(blocking);
+}
+
+#[test]
+fn user_mode_linux_is_called_by_a_socket() {
+    let switch = Switch::new();
+    let [mut a, mut b] = [1, 2].map(|mac| switch.guest(mac, modern()));
+    introduce(&mut a, &mut b);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    b.front.set_vring_call(0, Some(theirs.as_fd())).unwrap();
+    // In order: what comes after it was taken over.
+    b.front.get_features().unwrap();
+    drop(theirs);
+    for number in 0..3 {
+        let hello = frame(&a, Some(&b), 60, number);
+        b.rx.enable_calls();
+        a.send(&hello);
+        let mut call = [0; 8];
+        ours.read_exact(&mut call).unwrap();
+        assert_eq!(u64::from_ne_bytes(call), 1);
+        assert_eq!(b.wait_received().1, hello);
+        b.post(1);
+    }
+    // The session's end takes it away.
+    drop(b);
+    assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn what_cannot_be_called_ends_the_session_and_is_named() {
+    let switch = Switch::new();
+    let null = File::open("/dev/null").unwrap();
+    for set in [FrontEnd::set_vring_call, FrontEnd::set_vring_err] {
+        let mut guest = switch.guest(1, modern());
+        let port = Arc::clone(&guest.port);
+        let _ = set(&mut guest.front, 0, Some(null.as_fd()));
+        eventually("the session ends", || port.info().failed == 1);
+        let reason = port.info().stop_reason.unwrap();
+        assert!(reason.contains("/dev/null cannot be called"), "{reason}");
+    }
+}
