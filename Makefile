@@ -3,15 +3,19 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap demo demo-vm build test test-xen soak bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build test fresh test-xen soak bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
 
-# xtask sees to it itself.
+# What weir is linked with; xtask, which is not, installs it.
 libpcap:
-	@pkg-config --exists libpcap 2>/dev/null || test -e /usr/include/pcap.h || \
-		{ echo "weir is linked with libpcap: apt-get install libpcap-dev" >&2; exit 1; }
+	@pkg-config --exists libpcap 2>/dev/null || test -e /usr/include/pcap.h || $(MAKE) --silent set-up
+
+set-up: ## Install what building needs (needs root)
+	@test "$$(id -u)" = 0 || { echo "weir is linked with libpcap; install it as root:" \
+		"apt-get update && apt-get install -y libpcap-dev" >&2; exit 1; }
+	$(XTASK) packages --to-build
 
 demo: libpcap ## See weir at work: built-in guests, no VM, no root (20 s)
 	$(CARGO) run --release -p weir -- demo
@@ -24,6 +28,9 @@ build: libpcap ## Build weir as it ships
 
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
+
+fresh: ## `make demo` and `make build` as first commands on a new Debian 12 (needs root)
+	tests/fresh/run.sh
 
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen

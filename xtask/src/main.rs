@@ -111,7 +111,11 @@ enum Task {
         icount: bool,
     },
     /// Install the packages that the other tasks need. Needs root.
-    Packages,
+    Packages {
+        /// Only what building weir needs.
+        #[arg(long)]
+        to_build: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -164,7 +168,9 @@ fn run(task: Task) -> Result<ExitCode> {
             need_root()?;
             demo_vm::run(&Lab::prepare(workspace, weir)?)?;
         }
-        Task::Packages => {
+        // All tasks begin with that.
+        Task::Packages { to_build: true } => {}
+        Task::Packages { to_build: false } => {
             need_root()?;
             packages::ensure(&workspace)?;
         }

@@ -68,8 +68,12 @@ pub fn ensure_to_build() -> Result<()> {
         return Ok(());
     }
     let package = LIBPCAP.package;
-    check(is_root(), || format!("building weir needs libpcap: apt-get install {package}"))?;
-    println!("installing {package}");
+    check(is_root(), || {
+        format!(
+            "building weir needs libpcap; as root: apt-get update && apt-get install -y {package}"
+        )
+    })?;
+    println!("installing {package}, with which weir is linked");
     refresh_lists()?;
     install(&[], &[package])
 }
