@@ -3,6 +3,7 @@
 //! Whatever fails, the rest is tried: the last line says how many checks went which way.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     io::{BufRead, BufReader},
     ops::AddAssign,
@@ -200,12 +201,17 @@ struct Suites {
     runs: bool,
     /// The last one says what failed in it.
     tells: bool,
+    /// Tests of the last one that have said that they were skipped, which the harness takes for passed.
+    skipped: BTreeSet<String>,
 }
 
 impl Suites {
     fn see(&mut self, line: &str) {
-        if let Some(more) = test_result(line) {
-            self.done += more;
+        if let Some((_, test)) = line.split_once(SKIPPED_TEST) {
+            // One may say so more than once.
+            self.skipped.insert(test.split(": ").next().unwrap_or(test).to_owned());
+        } else if let Some(more) = test_result(line) {
+            self.done += skip(more, std::mem::take(&mut self.skipped).len());
             (self.runs, self.tells) = (false, false);
         } else if is_beginning(line) {
             self.end();
@@ -221,6 +227,7 @@ impl Suites {
 
     /// Nothing more comes from the last one: it crashed, unless it has given its result.
     fn end(&mut self) {
+        self.skipped.clear();
         if self.runs {
             self.done += Tally::failed("a suite that crashed");
         }
@@ -231,6 +238,17 @@ impl Suites {
         self.end();
         self.done
     }
+}
+
+/// What `weir_testing::skipped` prints; the harness may have begun the line.
+const SKIPPED_TEST: &str = "skipped test: ";
+
+/// `skipped` of those that passed are none.
+fn skip(mut tally: Tally, skipped: usize) -> Tally {
+    let skipped = u32::try_from(skipped).unwrap_or(u32::MAX).min(tally.passed);
+    tally.passed -= skipped;
+    tally.skipped += skipped;
+    tally
 }
 
 /// Whether it is `running 5 tests`.
@@ -368,6 +386,15 @@ mod tests {
         let tally = Tally { passed: 21, failed: 2, skipped: 1, failures: Vec::new() };
         assert_eq!(test_result(line), Some(tally));
         assert_eq!(test_result("test a::b ... ok"), None);
+    }
+
+    #[test]
+    fn a_test_that_says_it_was_skipped_has_not_passed() {
+        let result = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
+        let one = "skipped test: tests::root_a: needs root: a TAP";
+        let begun = "test tests::root_b ... skipped test: tests::root_b: needs root: a TAP";
+        let tally = seen(&["running 4 tests", one, begun, result, "running 4 tests", result]);
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (4, 0, 4));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::config::{
 };
 use crate::control::{ClientError, ControlClient, Request, VifStatus};
 use crate::lab::LabError;
+use crate::plain::{self, Obeyed, Plain};
 use crate::run::RunError;
 use crate::text::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
@@ -102,7 +103,7 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
         Some(CommandError::Client(ClientError::NotRunning { .. })) => EXIT_NOT_RUNNING,
         _ => EXIT_FAILED,
     };
-    eprintln!("{report:?}");
+    eprint!("{}", plain::report(&format!("{report:?}\n")));
     code.into()
 }
 
@@ -316,13 +317,16 @@ pub fn stats(
     loop {
         // A new connection each time: one that only waits would be closed as idle.
         let stats = ControlClient::connect(defaults.control.as_path())?.stats()?;
+        if clear && !args.json && args.watch.is_some() {
+            write!(out, "{CLEAR_SCREEN}")?;
+        }
+        let mut out = Plain::new(&mut *out, Obeyed::Lines);
         match (args.json, args.watch) {
-            (true, None) => write_json(out, &stats)?,
+            (true, None) => write_json(&mut out, &stats)?,
             (true, Some(_)) => {
-                serde_json::to_writer(&mut *out, &stats).map_err(io::Error::from)?;
+                serde_json::to_writer(&mut out, &stats).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
-            (false, Some(_)) if clear => write!(out, "{CLEAR_SCREEN}{stats}")?,
             (false, _) => write!(out, "{stats}")?,
         }
         out.flush()?;

@@ -10,6 +10,7 @@
 //! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
+//! * [`plain`]: text from outside, as a terminal may see it.
 //! * [`unix_socket`]: listening on a Unix socket with care.
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod demo;
 pub mod explain;
 pub mod lab;
 mod manager;
+pub mod plain;
 pub mod rig;
 pub mod run;
 pub mod stats;

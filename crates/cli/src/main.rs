@@ -10,6 +10,7 @@ use weir::args::{Cli, Command};
 use weir::bench::BenchError;
 use weir::commands;
 use weir::demo::DemoError;
+use weir::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
     commands::exit_code(run(Cli::parse_grouped()))
@@ -19,6 +20,8 @@ fn run(cli: Cli) -> Result<(), Report> {
     let defaults = commands::defaults(cli.control)?;
     // Not locked: the demo's display writes to it as well, and gives the terminal back from any thread.
     let mut out = io::stdout();
+    // What these print may come from a file, a guest or another program.
+    let plain = || Plain::new(io::stdout(), Obeyed::Lines);
     let terminal = commands::stdout_is_terminal();
     match cli.command {
         Command::Demo(args) => {
@@ -29,12 +32,12 @@ fn run(cli: Cli) -> Result<(), Report> {
         }
         Command::Lab(command) => weir::lab::run(&command, &mut out)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,
-        Command::Check(args) => commands::check(&args, &defaults, &mut out)?,
+        Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
-        Command::Vif(command) => commands::vif(&command, &defaults, &mut out)?,
-        Command::Filter(command) => commands::filter(&command, &defaults, &mut out)?,
+        Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
+        Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
-        Command::Explain(args) => commands::explain(&args, &defaults, &mut out)?,
+        Command::Explain(args) => commands::explain(&args, &defaults, &mut plain())?,
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::config::{
     VlanMode,
 };
 use crate::control::{ControlHandler, ControlServer};
+use crate::plain::{Obeyed, Plain};
 use crate::switch::{Meeting, Switch, SwitchError};
 use crate::unix_socket::ListenError;
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
@@ -52,8 +53,10 @@ pub enum RunError {
 /// Logs to standard error; `WEIR_LOG` chooses what (`WEIR_LOG=debug`, `WEIR_LOG=weir_port_vhost=debug`).
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let log = log.with_ansi(io::stderr().is_terminal());
+    let colours = io::stderr().is_terminal();
+    let writer = move || Plain::new(io::stderr(), Obeyed::Record { colours });
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let log = log.with_ansi(colours);
     // It fails only if a log was installed before, which then serves as well.
     let _ = log.with_target(false).try_init();
 }

@@ -3,13 +3,16 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use miette::Diagnostic;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, open};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
 use thiserror::Error;
 
 use crate::config::SocketMode;
@@ -32,6 +35,15 @@ pub enum ListenError {
     #[diagnostic(help("move it away, or choose another socket"))]
     NotASocket {
         /// The path.
+        path: PathBuf,
+    },
+    /// Somebody else's lock file is there.
+    #[error("{} is not a lock file of this user", path.display())]
+    #[diagnostic(help(
+        "somebody else has put it there: put sockets into a directory in which only this user can make files"
+    ))]
+    Lock {
+        /// The lock file.
         path: PathBuf,
     },
     /// A system call failed.
@@ -70,10 +82,8 @@ impl BoundListener {
         let parent = path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(io_error("make the directory", parent))?;
         // Two programs that start at once must not both take the old socket for a stale one and
-        // remove each other's new one. The lock ends when `dir` is closed.
-        let dir = File::open(parent).map_err(io_error("open the directory", parent))?;
-        flock(&dir, FlockOperation::LockExclusive)
-            .map_err(|errno| io_error("lock the directory", parent)(errno.into()))?;
+        // remove each other's new one.
+        let _lock = Lock::take(parent)?;
 
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(io_error("listen on", path))?;
@@ -92,8 +102,55 @@ impl BoundListener {
     }
 }
 
+/// The right to make and remove sockets in a directory: a file that only its owner can open, and so lock. (A
+/// directory is locked by whoever may look into it, for as long as he likes.)
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    const NAME: &str = ".weir.lock";
+
+    fn take(dir: &Path) -> Result<Self, ListenError> {
+        let path = dir.join(Self::NAME);
+        let io_error = |step| {
+            let path = path.clone();
+            move |errno: Errno| ListenError::Io { step, path, source: errno.into() }
+        };
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        loop {
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
+                .map_err(io_error("open the lock file"))?;
+            let found = fstat(&file).map_err(io_error("look at the lock file"))?;
+            // In a directory that others may write, one of theirs could stay locked for ever.
+            if found.st_uid != geteuid().as_raw() || found.st_mode & 0o177 != 0 {
+                return Err(ListenError::Lock { path });
+            }
+            flock(&file, FlockOperation::LockExclusive).map_err(io_error("lock"))?;
+            // Whoever had it has removed it: then others lock a newer one.
+            let file = File::from(file);
+            let opened = file.metadata().map(|found| (found.dev(), found.ino())).ok();
+            if opened.is_some() && opened == file_id(&path).ok() {
+                return Ok(Self { path, file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is still locked, so that it is this one.
+        let _ = fs::remove_file(&self.path);
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Drop for BoundListener {
     fn drop(&mut self) {
+        let _lock = self.path.parent().map(Lock::take);
         if file_id(&self.path).is_ok_and(|file| file == self.file) {
             // Nothing is left to do if it fails: the next start replaces a stale socket.
             let _ = fs::remove_file(&self.path);
@@ -123,7 +180,8 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// The permissions are set between `bind` and `listen`: until then nobody can connect.
+/// The file has its permissions from its first moment on, or fewer by the umask, and all of them before `listen`:
+/// until then nobody can connect. Nothing is done by a path that another could have put something else at.
 fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -131,8 +189,20 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
         SocketFlags::CLOEXEC,
         None,
     )?;
+    // unix(7): the file's permissions are those of the socket, less the umask.
+    fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode.bits()))?;
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = fstat(&file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket
+        || found.st_uid != geteuid().as_raw()
+    {
+        return Err(Errno::EXIST.into());
+    }
+    if found.st_mode & 0o777 != mode.bits() {
+        let this = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::set_permissions(this, fs::Permissions::from_mode(mode.bits()))?;
+    }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
@@ -156,6 +226,34 @@ mod tests {
         let _bound = BoundListener::bind(&path, mode("0660")).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn whoever_locks_the_directory_keeps_nobody_waiting_and_no_lock_file_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let theirs = File::open(dir.path()).unwrap();
+        flock(&theirs, FlockOperation::LockExclusive).unwrap();
+        let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        let files = || fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(files(), 1);
+        drop(bound);
+        assert_eq!(files(), 0);
+    }
+
+    #[test]
+    fn a_lock_file_that_others_can_open_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join(Lock::NAME);
+        fs::write(&lock, "").unwrap();
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+        let bound = BoundListener::bind(&dir.path().join("s.sock"), SocketMode::OWNER);
+        assert!(matches!(bound, Err(ListenError::Lock { .. })), "{bound:?}");
+        fs::remove_file(&lock).unwrap();
+        // Nor is one followed to where another wants a file.
+        std::os::unix::fs::symlink(dir.path().join("made"), &lock).unwrap();
+        assert!(BoundListener::bind(&dir.path().join("s.sock"), SocketMode::OWNER).is_err());
+        assert!(!dir.path().join("made").exists());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A weir that is killed, in a network namespace with a real interface. That takes root; without it the test
-//! prints that it was skipped.
+//! is counted as skipped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -81,8 +81,7 @@ fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
 
 #[test]
 fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: a network namespace takes root");
+    if !weir_testing::is_root("a network namespace") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -212,7 +212,8 @@ pub const MTU_MIN: u16 = 68;
 pub const CONTROL_REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
 pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most connections to the control socket at one time.
+/// Most connections to the control socket at one time. One more takes the place of the one that has said nothing
+/// for longest, of the user who has most of them.
 pub const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// How long a control connection may take to send one whole request, or to take one answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
@@ -266,6 +267,17 @@ pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub const UPLINK_FOUND_BYTES_MAX: u64 = 4096;
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Most problems of a configuration that are shown; of the rest there is a count. A person mends a few and
+/// looks again, and showing a problem takes a walk through the file.
+pub const CONFIG_PROBLEMS_SHOWN_MAX: usize = 50;
+/// Most problems that are looked for: what is wrong beyond them is found when these are mended.
+pub const CONFIG_PROBLEMS_MAX: usize = 1000;
+/// Most places that one problem points at.
+pub const CONFIG_PLACES_SHOWN_MAX: usize = 8;
+/// Longest piece of a configuration that is repeated in a message (characters).
+pub const CONFIG_TEXT_SHOWN_MAX: usize = 200;
+/// Longest line of a configuration that is shown (bytes); of a longer one the place is named.
+pub const CONFIG_LINE_SHOWN_MAX: usize = 1000;
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 64;
 /// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).
@@ -367,6 +379,11 @@ const _: () = {
     assert!(RATE_WAIT_NS < RATE_BURST_NS_DEFAULT && RATE_BURST_PACKETS_MAX > BURST_MAX as u32);
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
+    assert!(CONFIG_PROBLEMS_SHOWN_MAX < CONFIG_PROBLEMS_MAX);
+    assert!(
+        CONFIG_PROBLEMS_SHOWN_MAX * CONFIG_PLACES_SHOWN_MAX * CONFIG_LINE_SHOWN_MAX
+            <= CONFIG_BYTES_MAX as usize
+    );
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_OUTBOUND_BYTES_MAX);
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);
     // A hello with the longest names, of which JSON makes at most twice as many characters.

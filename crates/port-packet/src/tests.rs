@@ -1,5 +1,5 @@
 //! Tags need no socket. The rest is with real interfaces, in network namespaces of the test's own; that
-//! takes root, and without it each of these tests prints that it was skipped.
+//! takes root, and without it each of these tests is counted as skipped.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -93,8 +93,7 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
 /// Runs `body` in a thread with a network namespace of its own that has a veth pair, `weir0` and
 /// `host0`, or says that it did not. Sockets made there stay there, whichever thread uses them.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: packet sockets and a network namespace take root");
+    if !weir_testing::is_root("packet sockets and a network namespace") {
         return None;
     }
     let in_thread = || {

@@ -1,5 +1,5 @@
 //! With real interfaces, in network namespaces of the test's own; that takes root, and without it each
-//! of these tests prints that it was skipped.
+//! of these tests is counted as skipped.
 
 mod side_by_side;
 
@@ -40,8 +40,7 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
 /// `host0`, of so many queues; or says that it did not. Sockets made there stay there, whichever thread
 /// uses them.
 fn in_new_network<T: Send>(queues: usize, body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: AF_XDP sockets and a network namespace take root");
+    if !weir_testing::is_root("AF_XDP sockets and a network namespace") {
         return None;
     }
     let in_thread = || {

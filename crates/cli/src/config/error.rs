@@ -9,6 +9,7 @@ use thiserror::Error;
 use weir_limits as limits;
 
 use super::values::ValueError;
+use crate::plain::{plain_in_place, plain_short};
 
 /// Why there is no configuration.
 #[derive(Debug, Error, Diagnostic)]
@@ -21,6 +22,13 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// It is no file: a pipe or a device could keep weir waiting for ever.
+    #[error("{} is not a regular file", path.display())]
+    #[diagnostic(help("write the configuration to a file and name that"))]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
     },
     /// The file is larger than any configuration.
     #[error("{} is larger than {} bytes", path.display(), limits::CONFIG_BYTES_MAX)]
@@ -36,14 +44,19 @@ pub enum ConfigError {
 
 /// A configuration's text with everything that is wrong with it.
 #[derive(Debug, Error, Diagnostic)]
-#[error("{source_name}: {}", count(problems.len(), "problem"))]
+#[error("{source_name}: {found}")]
 pub struct InvalidConfig {
     source_name: String,
+    /// How many problems there are.
+    found: String,
     #[source_code]
     text: NamedSource<String>,
     /// In the order of the text, at least one.
     #[related]
     pub problems: Vec<Problem>,
+    /// Of those that are not shown.
+    #[help]
+    more: Option<String>,
 }
 
 /// One thing that is wrong, and where.
@@ -67,10 +80,19 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
 impl ConfigError {
     pub(super) fn invalid(source_name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(Problem::offset);
+        let all = problems.len();
+        let at_least = if all >= limits::CONFIG_PROBLEMS_MAX { "at least " } else { "" };
+        problems.truncate(limits::CONFIG_PROBLEMS_SHOWN_MAX);
+        problems.iter_mut().for_each(|problem| problem.name_places_of_long_lines(text));
+        let more = all - problems.len();
+        let source_name = plain_short(source_name);
+        let text = plain_in_place(text).into_owned();
         Self::Invalid(Box::new(InvalidConfig {
-            source_name: source_name.into(),
-            text: NamedSource::new(source_name, text.into()).with_language("toml"),
+            found: format!("{at_least}{}", count(all, "problem")),
+            text: NamedSource::new(&source_name, text).with_language("toml"),
+            source_name,
             problems,
+            more: (more > 0).then(|| format!("… and {more} more")),
         }))
     }
 
@@ -78,14 +100,14 @@ impl ConfigError {
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Invalid(invalid) => &invalid.problems,
-            Self::Read { .. } | Self::TooLarge { .. } => &[],
+            Self::Read { .. } | Self::NotAFile { .. } | Self::TooLarge { .. } => &[],
         }
     }
 }
 
 impl Problem {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), labels: Vec::new(), help: None }
+        Self { message: plain_short(&message.into()), labels: Vec::new(), help: None }
     }
 
     /// A value of `key` in the table called `title` is bad.
@@ -96,19 +118,43 @@ impl Problem {
         error: &ValueError,
     ) -> Self {
         let key = if title.is_empty() { key.into() } else { format!("{title}.{key}") };
-        Self { help: error.help(), ..Self::new(format!("bad value for `{key}`")) }
-            .label(span, error.to_string())
+        let help = error.help().map(|help| plain_short(&help));
+        Self { help, ..Self::new(format!("bad value for `{key}`")) }.label(span, error.to_string())
     }
 
     /// Adds a place in the text, in bytes, with words beside it.
     pub(super) fn label(mut self, span: Range<usize>, words: impl Into<String>) -> Self {
-        self.labels.push(LabeledSpan::new_with_span(Some(words.into()), span));
+        if self.labels.len() < limits::CONFIG_PLACES_SHOWN_MAX {
+            let words = plain_short(&words.into());
+            self.labels.push(LabeledSpan::new_with_span(Some(words), span));
+        }
         self
     }
 
     pub(super) fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.help = Some(plain_short(&help.into()));
         self
+    }
+
+    /// A line that nobody could read is not shown.
+    fn name_places_of_long_lines(&mut self, text: &str) {
+        let line_of = |label: &LabeledSpan| {
+            let before = text.get(..label.offset()).unwrap_or(text);
+            let begin = before.rfind('\n').map_or(0, |at| at + 1);
+            let len = text.get(begin..).and_then(|from| from.find('\n'));
+            let number = before.matches('\n').count() + 1;
+            (number, label.offset() - begin + 1, len.unwrap_or(text.len() - begin))
+        };
+        let is_long =
+            |label: &LabeledSpan| line_of(label).2.max(label.len()) > limits::CONFIG_LINE_SHOWN_MAX;
+        if !self.labels.iter().any(is_long) {
+            return;
+        }
+        for label in std::mem::take(&mut self.labels) {
+            let (line, column, _) = line_of(&label);
+            let words = label.label().unwrap_or_default();
+            self.message = format!("{}; line {line}, byte {column}: {words}", self.message);
+        }
     }
 
     fn offset(&self) -> usize {

@@ -31,6 +31,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 
@@ -357,7 +358,13 @@ impl Config {
     /// with every problem in it.
     pub fn load(path: &Path, defaults: &Defaults) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.into(), source: error };
-        let file = std::fs::File::open(path).map_err(read)?;
+        // To open a pipe that nobody writes to would take for ever.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::empty());
+        let file = std::fs::File::from(file.map_err(|errno| read(errno.into()))?);
+        if !file.metadata().map_err(read)?.is_file() {
+            return Err(ConfigError::NotAFile { path: path.into() });
+        }
         let mut text = String::new();
         // One byte more than allowed tells "too large" from "just fits".
         file.take(limits::CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(read)?;

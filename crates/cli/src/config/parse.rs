@@ -56,7 +56,10 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let xen = xen.map(|section| XenConfig::from_section(section, &switch, &mut problems));
     root.finish(&mut problems);
 
-    check_across(&switch, &uplinks, &vifs, &mut problems);
+    // With more ports than there may be, only that is said: ports are compared with each other.
+    if !too_many(&uplinks, &vifs, &mut problems) {
+        check_across(&switch, &uplinks, &vifs, &mut problems);
+    }
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -101,7 +104,7 @@ pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Pro
         let words = error.message().lines().next().unwrap_or_default().to_owned();
         Problem::new("not valid TOML").label(error.span().unwrap_or(0..0), words)
     };
-    Err(errors.iter().map(problem).collect())
+    Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
 }
 
 fn switch(
@@ -353,7 +356,7 @@ pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
         .help(help)
 }
 
-/// What must differ from port to port, and how many ports there may be.
+/// What must differ from port to port.
 fn check_across(
     switch: &SwitchConfig,
     uplinks: &[Placed<UplinkConfig>],
@@ -406,18 +409,27 @@ fn check_across(
             );
         }
     }
+}
 
+/// Whether there are more ports than there may be, which is then reported.
+fn too_many(
+    uplinks: &[Placed<UplinkConfig>],
+    vifs: &[Placed<VifConfig>],
+    problems: &mut Vec<Problem>,
+) -> bool {
     let ports = uplinks.len() + vifs.len();
     let mut headers: Vec<_> = uplinks.iter().map(|placed| placed.header.clone()).collect();
     headers.extend(vifs.iter().map(|placed| placed.header.clone()));
     headers.sort_by_key(|header| header.start);
-    if let Some(header) = headers.get(limits::PORTS_MAX) {
+    let one_more = headers.get(limits::PORTS_MAX);
+    if let Some(header) = one_more {
         problems.push(
             Problem::new(format!("{} are too many", count(ports, "port")))
                 .label(header.clone(), format!("one more than {}", limits::PORTS_MAX))
                 .help("run a second weir for the rest and join them with an uplink"),
         );
     }
+    one_more.is_some()
 }
 
 /// Reports every value that stands in more than one place.

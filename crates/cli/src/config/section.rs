@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use weir_limits as limits;
 
 use super::error::Problem;
 use super::filter::Expression;
@@ -107,6 +108,9 @@ impl<'t> Section<'t> {
         };
         let mut sections = Vec::new();
         for (name, value) in table {
+            if problems.len() >= limits::CONFIG_PROBLEMS_MAX {
+                break;
+            }
             match value.get_ref() {
                 DeValue::Table(table) => {
                     let title = format!("{key}.{}", name.get_ref());
@@ -140,6 +144,9 @@ impl<'t> Section<'t> {
         };
         let mut sections = Vec::new();
         for value in values {
+            if problems.len() >= limits::CONFIG_PROBLEMS_MAX {
+                break;
+            }
             match value.get_ref() {
                 DeValue::Table(table) => {
                     sections.push(Section::new(title.clone(), value.span(), table));
@@ -177,6 +184,9 @@ impl<'t> Section<'t> {
             title => format!("`{title}`"),
         };
         for (name, _) in self.table {
+            if problems.len() >= limits::CONFIG_PROBLEMS_MAX {
+                return;
+            }
             let key = name.get_ref().as_ref();
             if self.asked.contains(&key) {
                 continue;

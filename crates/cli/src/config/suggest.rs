@@ -3,6 +3,11 @@
 /// The word of `candidates` that `written` was most likely meant to be: at most a third of its
 /// letters (and at least two) inserted, deleted, changed or swapped. `None` if none is that close.
 pub fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    // A distance takes the product of both lengths; what is this long was meant to be none of them.
+    let longest = candidates.iter().map(|word| word.len()).max().unwrap_or(0);
+    if written.len() > 2 * longest {
+        return None;
+    }
     let written = written.to_ascii_lowercase().replace('-', "_");
     candidates
         .iter()

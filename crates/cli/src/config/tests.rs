@@ -928,3 +928,60 @@ fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
     assert!(matches!(thief.conflict_with(&shared[1]), Some(Conflict::Socket(..))));
     assert!(matches!(shared[1].conflict_with(&thief), Some(Conflict::Socket(..))));
 }
+
+/// What `weir check` would print of a file, without a terminal.
+fn printed(text: &str) -> String {
+    let error = Config::from_toml("weir.toml", text, &defaults()).unwrap_err();
+    crate::plain::report(&format!("{:?}", miette::Report::new(error)))
+}
+
+#[test]
+fn of_a_file_full_of_mistakes_the_first_are_shown_and_the_rest_is_counted() {
+    let many: String = (0..60_000).map(|i| format!("kye{i} = 1\n")).collect();
+    let text = format!("[switch]\n{many}");
+    assert!(text.len() < limits::CONFIG_BYTES_MAX as usize);
+    let shown = printed(&text);
+    assert!(shown.len() < 100_000, "{} bytes", shown.len());
+    assert!(shown.contains("… and 950 more"), "{shown}");
+    assert!(shown.contains("at least 1000 problems"), "{shown}");
+    assert!(shown.contains("unknown key `kye0`"), "{shown}");
+}
+
+#[test]
+fn a_line_of_a_megabyte_is_named_and_not_shown() {
+    let text = format!("[switch]\nworkers = \"{}\"\n", "x".repeat(900_000));
+    let shown = printed(&text);
+    assert!(shown.len() < 10_000, "{} bytes", shown.len());
+    assert!(shown.contains("line 2, byte 11"), "{shown}");
+    let vifs: String = (0..30_000).map(|i| format!("[vif.v{i}]\nagent='/a'\n")).collect();
+    let error = Config::from_toml("weir.toml", &vifs, &defaults()).unwrap_err();
+    assert!(error.problems().iter().any(|it| it.message.contains("30000 ports are too many")));
+}
+
+#[test]
+fn control_characters_of_a_file_are_not_printed() {
+    for text in [
+        "[switch]\nworkers = \"\\u001b]0;owned\\u0007\"\n",
+        "[switch]\n\"\\u001b[2J\" = 1\n",
+        "[switch]\nworkers = \"\u{9b}2J\u{202e}\"\n",
+        "[switch]\nworkers = \"\x1b[2J\x08\"\n",
+        "[vif.\"a\\u0007\"]\n",
+        "[vif.a]\nsocket = \"/run/\\u001b[2J\"\n[[vif.a.filter]]\nrx = \"drop\"\nmatch = \"\\u001b[2J\"\n",
+    ] {
+        let shown = printed(text);
+        let bad = |c: char| crate::plain::is_unprintable(c) && c != '\n' && c != '\x1b';
+        assert!(!shown.contains(bad), "{shown:?}");
+        assert!(!shown.contains("\x1b[2J") && !shown.contains("\x1b]"), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_pipe_or_a_device_is_no_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe.as_path(), std::path::Path::new("/dev/zero"), dir.path()] {
+        let error = Config::load(path, &defaults()).unwrap_err();
+        assert!(matches!(error, ConfigError::NotAFile { .. }), "{error:?}");
+    }
+}

@@ -97,13 +97,27 @@ impl<'s> LineReader<'s> {
     }
 }
 
-/// Writes `line` and a newline; gives up when the other side takes nothing for `timeout`.
+/// Writes `line` and a newline; gives up when the other side has not taken all of it within `timeout`.
 pub(super) fn write_line(
     mut stream: &UnixStream,
     mut line: Vec<u8>,
     timeout: Duration,
 ) -> io::Result<()> {
     line.push(b'\n');
-    stream.set_write_timeout(Some(timeout))?;
-    stream.write_all(&line)
+    let deadline = Instant::now() + timeout;
+    let mut rest = line.as_slice();
+    while !rest.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(len) => rest = rest.get(len..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

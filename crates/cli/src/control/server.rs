@@ -1,12 +1,12 @@
 //! The switch's side: a thread that listens and one more for each connection, so that a client that
 //! says nothing keeps nobody else waiting. Both sleep when there is nothing to do.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -47,8 +47,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Connections {
     next_id: u64,
-    open: HashMap<u64, UnixStream>,
+    open: BTreeMap<u64, Connection>,
     threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    /// Who is at its other end.
+    user: u32,
+    /// A request of it is being carried out; otherwise it waits for its client.
+    busy: Arc<AtomicBool>,
+    /// Since when it waits for its client (ns of the monotonic clock).
+    waits_since_ns: Arc<AtomicU64>,
 }
 
 impl ControlServer {
@@ -89,9 +100,9 @@ impl Drop for ControlServer {
         }
         let threads = {
             let mut connections = self.shared.lock();
-            for stream in connections.open.values() {
+            for connection in connections.open.values() {
                 // Fails only if the client has gone, which is what is wanted.
-                let _ = stream.shutdown(Shutdown::Both);
+                let _ = connection.stream.shutdown(Shutdown::Both);
             }
             std::mem::take(&mut connections.threads)
         };
@@ -126,7 +137,7 @@ fn admit(
     shared: &Arc<Shared>,
     handler: &Arc<dyn ControlHandler>,
 ) -> io::Result<()> {
-    let Some(id) = shared.lock().enter(&stream)? else {
+    let Some((id, turn)) = shared.lock().enter(&stream)? else {
         let refusal = format!(
             "weir has {} control connections and takes no more",
             limits::CONTROL_CONNECTIONS_MAX
@@ -137,7 +148,7 @@ fn admit(
         let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
         move || {
             // The connection ends with its error; the client has been told where it can be.
-            let _ = serve(&stream, &*handler);
+            let _ = serve(&stream, &turn, &*handler);
             shared.lock().open.remove(&id);
         }
     });
@@ -153,21 +164,71 @@ fn admit(
 }
 
 impl Connections {
-    /// Takes a connection in and gives it a number; `None` if there are as many as there may be.
-    fn enter(&mut self, stream: &UnixStream) -> io::Result<Option<u64>> {
+    /// Takes a connection in and gives it a number; `None` if there are as many as there may be, and a request of
+    /// each is being carried out.
+    fn enter(&mut self, stream: &UnixStream) -> io::Result<Option<(u64, Turn)>> {
         self.threads.retain(|thread| !thread.is_finished());
-        if self.open.len() >= limits::CONTROL_CONNECTIONS_MAX {
+        if self.open.len() >= limits::CONTROL_CONNECTIONS_MAX && !self.close_longest_waiting() {
             return Ok(None);
         }
         let id = self.next_id;
-        self.open.insert(id, stream.try_clone()?);
+        let turn = Turn::default();
+        turn.waits();
+        let connection = Connection {
+            stream: stream.try_clone()?,
+            user: rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw(),
+            busy: Arc::clone(&turn.busy),
+            waits_since_ns: Arc::clone(&turn.waits_since_ns),
+        };
+        self.open.insert(id, connection);
         self.next_id += 1;
-        Ok(Some(id))
+        Ok(Some((id, turn)))
+    }
+
+    /// Of those that wait for their clients, closes the one that has waited longest, of the user who has most of
+    /// them: a user who fills the places loses his own. Whether there was one.
+    fn close_longest_waiting(&mut self) -> bool {
+        let of_user = |user| self.open.values().filter(|it| it.user == user).count();
+        let waiting = self.open.iter().filter(|(_, it)| !it.busy.load(Ordering::SeqCst));
+        let first = waiting.max_by_key(|(id, it)| {
+            let since_ns = it.waits_since_ns.load(Ordering::SeqCst);
+            (of_user(it.user), std::cmp::Reverse((since_ns, **id)))
+        });
+        let Some(id) = first.map(|(id, _)| *id) else {
+            return false;
+        };
+        if let Some(closed) = self.open.remove(&id) {
+            // Its thread, which reads or writes, ends with that.
+            let _ = closed.stream.shutdown(Shutdown::Both);
+        }
+        true
+    }
+}
+
+/// Whose turn it is on a connection: weir's, or the client's.
+#[derive(Debug, Default)]
+struct Turn {
+    busy: Arc<AtomicBool>,
+    waits_since_ns: Arc<AtomicU64>,
+}
+
+impl Turn {
+    /// The client's.
+    fn waits(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        self.waits_since_ns.store(now_ns, Ordering::SeqCst);
+        self.busy.store(false, Ordering::SeqCst);
+    }
+
+    /// weir's: it is not closed before it has done what it was asked for.
+    fn works(&self) {
+        self.busy.store(true, Ordering::SeqCst);
     }
 }
 
 /// Answers one request after the other until the client closes, stays silent or sends too much.
-fn serve(stream: &UnixStream, handler: &dyn ControlHandler) -> io::Result<()> {
+fn serve(stream: &UnixStream, turn: &Turn, handler: &dyn ControlHandler) -> io::Result<()> {
     let mut lines = LineReader::new(stream, limits::CONTROL_REQUEST_BYTES_MAX);
     loop {
         let line = match lines.next_line(TIMEOUT) {
@@ -179,7 +240,12 @@ fn serve(stream: &UnixStream, handler: &dyn ControlHandler) -> io::Result<()> {
             }
         };
         let response = match serde_json::from_slice(&line) {
-            Ok(request) => handler.handle(request),
+            Ok(request) => {
+                turn.works();
+                let response = handler.handle(request);
+                turn.waits();
+                response
+            }
             Err(error) => Response::Error {
                 message: format!("not a request: {error}"),
                 help: Some(

@@ -202,27 +202,82 @@ fn several_requests_in_one_write_are_answered_in_order() {
 }
 
 #[test]
-fn silent_clients_keep_nobody_waiting_and_too_many_are_turned_away() {
+fn silent_clients_keep_nobody_out_and_lose_their_places_in_turn() {
     let served = Served::new();
     let mut silent: Vec<_> = (0..limits::CONTROL_CONNECTIONS_MAX)
         .map(|_| UnixStream::connect(served.path()).unwrap())
         .collect();
-    let error = served.client().request_ok(&Request::Ping).unwrap_err();
-    assert!(matches!(error, ClientError::Refused { .. }), "{error:?}");
-
-    // The last place was taken, but those who have one are served while others say nothing.
+    for stream in &mut silent {
+        // Slow ones are no better than silent ones.
+        stream.write_all(b"{").unwrap();
+    }
+    for _ in 0..3 {
+        served.client().request_ok(&Request::Ping).unwrap();
+    }
+    // The first of them made room; those who still have a place are served.
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
     let last = silent.last_mut().unwrap();
-    last.write_all(b"{\"request\":\"ping\"}\n").unwrap();
+    last.write_all(b"\"request\":\"ping\"}\n").unwrap();
     let mut line = String::new();
     BufReader::new(&*last).read_line(&mut line).unwrap();
     assert_eq!(line, "{\"response\":\"ok\"}\n");
-
     drop(silent);
-    let deadline = Instant::now() + PATIENCE;
-    while served.client().request_ok(&Request::Ping).is_err() {
-        assert!(Instant::now() < deadline, "places are not given back");
-        std::thread::yield_now();
+    served.client().request_ok(&Request::Ping).unwrap();
+}
+
+#[test]
+fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
+    /// Answers when all places are taken and the gate is opened.
+    struct Slow(Arc<std::sync::Barrier>, Arc<std::sync::Barrier>);
+    impl ControlHandler for Slow {
+        fn handle(&self, _: Request) -> Response {
+            self.0.wait();
+            self.1.wait();
+            Response::Ok
+        }
     }
+    let barrier = || Arc::new(std::sync::Barrier::new(limits::CONTROL_CONNECTIONS_MAX + 1));
+    let (taken, gate) = (barrier(), barrier());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let handler = Arc::new(Slow(Arc::clone(&taken), Arc::clone(&gate)));
+    let _server = ControlServer::start(&path, handler).unwrap();
+    let mut places: Vec<_> =
+        (0..limits::CONTROL_CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    for stream in &mut places {
+        stream.write_all(b"{\"request\":\"ping\"}\n").unwrap();
+    }
+    taken.wait();
+    let error = ControlClient::connect(&path).unwrap().request_ok(&Request::Ping).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { .. }), "{error:?}");
+    gate.wait();
+    // No request that weir has begun was lost.
+    for stream in &mut places {
+        let mut line = String::new();
+        BufReader::new(&*stream).read_line(&mut line).unwrap();
+        assert_eq!(line, "{\"response\":\"ok\"}\n");
+    }
+}
+
+#[test]
+fn an_answer_that_is_read_byte_by_byte_is_cut_off_after_a_time() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut read = 0_usize;
+        while let Ok(1) = theirs.read(&mut [0]) {
+            read += 1;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        read
+    });
+    let error = super::line::write_line(&ours, vec![b'x'; 8 << 20], Duration::from_millis(300))
+        .unwrap_err();
+    assert!(
+        matches!(error.kind(), std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock),
+        "{error}"
+    );
+    drop(ours);
+    drop(reader);
 }
 
 #[test]

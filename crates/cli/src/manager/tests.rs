@@ -334,8 +334,7 @@ struct VethPair {
 impl VethPair {
     /// `None` without root.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+        if !weir_testing::is_root("a veth pair") {
             return None;
         }
         let name = format!("wmg{}", std::process::id());

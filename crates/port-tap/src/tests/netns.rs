@@ -1,5 +1,5 @@
 //! With a real TAP, in a network namespace of the test's own. That takes root; without it each test
-//! prints that it was skipped.
+//! is counted as skipped.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,8 +11,7 @@ use crate::TapError;
 /// Runs `body` in a thread with a network namespace of its own, or says that it did not. Sockets and
 /// TAPs made there stay there, whichever thread uses them.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: a TAP and a network namespace take root");
+    if !weir_testing::is_root("a TAP and a network namespace") {
         return None;
     }
     let in_thread = || {

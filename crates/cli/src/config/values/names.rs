@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 
+use crate::plain::is_unprintable;
+
 use super::{ValueError, serde_as_text};
 
 /// The name of a port (a VIF or an uplink): 1 to 32 characters out of `a-z0-9-_.`, beginning with a
@@ -60,7 +62,7 @@ impl FromStr for InterfaceName {
         let good = (1..=limits::IFNAME_LEN_MAX).contains(&text.len())
             && text != "."
             && text != ".."
-            && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"/:%".contains(c));
+            && text.chars().all(|c| !c.is_whitespace() && !is_unprintable(c) && !"/:%".contains(c));
         if good {
             Ok(Self(text.into()))
         } else {
@@ -104,7 +106,7 @@ impl FromStr for SocketPath {
         if text.len() > limits::SOCKET_PATH_LEN_MAX {
             return Err(ValueError::SocketPathTooLong { len: text.len() });
         }
-        if text.chars().any(|c| c.is_control() || c == '"' || c == '\'') {
+        if text.chars().any(|c| is_unprintable(c) || c == '"' || c == '\'') {
             return Err(ValueError::SocketPathText);
         }
         Ok(Self(text.into()))

@@ -203,8 +203,6 @@ fn text(kind: u16, text: &str) -> DefaultNla {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::geteuid;
-
     use super::*;
 
     /// The kernel's header of a message: length, family, flags; sequence number and port are ours to choose.
@@ -274,8 +272,7 @@ mod tests {
     #[test]
     fn root_the_kernel_takes_what_is_set_and_refuses_what_a_tap_has_not() {
         const RX_MAX_FRAMES: u16 = 3;
-        if !geteuid().is_root() {
-            println!("skipped: needs root");
+        if !weir_testing::is_root("a TAP") {
             return;
         }
         let name = format!("wet{}", std::process::id());

@@ -1,0 +1,27 @@
+//! What tests of several crates share: they say that they were skipped, so that `make test` counts them as that.
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+
+/// What the line of a skipped test has; `xtask test` looks for it.
+pub const SKIPPED: &str = "skipped test: ";
+
+/// Whether this is root. Otherwise the test that asks, which then returns, is counted as skipped.
+pub fn is_root(why: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skipped(&format!("needs root: {why}"));
+    }
+    root
+}
+
+/// Says that this test, which then returns, was skipped, and why.
+pub fn skipped(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not by `println!`: the test harness keeps what a test that passes prints.
+    let mut out = io::stdout().lock();
+    let _ =
+        out.write_all(format!("{SKIPPED}{test}: {why}\n").as_bytes()).and_then(|()| out.flush());
+}
