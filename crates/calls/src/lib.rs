@@ -16,6 +16,7 @@
 
 mod call;
 mod kind;
+mod price;
 mod proxy;
 mod signal;
 #[allow(unsafe_code)]
@@ -23,5 +24,6 @@ mod sys;
 
 pub use call::{Call, CallError};
 pub use kind::Kind;
+pub use price::{Price, Verdict};
 pub use proxy::{Line, Proxy};
 pub use signal::{available, signal};

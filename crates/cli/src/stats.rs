@@ -143,6 +143,12 @@ pub struct PortStats {
     /// Worker time that what this port sent has taken, in nanoseconds.
     #[serde(default)]
     pub worker_ns: u64,
+    /// Calls that took more than is usual of whoever called.
+    #[serde(default)]
+    pub dear_calls: u64,
+    /// What they took beyond, in nanoseconds; in `worker_ns`, too.
+    #[serde(default)]
+    pub dear_call_ns: u64,
     /// How often a queue with frames to send had to wait for the port's rate.
     #[serde(default)]
     pub rate_waits: u64,
@@ -272,6 +278,8 @@ impl PortStats {
             gro: 0,
             rss_moved: 0,
             worker_ns: 0,
+            dear_calls: 0,
+            dear_call_ns: 0,
             rate_waits: 0,
             window_violations: 0,
             drops: BTreeMap::new(),
@@ -388,6 +396,10 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     }
     if port.rss_moved > 0 {
         writeln!(f, "{}: RSS entries moved: {}", port.name, decimal(port.rss_moved))?;
+    }
+    if port.dear_calls > 0 {
+        let (calls, time) = (decimal(port.dear_calls), time(port.dear_call_ns));
+        writeln!(f, "{}: calls that took long: {calls}, {time} beyond the usual", port.name)?;
     }
     let waits =
         [("waited for its rate", port.rate_waits), ("windows missed", port.window_violations)];

@@ -21,6 +21,7 @@
 //! | `stages.rs` | what each stage of a packet's way costs, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
 //! | `cpu_loss.rs` | when a worker was kept from its processor, and for how long |
+//! | `dear.rs` | calls that took long, and who pays for them |
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
@@ -35,6 +36,7 @@ pub mod burst;
 pub mod clock;
 mod cpu_loss;
 mod crew;
+pub mod dear;
 mod dispatcher;
 pub mod egress;
 mod engine;
@@ -64,6 +66,7 @@ pub use dispatcher::Moved;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use flow::symmetric_hash;
 pub use lock::{lock, lock_when};
+pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
 pub use share::{Rate, RateLimit};

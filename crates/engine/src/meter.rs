@@ -28,10 +28,26 @@ pub(crate) struct Meter {
 #[must_use]
 pub(crate) struct Begun(u64);
 
+/// Nanoseconds of a tick of the processor's counter ([`ticks`]), times 2^32.
+fn scale() -> u64 {
+    static SCALE: OnceLock<u64> = OnceLock::new();
+    *SCALE.get_or_init(calibrate)
+}
+
+/// So many ticks of the processor's counter are so many nanoseconds.
+pub fn ns_of_ticks(ticks: u64) -> u64 {
+    Meter::new().to_ns(ticks)
+}
+
+/// So many nanoseconds are so many ticks of the processor's counter.
+pub fn ticks_of_ns(ns: u64) -> u64 {
+    let ticks = (u128::from(ns) << 32) / u128::from(scale().max(1));
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
 impl Meter {
     pub(crate) fn new() -> Self {
-        static SCALE: OnceLock<u64> = OnceLock::new();
-        Self { scale: *SCALE.get_or_init(calibrate) }
+        Self { scale: scale() }
     }
 
     /// A burst begins.

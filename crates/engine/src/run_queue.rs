@@ -171,10 +171,16 @@ impl RunQueue {
         self.meter.begin(now_ns)
     }
 
-    /// A burst of `port` ends: what it took is charged to the port.
+    /// A call took `ns` more than is usual: that is for who was called to pay.
+    #[cold]
+    pub(crate) fn charge_call(&mut self, port: PortId, ns: u64) {
+        self.scheduler.charge(port.index(), ns);
+    }
+
+    /// A burst of `port` ends: what it took is charged to the port, but for `others_ns` that others pay.
     #[inline]
-    pub(crate) fn charge(&mut self, port: PortId, begun: Begun) -> Cost {
-        let worker_ns = self.meter.end(begun);
+    pub(crate) fn charge(&mut self, port: PortId, begun: Begun, others_ns: u64) -> Cost {
+        let worker_ns = self.meter.end(begun).saturating_sub(others_ns);
         Cost { worker_ns, violations: self.scheduler.charge(port.index(), worker_ns) }
     }
 }

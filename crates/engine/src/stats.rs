@@ -200,6 +200,10 @@ pub struct PortCounters {
     pub gro: Counter,
     /// Worker time that was charged to this port as a sender (ns).
     pub worker_ns: Counter,
+    /// Calls of this guest that took more than `CALL_NS_USUAL_MAX` of whoever called.
+    pub dear_calls: Counter,
+    /// What they took beyond, charged to this port (ns); in `worker_ns`, too.
+    pub dear_call_ns: Counter,
     /// Times that a queue with frames to send had to wait for its port's rate.
     pub rate_waits: Counter,
     /// Windows of turns (`weir_policy::schedule::Window`) in which more were late than may be.
@@ -216,6 +220,8 @@ impl Default for PortCounters {
             parked: Counter::default(),
             gro: Counter::default(),
             worker_ns: Counter::default(),
+            dear_calls: Counter::default(),
+            dear_call_ns: Counter::default(),
             rate_waits: Counter::default(),
             window_violations: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
@@ -240,6 +246,13 @@ impl PortCounters {
         if cost.violations > 0 {
             self.window_violations.add(cost.violations);
         }
+    }
+
+    /// Counts what a call of this port took beyond the usual, of somebody else's burst (ns).
+    #[cold]
+    pub(crate) fn charge_call(&self, ns: u64) {
+        self.worker_ns.add(ns);
+        self.dear_call_ns.add(ns);
     }
 
     /// Counts packets that were merged for this receiver.

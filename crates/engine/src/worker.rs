@@ -25,13 +25,14 @@ use crate::burst::Scratch;
 use crate::clock;
 use crate::cpu_loss;
 use crate::crew::Realization;
+use crate::dear;
 use crate::holds::Holds;
 use crate::poller::{QueueRef, Wait, Woken};
 use crate::port::{Side, Take, Taken};
 use crate::run_queue::{Ready, RunQueue, Turn};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
-use crate::switch::{Forwarder, Hold, Ingress, Slot, slot};
+use crate::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
 
 /// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
 /// keep the worker busy waits for at most this many bursts per busy queue.
@@ -476,9 +477,10 @@ impl Worker {
             self.handle.retry.store(true, Ordering::SeqCst);
         }
         self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
-        let cost = self.ready.charge(queue.port, begun);
+        let others_ns = if dear::any() { charge_calls(&mut self.ready, ports) } else { 0 };
+        let cost = self.ready.charge(queue.port, begun, others_ns);
         slot.counters.charge(cost);
-        self.burst_ns = cost.worker_ns;
+        self.burst_ns = cost.worker_ns + others_ns;
         if let Some(pair) = slot.pairs.get(queue.queue) {
             pair.busy_ns.add(cost.worker_ns);
         }
@@ -600,7 +602,24 @@ impl Worker {
             }
             ended = self.holds.ended(now_ns, lead_ns);
         }
+        if dear::any() {
+            charge_calls(&mut self.ready, &ports);
+        }
     }
+}
+
+/// Charges calls that were dear to those who were called, and says what that is in all (ns).
+#[cold]
+fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
+    let mut all_ns = 0;
+    dear::take(|port, ns| {
+        all_ns += ns;
+        ready.charge_call(port, ns);
+        if let Some(slot) = slot(ports, port) {
+            slot.counters.charge_call(ns);
+        }
+    });
+    all_ns
 }
 
 /// Whether a queue is that worker's. Another's may be among those that a worker keeps in mind, until it

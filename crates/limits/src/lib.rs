@@ -203,6 +203,20 @@ pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
 /// one, before that is an error: a write to what has room, or is full, returns at once. As long as a thread may wait
 /// for a processor on a busy machine.
 pub const CALL_STUCK_NS: u64 = 1_000_000_000;
+/// What a call may take of the burst that it is in, at the sender's cost (ns): several times what one takes that
+/// interrupts a virtual processor. What is beyond, the called port pays.
+pub const CALL_NS_USUAL_MAX: u64 = 10_000;
+/// What calls of one descriptor may take on average (ns), by the CPU clock of whoever calls. A front end whose calls take just this is
+/// served on; a larger one would let it take more from its neighbours, a smaller one may end slow hosts' ports.
+pub const CALL_NS_MAX: u64 = 100_000;
+/// How much more they may take in all before the port stops (ns): what a front end can take once from others who share its
+/// worker. Time that a host takes from weir's machine can look like a price; it is to be more than a few of its turns.
+pub const CALL_DEBT_NS_MAX: u64 = 20_000_000;
+/// For how long a port that was stopped for it stays so, whatever its front end does (ns): each start costs others one dear
+/// call at least.
+pub const CALL_PAUSE_NS: u64 = 1_000_000_000;
+/// For how many calls after one that was dear the CPU clock is read before and after each.
+pub const CALLS_WATCHED: u32 = 64;
 /// Largest MTU that `NET_SET_MTU` or the configuration may set.
 pub const MTU_MAX: u16 = 65_535;
 /// Smallest MTU (IPv4 requires 68).
@@ -344,6 +358,8 @@ const _: () = {
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
+    assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);
+    assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);
     assert!(GRANT_COPY_MAX >= BURST_MAX && XEN_PAGE_LEN <= u16::MAX as usize);
     assert!(XEN_PARKED_MAX <= BURST_MAX);

@@ -3,6 +3,7 @@
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
 use weir_guestmem::MemoryError;
+use weir_limits::CALL_NS_MAX;
 use weir_ring::{RingError, SetupError};
 use weir_vhost_user::{ConnectionError, RequestCode};
 
@@ -46,6 +47,15 @@ pub enum StopReason {
         ring: usize,
         /// Why.
         error: CallError,
+    },
+    /// Whatever waits at the guest's call descriptor makes calls dear.
+    #[error(
+        "ring {ring}: calls take more than {} us each of the worker's time; what does its front end wait at them with?",
+        CALL_NS_MAX / 1000
+    )]
+    DearCalls {
+        /// Vring index.
+        ring: usize,
     },
     /// weir's own fault.
     #[error("{0}")]

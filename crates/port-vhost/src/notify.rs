@@ -3,7 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use weir_calls::{Call, CallError, Kind};
+use weir_calls::{Call, CallError, Kind, Price};
+use weir_engine::{dear, ns_of_ticks, ticks_of_ns};
+use weir_guestmem::ticks;
+use weir_limits::CALL_NS_USUAL_MAX;
 
 use crate::error::{Refusal, StopReason};
 use crate::port::VhostPort;
@@ -14,6 +17,8 @@ pub(crate) struct Notifier {
     call: Call,
     port: Weak<VhostPort>,
     ring: usize,
+    /// [`CALL_NS_USUAL_MAX`], as the processor counts.
+    usual_ticks: u64,
 }
 
 impl Notifier {
@@ -25,14 +30,53 @@ impl Notifier {
         fd: OwnedFd,
     ) -> Result<Self, Refusal> {
         let call = Call::new(fd, || port.proxy()).map_err(|error| Refusal::Call { what, error })?;
-        Ok(Self { call, port: Arc::downgrade(port), ring })
+        let usual_ticks = ticks_of_ns(CALL_NS_USUAL_MAX);
+        Ok(Self { call, port: Arc::downgrade(port), ring, usual_ticks })
     }
 
-    /// Interrupts the guest.
+    /// Interrupts the guest, at the price that `price` keeps account of.
     #[inline]
-    pub(crate) fn notify(&self) {
-        if let Err(error) = self.call.give() {
+    pub(crate) fn notify(&self, price: &mut Price) {
+        if price.is_watched() {
+            return self.notify_watched(price);
+        }
+        let before = ticks::now();
+        let given = self.call.give();
+        let took = ticks::now().saturating_sub(before);
+        if took > self.usual_ticks {
+            self.suspect(price, ns_of_ticks(took));
+        }
+        if let Err(error) = given {
             self.failed(error);
+        }
+    }
+
+    /// The same, by the CPU clock.
+    #[cold]
+    fn notify_watched(&self, price: &mut Price) {
+        let before_ns = dear::thread_cpu_ns();
+        let given = self.call.give();
+        let verdict = price.measured(dear::thread_cpu_ns().saturating_sub(before_ns));
+        let Some(port) = self.port.upgrade() else { return };
+        if verdict.beyond_ns > 0 {
+            port.counters().dear_calls.add(1);
+            dear::note(port.id(), verdict.beyond_ns);
+        }
+        if verdict.too_dear {
+            port.stop_for_dear_calls(self.ring);
+        } else if let Err(error) = given {
+            self.failed(error);
+        }
+    }
+
+    /// A call took long by the wall clock.
+    #[cold]
+    fn suspect(&self, price: &mut Price, took_ns: u64) {
+        price.suspect();
+        let beyond_ns = dear::cpu_ns(took_ns).saturating_sub(CALL_NS_USUAL_MAX);
+        if let Some(port) = self.port.upgrade().filter(|_| beyond_ns > 0) {
+            port.counters().dear_calls.add(1);
+            dear::note(port.id(), beyond_ns);
         }
     }
 

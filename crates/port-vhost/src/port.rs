@@ -11,6 +11,7 @@ use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock, lock_when,
 };
 use weir_fabric::PortId;
+use weir_limits::CALL_PAUSE_NS;
 use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
 
@@ -96,6 +97,8 @@ pub struct VhostPort {
     /// A worker found the guest breaking the rules: nothing is served until the session or the
     /// device starts afresh.
     failed: AtomicBool,
+    /// It stays stopped until then (ns).
+    pause_until_ns: AtomicU64,
     proxy: OnceLock<Proxy>,
     pub(crate) shown: Mutex<Shown>,
 }
@@ -115,6 +118,7 @@ impl VhostPort {
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             failed: AtomicBool::new(false),
+            pause_until_ns: AtomicU64::new(0),
             proxy: OnceLock::new(),
             shown: Mutex::default(),
         }
@@ -288,8 +292,19 @@ impl VhostPort {
         self.pairs.iter().any(|pair| lock(&pair.tx).injected.is_some())
     }
 
-    /// A new session, or a reset device: service may begin again.
+    /// Its calls are too dear. It stays stopped for a while, whoever comes: or else it could take of a worker what
+    /// one such call takes, each time that its front end starts afresh.
+    pub(crate) fn stop_for_dear_calls(&self, ring: usize) {
+        self.pause_until_ns.store(clock::now_ns() + CALL_PAUSE_NS, Ordering::Relaxed);
+        self.stop(&StopReason::DearCalls { ring });
+    }
+
+    /// A new session, or a reset device: service may begin again, unless it
+    /// [pauses](Self::stop_for_dear_calls).
     pub(crate) fn clear_failure(&self) {
+        if self.has_failed() && clock::now_ns() < self.pause_until_ns.load(Ordering::Relaxed) {
+            return;
+        }
         self.failed.store(false, Ordering::Relaxed);
     }
 
@@ -363,7 +378,7 @@ impl Port for VhostPort {
             return self.take_side_by_side(queue, pair, what, now_ns, scratch, forward);
         }
         let taken = tx.take(queue, what, now_ns, &self.counters, scratch, &mut follow_and_forward);
-        taken.unwrap_or_else(|reason| self.broken(&tx, &reason))
+        taken.unwrap_or_else(|reason| self.broken(&mut tx, &reason))
     }
 
     fn deliver(
@@ -433,7 +448,7 @@ impl Port for VhostPort {
         match ring.device.enable_kicks() {
             Ok(available) => available > 0,
             Err(error) => {
-                self.broken(&tx, &StopReason::Ring { ring: 2 * queue + 1, error });
+                self.broken(&mut tx, &StopReason::Ring { ring: 2 * queue + 1, error });
                 false
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_calls::Price;
 use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::DeviceRing;
@@ -55,15 +56,17 @@ pub(crate) struct Queue {
     pub(crate) call: Option<Notifier>,
     /// Where the front end wants to hear that the ring is broken.
     pub(crate) err: Option<Notifier>,
+    /// What calls by either cost, now and in sessions before.
+    price: Price,
     /// `SET_VRING_ENABLE`.
     pub(crate) enabled: bool,
 }
 
 impl Queue {
     /// Tells the front end that the ring is broken, where it asked to be told (`SET_VRING_ERR`).
-    pub(crate) fn signal_error(&self) {
+    pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
-            err.notify();
+            err.notify(&mut self.price);
         }
     }
 }
@@ -82,7 +85,7 @@ impl GuestRing for Queue {
         }
         let wanted = ring.device.needs_call();
         if let (true, Some(call)) = (wanted, &self.call) {
-            call.notify();
+            call.notify(&mut self.price);
         }
         Some(wanted && self.call.is_some())
     }

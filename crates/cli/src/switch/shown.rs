@@ -219,6 +219,8 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     stats.parked = counters.parked.get();
     stats.gro = counters.gro.get();
     stats.worker_ns = counters.worker_ns.get();
+    stats.dear_calls = counters.dear_calls.get();
+    stats.dear_call_ns = counters.dear_call_ns.get();
     stats.rate_waits = counters.rate_waits.get();
     stats.window_violations = counters.window_violations.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();

@@ -28,7 +28,7 @@ impl VhostPort {
         };
         if tx.is_for_one(what) {
             let taken = tx.take(queue, what, now_ns, &self.counters, scratch, forward);
-            return taken.unwrap_or_else(|reason| self.broken(&tx, &reason));
+            return taken.unwrap_or_else(|reason| self.broken(&mut tx, &reason));
         }
         // The burst borrows it.
         let Some(memory) = tx.memory() else { return Taken::default() };
@@ -39,9 +39,9 @@ impl VhostPort {
             Ok(None) => {
                 scratch.give_back(burst);
                 let taken = tx.taken(0, false, None);
-                return taken.unwrap_or_else(|reason| self.broken(&tx, &reason));
+                return taken.unwrap_or_else(|reason| self.broken(&mut tx, &reason));
             }
-            Err(reason) => return self.broken(&tx, &reason),
+            Err(reason) => return self.broken(&mut tx, &reason),
         };
         let mine = pair.turns.wait(begun.number);
         tx.note_turn(&mine, &mut burst);
@@ -67,11 +67,11 @@ impl VhostPort {
             pair.turns.settled();
         }
         scratch.give_back(burst);
-        taken.unwrap_or_else(|reason| self.broken(&tx, &reason))
+        taken.unwrap_or_else(|reason| self.broken(&mut tx, &reason))
     }
 
     /// A transmit ring is broken: nothing was taken that counts.
-    pub(super) fn broken(&self, tx: &TxQueue, reason: &StopReason) -> Taken {
+    pub(super) fn broken(&self, tx: &mut TxQueue, reason: &StopReason) -> Taken {
         tx.queue.signal_error();
         self.stop(reason);
         Taken::default()

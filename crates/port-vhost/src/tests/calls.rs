@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use weir_limits::CALL_DEBT_NS_MAX;
 
 use super::*;
 
@@ -82,6 +83,62 @@ fn an_err_descriptor_that_blocks_stops_no_worker() {
     a.send(&hello);
     assert_eq!(b.wait_received().1, hello);
     drop(blocking);
+}
+
+/// Makes each signal of `fd` wake up `sets` times `copies` watchers, for no more descriptors than there are of both.
+fn make_dear(fd: &OwnedFd, sets: usize, copies: usize) -> Vec<OwnedFd> {
+    let copies: Vec<_> = (0..copies).map(|_| fd.try_clone().unwrap()).collect();
+    let sets = (0..sets).map(|_| {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        for copy in &copies {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&set, copy, data, epoll::EventFlags::IN).unwrap();
+        }
+        set
+    });
+    let sets: Vec<_> = sets.collect();
+    sets.into_iter().chain(copies).collect()
+}
+
+#[test]
+fn dear_calls_are_their_receivers_cost_and_stop_it() {
+    let switch = Switch::new();
+    let [mut a, mut b, mut hostile] = [1, 2, 3].map(|mac| switch.guest(mac, modern()));
+    introduce(&mut a, &mut b);
+    introduce(&mut a, &mut hostile);
+    let dear = make_dear(&hostile.calls[0], 100, 200);
+    let port = Arc::clone(&hostile.port);
+    let before_ns = a.port.counters().worker_ns.get();
+    let mut sent = 0;
+    eventually("the port stops", || {
+        while hostile.received().is_some() {
+            hostile.post(1);
+        }
+        hostile.rx.enable_calls();
+        let hello = frame(&a, Some(&hostile), 60, 1);
+        a.send(&hello);
+        sent += 1;
+        port.info().state == State::Stopped
+    });
+    let reason = port.info().stop_reason.unwrap();
+    assert!(reason.contains("ring 0: calls take more than 100 us each"), "{reason}");
+    let [others_ns, own_ns] =
+        [a.port.counters().worker_ns.get() - before_ns, port.counters().dear_call_ns.get()];
+    assert!(own_ns >= CALL_DEBT_NS_MAX / 2, "{own_ns} ns");
+    assert!(port.counters().worker_ns.get() >= own_ns);
+    // Two thirds of it are the receiver's, whatever else the sender's bursts take in a test's build.
+    assert!(
+        own_ns > 2 * others_ns,
+        "{others_ns} ns of {sent} bursts are the sender's, {own_ns} its receiver's"
+    );
+    // To start afresh does not help at once.
+    port.clear_failure();
+    assert_eq!(port.info().state, State::Stopped);
+    drop(hostile);
+    drop(dear);
+    let hello = frame(&a, Some(&b), 60, 2);
+    a.send(&hello);
+    while b.wait_received().1 != hello {}
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! What calls cost, and when that is too much.
+//!
+//! The front end makes the price: all that wait at its descriptor are woken up one after the other, in the time
+//! of whoever calls. A call within [`CALL_NS_USUAL_MAX`] is a part of the burst that it is in. What is beyond is
+//! for the called port to pay, and those that follow are measured by the thread's CPU clock: to lose the processor
+//! is no price. What they take beyond [`CALL_NS_MAX`] each adds up, and what they take less pays it off; at
+//! [`CALL_DEBT_NS_MAX`] there are no more.
+
+use weir_limits::{CALL_DEBT_NS_MAX, CALL_NS_MAX, CALL_NS_USUAL_MAX, CALLS_WATCHED};
+
+/// The account of one descriptor's calls. It outlives the descriptor: who starts afresh has not paid by that.
+#[derive(Debug, Default)]
+pub struct Price {
+    /// Calls that are still measured by the CPU clock.
+    watched: u32,
+    debt_ns: u64,
+}
+
+/// What a call that was measured comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// What is for the called port to pay (ns).
+    pub beyond_ns: u64,
+    /// It is called no more.
+    pub too_dear: bool,
+}
+
+impl Price {
+    /// Whether the next call is to be measured by the CPU clock.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched > 0
+    }
+
+    /// A call took longer than is usual, by the wall clock: what that was is not known yet.
+    pub fn suspect(&mut self) {
+        self.watched = CALLS_WATCHED;
+    }
+
+    /// A call has taken so much CPU time (ns).
+    pub fn measured(&mut self, cpu_ns: u64) -> Verdict {
+        self.debt_ns = self.debt_ns.saturating_add(cpu_ns).saturating_sub(CALL_NS_MAX);
+        let beyond_ns = cpu_ns.saturating_sub(CALL_NS_USUAL_MAX);
+        self.watched = match beyond_ns {
+            0 if self.debt_ns == 0 => self.watched.saturating_sub(1),
+            0 => self.watched,
+            _ => CALLS_WATCHED,
+        };
+        let too_dear = self.debt_ns >= CALL_DEBT_NS_MAX;
+        // More would only take longer to pay off.
+        self.debt_ns = self.debt_ns.min(CALL_DEBT_NS_MAX);
+        Verdict { beyond_ns, too_dear }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: u64 = 2_000;
+    const DEAR: u64 = 2_000_000;
+
+    /// How many calls of `cpu_ns` until it is called no more.
+    fn calls_until_too_dear(price: &mut Price, mut cpu_ns: impl FnMut(u64) -> u64) -> Option<u64> {
+        (0..100_000).find(|call| price.measured(cpu_ns(*call)).too_dear)
+    }
+
+    #[test]
+    fn calls_that_stay_dear_are_too_dear_soon() {
+        let calls = calls_until_too_dear(&mut Price::default(), |_| DEAR).unwrap();
+        assert!(calls < CALL_DEBT_NS_MAX / DEAR + 2, "{calls}");
+    }
+
+    #[test]
+    fn every_other_call_is_enough() {
+        let calls = |call: u64| if call.is_multiple_of(2) { DEAR } else { USUAL };
+        assert!(calls_until_too_dear(&mut Price::default(), calls).is_some());
+    }
+
+    #[test]
+    fn one_dear_call_in_many_is_not() {
+        let calls = |call: u64| if call.is_multiple_of(64) { DEAR } else { USUAL };
+        assert_eq!(calls_until_too_dear(&mut Price::default(), calls), None);
+        assert_eq!(calls_until_too_dear(&mut Price::default(), |_| CALL_NS_MAX), None);
+    }
+
+    #[test]
+    fn a_new_start_pays_nothing_off_and_cheap_calls_do() {
+        let mut price = Price::default();
+        calls_until_too_dear(&mut price, |_| DEAR);
+        assert!(price.measured(DEAR).too_dear, "the next one at once");
+        let mut calls = 0;
+        while price.is_watched() {
+            price.measured(USUAL);
+            calls += 1;
+        }
+        assert!(calls >= CALL_DEBT_NS_MAX / CALL_NS_MAX, "{calls}");
+        assert!(!price.measured(DEAR).too_dear);
+    }
+
+    #[test]
+    fn what_is_usual_is_nobody_elses() {
+        let mut price = Price::default();
+        assert_eq!(price.measured(CALL_NS_USUAL_MAX), Verdict { beyond_ns: 0, too_dear: false });
+        assert!(!price.is_watched());
+        assert_eq!(price.measured(CALL_NS_USUAL_MAX + 7).beyond_ns, 7);
+        assert!(price.is_watched());
+    }
+}
