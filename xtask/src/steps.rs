@@ -163,6 +163,8 @@ const MODEL_CHECKS: &[&str] = &[
     "weir-ring",
     "-p",
     "weir-netif",
+    "-p",
+    "weir-guestmem",
     "--test",
     "model",
     "--profile",

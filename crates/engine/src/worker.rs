@@ -125,6 +125,8 @@ impl Worker {
     }
 
     pub(crate) fn run(mut self) {
+        // Guests' memory is large, and to unmap it takes long.
+        weir_guestmem::leave_unmapping_to_others();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);

@@ -1,24 +1,44 @@
 //! Survives a front end that truncates a file after sharing it.
 //!
 //! An access beyond the end of a mapped file raises `SIGBUS`, whose default action would end the
-//! switch and with it every other guest. The handler here replaces the whole mapping by private
-//! zero pages, marks it poisoned, and lets the access go on; the port that owns the mapping finds
+//! switch and with it every other guest. The handler here replaces the whole mapping by zero pages
+//! (`spare.rs`), marks it poisoned, and lets the access go on; the port that owns the mapping finds
 //! the mark after its burst and stops. A `SIGBUS` at any other address keeps its default action.
 
+use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+use weir_limits::MEM_REGIONS_TOTAL_MAX;
+
+use crate::place::Place;
+use crate::spare::Spare;
 
 /// One mapping that the handler may repair. Slots are never freed, only reused, so that the
 /// handler can walk them without a lock.
-pub(crate) struct Slot {
-    base: AtomicUsize,
-    len: AtomicUsize,
-    poisoned: AtomicBool,
+struct Slot {
+    /// Its part of the spare memory.
+    number: usize,
+    place: Place,
+    state: AtomicU8,
     next: AtomicPtr<Slot>,
 }
 
+/// The front end's memory is mapped.
+const WHOLE: u8 = 0;
+/// A thread is about to replace it.
+const BREAKING: u8 = 1;
+/// Spare memory is mapped.
+const REPLACED: u8 = 2;
+
+#[derive(Default)]
+struct Slots {
+    free: Vec<&'static Slot>,
+    made: usize,
+}
+
 static HEAD: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
-static FREE: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+static SLOTS: Mutex<Slots> = Mutex::new(Slots { free: Vec::new(), made: 0 });
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static INSTALL: std::sync::Once = std::sync::Once::new();
 
@@ -32,42 +52,62 @@ pub fn fault_count() -> u64 {
 pub(crate) struct Registration(&'static Slot);
 
 impl Registration {
-    pub(crate) fn new(base: usize, len: usize) -> Self {
+    /// A place for a mapping, with spare memory of its own.
+    pub(crate) fn new() -> io::Result<Self> {
+        let spare = Spare::open()?;
         INSTALL.call_once(install);
-        let mut free = FREE.lock().unwrap_or_else(|e| e.into_inner());
-        let slot = free.pop().unwrap_or_else(|| {
-            let slot: &'static Slot = Box::leak(Box::new(Slot {
-                base: AtomicUsize::new(0),
-                len: AtomicUsize::new(0),
-                poisoned: AtomicBool::new(false),
-                next: AtomicPtr::new(HEAD.load(Ordering::Relaxed)),
-            }));
-            // The FREE lock is held: no other writer of HEAD.
-            HEAD.store(std::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-            slot
-        });
-        slot.poisoned.store(false, Ordering::Relaxed);
-        slot.base.store(base, Ordering::Relaxed);
-        // The length goes last: a slot with length 0 matches no address.
-        slot.len.store(len, Ordering::Release);
-        Self(slot)
+        let registration = Self(free_slot()?);
+        spare.prepare(registration.0.number)?;
+        Ok(registration)
+    }
+
+    /// The mapping is there.
+    pub(crate) fn guard(&self, base: usize, len: usize) {
+        self.0.state.store(WHOLE, Ordering::Relaxed);
+        self.0.place.set(base, len);
     }
 
     pub(crate) fn poisoned(&self) -> bool {
-        self.0.poisoned.load(Ordering::Relaxed)
+        self.0.state.load(Ordering::Relaxed) != WHOLE
     }
 
     /// The mapping is about to go: the handler leaves its addresses alone from now on.
     pub(crate) fn retire(&self) {
-        self.0.len.store(0, Ordering::Release);
+        self.0.place.set(0, 0);
     }
 }
 
 impl Drop for Registration {
+    /// The mapping is gone.
     fn drop(&mut self) {
         self.retire();
-        FREE.lock().unwrap_or_else(|e| e.into_inner()).push(self.0);
+        let wipe = || Spare::opened().map_or(Ok(()), |spare| spare.wipe(self.0.number));
+        // What one guest left is never another's: a slot that cannot be wiped is not used again.
+        if !self.poisoned() || wipe().is_ok() {
+            self.0.state.store(WHOLE, Ordering::Relaxed);
+            SLOTS.lock().unwrap_or_else(|e| e.into_inner()).free.push(self.0);
+        }
     }
+}
+
+fn free_slot() -> io::Result<&'static Slot> {
+    let mut slots = SLOTS.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(slot) = slots.free.pop() {
+        return Ok(slot);
+    }
+    if slots.made == MEM_REGIONS_TOTAL_MAX {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let slot: &'static Slot = Box::leak(Box::new(Slot {
+        number: slots.made,
+        place: Place::default(),
+        state: AtomicU8::new(WHOLE),
+        next: AtomicPtr::new(HEAD.load(Ordering::Relaxed)),
+    }));
+    slots.made += 1;
+    // The lock is held: no other writer of HEAD.
+    HEAD.store(std::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+    Ok(slot)
 }
 
 fn install() {
@@ -88,42 +128,55 @@ fn install() {
 extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
-    if !repair(address) {
+    if !find(address).is_some_and(|(slot, base, len)| repair(slot, base, len, address)) {
         // SAFETY: signal(2) with SIG_DFL is async-signal-safe. The faulting access runs again
         // and takes the default action, as it would without this handler.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
 }
 
-fn repair(address: usize) -> bool {
+/// The mapping that `address` is in.
+fn find(address: usize) -> Option<(&'static Slot, usize, usize)> {
     let mut next = HEAD.load(Ordering::Acquire);
     while !next.is_null() {
         // SAFETY: every non-null pointer in the list is a leaked, never freed `Slot`.
-        let slot = unsafe { &*next };
-        let len = slot.len.load(Ordering::Acquire);
-        let base = slot.base.load(Ordering::Relaxed);
-        if address.wrapping_sub(base) < len {
-            // SAFETY: [base, base+len) is a mapping that weir made and still owns (its slot has a
-            // length); replacing it whole keeps every pointer into it valid. mmap(2) is a plain
-            // system call, safe in a handler.
-            let mapped = unsafe {
-                libc::mmap(
-                    base as *mut libc::c_void,
-                    len,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                    -1,
-                    0,
-                )
-            };
-            if mapped == libc::MAP_FAILED {
-                return false;
-            }
-            slot.poisoned.store(true, Ordering::Relaxed);
-            FAULTS.fetch_add(1, Ordering::Relaxed);
-            return true;
+        let slot: &'static Slot = unsafe { &*next };
+        // One that changes now is not the one: that is in use by the access that faulted.
+        if let Some((base, len)) = slot.place.get()
+            && address.wrapping_sub(base) < len
+        {
+            return Some((slot, base, len));
         }
         next = slot.next.load(Ordering::Relaxed);
     }
-    false
+    None
+}
+
+/// Lets the access at `address` go on; `false` when it cannot.
+fn repair(slot: &Slot, base: usize, len: usize, address: usize) -> bool {
+    let Some(spare) = Spare::opened() else { return false };
+    let claim = slot.state.compare_exchange(WHOLE, BREAKING, Ordering::AcqRel, Ordering::Acquire);
+    match claim {
+        Ok(_) => {
+            // SAFETY: [base, base+len) is a mapping that weir made and still owns (its slot says so);
+            // replacing it whole keeps every pointer into it valid.
+            if !unsafe { spare.cover(slot.number, base, len) } {
+                return false;
+            }
+            slot.state.store(REPLACED, Ordering::Release);
+            FAULTS.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+        // Another thread is at it: the access faults again until that is done.
+        Err(BREAKING) => true,
+        // There is no page for it (or it faulted before the mapping was replaced, which does no harm).
+        // SAFETY: as above; the spare memory's pages are of the usual size.
+        Err(_) => unsafe { spare.cover_page(slot.number, address) },
+    }
+}
+
+/// Makes spare memory as if no page were left, for a test in a process of its own.
+#[cfg(test)]
+pub(crate) fn exhaust_spare() {
+    rustix::fs::ftruncate(&Spare::open().unwrap().sparse, 0).unwrap();
 }

@@ -8,7 +8,11 @@
 //! | file | what |
 //! |---|---|
 //! | `mapping.rs` | one region's `mmap`, its checks, and its end |
+//! | `account.rs` | [`Account`]: how much a front end, and all together, may have mapped |
+//! | `file.rs` | which files may be memory |
+//! | `reaper.rs` | mappings that a worker was the last to use |
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
+//! | `place.rs`, `spare.rs` | where the handler finds mappings, and what it puts in their place |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
@@ -19,30 +23,44 @@
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
 //! | `monitor.rs` | [`monitor`]: waiting for a line of cache; `unsafe` for the same reason |
 
+mod account;
 mod fault;
+mod file;
 mod host;
 mod io;
 mod mapping;
+#[cfg(loom)]
+pub mod model;
 pub mod monitor;
 mod pages;
+mod place;
+mod reaper;
 mod regions;
 mod shared;
 mod slice;
+mod spare;
 pub mod ticks;
 #[cfg_attr(loom, path = "window_loom.rs")]
 mod window;
 
+pub use account::{Account, Bound, Mapped, total_mapped};
 pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
 pub use pages::HostPages;
+pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
 pub use shared::SharedPages;
 pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 pub use window::{Window, fence};
+
+/// What `place.rs` is made of; `model.rs` has a model checker's.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering, fence};
+}
 
 #[cfg(test)]
 mod tests;

@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use rustix::fs::{FileType, fstat, fstatfs};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::fs::{FileType, fstat};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
+use crate::account::{Account, Bound, Charge};
 use crate::fault::Registration;
-
-/// `linux/magic.h`.
-const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+use crate::file::{Refused, judge};
+use crate::reaper;
 
 /// A region as a front end announces it (vhost-user `SET_MEM_TABLE`, `ADD_MEM_REG`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,14 +61,28 @@ pub enum MapError {
         /// Guest-physical address.
         guest_address: u64,
     },
-    /// A file of a file system in user space: whoever serves that could make an access to the
-    /// memory wait for as long as it likes.
-    #[error("region at guest address {guest_address:#x} is in a FUSE file system")]
-    Fuse {
+    /// A file of a file system that is not allowed: whoever serves one in user space could make an access
+    /// to the memory wait for as long as it likes.
+    #[error(
+        "region at guest address {guest_address:#x} is in a file system that is not allowed ({}); guests' memory \
+         is in tmpfs (memfd) or hugetlbfs, or in one that `memory_filesystems` names",
+        file_system.as_deref().unwrap_or("unknown")
+    )]
+    FileSystem {
         /// Guest-physical address.
         guest_address: u64,
+        /// Its name, if weir can tell.
+        file_system: Option<String>,
     },
-    /// `fstat` or `mmap` failed.
+    /// It is more than may be mapped.
+    #[error("region at guest address {guest_address:#x}: {bound}")]
+    Bound {
+        /// Guest-physical address.
+        guest_address: u64,
+        /// What would be exceeded.
+        bound: Bound,
+    },
+    /// `fstat` or `mmap` failed, or what is made ready for the end of the file.
     #[error("region at guest address {guest_address:#x}: {call} failed: {source}")]
     Os {
         /// Guest-physical address.
@@ -79,14 +94,28 @@ pub enum MapError {
     },
 }
 
+impl RegionSpec {
+    /// Whether addresses and sizes are possible: all ends fit in 64 bits.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        let Self { guest_address, size, user_address, mmap_offset } = *self;
+        if size == 0 {
+            return Err(MapError::Empty { guest_address });
+        }
+        let ends = [guest_address, user_address, mmap_offset].map(|at| at.checked_add(size));
+        match ends.contains(&None) {
+            true => Err(MapError::Wraps { guest_address, size }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A mapped region. Unmapped when dropped.
 pub(crate) struct Mapping {
     pub(crate) spec: RegionSpec,
     /// First byte of the region (not of the mapping, which begins at a page boundary).
     start: NonNull<u8>,
-    map_base: *mut libc::c_void,
-    map_len: usize,
-    registration: Registration,
+    /// There until the end.
+    held: Option<Held>,
 }
 
 // SAFETY: the mapping is owned, never moves, and is only accessed through `Slice`, whose accesses
@@ -96,63 +125,51 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(crate) fn new(spec: RegionSpec, file: &File) -> Result<Self, MapError> {
-        let RegionSpec { guest_address, size, user_address, mmap_offset } = spec;
-        if size == 0 {
-            return Err(MapError::Empty { guest_address });
-        }
-        let wraps = || MapError::Wraps { guest_address, size };
-        guest_address.checked_add(size).ok_or_else(wraps)?;
-        user_address.checked_add(size).ok_or_else(wraps)?;
-        let needed = mmap_offset.checked_add(size).ok_or_else(wraps)?;
-        let os = |call, source: rustix::io::Errno| MapError::Os {
-            guest_address,
-            call,
-            source: source.into(),
-        };
-
-        let stat = fstat(file.as_fd()).map_err(|e| os("fstat", e))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(MapError::NotAFile { guest_address });
-        }
-        if fstatfs(file.as_fd()).map_err(|e| os("fstatfs", e))?.f_type == FUSE_SUPER_MAGIC {
-            return Err(MapError::Fuse { guest_address });
-        }
-        let file_len = u64::try_from(stat.st_size).unwrap_or(0);
-        if file_len < needed {
-            return Err(MapError::FileTooShort { guest_address, needed, file: file_len });
-        }
-
-        // mmap wants offset and length in units of the file's page size; for hugetlbfs that is
-        // the huge page, which is also the file's block size.
-        let page = u64::try_from(stat.st_blksize)
-            .ok()
-            .filter(|size| size.is_power_of_two())
-            .unwrap_or(0)
-            .max(rustix::param::page_size() as u64);
-        let map_offset = mmap_offset & !(page - 1);
-        let lead = (mmap_offset - map_offset) as usize;
-        let map_len =
-            usize::try_from((needed - map_offset).next_multiple_of(page)).map_err(|_| wraps())?;
+    /// Maps a region that was [checked](RegionSpec::check), for a table that has `others` bytes already.
+    pub(crate) fn new(
+        spec: RegionSpec,
+        file: &File,
+        account: &Arc<Account>,
+        others: u64,
+    ) -> Result<Self, MapError> {
+        let RegionSpec { guest_address, mmap_offset, .. } = spec;
+        let extent = Extent::of(&spec, file, account.file_systems())?;
+        let os = |call, source| MapError::Os { guest_address, call, source };
+        let charge = account
+            .charge(extent.len as u64, others)
+            .map_err(|bound| MapError::Bound { guest_address, bound })?;
+        reaper::start().map_err(|e| os("thread", e))?;
+        let registration = Registration::new().map_err(|e| os("memfd", e))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let map_base = unsafe {
+        let base = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                map_len,
+                extent.len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::NORESERVE,
                 file,
-                map_offset,
+                extent.offset,
             )
         }
-        .map_err(|e| os("mmap", e))?;
-        // SAFETY: lead < map_len: the region has at least one byte after it.
-        let start = unsafe { map_base.cast::<u8>().add(lead) };
+        .map_err(|e| os("mmap", e.into()))?;
+        let held = Held { base, len: extent.len, registration, _charge: charge };
+        held.registration.guard(base as usize, extent.len);
+        // A core dump is no place for what guests have in memory.
+        // SAFETY: advice about this mapping, which changes none of its bytes.
+        unsafe { madvise(base, extent.len, Advice::LinuxDontDump) }
+            .map_err(|e| os("madvise", e.into()))?;
+        let lead = (mmap_offset - extent.offset) as usize;
+        // SAFETY: lead < len: the region has at least one byte after it.
+        let start = unsafe { base.cast::<u8>().add(lead) };
         let Some(start) = NonNull::new(start) else {
             unreachable!("mmap without MAP_FIXED never returns null")
         };
-        let registration = Registration::new(map_base as usize, map_len);
-        Ok(Self { spec, start, map_base, map_len, registration })
+        Ok(Self { spec, start, held: Some(held) })
+    }
+
+    /// Bytes that are mapped: whole pages.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.len as u64)
     }
 
     /// Where the region's first byte is mapped.
@@ -172,17 +189,79 @@ impl Mapping {
 
     /// The file was truncated below what the region needs, and an access noticed.
     pub(crate) fn poisoned(&self) -> bool {
-        self.registration.poisoned()
+        self.held.as_ref().is_some_and(|held| held.registration.poisoned())
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            reaper::unmap(held);
+        }
+    }
+}
+
+/// What is mapped of a file.
+struct Extent {
+    /// Where it begins in the file.
+    offset: u64,
+    len: usize,
+}
+
+impl Extent {
+    /// What a region needs of its file, in whole pages of that.
+    fn of(spec: &RegionSpec, file: &File, file_systems: &[String]) -> Result<Self, MapError> {
+        let RegionSpec { guest_address, size, mmap_offset, .. } = *spec;
+        let wraps = || MapError::Wraps { guest_address, size };
+        let needed = mmap_offset.checked_add(size).ok_or_else(wraps)?;
+        judge(file, file_systems).map_err(|Refused { file_system }| MapError::FileSystem {
+            guest_address,
+            file_system,
+        })?;
+        let stat = fstat(file.as_fd()).map_err(|source| MapError::Os {
+            guest_address,
+            call: "fstat",
+            source: source.into(),
+        })?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MapError::NotAFile { guest_address });
+        }
+        let file_len = u64::try_from(stat.st_size).unwrap_or(0);
+        if file_len < needed {
+            return Err(MapError::FileTooShort { guest_address, needed, file: file_len });
+        }
+        // mmap wants offset and length in units of the file's page size; for hugetlbfs that is
+        // the huge page, which is also the file's block size.
+        let page = u64::try_from(stat.st_blksize)
+            .ok()
+            .filter(|size| size.is_power_of_two())
+            .unwrap_or(0)
+            .max(rustix::param::page_size() as u64);
+        let offset = mmap_offset & !(page - 1);
+        let end = needed.checked_next_multiple_of(page).ok_or_else(wraps)?;
+        Ok(Self { offset, len: usize::try_from(end - offset).map_err(|_| wraps())? })
+    }
+}
+
+/// Addresses that are mapped, and what was taken for them. Unmapped when dropped.
+pub(crate) struct Held {
+    base: *mut libc::c_void,
+    len: usize,
+    registration: Registration,
+    /// Given back last.
+    _charge: Charge,
+}
+
+// SAFETY: an address range that this alone owns; any thread may unmap it.
+unsafe impl Send for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
         // First, so that the handler never touches an address range that is somebody else's.
         self.registration.retire();
-        // SAFETY: made by mmap in `new` with this length; every `Slice` and `Window` borrows or
-        // holds the `GuestMemory` that owns this mapping, so none is left.
+        // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
+        // holds the `GuestMemory` that owned this mapping, so none is left.
         // A failure leaves an unused mapping behind.
-        let _ = unsafe { munmap(self.map_base, self.map_len) };
+        let _ = unsafe { munmap(self.base, self.len) };
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::slice::Slice;
 
@@ -31,7 +31,11 @@ impl HostPages {
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, len })
+        let pages = Self { start, len };
+        // Frames of guests are in there.
+        // SAFETY: advice about this mapping, which changes none of its bytes.
+        unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontDump) }?;
+        Ok(pages)
     }
 
     /// `len` bytes at `at`, if they are in these pages.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use weir_limits::MEM_SLOTS_MAX;
 
+use crate::account::Account;
 use crate::mapping::{MapError, Mapping, RegionSpec};
 use crate::slice::Slice;
 use crate::window::Window;
@@ -43,6 +44,7 @@ pub enum MemoryError {
 /// the middle of a burst keeps what it started with.
 #[derive(Clone, Default)]
 pub struct GuestMemory {
+    account: Arc<Account>,
     /// Keeps the mappings.
     regions: Vec<Arc<Mapping>>,
     /// The same, in the same order, as a lookup needs them: one line of cache for two regions, and
@@ -68,9 +70,19 @@ unsafe impl Sync for Translation {}
 const LINEAR_SEARCH_MAX: usize = 8;
 
 impl GuestMemory {
-    /// Maps `regions`. Nothing stays mapped when one of them is refused.
+    /// No memory yet; what will be mapped is `account`'s.
+    pub fn new(account: Arc<Account>) -> Self {
+        Self { account, ..Self::default() }
+    }
+
+    /// Maps `regions`, with an account of their own. Nothing stays mapped when one of them is refused.
     pub fn map(regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
-        let mut memory = Self::default();
+        Self::default().replaced_by(regions)
+    }
+
+    /// Maps `regions` for the same account. Nothing of them stays mapped when one is refused.
+    pub fn replaced_by(&self, regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
+        let mut memory = Self::new(Arc::clone(&self.account));
         for (spec, file) in regions {
             memory.add(*spec, file)?;
         }
@@ -82,7 +94,7 @@ impl GuestMemory {
         if self.regions.len() >= MEM_SLOTS_MAX {
             return Err(MemoryError::TooMany);
         }
-        let mapping = Mapping::new(spec, file)?;
+        spec.check()?;
         let overlap = self.regions.iter().find(|other| {
             overlaps(spec.guest_address, spec.size, other.spec.guest_address, other.spec.size)
                 || overlaps(spec.user_address, spec.size, other.spec.user_address, other.spec.size)
@@ -93,6 +105,8 @@ impl GuestMemory {
                 second: spec.guest_address,
             });
         }
+        let others = self.regions.iter().map(|region| region.mapped_bytes()).sum();
+        let mapping = Mapping::new(spec, file, &self.account, others)?;
         let position = self.regions.partition_point(|r| r.spec.guest_address < spec.guest_address);
         self.regions.insert(position, Arc::new(mapping));
         self.translate();
@@ -230,7 +244,7 @@ impl std::fmt::Debug for GuestMemory {
     }
 }
 
-/// Both ends fit in 64 bits: `Mapping::new` checked it.
+/// Both ends fit in 64 bits: `RegionSpec::check` has seen to it.
 fn overlaps(a: u64, a_len: u64, b: u64, b_len: u64) -> bool {
     a < b + b_len && b < a + a_len
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::slice::Slice;
 
@@ -35,7 +35,11 @@ impl SharedPages {
         let start =
             unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, len })
+        let pages = Self { start, len };
+        // A core dump is no place for what guests have in memory. Device files may have seen to it.
+        // SAFETY: advice about this mapping, which changes none of its bytes.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        Ok(pages)
     }
 
     /// Bytes.

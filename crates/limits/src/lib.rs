@@ -7,6 +7,27 @@
 pub const MEM_SLOTS_MAX: usize = 509;
 /// Most regions in one `SET_MEM_TABLE` message (vhost-user spec, `VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const MEM_TABLE_REGIONS_MAX: usize = 8;
+/// Bytes that the regions of one front end may have together where nothing is configured (`memory_max`):
+/// more than a guest has, and far less than what would keep other guests out.
+pub const MEMORY_MAX_DEFAULT: u64 = 256 << 30;
+/// Smallest and largest `memory_max` (bytes).
+pub const MEMORY_MAX_MIN: u64 = 1 << 20;
+/// See [`MEMORY_MAX_MIN`].
+pub const MEMORY_MAX_MAX: u64 = 8 << 40;
+/// Memory tables that one front end may have mapped at a time: a new one is mapped before the old one goes.
+pub const MEM_TABLES_MAX: usize = 2;
+/// Bytes of memory that all front ends together may have mapped. The rest of the address space is weir's: with
+/// less of it, a thread or a large allocation fails, and that would end the switch.
+pub const MEMORY_TOTAL_MAX: u64 = 24 << 40;
+/// Addresses that a process has on x86-64 and on arm64 (`TASK_SIZE`).
+pub const ADDRESS_SPACE_LEN: u64 = 1 << 47;
+/// Regions that all front ends together may have mapped: half of what a process may have of mappings
+/// (`vm.max_map_count`, 65530). The other half is weir's own, and for the repair of regions that were truncated.
+pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
+/// Most file systems in `memory_filesystems`.
+pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
+/// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
+pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Most queue pairs of one interface.
@@ -354,6 +375,13 @@ pub const XEN_CTRL_REQUESTS_MAX: usize = 32;
 
 const _: () = {
     assert!(MEM_TABLE_REGIONS_MAX <= MEM_SLOTS_MAX);
+    assert!(MEMORY_MAX_MIN < MEMORY_MAX_DEFAULT && MEMORY_MAX_DEFAULT < MEMORY_MAX_MAX);
+    assert!(MEM_TABLES_MAX as u64 * MEMORY_MAX_MAX <= MEMORY_TOTAL_MAX);
+    assert!(MEMORY_TOTAL_MAX < ADDRESS_SPACE_LEN / 4);
+    assert!(
+        MEM_REGIONS_TOTAL_MAX <= 65_530 / 2
+            && MEM_TABLES_MAX * MEM_SLOTS_MAX < MEM_REGIONS_TOTAL_MAX
+    );
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);

@@ -11,6 +11,7 @@ use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock, lock_when,
 };
 use weir_fabric::PortId;
+use weir_guestmem::{Account, Mapped};
 use weir_limits::CALL_PAUSE_NS;
 use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
@@ -54,8 +55,12 @@ pub struct VhostInfo {
     pub features: u64,
     /// `NET_SET_MTU`.
     pub mtu: Option<u16>,
-    /// Bytes of guest memory mapped.
+    /// Bytes of guest memory in the table of the session.
     pub memory_bytes: u64,
+    /// What is mapped, in whole pages, and with what is left of older tables.
+    pub memory_mapped: Mapped,
+    /// Bytes that a table may have.
+    pub memory_max_bytes: u64,
     /// Queue pairs that the session was offered (`GET_QUEUE_NUM`); `None` without one.
     pub session_queue_pairs: Option<usize>,
     /// Receive queues in use.
@@ -100,6 +105,8 @@ pub struct VhostPort {
     /// It stays stopped until then (ns).
     pause_until_ns: AtomicU64,
     proxy: OnceLock<Proxy>,
+    /// What front ends have mapped, and may have.
+    memory: Arc<Account>,
     pub(crate) shown: Mutex<Shown>,
 }
 
@@ -120,8 +127,19 @@ impl VhostPort {
             failed: AtomicBool::new(false),
             pause_until_ns: AtomicU64::new(0),
             proxy: OnceLock::new(),
+            memory: Arc::default(),
             shown: Mutex::default(),
         }
+    }
+
+    /// With this account for its front ends' memory, in place of one with the default bound.
+    pub fn with_memory(self, memory: Account) -> Self {
+        Self { memory: Arc::new(memory), ..self }
+    }
+
+    /// What its front ends have mapped, and may have.
+    pub fn memory(&self) -> &Arc<Account> {
+        &self.memory
     }
 
     /// What logs call it.
@@ -220,6 +238,8 @@ impl VhostPort {
             features: shown.features,
             mtu: shown.mtu,
             memory_bytes: shown.memory_bytes,
+            memory_mapped: self.memory.mapped(),
+            memory_max_bytes: self.memory.max_bytes(),
             session_queue_pairs: shown.queue_pairs,
             rx_queues: self.rx_queues(),
             hold: hold.summary(),

@@ -72,12 +72,13 @@ impl Session {
         shown.opened += 1;
         shown.features = 0;
         drop(shown);
+        let memory = GuestMemory::new(Arc::clone(port.memory()));
         let vrings = (0..2 * queue_pairs).map(|_| Vring::default()).collect();
         Self {
             connection,
             port,
             engine,
-            memory: GuestMemory::default(),
+            memory,
             features: Features::default(),
             protocol_features: 0,
             status: 0,
@@ -260,7 +261,7 @@ impl Session {
     fn set_mem_table(&mut self, regions: Vec<(MemoryRegion, OwnedFd)>) -> Result<(), Refusal> {
         let regions: Vec<_> =
             regions.into_iter().map(|(region, fd)| (spec(&region), File::from(fd))).collect();
-        self.use_memory(GuestMemory::map(&regions)?)
+        self.use_memory(self.memory.replaced_by(&regions)?)
     }
 
     /// Goes over to another memory table; rings in service move along.

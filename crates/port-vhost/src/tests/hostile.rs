@@ -231,3 +231,24 @@ proptest! {
         neighbours.still_talk();
     }
 }
+
+#[test]
+fn a_front_end_that_shares_more_than_it_may_loses_its_session_only() {
+    let mut neighbours = Neighbours::new();
+    let guest = neighbours.third();
+    let max = weir_limits::MEMORY_MAX_DEFAULT;
+    assert_eq!(guest.port.memory().mapped().bytes, MEMORY);
+    let sparse = memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&sparse, 1 << 46).unwrap();
+    let mut region = Guest::region();
+    (region.guest_address, region.user_address, region.size) = (1 << 47, 1 << 48, 1 << 46);
+    let mut guest = guest;
+    let _ = guest.front.add_mem_reg(region, sparse.as_fd());
+    let bytes = MEMORY + (1 << 46);
+    let why = "region at guest address 0x800000000000:";
+    let bound =
+        format!("{bytes} bytes in all, of which `memory_max` of this interface allows {max}");
+    stopped_with(&guest.port, &format!("ADD_MEM_REG: {why} {bound}"));
+    assert_eq!(guest.port.memory().mapped().regions, 0, "what it had is unmapped");
+    neighbours.still_talk();
+}

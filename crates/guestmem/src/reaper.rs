@@ -1,0 +1,66 @@
+//! Mappings that are unmapped by a thread of their own.
+//!
+//! A worker keeps the memory of its burst. When a front end takes memory away meanwhile, the worker is the last
+//! to let go of it, and would then wait for the kernel: to take down page tables of gigabytes, and for every
+//! other processor to forget them. What waits here is still in its front end's account, which bounds it.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::{Mutex, OnceLock, mpsc};
+
+use crate::mapping::Held;
+
+/// Held while something is unmapped here, so that a test can hold it up.
+#[cfg(test)]
+static UNMAPPING: Mutex<()> = Mutex::new(());
+
+static REAPER: OnceLock<mpsc::Sender<Held>> = OnceLock::new();
+
+thread_local! {
+    static IN_A_HURRY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread unmaps no guest's memory from now on: it leaves that to another.
+pub fn leave_unmapping_to_others() {
+    IN_A_HURRY.set(true);
+}
+
+/// Starts the thread, if it does not run yet.
+pub(crate) fn start() -> io::Result<()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    if REAPER.get().is_some() {
+        return Ok(());
+    }
+    let _starting = STARTING.lock().unwrap_or_else(|e| e.into_inner());
+    if REAPER.get().is_none() {
+        let (sender, receiver) = mpsc::channel::<Held>();
+        let run = move || {
+            for held in receiver {
+                #[cfg(test)]
+                let _unmapping = UNMAPPING.lock().unwrap_or_else(|e| e.into_inner());
+                drop(held);
+            }
+        };
+        std::thread::Builder::new().name("weir-unmap".into()).spawn(run)?;
+        let _ = REAPER.set(sender);
+    }
+    Ok(())
+}
+
+/// Unmaps `held`, here or, for a thread in a hurry, elsewhere.
+pub(crate) fn unmap(held: Held) {
+    // A thread that is ending has no flag any more, and no hurry.
+    let in_a_hurry = IN_A_HURRY.try_with(Cell::get).unwrap_or(false);
+    match REAPER.get().filter(|_| in_a_hurry) {
+        // The thread never ends; if it did, the error would have `held`, and unmap it.
+        Some(reaper) => drop(reaper.send(held)),
+        None => drop(held),
+    }
+}
+
+/// Does `work` while nothing is unmapped by the thread.
+#[cfg(test)]
+pub(crate) fn hold_up<T>(work: impl FnOnce() -> T) -> T {
+    let _unmapping = UNMAPPING.lock().unwrap_or_else(|e| e.into_inner());
+    work()
+}

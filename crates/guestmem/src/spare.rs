@@ -1,0 +1,114 @@
+//! What takes the place of memory that a front end took away.
+//!
+//! It has to be had when there is nothing to be had: no address space, no private memory, no commitment of the
+//! kernel's. A shared mapping of a file counts as none of these (mm/mmap.c `may_expand_vm`,
+//! `accountable_mapping`), and it takes the addresses of the mapping that it replaces.
+//!
+//! Two files, made beforehand, with a part for each mapping, so that no guest reads what another one wrote:
+//! ```text
+//! sparse   as long as the mapping may be    reads as zero; what is touched becomes a page
+//! last     one page, there beforehand       for each place where there is no page to be had either
+//! ```
+//! Few pages are touched: the port stops at the end of the burst.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use weir_limits::{MEM_REGIONS_TOTAL_MAX, MEMORY_MAX_MAX};
+
+/// Longest mapping: a table's bytes are counted in whole pages.
+const PART_LEN: u64 = MEMORY_MAX_MAX;
+const FILE_LEN: u64 = PART_LEN * MEM_REGIONS_TOTAL_MAX as u64;
+const _: () = assert!(FILE_LEN < i64::MAX as u64 && PART_LEN.is_power_of_two());
+
+/// The two files.
+pub(crate) struct Spare {
+    pub(crate) sparse: OwnedFd,
+    last: OwnedFd,
+}
+
+static SPARE: OnceLock<Spare> = OnceLock::new();
+
+impl Spare {
+    /// Made when it is first asked for.
+    pub(crate) fn open() -> io::Result<&'static Self> {
+        if SPARE.get().is_none() {
+            let sparse = memfd_create("weir-spare", MemfdFlags::CLOEXEC)?;
+            ftruncate(&sparse, FILE_LEN)?;
+            let last = memfd_create("weir-spare-last", MemfdFlags::CLOEXEC)?;
+            // Whoever comes second closes its own.
+            let _ = SPARE.set(Self { sparse, last });
+        }
+        SPARE.get().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// For the handler: allocates nothing, takes no lock.
+    pub(crate) fn opened() -> Option<&'static Self> {
+        SPARE.get()
+    }
+
+    /// Makes the part of mapping `number` ready.
+    pub(crate) fn prepare(&self, number: usize) -> io::Result<()> {
+        let page = page_len();
+        Ok(fallocate(&self.last, FallocateFlags::empty(), number as u64 * page, page)?)
+    }
+
+    /// Wipes the part of mapping `number`, which was used.
+    pub(crate) fn wipe(&self, number: usize) -> io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.sparse, hole, number as u64 * PART_LEN, PART_LEN)?;
+        let page = page_len();
+        Ok(fallocate(&self.last, hole, number as u64 * page, page)?)
+    }
+
+    /// Puts the sparse part of mapping `number` over it. Async-signal-safe.
+    ///
+    /// # Safety
+    /// `len` bytes from `base` on are a whole mapping, or whole pages of one, that nobody accesses but through
+    /// pointers that tolerate any change.
+    pub(crate) unsafe fn cover(&self, number: usize, base: usize, len: usize) -> bool {
+        let offset = number as u64 * PART_LEN;
+        // SAFETY: the caller's promise.
+        len as u64 <= PART_LEN && unsafe { map_over(&self.sparse, offset, base, len) }
+    }
+
+    /// The same with the page that is there, for the one at `address`.
+    ///
+    /// # Safety
+    /// As in [`cover`](Self::cover); what is mapped there has pages of the usual size.
+    pub(crate) unsafe fn cover_page(&self, number: usize, address: usize) -> bool {
+        let page = page_len();
+        let base = address & !(page as usize - 1);
+        // SAFETY: the caller's promise.
+        unsafe { map_over(&self.last, number as u64 * page, base, page as usize) }
+    }
+}
+
+/// # Safety
+/// As in [`Spare::cover`].
+unsafe fn map_over(file: &OwnedFd, offset: u64, base: usize, len: usize) -> bool {
+    let start = base as *mut libc::c_void;
+    // SAFETY: mmap(2) and madvise(2) are plain system calls, safe in a handler; the caller says that these
+    // addresses may be mapped anew.
+    unsafe {
+        let mapped = libc::mmap(
+            start,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            offset as libc::off_t, // FILE_LEN fits
+        );
+        if mapped == libc::MAP_FAILED {
+            return false;
+        }
+        libc::madvise(start, len, libc::MADV_DONTDUMP);
+    }
+    true
+}
+
+fn page_len() -> u64 {
+    rustix::param::page_size() as u64
+}

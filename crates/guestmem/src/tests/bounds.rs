@@ -1,0 +1,189 @@
+//! What a front end may have mapped, and who unmaps it.
+
+use std::time::{Duration, Instant};
+
+use weir_limits::{MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_MAX_DEFAULT, MEMORY_MAX_MIN};
+
+use super::*;
+use crate::account::Total;
+
+/// A switch of its own, as others in this process are busy.
+fn total(bytes: u64, regions: usize) -> &'static Total {
+    Box::leak(Box::new(Total::new(bytes, regions)))
+}
+
+fn bound_of(result: Result<impl Sized, MemoryError>) -> Bound {
+    match result {
+        Err(MemoryError::Map(MapError::Bound { bound, .. })) => bound,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was mapped"),
+    }
+}
+
+/// Bytes of address space of this process in mappings of memfds called `name`.
+fn mapped_bytes_of(name: &str) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lens = maps.lines().filter(|line| line.contains(name)).map(|line| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        u64::from_str_radix(to, 16).unwrap() - u64::from_str_radix(from, 16).unwrap()
+    });
+    lens.sum()
+}
+
+fn named(name: &str, len: u64) -> File {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, len).unwrap();
+    File::from(fd)
+}
+
+#[test]
+fn a_sparse_file_does_not_fill_the_address_space() {
+    let mut memory = GuestMemory::default();
+    let file = named("weir-sparse", 1 << 50);
+    let error = memory.add(spec(0, 1 << 46), &file).unwrap_err();
+    let max = MEMORY_MAX_DEFAULT;
+    let text = format!(
+        "{} bytes in all, of which `memory_max` of this interface allows {max}",
+        1_u64 << 46
+    );
+    assert!(error.to_string().ends_with(&text), "{error}");
+    assert_eq!(bound_of(Err::<(), _>(error)), Bound::Memory { bytes: 1 << 46, max });
+    assert_eq!(mapped_bytes_of("weir-sparse"), 0, "refused before it is mapped");
+}
+
+#[test]
+fn a_table_has_memory_max_and_no_byte_more() {
+    let account = Arc::new(Account::within(MEMORY_MAX_MIN, total(u64::MAX, usize::MAX)));
+    let mut memory = GuestMemory::new(Arc::clone(&account));
+    memory.add(spec(0, MEMORY_MAX_MIN - 0x1000), &memfd(MEMORY_MAX_MIN)).unwrap();
+    memory.add(spec(1 << 40, 1), &memfd(0x1000)).unwrap();
+    // A byte of it takes a page.
+    assert_eq!(account.mapped(), Mapped { bytes: MEMORY_MAX_MIN, regions: 2 });
+    let (bytes, max) = (MEMORY_MAX_MIN + 0x1000, MEMORY_MAX_MIN);
+    let one_more = memory.add(spec(1 << 41, 1), &memfd(0x1000));
+    assert_eq!(bound_of(one_more), Bound::Memory { bytes, max });
+    account.set_max_bytes(2 * MEMORY_MAX_MIN);
+    memory.add(spec(1 << 41, 1), &memfd(0x1000)).unwrap();
+    assert_eq!(account.mapped(), Mapped { bytes, regions: 3 });
+    drop(memory);
+    assert_eq!(account.mapped(), Mapped::default());
+}
+
+#[test]
+fn what_is_refused_is_not_counted() {
+    let account = Arc::new(Account::within(MEMORY_MAX_MIN, total(u64::MAX, usize::MAX)));
+    let mut memory = GuestMemory::new(Arc::clone(&account));
+    memory.add(spec(0, 0x1000), &memfd(0x1000)).unwrap();
+    assert!(memory.add(spec(0x800, 0x1000), &memfd(0x1000)).is_err());
+    assert!(memory.add(spec(0x2000, 0x2000), &memfd(0x1000)).is_err());
+    // mmap itself refuses a file that is not open for writing.
+    let path = format!("/dev/shm/weir-read-only-{}", std::process::id());
+    std::fs::write(&path, [0; 0x1000]).unwrap();
+    let read_only = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(
+        memory.add(spec(0x2000, 0x1000), &read_only),
+        Err(MemoryError::Map(MapError::Os { call: "mmap", .. }))
+    ));
+    assert_eq!(account.mapped(), Mapped { bytes: 0x1000, regions: 1 });
+}
+
+#[test]
+fn old_tables_count_for_as_long_as_somebody_uses_them() {
+    let account = Arc::new(Account::within(MEMORY_MAX_MIN, total(u64::MAX, usize::MAX)));
+    let region = || (spec(0, MEMORY_MAX_MIN), memfd(MEMORY_MAX_MIN));
+    let first = GuestMemory::new(Arc::clone(&account)).replaced_by(&[region()]).unwrap();
+    let in_a_burst = first.clone();
+    let second = first.replaced_by(&[region()]).unwrap();
+    drop(first);
+    assert_eq!(account.mapped(), Mapped { bytes: 2 * MEMORY_MAX_MIN, regions: 2 });
+    assert_eq!(bound_of(second.replaced_by(&[region()])), Bound::Tables { max: MEMORY_MAX_MIN });
+    drop(in_a_burst);
+    let third = second.replaced_by(&[region()]).unwrap();
+    assert_eq!(account.mapped(), Mapped { bytes: 2 * MEMORY_MAX_MIN, regions: 2 });
+    drop((second, third));
+    assert_eq!(account.mapped(), Mapped::default());
+}
+
+#[test]
+fn regions_of_old_tables_count_too() {
+    let account = Arc::new(Account::within(1 << 30, total(u64::MAX, usize::MAX)));
+    let file = memfd(0x1000);
+    let mut tables = Vec::new();
+    for _ in 0..MEM_TABLES_MAX {
+        let mut memory = GuestMemory::new(Arc::clone(&account));
+        for slot in 0..MEM_SLOTS_MAX as u64 {
+            memory.add(spec(slot << 20, 0x1000), &file).unwrap();
+        }
+        tables.push(memory);
+    }
+    let mut memory = GuestMemory::new(account);
+    assert_eq!(bound_of(memory.add(spec(0, 0x1000), &file)), Bound::Regions);
+    tables.pop();
+    memory.add(spec(0, 0x1000), &file).unwrap();
+}
+
+#[test]
+fn all_front_ends_together_have_a_bound() {
+    let both = total(3 * MEMORY_MAX_MIN, 3);
+    let account = || Arc::new(Account::within(2 * MEMORY_MAX_MIN, both));
+    let (first, second) = (account(), account());
+    let mut greedy = GuestMemory::new(Arc::clone(&first));
+    greedy.add(spec(0, 2 * MEMORY_MAX_MIN), &memfd(2 * MEMORY_MAX_MIN)).unwrap();
+    let mut other = GuestMemory::new(Arc::clone(&second));
+    let too_much = other.add(spec(0, MEMORY_MAX_MIN + 1), &memfd(2 * MEMORY_MAX_MIN));
+    assert_eq!(bound_of(too_much), Bound::TotalMemory { max: 3 * MEMORY_MAX_MIN });
+    assert_eq!(second.mapped(), Mapped::default());
+    other.add(spec(0, 0x1000), &memfd(0x1000)).unwrap();
+    other.add(spec(0x1000, 0x1000), &memfd(0x1000)).unwrap();
+    let too_many = other.add(spec(0x2000, 0x1000), &memfd(0x1000));
+    assert_eq!(bound_of(too_many), Bound::TotalRegions { max: 3 });
+    drop(greedy);
+    other.add(spec(0x2000, 0x1000), &memfd(0x1000)).unwrap();
+}
+
+#[test]
+fn guests_memory_is_not_in_core_dumps() {
+    let file = named("weir-dumped", 0x20_0000);
+    let memory = GuestMemory::map(&[(spec(0, 0x20_0000), file)]).unwrap();
+    let at = memory.slice(0, 1).unwrap().address();
+    let pages = HostPages::new(0x20_0000).unwrap();
+    let shared = named("weir-shared", 0x20_0000);
+    let shared = SharedPages::map(shared.as_fd(), 0, 0x20_0000).unwrap();
+    for at in [at, pages.address(), shared.slice(0, 1).unwrap().address()] {
+        assert!(flags_at(at).contains(&"dd".to_owned()), "{:?}", flags_at(at));
+    }
+}
+
+/// `VmFlags` of the mapping at an address (proc_pid_smaps(5)).
+fn flags_at(address: usize) -> Vec<String> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let is_here = |line: &&str| {
+        let range = line.split(' ').next().unwrap().split_once('-');
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        range.is_some_and(|(from, to)| hex(from) <= Some(address) && Some(address) < hex(to))
+    };
+    let mut lines = smaps.lines().skip_while(|line| !is_here(line));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_worker_that_is_the_last_to_use_memory_leaves_the_unmapping_to_another_thread() {
+    let memory = GuestMemory::map(&[(spec(0, 0x1000), named("weir-last", 0x1000))]).unwrap();
+    let worker = std::thread::spawn(move || {
+        leave_unmapping_to_others();
+        // Nothing is unmapped by the other thread until that is seen.
+        let unmapped = crate::reaper::hold_up(|| {
+            drop(memory);
+            mapped_bytes_of("weir-last") == 0
+        });
+        assert!(!unmapped, "the worker has unmapped it itself");
+    });
+    worker.join().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while mapped_bytes_of("weir-last") > 0 {
+        assert!(Instant::now() < end, "nobody has unmapped it");
+        std::thread::yield_now();
+    }
+}
