@@ -11,6 +11,7 @@ mod bench;
 mod cpio;
 mod demo_vm;
 mod error;
+mod fuzz;
 mod guest_image;
 mod hugepages;
 mod instructions;
@@ -35,7 +36,7 @@ mod weir_stats;
 mod workspace;
 mod xen;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -84,6 +85,18 @@ enum Task {
         /// Write what is counted there instead.
         #[arg(long)]
         record: bool,
+    },
+    /// Run every fuzz target for its share of the time, from the corpus in the repository.
+    Fuzz {
+        /// Only targets whose name contains this.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// How long all of them take together.
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Put inputs that reach something new into the repository's corpus.
+        #[arg(long)]
+        keep: bool,
     },
     /// Boot two Linux guests on weir and let them talk. Needs root.
     DemoVm {
@@ -164,6 +177,12 @@ fn run(task: Task) -> Result<ExitCode> {
             instructions::Outcome::Grew => return Ok(ExitCode::FAILURE),
             instructions::Outcome::Incomparable(why) => println!("not compared: {why}"),
         },
+        Task::Fuzz { only, minutes, keep } => {
+            let time = Duration::from_secs(60 * minutes);
+            if !fuzz::run(&workspace, &fuzz::Selection { only, time, keep })? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Task::DemoVm { weir } => {
             need_root()?;
             demo_vm::run(&Lab::prepare(workspace, weir)?)?;

@@ -1,0 +1,33 @@
+//! Any text as `weir.toml`, as one interface of `weir vif add`, and as `KEY=VALUE` of `weir vif set`: it is read or
+//! refused, and the diagnostic of a refusal can be printed.
+#![no_main]
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use weir::config::{Config, Defaults};
+
+static DEFAULTS: LazyLock<Defaults> =
+    LazyLock::new(|| Defaults::of_user(true, None).expect("the system's defaults"));
+
+fuzz_target!(|text: &str| {
+    let mut printed = String::new();
+    match Config::from_toml("weir.toml", text, &DEFAULTS) {
+        Ok(config) => {
+            // What was taken is said in other words to clients of the control socket, and read there.
+            for vif in &config.vifs {
+                let said = serde_json::to_string(vif).expect("an interface as JSON");
+                let read = serde_json::from_str(&said).expect("the same interface");
+                assert_eq!(*vif, read);
+            }
+        }
+        Err(error) => write!(printed, "{error} {error:?}").expect("text"),
+    }
+    assert!(
+        printed.len() < 64 * 1024 + 8 * text.len(),
+        "a diagnostic of {} bytes about {} bytes",
+        printed.len(),
+        text.len()
+    );
+});

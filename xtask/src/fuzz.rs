@@ -1,0 +1,179 @@
+//! `make fuzz`: every fuzz target for its share of the time, from the corpus in the repository.
+//!
+//! The targets are in cargo-fuzz's layout, but neither it nor a nightly compiler is needed: libFuzzer comes as a
+//! crate, and the coverage that it steers by is a pass of LLVM that any release of rustc has. `cargo +nightly fuzz run
+//! TARGET` is the same with the address sanitizer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use crate::{
+    error::{Error, Result, check},
+    workspace::Workspace,
+};
+
+/// What the compiler is told, so that libFuzzer sees which edges an input takes.
+const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on \
+    -Ccodegen-units=1";
+
+/// Naming it keeps the flags from build scripts.
+const TRIPLE: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-gnu"
+} else {
+    "x86_64-unknown-linux-gnu"
+};
+
+/// What `make fuzz` was asked for.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Only targets whose name contains this.
+    pub only: Option<String>,
+    /// For all of them together.
+    pub time: Duration,
+    /// Leave a smallest corpus with the same coverage in the repository's folder.
+    pub keep: bool,
+}
+
+/// What came of one target.
+#[derive(Clone, Debug)]
+struct Row {
+    target: String,
+    /// Inputs that were run.
+    inputs: u64,
+    /// Edges of weir's and its libraries' code that some input took, and all that the program has.
+    covered: u64,
+    edges: u64,
+    /// Where libFuzzer left the input that ended the program.
+    finding: Option<PathBuf>,
+}
+
+/// Runs what is selected; `false` where an input ended a target.
+pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
+    let root = workspace.root.join("fuzz");
+    let chosen =
+        |name: &String| selection.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let targets: Vec<String> = targets(&root)?.into_iter().filter(chosen).collect();
+    check(!targets.is_empty(), || String::from("no fuzz target has such a name"))?;
+    build(&root)?;
+    let each = selection.time / u32::try_from(targets.len()).unwrap_or(u32::MAX);
+    let mut rows = Vec::new();
+    for target in targets {
+        rows.push(fuzz(&root, target, each, selection.keep)?);
+    }
+    Ok(report(&rows))
+}
+
+/// The targets, as their files are named.
+fn targets(root: &Path) -> Result<Vec<String>> {
+    let dir = root.join("fuzz_targets");
+    let entries = fs::read_dir(&dir).map_err(Error::io("list", &dir))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| {
+            entry.file_name().into_string().ok()?.strip_suffix(".rs").map(str::to_owned)
+        })
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn build(root: &Path) -> Result<()> {
+    let mut command = Command::new(Workspace::cargo());
+    command.args(["build", "--release", "--target", TRIPLE]).current_dir(root);
+    let status = command.env("RUSTFLAGS", RUSTFLAGS).status().map_err(Error::io("build", root))?;
+    check(status.success(), || String::from("the fuzz targets do not compile"))
+}
+
+/// Runs one target for `time`. New inputs go below `target/`, unless they are to be kept.
+fn fuzz(root: &Path, target: String, time: Duration, keep: bool) -> Result<Row> {
+    let program = root.join("target").join(TRIPLE).join("release").join(&target);
+    let scratch = root.join("target").join("fuzz").join(&target);
+    let (corpus, found) = (root.join("corpus").join(&target), scratch.join("corpus"));
+    for dir in [&corpus, &found] {
+        fs::create_dir_all(dir).map_err(Error::io("make", dir))?;
+    }
+    let log = scratch.join("log");
+    let file = fs::File::create(&log).map_err(Error::io("make", &log))?;
+    println!("{target}: {} s", time.as_secs());
+    let status = Command::new(&program)
+        .args([&found, &corpus])
+        .arg(format!("-max_total_time={}", time.as_secs().max(1)))
+        .arg(format!("-artifact_prefix={}/", scratch.display()))
+        .args(["-print_final_stats=1", "-max_len=8192", "-timeout=30", "-rss_limit_mb=2048"])
+        .stdout(Stdio::null())
+        .stderr(file)
+        .status()
+        .map_err(Error::io("run", &program))?;
+    if keep && status.success() {
+        merge(&program, &corpus, &found)?;
+    }
+    let text = fs::read(&log).map_err(Error::io("read", &log))?;
+    let text = String::from_utf8_lossy(&text);
+    let finding = (!status.success()).then(|| finding(&text).unwrap_or(log));
+    let inputs = after(&text, "stat::number_of_executed_units:").unwrap_or(0);
+    let edges = counters(&text).unwrap_or(0);
+    let covered = text.lines().rev().find_map(|line| after(line, " cov: ")).unwrap_or(0);
+    Ok(Row { target, inputs, covered, edges, finding })
+}
+
+/// The number that follows the first `key`.
+fn after(text: &str, key: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(key)?;
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// `INFO: Loaded 1 modules   (123456 inline 8-bit counters): ...`
+fn counters(text: &str) -> Option<u64> {
+    let (front, _) = text.split_once(" inline 8-bit counters")?;
+    front.rsplit_once('(')?.1.parse().ok()
+}
+
+/// `Test unit written to PATH`
+fn finding(text: &str) -> Option<PathBuf> {
+    let (_, rest) = text.split_once("Test unit written to ")?;
+    Some(PathBuf::from(rest.lines().next()?.trim()))
+}
+
+/// Inputs of `found` that `corpus` lacks the coverage of go there.
+fn merge(program: &Path, corpus: &Path, found: &Path) -> Result<()> {
+    let mut command = Command::new(program);
+    command.arg("-merge=1").args([corpus, found]).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status().map_err(Error::io("run", program))?;
+    check(status.success(), || format!("the corpus of {} was not merged", program.display()))
+}
+
+fn report(rows: &[Row]) -> bool {
+    println!("\n{:<20} {:>14} {:>20}  finding", "target", "inputs", "edges taken");
+    for Row { target, inputs, covered, edges, finding } in rows {
+        let finding =
+            finding.as_ref().map_or(String::from("none"), |path| path.display().to_string());
+        println!("{target:<20} {inputs:>14} {:>20}  {finding}", format!("{covered} of {edges}"));
+    }
+    println!("{:<20} {:>14}", "all", rows.iter().map(|row| row.inputs).sum::<u64>());
+    rows.iter().all(|row| row.finding.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "INFO: Loaded 1 modules   (51234 inline 8-bit counters): 51234 [0x1, 0x2),\n\
+        #4 INITED cov: 61 ft: 62 corp: 2/2b\n#900 NEW    cov: 345 ft: 700 corp: 9/30b\n\
+        artifact_prefix='/x/'; Test unit written to /x/crash-0a\n\
+        stat::number_of_executed_units: 123456\n";
+
+    #[test]
+    fn what_libfuzzer_prints_is_read() {
+        assert_eq!(after(LOG, "stat::number_of_executed_units:"), Some(123_456));
+        assert_eq!(counters(LOG), Some(51_234));
+        assert_eq!(LOG.lines().rev().find_map(|line| after(line, " cov: ")), Some(345));
+        assert_eq!(finding(LOG), Some(PathBuf::from("/x/crash-0a")));
+    }
+}
