@@ -50,17 +50,23 @@ struct State {
 /// A way for calls to one descriptor. Dropping it takes the descriptor away; the thread closes it.
 #[derive(Debug)]
 pub struct Line {
-    wire: Arc<Wire>,
+    flags: Arc<Flags>,
     shared: Arc<Shared>,
 }
 
+/// What the thread has of a line. Nobody else holds it: the last to let go closes the descriptor.
 #[derive(Debug)]
 struct Wire {
     fd: OwnedFd,
     kind: Kind,
+    flags: Arc<Flags>,
+}
+
+#[derive(Debug, Default)]
+struct Flags {
     /// A call is to be written.
     wanted: AtomicBool,
-    /// Its [`Line`] is gone.
+    /// The [`Line`] is gone.
     gone: AtomicBool,
 }
 
@@ -83,16 +89,17 @@ impl Proxy {
     /// [`CallError::Stuck`] where an earlier descriptor still has the thread; no thread can be started.
     pub fn line(&self, fd: OwnedFd, kind: Kind) -> Result<Line, CallError> {
         self.shared.check()?;
-        let wire = Arc::new(Wire { fd, kind, wanted: false.into(), gone: false.into() });
+        let flags = Arc::<Flags>::default();
+        let wire = Arc::new(Wire { fd, kind, flags: Arc::clone(&flags) });
         let mut state = self.shared.state();
         if !state.running {
             let shared = Arc::clone(&self.shared);
             thread::Builder::new().name(shared.name.clone()).spawn(move || shared.serve())?;
             state.running = true;
         }
-        state.lines.push(Arc::clone(&wire));
+        state.lines.push(wire);
         drop(state);
-        Ok(Line { wire, shared: Arc::clone(&self.shared) })
+        Ok(Line { flags, shared: Arc::clone(&self.shared) })
     }
 
     #[cfg(test)]
@@ -112,7 +119,7 @@ impl Line {
     /// # Errors
     /// [`CallError::Stuck`]: the thread is not coming back.
     pub fn ring(&self) -> Result<(), CallError> {
-        if self.wire.wanted.swap(true, Ordering::SeqCst) {
+        if self.flags.wanted.swap(true, Ordering::SeqCst) {
             return self.shared.check();
         }
         self.shared.ring();
@@ -122,7 +129,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.wire.gone.store(true, Ordering::SeqCst);
+        self.flags.gone.store(true, Ordering::SeqCst);
         self.shared.ring();
     }
 }
@@ -157,7 +164,7 @@ impl Shared {
             let mut state = self.state();
             let all = std::mem::take(&mut state.lines).into_iter();
             let (gone, lines): (Vec<_>, Vec<_>) =
-                all.partition(|line| line.gone.load(Ordering::SeqCst));
+                all.partition(|line| line.flags.gone.load(Ordering::SeqCst));
             state.lines = lines;
             let lines = state.lines.clone();
             // What comes later finds the bell, or no thread and starts one.
@@ -169,7 +176,7 @@ impl Shared {
                 return;
             }
             for line in lines {
-                if line.wanted.swap(false, Ordering::SeqCst) {
+                if line.flags.wanted.swap(false, Ordering::SeqCst) {
                     self.in_their_hands(|| line.write());
                 }
             }
