@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use miette::Diagnostic;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 use weir_engine::Options;
+use weir_limits::DESCRIPTORS_MAX;
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
@@ -68,6 +70,7 @@ pub fn log_to_stderr() {
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let config = Config::load(&args.file, defaults).map_err(CommandError::from)?;
     log_to_stderr();
+    raise_descriptor_limit();
     let signals = catch_signals()?;
     let switch = Switch::start(&config)?;
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
@@ -138,6 +141,18 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     };
     wait_for_end(signals);
     Ok(())
+}
+
+/// A port with eight queues has some fifty descriptors; the usual soft limit is 1,024, and the hard one far more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
+    if limit.current.is_some_and(|current| current < raised) {
+        let raised = Rlimit { current: Some(raised), ..limit };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "cannot raise the limit of descriptors");
+        }
+    }
 }
 
 /// From here on SIGINT and SIGTERM wait for [`wait_for_end`].

@@ -205,6 +205,15 @@ pub struct SessionStats {
     pub failed: u64,
     /// The last such error.
     pub last_error: Option<String>,
+    /// Came while there was one, and were turned away.
+    #[serde(default)]
+    pub turned_away: u64,
+    /// How often one had to pause: it took too much time, or came too often.
+    #[serde(default)]
+    pub throttled: u64,
+    /// Messages about the port that were not logged, because they had been too many.
+    #[serde(default)]
+    pub log_lines_unsaid: u64,
 }
 
 /// One queue pair.
@@ -387,6 +396,14 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
+    }
+    let SessionStats { turned_away, throttled, log_lines_unsaid, .. } = port.sessions;
+    if turned_away + throttled + log_lines_unsaid > 0 {
+        writeln!(
+            f,
+            "{}: front ends: {turned_away} turned away, {throttled} times made to pause, {log_lines_unsaid} messages not logged",
+            port.name
+        )?;
     }
     if let Some(note) = port.queue_pairs.and_then(|pairs| pairs.note()) {
         writeln!(f, "{}: {note}", port.name)?;

@@ -441,7 +441,15 @@ impl Switch {
         let vif = ports.vifs.remove(index);
         drop(ports);
         self.manager.remove_vif(vif.port.id());
-        self.sessions.remove(vif.port.id());
+        if let Err(busy) = self.sessions.remove(vif.port.id()) {
+            // Its thread may yet come back, and ask for things by the port's number.
+            vif.port.retire(&busy.to_string());
+            let _ = self.engine.fabric().set_active(vif.port.id(), false);
+            tracing::error!(vif = %name, %busy, "interface removed, but for its place");
+            return Response::error(format!(
+                "{name} is out of service, but {busy}: its place is taken until weir ends"
+            ));
+        }
         self.engine.remove_port(vif.port.id());
         tracing::info!(vif = %name, "interface removed");
         Response::Ok
@@ -583,7 +591,10 @@ impl Drop for Switch {
             self.engine.remove_port(uplink.id);
         }
         for vif in &ports.vifs {
-            self.sessions.remove(vif.port.id());
+            // One that does not end is left behind: the process is about to.
+            if self.sessions.remove(vif.port.id()).is_err() {
+                break;
+            }
         }
     }
 }

@@ -134,6 +134,11 @@ impl GuestMemory {
         }
     }
 
+    /// This very region is there already.
+    pub fn has(&self, spec: &RegionSpec) -> bool {
+        self.regions.iter().any(|region| region.spec == *spec)
+    }
+
     /// Number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()

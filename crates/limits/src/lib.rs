@@ -28,6 +28,33 @@ pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
 pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
 /// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
 pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
+/// Messages of a front end that its thread serves before it looks whether it is to end or to pause.
+pub const SESSION_MESSAGES_MAX: usize = 64;
+/// What the sessions of one interface may take of a processor, in percent: to set up a guest takes some milliseconds
+/// once. More of it would be others' time: workers and sessions share processors.
+pub const SESSION_CPU_PERCENT: u64 = 5;
+/// What they may take at once (ns): a front end with eight queues and hundreds of regions.
+pub const SESSION_CPU_BURST_NS: u64 = 100_000_000;
+/// Front ends of one socket that may come one after the other without a pause, and then so many a second: each costs a
+/// thread, and all of the manager's time that others wait for.
+pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
+/// See [`SESSIONS_AT_ONCE_MAX`].
+pub const SESSIONS_PER_SEC_MAX: u64 = 10;
+/// How long (ns) a front end waits that comes while another one is there, before it is turned away: the other one may
+/// be its own predecessor, at its end.
+pub const SESSION_GRACE_NS: u64 = 500_000_000;
+/// How long (ns) is waited for a session to end. Longer is as if it never ended: its thread is in the hands of a
+/// descriptor.
+pub const SESSION_END_NS: u64 = 5_000_000_000;
+/// How long (ns) a socket rests after `accept` has failed, for want of descriptors for example.
+pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+/// Messages of one kind about one port that are logged in a [`LOG_PERIOD_NS`]. Whoever makes more of them has said
+/// enough, and a disk is everybody's.
+pub const LOG_LINES_MAX: u32 = 5;
+/// See [`LOG_LINES_MAX`] (ns).
+pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
+/// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
+pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Most queue pairs of one interface.
@@ -386,6 +413,10 @@ const _: () = {
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
+    assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
+    assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
+    // What all ports with all their queues may have, and as much again for the switch itself.
+    assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));
     assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);
     assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);

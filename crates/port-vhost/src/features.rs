@@ -33,8 +33,7 @@ const fn bits(features: &[u32]) -> u64 {
 }
 
 /// Device features. With `IN_ORDER` a frame that waits for a full receiver holds up the completion
-/// of all behind it: the driver's choice. `CTRL_VQ` and what goes over it are the front end's to serve; it asks here
-/// only whether the back end minds.
+/// of all behind it: the driver's choice. `CTRL_VQ` and what goes over it are the front end's to serve: see [`offered`].
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
     VIRTIO_F_RING_PACKED,
@@ -61,6 +60,20 @@ pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_NET_F_HOST_USO,
     VHOST_USER_F_PROTOCOL_FEATURES,
 ]);
+
+/// What takes a control queue: front ends that serve one have it for several queues; others hand it to the back end,
+/// which has none.
+const BY_CONTROL_QUEUE: u64 = bits(&[
+    VIRTIO_NET_F_CTRL_VQ,
+    VIRTIO_NET_F_CTRL_RX,
+    VIRTIO_NET_F_GUEST_ANNOUNCE,
+    VIRTIO_NET_F_MQ,
+]);
+
+/// Device features of an interface with so many queue pairs.
+pub(crate) const fn offered(queue_pairs: usize) -> u64 {
+    if queue_pairs > 1 { OFFERED } else { OFFERED & !BY_CONTROL_QUEUE }
+}
 
 /// Protocol features. In-band notifications are not among them: a kick is an eventfd that a worker
 /// sleeps on, never a message. In-flight tracking and the dirty log are not there yet.

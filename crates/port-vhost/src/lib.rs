@@ -10,12 +10,16 @@
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
+//! | `front_end.rs` | a thread for each front end that is there |
+//! | `logs.rs` | how often a port's messages are logged |
 //! | `features.rs` | what is offered, and what was agreed |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 #![forbid(unsafe_code)]
 
 mod error;
 mod features;
+mod front_end;
+mod logs;
 mod manager;
 mod notify;
 mod port;
@@ -25,7 +29,7 @@ mod session;
 mod tx;
 
 pub use error::{Refusal, StopReason};
-pub use manager::{Endpoint, Manager, ManagerGone};
+pub use manager::{Endpoint, Manager, ManagerGone, StillBusy};
 pub use port::{VhostInfo, VhostOptions, VhostPort};
 
 #[cfg(test)]

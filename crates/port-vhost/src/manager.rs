@@ -1,8 +1,9 @@
-//! Sockets and sessions: one thread for all interfaces, asleep unless a front end says something.
+//! Sockets: one thread that listens, accepts and connects for all interfaces, and a thread for each front end that
+//! is there ([`crate::front_end`]): whatever one of them does holds up its own only (docs/design/0025-sessions.md).
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,16 +14,23 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_engine::{Engine, lock};
 use weir_fabric::PortId;
-use weir_vhost_user::{Connection, ConnectionError};
+use weir_limits::{
+    ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSIONS_AT_ONCE_MAX, SESSIONS_PER_SEC_MAX,
+};
 
-use crate::error::StopReason;
+use crate::front_end::{self, End};
+use crate::logs::Said;
 use crate::port::VhostPort;
-use crate::session::Session;
 
 /// First and longest time between two attempts to connect to a front end.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 const EVENTS_MAX: usize = 64;
+const ACCEPT_PAUSE: Duration = Duration::from_nanos(ACCEPT_PAUSE_NS);
+const GRACE: Duration = Duration::from_nanos(SESSION_GRACE_NS);
+const END_MAX: Duration = Duration::from_nanos(SESSION_END_NS);
+/// Between two front ends of a socket that has had its [`SESSIONS_AT_ONCE_MAX`].
+const SESSION_EVERY: Duration = Duration::from_millis(1000 / SESSIONS_PER_SEC_MAX);
 
 /// Where an interface meets its front end.
 #[derive(Debug)]
@@ -43,16 +51,39 @@ pub enum Endpoint {
 #[error("the session thread has ended")]
 pub struct ManagerGone;
 
-enum Command {
+/// The thread of a front end does not come back from one of its descriptors, or from its memory. It keeps the port's
+/// number.
+#[derive(Debug, thiserror::Error)]
+#[error("the thread of its front end has not ended within {} s", END_MAX.as_secs())]
+pub struct StillBusy;
+
+pub(crate) enum Command {
     Add(Arc<VhostPort>, Source),
     Remove(PortId, mpsc::Sender<()>),
+    /// The thread of a front end is about to end.
+    Ended(PortId, u64),
     Stop,
 }
 
-/// The thread that serves all sessions. Dropping it ends them.
-pub struct Manager {
-    commands: Mutex<mpsc::Sender<Command>>,
+/// Sends to the thread that accepts, and wakes it.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    sender: mpsc::Sender<Command>,
     wake: Arc<OwnedFd>,
+}
+
+impl Commands {
+    pub(crate) fn send(&self, command: Command) -> Result<(), ManagerGone> {
+        self.sender.send(command).map_err(|_| ManagerGone)?;
+        // A full counter means that the thread will wake anyway.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        Ok(())
+    }
+}
+
+/// The thread that accepts. Dropping it ends all sessions.
+pub struct Manager {
+    commands: Mutex<Commands>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -63,45 +94,46 @@ impl Manager {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        let wake_side = Arc::clone(&wake);
-        let thread = std::thread::Builder::new().name("weir-sessions".into()).spawn(move || {
-            Sessions {
-                engine,
-                epoll,
-                wake: wake_side,
-                commands: receiver,
-                entries: HashMap::new(),
-            }
-            .run();
-        })?;
-        Ok(Self { commands: Mutex::new(sender), wake, thread: Some(thread) })
+        let commands = Commands { sender, wake };
+        let sessions = Sessions {
+            engine,
+            epoll,
+            commands: commands.clone(),
+            received: receiver,
+            entries: HashMap::new(),
+            leaving: HashMap::new(),
+            sessions: 0,
+        };
+        let thread = std::thread::Builder::new().name("weir-sessions".into());
+        let thread = thread.spawn(move || sessions.run())?;
+        Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
     }
 
     /// Puts an interface into service.
     pub fn add(&self, port: Arc<VhostPort>, endpoint: Endpoint) -> Result<(), ManagerGone> {
-        self.send(Command::Add(port, Source::from(endpoint)))
+        lock(&self.commands).send(Command::Add(port, Source::from(endpoint)))
     }
 
-    /// Ends an interface's session and forgets it. Returns when its memory is unmapped.
-    pub fn remove(&self, port: PortId) {
+    /// Ends an interface's session and forgets it. Returns when nobody uses the port any more.
+    ///
+    /// # Errors
+    /// [`StillBusy`]: somebody may.
+    pub fn remove(&self, port: PortId) -> Result<(), StillBusy> {
         let (done, wait) = mpsc::channel();
-        if self.send(Command::Remove(port, done)).is_ok() {
-            // An error means that the thread has ended, and all sessions with it.
-            let _ = wait.recv();
+        if lock(&self.commands).send(Command::Remove(port, done)).is_err() {
+            // The thread has ended, and all sessions with it.
+            return Ok(());
         }
-    }
-
-    fn send(&self, command: Command) -> Result<(), ManagerGone> {
-        lock(&self.commands).send(command).map_err(|_| ManagerGone)?;
-        // A full counter means that the thread will wake anyway.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        Ok(())
+        match wait.recv_timeout(END_MAX) {
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(StillBusy),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        let _ = self.send(Command::Stop);
+        let _ = lock(&self.commands).send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -109,7 +141,7 @@ impl Drop for Manager {
 }
 
 /// Where sessions of one interface come from.
-enum Source {
+pub(crate) enum Source {
     Listener(UnixListener),
     Connect { path: PathBuf, retry_at: Option<Instant>, delay: Duration },
     Once(Option<UnixStream>),
@@ -137,25 +169,58 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
+/// How many front ends a socket may still have, of those that come one after the other.
+struct Turns {
+    left: u32,
+    at: Instant,
+}
+
+impl Turns {
+    fn new(now: Instant) -> Self {
+        Self { left: SESSIONS_AT_ONCE_MAX, at: now }
+    }
+
+    /// One has come. `false`: the next one has to wait.
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_millis() / SESSION_EVERY.as_millis();
+        if passed > 0 {
+            let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(passed).min(SESSIONS_AT_ONCE_MAX);
+            self.at = now;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
+    }
+}
+
 struct Entry {
     port: Arc<VhostPort>,
     source: Source,
-    session: Option<Session>,
+    session: Option<(u64, Arc<End>)>,
+    /// Who came while a session was there, which may be at its end. Until then, and then it is turned away.
+    next: Option<(UnixStream, Instant)>,
+    turns: Turns,
+    /// The socket is not looked at before.
+    pause_until: Option<Instant>,
 }
 
 const WAKE: u64 = u64::MAX;
 
-/// What an event is about: an interface's listener, or its session.
-fn token(port: PortId, session: bool) -> epoll::EventData {
-    epoll::EventData::new_u64(u64::from(port.get()) << 1 | u64::from(session))
+/// An event of this interface's listener.
+fn token(port: PortId) -> epoll::EventData {
+    epoll::EventData::new_u64(port.get().into())
 }
 
 struct Sessions {
     engine: Arc<Engine>,
     epoll: OwnedFd,
-    wake: Arc<OwnedFd>,
-    commands: mpsc::Receiver<Command>,
+    commands: Commands,
+    received: mpsc::Receiver<Command>,
     entries: HashMap<PortId, Entry>,
+    /// Sessions of interfaces that are gone, and who waits for their end.
+    leaving: HashMap<u64, mpsc::Sender<()>>,
+    /// Begun so far.
+    sessions: u64,
 }
 
 impl Sessions {
@@ -163,30 +228,29 @@ impl Sessions {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
-            let timeout = self.next_retry();
+            let timeout = self.next_due();
             let spare = rustix::buffer::spare_capacity(&mut events);
             // EINTR is no event; anything else that epoll_wait can say is a programming error
             // that would show as a session thread that does nothing.
             let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => {
-                        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-                    }
-                    data => self.event(data),
-                }
+            if events.iter().any(|event| event.data.u64() == WAKE) {
+                let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
             }
-            while let Ok(command) = self.commands.try_recv() {
+            // First: a session that is over makes room for who comes next.
+            while let Ok(command) = self.received.try_recv() {
                 match command {
                     Command::Add(port, source) => self.add(port, source),
-                    Command::Remove(port, done) => {
-                        self.entries.remove(&port);
-                        let _ = done.send(());
-                    }
-                    Command::Stop => return,
+                    Command::Remove(port, done) => self.remove(port, done),
+                    Command::Ended(port, session) => self.ended(port, session),
+                    Command::Stop => return self.stop(),
                 }
             }
-            self.connect_due();
+            for event in &events {
+                if let Some(id) = u16::try_from(event.data.u64()).ok().and_then(PortId::new) {
+                    self.accept(id);
+                }
+            }
+            self.do_due();
         }
     }
 
@@ -196,9 +260,9 @@ impl Sessions {
         match &mut source {
             Source::Listener(listener) => {
                 let flags = epoll::EventFlags::IN;
-                let watched = listener.set_nonblocking(true).and_then(|()| {
-                    Ok(epoll::add(&self.epoll, &*listener, token(id, false), flags)?)
-                });
+                let watched = listener
+                    .set_nonblocking(true)
+                    .and_then(|()| Ok(epoll::add(&self.epoll, &*listener, token(id), flags)?));
                 if let Err(error) = watched {
                     tracing::error!(vif = port.name(), %error, "cannot watch the socket");
                 }
@@ -206,122 +270,188 @@ impl Sessions {
             Source::Connect { .. } => {}
             Source::Once(stream) => start = stream.take(),
         }
-        self.entries.insert(id, Entry { port, source, session: None });
+        let turns = Turns::new(Instant::now());
+        let entry = Entry { port, source, session: None, next: None, turns, pause_until: None };
+        self.entries.insert(id, entry);
         if let Some(stream) = start {
             self.open(id, stream);
         }
     }
 
-    fn event(&mut self, data: u64) {
-        let Some(id) = u16::try_from(data >> 1).ok().and_then(PortId::new) else {
+    fn remove(&mut self, id: PortId, done: mpsc::Sender<()>) {
+        match self.entries.remove(&id).and_then(|entry| entry.session) {
+            Some((session, end)) => {
+                end.ask();
+                self.leaving.insert(session, done);
+            }
+            None => {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn ended(&mut self, id: PortId, session: u64) {
+        if let Some(done) = self.leaving.remove(&session) {
+            let _ = done.send(());
             return;
-        };
-        if data & 1 == 0 {
-            self.accept(id);
-        } else {
-            self.serve(id);
+        }
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.session.take_if(|(current, _)| *current == session);
+        if let Source::Connect { retry_at, delay, .. } = &mut entry.source {
+            *delay = RETRY_MIN;
+            *retry_at = Some(Instant::now() + *delay);
+        }
+        if let Some((stream, _)) = entry.next.take() {
+            self.open(id, stream);
+        }
+    }
+
+    /// Ends all sessions, as far as they end.
+    fn stop(mut self) {
+        let ends = self.entries.values().filter_map(|entry| entry.session.as_ref());
+        let mut left: usize = ends.map(|(_, end)| end.ask()).count() + self.leaving.len();
+        let until = Instant::now() + END_MAX;
+        while left > 0 {
+            match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Command::Ended(_, session)) => {
+                    left -= 1;
+                    self.leaving.remove(&session).map(|done| done.send(()));
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    tracing::warn!(left, "sessions that do not end are left behind");
+                    return;
+                }
+            }
         }
     }
 
     fn accept(&mut self, id: PortId) {
-        let Some(Entry { source: Source::Listener(listener), session, port }) =
-            self.entries.get(&id)
-        else {
-            return;
+        let now = Instant::now();
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Source::Listener(listener) = &entry.source else { return };
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => {
+                entry.port.log(Said::AcceptFailed, |unsaid| {
+                    tracing::warn!(vif = entry.port.name(), %error, unsaid, "accept failed");
+                });
+                return self.pause(id, now + ACCEPT_PAUSE);
+            }
         };
-        match listener.accept() {
-            Ok((stream, _)) if session.is_none() => self.open(id, stream),
-            Ok(_) => tracing::warn!(vif = port.name(), "a second front end was turned away"),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!(vif = port.name(), %error, "accept failed"),
+        if !entry.turns.take(now) {
+            entry.port.note_throttled();
+            self.pause(id, now + SESSION_EVERY);
+        }
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        match (&entry.session, &entry.next) {
+            (None, _) => self.open(id, stream),
+            (Some(_), None) => entry.next = Some((stream, now + GRACE)),
+            (Some(_), Some(_)) => turn_away(&entry.port),
+        }
+    }
+
+    /// Looks at a listener again only after `until`: it stays readable, and would have this thread spin.
+    fn pause(&mut self, id: PortId, until: Instant) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if let Source::Listener(listener) = &entry.source {
+            let _ = epoll::modify(&self.epoll, listener, token(id), epoll::EventFlags::empty());
+            entry.pause_until = Some(until);
         }
     }
 
     fn open(&mut self, id: PortId, stream: UnixStream) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
-        let connection = Connection::new(stream);
-        let flags = epoll::EventFlags::IN;
-        if let Err(error) = epoll::add(&self.epoll, connection.as_fd(), token(id, true), flags) {
-            tracing::error!(vif = entry.port.name(), %error, "cannot watch the session");
-            return;
-        }
-        tracing::info!(vif = entry.port.name(), "front end connected");
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        self.sessions += 1;
+        let session = self.sessions;
         let (port, engine) = (Arc::clone(&entry.port), Arc::clone(&self.engine));
-        entry.session = Some(Session::new(connection, port, engine));
-        // It may have spoken already.
-        self.serve(id);
-    }
-
-    fn serve(&mut self, id: PortId) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
-        let Some(session) = entry.session.as_mut() else {
-            return;
-        };
-        match session.serve() {
-            Ok(()) => {
-                let mut flags = epoll::EventFlags::IN;
-                if session.connection.wants_write() {
-                    flags = epoll::EventFlags::OUT;
-                }
-                let fd = session.connection.as_fd();
-                // It is in the set: `open` added it.
-                let _ = epoll::modify(&self.epoll, fd, token(id, true), flags);
-            }
-            Err(reason) => {
-                // First of all: what is said of the session's end is true then.
-                entry.session = None;
-                if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
-                    tracing::info!(vif = entry.port.name(), "front end disconnected");
-                    entry.port.session_ended(None);
-                } else {
-                    tracing::warn!(vif = entry.port.name(), %reason, "session ended");
-                    entry.port.session_ended(Some(&reason));
-                }
-                if let Source::Connect { retry_at, delay, .. } = &mut entry.source {
-                    *delay = RETRY_MIN;
-                    *retry_at = Some(Instant::now() + *delay);
-                }
-            }
+        match front_end::start(port, engine, stream, session, self.commands.clone()) {
+            Ok(end) => entry.session = Some((session, end)),
+            Err(error) => entry.port.log(Said::AcceptFailed, |unsaid| {
+                tracing::error!(vif = entry.port.name(), %error, unsaid, "cannot serve a front end");
+            }),
         }
     }
 
-    fn next_retry(&self) -> Option<Timespec> {
-        let due = self.entries.values().filter_map(|entry| match entry.source {
-            Source::Connect { retry_at, .. } => retry_at,
-            _ => None,
+    /// When this thread has something to do that nobody wakes it for.
+    fn next_due(&self) -> Option<Timespec> {
+        let due = self.entries.values().flat_map(|entry| {
+            let retry_at = match entry.source {
+                Source::Connect { retry_at, .. } if entry.session.is_none() => retry_at,
+                _ => None,
+            };
+            let turned_away_at = entry.next.as_ref().map(|(_, until)| *until);
+            [retry_at, turned_away_at, entry.pause_until].into_iter().flatten()
         });
         let left = due.min()?.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
-    fn connect_due(&mut self) {
+    fn do_due(&mut self) {
         let now = Instant::now();
         let mut opened = Vec::new();
         for (id, entry) in &mut self.entries {
-            let Source::Connect { path, retry_at, delay } = &mut entry.source else {
-                continue;
-            };
-            if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
-                continue;
+            if entry.next.take_if(|(_, until)| *until <= now).is_some() {
+                turn_away(&entry.port);
             }
-            match connect(path) {
-                Ok(stream) => {
-                    *retry_at = None;
-                    opened.push((*id, stream));
+            let over = entry.pause_until.take_if(|until| *until <= now).is_some();
+            match &mut entry.source {
+                Source::Listener(listener) if over => {
+                    let _ = epoll::modify(&self.epoll, listener, token(*id), epoll::EventFlags::IN);
                 }
-                Err(error) => {
-                    tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
-                    *retry_at = Some(now + *delay);
-                    *delay = (*delay * 2).min(RETRY_MAX);
+                Source::Connect { path, retry_at, delay } => {
+                    if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
+                        continue;
+                    }
+                    match connect(path) {
+                        Ok(stream) => {
+                            *retry_at = None;
+                            opened.push((*id, stream));
+                        }
+                        Err(error) => {
+                            tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
+                            *retry_at = Some(now + *delay);
+                            *delay = (*delay * 2).min(RETRY_MAX);
+                        }
+                    }
                 }
+                _ => {}
             }
         }
         for (id, stream) in opened {
             self.open(id, stream);
         }
+    }
+}
+
+fn turn_away(port: &VhostPort) {
+    port.note_turned_away();
+    port.log(Said::TurnedAway, |unsaid| {
+        tracing::warn!(vif = port.name(), unsaid, "a second front end was turned away");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_back_too_often_waits_for_its_next_turn() {
+        let start = Instant::now();
+        let mut turns = Turns::new(start);
+        let at_once = (0..2 * SESSIONS_AT_ONCE_MAX).filter(|_| turns.take(start)).count();
+        assert_eq!(
+            at_once,
+            SESSIONS_AT_ONCE_MAX as usize - 1,
+            "with the last one the pause begins"
+        );
+        assert!(!turns.take(start + SESSION_EVERY), "one in each period");
+        let later = start + 100 * SESSION_EVERY;
+        assert_eq!(
+            (0..5).filter(|_| turns.take(later)).count(),
+            5,
+            "who was quiet has its turns back"
+        );
     }
 }

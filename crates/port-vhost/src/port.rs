@@ -17,6 +17,8 @@ use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
 
 use crate::error::StopReason;
+use crate::front_end::Allowance;
+use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
 use crate::tx::TxQueue;
@@ -51,6 +53,12 @@ pub struct VhostInfo {
     pub closed: u64,
     /// Sessions that ended in an error.
     pub failed: u64,
+    /// Front ends that came while there was one, and were turned away.
+    pub turned_away: u64,
+    /// How often a front end had to pause: it took too much time, or came too often.
+    pub throttled: u64,
+    /// Messages about it that were not logged, because they had been too many.
+    pub log_lines_unsaid: u64,
     /// Acknowledged device features.
     pub features: u64,
     /// `NET_SET_MTU`.
@@ -96,6 +104,8 @@ pub struct VhostPort {
     pairs: Pairs,
     /// Leading receive queues that can receive.
     rx_ready: AtomicUsize,
+    /// Who counts them: what one has counted is not to replace what another has counted since.
+    counting: Mutex<()>,
     steering: Steering,
     latency_budget_ns: AtomicU64,
     wait_ns_max: AtomicU64,
@@ -108,6 +118,12 @@ pub struct VhostPort {
     /// What front ends have mapped, and may have.
     memory: Arc<Account>,
     pub(crate) shown: Mutex<Shown>,
+    /// What its sessions may take of the processors.
+    pub(crate) allowance: Mutex<Allowance>,
+    logs: Logs,
+    /// How often a session, or who wanted one, had to pause.
+    throttled: AtomicU64,
+    turned_away: AtomicU64,
 }
 
 impl VhostPort {
@@ -121,6 +137,7 @@ impl VhostPort {
             counters,
             pairs,
             rx_ready: AtomicUsize::new(0),
+            counting: Mutex::default(),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
@@ -129,6 +146,10 @@ impl VhostPort {
             proxy: OnceLock::new(),
             memory: Arc::default(),
             shown: Mutex::default(),
+            allowance: Mutex::default(),
+            logs: Logs::default(),
+            throttled: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
         }
     }
 
@@ -235,6 +256,9 @@ impl VhostPort {
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+            throttled: self.throttled.load(Ordering::Relaxed),
+            log_lines_unsaid: self.logs.unsaid(),
             features: shown.features,
             mtu: shown.mtu,
             memory_bytes: shown.memory_bytes,
@@ -267,6 +291,7 @@ impl VhostPort {
     pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
         let pair = self.pairs.get(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
+            lock(&pair.rx).closing = true;
             // A worker that copies into it is done soon; one that panicked has failed the port.
             let settled = lock_when(&pair.rx, || self.has_failed(), RxQueue::is_settled);
             let mut rx = settled.unwrap_or_else(|| lock(&pair.rx));
@@ -274,6 +299,7 @@ impl VhostPort {
             rx.reset();
             rx.queue.ring.take()
         } else {
+            lock(&pair.tx).closing = true;
             // A worker that has a burst under way settles it soon; one that panicked has failed the port.
             let settled = lock_when(&pair.tx, || self.has_failed(), TxQueue::is_settled);
             let mut tx = settled.unwrap_or_else(|| lock(&pair.tx));
@@ -281,6 +307,7 @@ impl VhostPort {
             pair.turns.settled();
             tx.abandon_waiting(&self.counters);
             tx.flush(ring / 2, &self.counters);
+            tx.closing = false;
             tx.queue.ring.take()
         };
         self.count_ready();
@@ -319,6 +346,12 @@ impl VhostPort {
         self.stop(&StopReason::DearCalls { ring });
     }
 
+    /// Ends its service for good, whatever a session that does not end may do.
+    pub fn retire(&self, reason: &str) {
+        self.pause_until_ns.store(u64::MAX, Ordering::Relaxed);
+        self.stop(&StopReason::Internal(reason.to_owned()));
+    }
+
     /// A new session, or a reset device: service may begin again, unless it
     /// [pauses](Self::stop_for_dear_calls).
     pub(crate) fn clear_failure(&self) {
@@ -350,23 +383,44 @@ impl VhostPort {
     }
 
     pub(crate) fn stop(&self, reason: &StopReason) {
-        tracing::warn!(vif = self.name, %reason, "interface stopped");
-        self.failed.store(true, Ordering::Relaxed);
-        self.rx_ready.store(0, Ordering::Relaxed);
+        self.log(Said::Stopped, |unsaid| {
+            tracing::warn!(vif = self.name, %reason, unsaid, "interface stopped");
+        });
+        self.failed.store(true, Ordering::SeqCst);
+        self.rx_ready.store(0, Ordering::SeqCst);
         lock(&self.shown).stop_reason = Some(reason.to_string());
+    }
+
+    /// Logs by `say`, unless that was said too often; with how many times it was not said.
+    pub(crate) fn log(&self, said: Said, say: impl FnOnce(Option<u64>)) {
+        self.logs.say(said, say);
+    }
+
+    pub(crate) fn note_throttled(&self) {
+        self.throttled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
+    /// With no queue's lock held.
     fn count_ready(&self) {
+        let _counting = lock(&self.counting);
         let ready = if self.has_failed() {
             0
         } else {
             self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
         };
-        self.rx_ready.store(ready, Ordering::Relaxed);
+        self.rx_ready.store(ready, Ordering::SeqCst);
+        // It may have failed since: who stops it does not wait for those who count.
+        if self.failed.load(Ordering::SeqCst) {
+            self.rx_ready.store(0, Ordering::SeqCst);
+        }
         // 0 queues is an error and no spread: the engine asks `rx_queues` first.
         let _ = self.steering.set_queues(ready);
     }

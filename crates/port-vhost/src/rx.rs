@@ -48,6 +48,8 @@ pub(crate) struct RxQueue {
     order: FillOrder<Filled>,
     /// Completed in rings that have stopped.
     completed_before: u64,
+    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
+    pub(crate) closing: bool,
 }
 
 /// Frames that one worker fills in at a time.
@@ -104,6 +106,7 @@ impl RxQueue {
             copies: Vec::new(),
             order: FillOrder::default(),
             completed_before: 0,
+            closing: false,
         }
     }
 
@@ -128,7 +131,8 @@ impl RxQueue {
 
     /// The memory that its ring is in; `None` while the guest cannot receive.
     pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
-        self.is_ready().then(|| Some(Arc::clone(&self.queue.ring.as_ref()?.memory)))?
+        (self.is_ready() && !self.closing)
+            .then(|| Some(Arc::clone(&self.queue.ring.as_ref()?.memory)))?
     }
 
     /// No worker is copying into it.
@@ -151,7 +155,7 @@ impl RxQueue {
         frames: &'m [Outgoing],
         counters: &PortCounters,
     ) -> Result<Placed<'m>, StopReason> {
-        let Some(ring) = self.queue.ring.as_mut() else {
+        let Some(ring) = self.queue.ring.as_mut().filter(|_| !self.closing) else {
             return Ok(Placed { delivered: Delivered::default(), rest: None });
         };
         let caps = ring.features.receive_caps();
@@ -287,6 +291,7 @@ impl RxQueue {
     pub(crate) fn reset(&mut self) {
         self.calls.reset();
         self.armed = false;
+        self.closing = false;
         self.completed_before = self.mark().placed;
         self.order.clear();
     }

@@ -23,7 +23,7 @@ use weir_vhost_user::{
 use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
-use crate::features::{Features, OFFERED, PROTOCOL_OFFERED};
+use crate::features::{Features, PROTOCOL_OFFERED, offered};
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
@@ -35,6 +35,8 @@ struct Vring {
     addresses: Option<Addresses>,
     /// Where the ring goes on; `None` where nobody said so, and it has not run.
     base: Option<u32>,
+    /// Where it was stopped last.
+    stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
 }
@@ -45,6 +47,8 @@ pub(crate) struct Session {
     port: Arc<VhostPort>,
     engine: Arc<Engine>,
     memory: GuestMemory,
+    /// Regions that were added again, and how often.
+    repeated: Vec<(RegionSpec, u32)>,
     features: Features,
     protocol_features: u64,
     status: u8,
@@ -79,6 +83,7 @@ impl Session {
             port,
             engine,
             memory,
+            repeated: Vec::new(),
             features: Features::default(),
             protocol_features: 0,
             status: 0,
@@ -86,11 +91,14 @@ impl Session {
         }
     }
 
-    /// Serves requests until none is left or the session is over.
-    pub(crate) fn serve(&mut self) -> Result<(), StopReason> {
+    /// Serves so many requests, until none is left or the session is over.
+    pub(crate) fn serve(&mut self, requests_max: usize) -> Result<(), StopReason> {
         self.connection.flush()?;
         // A front end that does not read its replies is not read from either.
-        while !self.connection.wants_write() {
+        for _ in 0..requests_max {
+            if self.connection.wants_write() {
+                break;
+            }
             let Some(incoming) = self.connection.receive()? else {
                 break;
             };
@@ -101,11 +109,13 @@ impl Session {
 
     fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {
         let Incoming { request, need_reply, message } = incoming;
-        let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
         let own_reply = request.known().is_some_and(Request::has_own_reply);
-        let ack = need_reply && reply_ack && !own_reply;
         tracing::debug!(vif = self.port.name(), %request, "request");
-        match self.handle(message) {
+        let handled = self.handle(message);
+        // Now: the request that agrees on REPLY_ACK may ask for one itself.
+        let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
+        let ack = need_reply && reply_ack && !own_reply;
+        match handled {
             Ok(Answer::Number(value)) => self.connection.reply_u64(request, value)?,
             Ok(Answer::Vring(state)) => self.connection.reply(request, state)?,
             Ok(Answer::Done) if ack => self.connection.ack(request, true)?,
@@ -127,7 +137,7 @@ impl Session {
 
     fn handle(&mut self, message: FrontMessage) -> Result<Answer, Refusal> {
         match message {
-            FrontMessage::GetFeatures => return Ok(Answer::Number(OFFERED)),
+            FrontMessage::GetFeatures => return Ok(Answer::Number(self.offered())),
             FrontMessage::SetFeatures(features) => self.set_features(features)?,
             FrontMessage::GetProtocolFeatures => return Ok(Answer::Number(PROTOCOL_OFFERED)),
             FrontMessage::SetProtocolFeatures(features) => {
@@ -146,16 +156,8 @@ impl Session {
             }
             FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
             FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,
-            FrontMessage::AddMemReg { region, fd } => {
-                let mut memory = self.memory.clone();
-                memory.add(spec(&region), &File::from(fd))?;
-                self.use_memory(memory)?;
-            }
-            FrontMessage::RemMemReg(region) => {
-                let mut memory = self.memory.clone();
-                memory.remove(&spec(&region))?;
-                self.use_memory(memory)?;
-            }
+            FrontMessage::AddMemReg { region, fd } => self.add_region(spec(&region), fd)?,
+            FrontMessage::RemMemReg(region) => self.remove_region(&spec(&region))?,
             FrontMessage::SetVringNum(VringState { index, num }) => {
                 let size = u16::try_from(num).ok().filter(|n| n.is_power_of_two());
                 let size = size.filter(|size| *size <= QUEUE_SIZE_MAX);
@@ -221,13 +223,18 @@ impl Session {
         Ok(Answer::Done)
     }
 
+    /// Device features.
+    fn offered(&self) -> u64 {
+        offered(self.vrings.len() / 2)
+    }
+
     fn vring(&mut self, index: u32) -> Result<&mut Vring, Refusal> {
         let rings = self.vrings.len();
         self.vrings.get_mut(index as usize).ok_or(Refusal::NoSuchRing { index, rings })
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
-        refuse_unoffered(features, OFFERED)?;
+        refuse_unoffered(features, self.offered())?;
         self.features = Features(features);
         lock(&self.port.shown).features = features;
         if !self.features.protocol_features() {
@@ -261,7 +268,41 @@ impl Session {
     fn set_mem_table(&mut self, regions: Vec<(MemoryRegion, OwnedFd)>) -> Result<(), Refusal> {
         let regions: Vec<_> =
             regions.into_iter().map(|(region, fd)| (spec(&region), File::from(fd))).collect();
-        self.use_memory(self.memory.replaced_by(&regions)?)
+        let memory = self.memory.replaced_by(&regions)?;
+        self.repeated.clear();
+        self.use_memory(memory)
+    }
+
+    /// QEMU before 8.1 adds each region once for each queue pair, and removes it as often.
+    fn add_region(&mut self, spec: RegionSpec, fd: OwnedFd) -> Result<(), Refusal> {
+        if self.memory.has(&spec) {
+            match self.repeated.iter_mut().find(|(repeated, _)| *repeated == spec) {
+                Some((_, times)) => *times = times.saturating_add(1),
+                // As many as there are regions.
+                None => self.repeated.push((spec, 1)),
+            }
+            return Ok(());
+        }
+        let mut memory = self.memory.clone();
+        memory.add(spec, &File::from(fd))?;
+        self.use_memory(memory)
+    }
+
+    fn remove_region(&mut self, spec: &RegionSpec) -> Result<(), Refusal> {
+        let same = |repeated: &RegionSpec| {
+            (repeated.guest_address, repeated.user_address, repeated.size)
+                == (spec.guest_address, spec.user_address, spec.size)
+        };
+        if let Some(at) = self.repeated.iter().position(|(repeated, _)| same(repeated)) {
+            match &mut self.repeated[at].1 {
+                1 => drop(self.repeated.swap_remove(at)),
+                times => *times -= 1,
+            }
+            return Ok(());
+        }
+        let mut memory = self.memory.clone();
+        memory.remove(spec)?;
+        self.use_memory(memory)
     }
 
     /// Goes over to another memory table; rings in service move along.
@@ -312,10 +353,11 @@ impl Session {
         let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
             return Err(Refusal::RingIncomplete(index));
         };
+        let base = vring.base.map(|base| self.meant_base(base, vring, size, &addresses));
         // A ring that comes with a base was running before this session: its driver may have
         // nothing to kick about, and may even have been asked for no kicks by a switch that is gone.
         let fresh = self.features.ring(size).fresh_base();
-        let base = vring.base.unwrap_or(fresh);
+        let base = base.unwrap_or(fresh);
         // Of a packed ring's base some front ends say the lower half only.
         let resumed = base as u16 != fresh as u16;
         let ring = self.build(size, &addresses, base, resumed)?;
@@ -331,6 +373,17 @@ impl Session {
             self.nudge(ring_index);
         }
         Ok(())
+    }
+
+    /// user-mode Linux has 0 for the base of a packed ring that has not run, whose wrap counters begin at 1. A ring that
+    /// stands at 0 with wrap counters of 0 has been all through, and its first descriptor is marked used.
+    fn meant_base(&self, base: u32, vring: &Vring, size: u16, addresses: &Addresses) -> u32 {
+        let config = self.features.ring(size);
+        if base != 0 || !config.packed || config.in_order || vring.stopped_at == Some(base) {
+            return base;
+        }
+        let memory = Arc::new(self.memory.clone());
+        if weir_ring::is_untouched(&memory, addresses) { config.fresh_base() } else { base }
     }
 
     fn queue_ref(&self, ring: usize) -> QueueRef {
@@ -369,6 +422,7 @@ impl Session {
         self.vrings[index].watch = None;
         if let Some(ring) = self.port.stop_ring(index) {
             self.vrings[index].base = Some(ring.device.base());
+            self.vrings[index].stopped_at = Some(ring.device.base());
         }
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct TxQueue {
     pub(crate) injected: Option<Box<[u8]>>,
     /// Several workers may send from it at a time.
     pub(crate) side_by_side: bool,
+    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
+    pub(crate) closing: bool,
     /// Bursts that were taken so, ever, and those that are settled: in the same order.
     begun: u64,
     settled: u64,
@@ -62,7 +64,8 @@ impl TxQueue {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Result<Taken, StopReason> {
         let enabled = self.queue.enabled;
-        let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.started) else {
+        let closing = self.closing;
+        let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.started && !closing) else {
             return Ok(Taken::default());
         };
         // The burst borrows the memory while the ring is completed below.

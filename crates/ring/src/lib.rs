@@ -32,7 +32,7 @@ pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
 pub use fill::{FillOrder, Place};
 pub use layout::{Addresses, RingConfig, area_sizes};
-pub use packed::device::PackedDevice;
+pub use packed::device::{PackedDevice, is_untouched};
 pub use packed::driver::PackedDriver;
 pub use split::device::SplitDevice;
 pub use split::driver::SplitDriver;

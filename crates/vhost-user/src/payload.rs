@@ -160,7 +160,7 @@ impl Payload for MemoryRegion {
 }
 
 /// Body of `SET_MEM_TABLE` (spec, "Multiple memory regions description"): a count, 4 bytes of
-/// padding and that many regions.
+/// padding and that many regions; unused places may follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryTable(
     /// The regions, at most [`MEM_TABLE_REGIONS_MAX`] of them.
@@ -180,8 +180,9 @@ impl Payload for MemoryTable {
             _ => return Err(ProtocolError::RegionCount { request, regions }),
         };
         match rest.as_chunks::<REGION_LEN>() {
-            (table, []) if table.len() == count => {
-                Ok(Self(table.iter().map(MemoryRegion::from_bytes).collect()))
+            // Places beyond the count say nothing: user-mode Linux always sends two.
+            (table, []) if (count..=MEM_TABLE_REGIONS_MAX).contains(&table.len()) => {
+                Ok(Self(table.iter().take(count).map(MemoryRegion::from_bytes).collect()))
             }
             _ => {
                 let expected = Expected::Exactly(head.len() + count * REGION_LEN);

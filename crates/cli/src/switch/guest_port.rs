@@ -42,6 +42,9 @@ pub(crate) trait GuestPort: Port {
 
     /// A snapshot.
     fn info(&self) -> PortInfo;
+
+    /// Ends its service for good.
+    fn retire(&self, reason: &str);
 }
 
 /// A snapshot of a guest's interface.
@@ -57,6 +60,12 @@ pub(crate) struct PortInfo {
     pub(crate) closed: u64,
     /// Those that did not.
     pub(crate) failed: u64,
+    /// Those that came while there was one, and were turned away.
+    pub(crate) turned_away: u64,
+    /// How often one had to pause.
+    pub(crate) throttled: u64,
+    /// Messages about it that were not logged.
+    pub(crate) log_lines_unsaid: u64,
     /// Queue pairs that the front end was offered; `None` without one, and for a Xen guest.
     pub(crate) session_queue_pairs: Option<usize>,
     /// Hold times: from frames being ready to the guest being told of them.
@@ -68,14 +77,37 @@ impl From<VhostInfo> for PortInfo {
         let VhostInfo {
             state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
         } = info;
-        Self { state, stop_reason, opened, closed, failed, session_queue_pairs, hold }
+        let VhostInfo { turned_away, throttled, log_lines_unsaid, .. } = info;
+        Self {
+            state,
+            stop_reason,
+            opened,
+            closed,
+            failed,
+            turned_away,
+            throttled,
+            log_lines_unsaid,
+            session_queue_pairs,
+            hold,
+        }
     }
 }
 
 impl From<XenInfo> for PortInfo {
     fn from(info: XenInfo) -> Self {
         let XenInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
-        Self { state, stop_reason, opened, closed, failed, session_queue_pairs: None, hold }
+        Self {
+            state,
+            stop_reason,
+            opened,
+            closed,
+            failed,
+            turned_away: 0,
+            throttled: 0,
+            log_lines_unsaid: 0,
+            session_queue_pairs: None,
+            hold,
+        }
     }
 }
 
@@ -130,6 +162,10 @@ impl GuestPort for VhostPort {
     fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
         self.set_queue_pairs(queue_pairs, calls);
     }
+
+    fn retire(&self, reason: &str) {
+        self.retire(reason);
+    }
 }
 
 impl GuestPort for XenPort {
@@ -142,4 +178,7 @@ impl GuestPort for XenPort {
 
     /// The number is in xenstore from the time on that the vif is attached.
     fn set_queue_pairs(&self, _: usize, _: &CallPolicy) {}
+
+    /// It comes and goes with its domain.
+    fn retire(&self, _: &str) {}
 }

@@ -158,6 +158,9 @@ impl Switch {
             opened: info.opened,
             closed: info.closed,
             failed: info.failed,
+            turned_away: info.turned_away,
+            throttled: info.throttled,
+            log_lines_unsaid: info.log_lines_unsaid,
             last_error: info.stop_reason.clone(),
         };
         stats.mac = vif.config.mac;

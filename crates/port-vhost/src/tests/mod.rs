@@ -2,6 +2,8 @@
 
 mod calls;
 mod containers;
+mod fair;
+mod front_ends;
 mod hostile;
 mod moderation;
 mod peer;

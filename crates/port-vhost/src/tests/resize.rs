@@ -14,7 +14,7 @@ fn calls() -> CallPolicy {
 
 fn connect(switch: &Switch, port: &Arc<VhostPort>, queues: usize) -> Vif {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    switch.manager.remove(port.id());
+    switch.manager.remove(port.id()).unwrap();
     switch.manager.add(Arc::clone(port), Endpoint::Connected(ours)).unwrap();
     let options = Options { queues, ..Options::new(Mac([0x52, 0x54, 0, 0, 0, 9])) };
     Vif::over(theirs, &options).unwrap()

@@ -319,7 +319,7 @@ fn a_front_end_that_does_not_accept_keeps_nobody_waiting() {
         waiting.push(socket);
     }
     let (deaf, _stream) = switch.port();
-    switch.manager.remove(deaf.id());
+    switch.manager.remove(deaf.id()).unwrap();
     switch.manager.add(deaf, Endpoint::Connect { path }).unwrap();
     let (_port, stream) = switch.port();
     let mut front = FrontEnd::new(stream);

@@ -39,7 +39,7 @@ impl TxQueue {
 
     /// The memory that its ring is in; `None` while nothing may be taken from it.
     pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
-        let ring = self.queue.ring.as_ref().filter(|ring| ring.started)?;
+        let ring = self.queue.ring.as_ref().filter(|ring| ring.started && !self.closing)?;
         Some(Arc::clone(&ring.memory))
     }
 

@@ -68,6 +68,13 @@ pub struct PackedDevice {
     spare: Vec<Kept>,
 }
 
+/// Whether nobody has ever marked the first descriptor of this packed ring as used, nor gone over it twice: it is new,
+/// or its driver has put in what is there in its first round. `false` where there is no memory.
+pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses) -> bool {
+    let first = memory.window(at.descriptor, DESC_BYTES);
+    first.is_some_and(|first| first.load_acquire(PACKED_FLAGS) & PACKED_F_USED == 0)
+}
+
 impl PackedDevice {
     /// A ring at `at`, going on at `base` (vhost-user, "Vring descriptor indices for packed
     /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of

@@ -1,0 +1,182 @@
+//! A thread for the front end of one interface: it speaks to it, judges and maps what it shares, and closes what it
+//! sent. Any of that may take as long as the front end likes, and it is nobody else's time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weir_engine::{Engine, dear};
+use weir_limits::{SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_MESSAGES_MAX};
+use weir_vhost_user::{Connection, ConnectionError};
+
+use crate::error::StopReason;
+use crate::logs::Said;
+use crate::manager::{Command, Commands};
+use crate::port::VhostPort;
+use crate::session::Session;
+
+/// How a session is asked to end.
+#[derive(Debug)]
+pub(crate) struct End {
+    asked: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl End {
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// What sessions of one interface may take of the processors: `SESSION_CPU_PERCENT` of one, and a little at once.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left_ns: i64,
+    at: Instant,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { left_ns: SESSION_CPU_BURST_NS as i64, at: Instant::now() }
+    }
+}
+
+impl Allowance {
+    /// `used_ns` were used until `now`. For how long nothing more may be; `None`: it goes on.
+    fn spend(&mut self, used_ns: u64, now: Instant) -> Option<Duration> {
+        let passed_ns = now.saturating_duration_since(self.at).as_nanos() as u64;
+        self.at = now;
+        let gained_ns = (passed_ns / 100 * SESSION_CPU_PERCENT).min(SESSION_CPU_BURST_NS);
+        let most_ns = SESSION_CPU_BURST_NS as i64;
+        self.left_ns = (self.left_ns.saturating_add(gained_ns as i64)).min(most_ns);
+        self.left_ns = self.left_ns.saturating_sub(used_ns as i64);
+        let short_ns = u64::try_from(-self.left_ns).ok().filter(|short| *short > 0)?;
+        Some(Duration::from_nanos(short_ns.saturating_mul(100) / SESSION_CPU_PERCENT))
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// No thread or descriptor is left; `stream` is closed.
+pub(crate) fn start(
+    port: Arc<VhostPort>,
+    engine: Arc<Engine>,
+    stream: UnixStream,
+    session: u64,
+    commands: Commands,
+) -> io::Result<Arc<End>> {
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let end = Arc::new(End { asked: AtomicBool::new(false), wake });
+    let asked = Arc::clone(&end);
+    let thread = move || {
+        let failed = Arc::clone(&port);
+        // A session that unwinds stops its rings as any other.
+        let run = AssertUnwindSafe(|| run(port, engine, stream, &asked));
+        if catch_unwind(run).is_err() {
+            let reason = StopReason::Internal("its session failed: a mistake in weir".into());
+            failed.log(Said::Ended, |unsaid| {
+                tracing::error!(vif = failed.name(), %reason, unsaid, "session ended");
+            });
+            failed.session_ended(Some(&reason));
+        }
+        let id = failed.id();
+        // Who waits for the end may take the port apart.
+        drop(failed);
+        let _ = commands.send(Command::Ended(id, session));
+    };
+    // The kernel shows 15 letters.
+    thread::Builder::new().name("weir-session".into()).spawn(thread)?;
+    Ok(end)
+}
+
+fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End) {
+    port.log(Said::Connected, |unsaid| {
+        tracing::info!(vif = port.name(), unsaid, "front end connected");
+    });
+    let session = Session::new(Connection::new(stream), Arc::clone(&port), engine);
+    let Some(reason) = serve(session, &port, end) else { return };
+    if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
+        port.log(Said::Disconnected, |unsaid| {
+            tracing::info!(vif = port.name(), unsaid, "front end disconnected");
+        });
+        port.session_ended(None);
+    } else {
+        port.log(Said::Ended, |unsaid| {
+            tracing::warn!(vif = port.name(), %reason, unsaid, "session ended");
+        });
+        port.session_ended(Some(&reason));
+    }
+}
+
+/// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.
+fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason> {
+    let mut cpu_ns = dear::thread_cpu_ns();
+    while !end.is_asked() {
+        if let Err(reason) = session.serve(SESSION_MESSAGES_MAX) {
+            return Some(reason);
+        }
+        let now_ns = dear::thread_cpu_ns();
+        let pause = port.spend(now_ns.saturating_sub(cpu_ns));
+        cpu_ns = now_ns;
+        let flags = if session.connection.wants_write() { PollFlags::OUT } else { PollFlags::IN };
+        match pause {
+            Some(pause) => {
+                port.note_throttled();
+                wait(&mut [PollFd::new(&end.wake, PollFlags::IN)], Some(pause));
+            }
+            None => {
+                let socket = session.connection.as_fd();
+                let all = &mut [PollFd::new(&end.wake, PollFlags::IN), PollFd::new(&socket, flags)];
+                wait(all, None);
+            }
+        }
+    }
+    None
+}
+
+fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
+    let timeout = at_most.map(|time| Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    });
+    // EINTR is a look more.
+    let _ = poll(fds, timeout.as_ref());
+}
+
+impl VhostPort {
+    /// Its session has used `used_ns` of a processor. For how long it is to pause.
+    fn spend(&self, used_ns: u64) -> Option<Duration> {
+        weir_engine::lock(&self.allowance).spend(used_ns, Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_gets_its_part_of_a_processor_and_a_little_at_once() {
+        let mut allowance = Allowance::default();
+        let start = allowance.at;
+        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, start), None);
+        let ms = 1_000_000;
+        let pause = allowance.spend(ms, start).unwrap();
+        assert_eq!(pause, Duration::from_nanos(ms * 100 / SESSION_CPU_PERCENT));
+        assert_eq!(allowance.spend(0, start + pause), None);
+        let rested = start + Duration::from_secs(3600);
+        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, rested), None, "no more than that");
+        assert!(allowance.spend(ms, rested).is_some());
+    }
+}

@@ -1,0 +1,81 @@
+//! How often a port's messages are logged: those of one kind so many times a minute, and then how many were not.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_engine::{clock, lock};
+use weir_limits::{LOG_LINES_MAX, LOG_PERIOD_NS};
+
+/// What is said of a port that its front end can have said again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    Connected,
+    Disconnected,
+    Ended,
+    TurnedAway,
+    AcceptFailed,
+    Stopped,
+}
+
+const KINDS: usize = 6;
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Kind {
+    period_ns: u64,
+    said: u32,
+    unsaid: u64,
+}
+
+/// Of one port.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    kinds: [Mutex<Kind>; KINDS],
+    unsaid: AtomicU64,
+}
+
+impl Logs {
+    /// Whether it is to be said, and then how many times it was not.
+    fn turn(&self, said: Said, now_ns: u64) -> Option<u64> {
+        let mut kind = lock(&self.kinds[said as usize]);
+        if kind.said == 0 || now_ns.saturating_sub(kind.period_ns) >= LOG_PERIOD_NS {
+            (kind.period_ns, kind.said) = (now_ns, 0);
+        }
+        if kind.said >= LOG_LINES_MAX {
+            kind.unsaid += 1;
+            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        kind.said += 1;
+        Some(std::mem::take(&mut kind.unsaid))
+    }
+
+    /// Says it unless it was said too often; with how many times it was not said, if any.
+    pub(crate) fn say(&self, said: Said, say: impl FnOnce(Option<u64>)) {
+        if let Some(unsaid) = self.turn(said, clock::now_ns()) {
+            say((unsaid > 0).then_some(unsaid));
+        }
+    }
+
+    /// What was not said, ever.
+    pub(crate) fn unsaid(&self) -> u64 {
+        self.unsaid.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_too_often_is_counted_and_the_count_is_said() {
+        let logs = Logs::default();
+        let turns =
+            |now_ns| (0..100).filter_map(|_| logs.turn(Said::Ended, now_ns)).collect::<Vec<_>>();
+        let most = LOG_LINES_MAX as usize;
+        assert_eq!(turns(1), vec![0; most]);
+        assert_eq!(logs.turn(Said::Connected, 1), Some(0), "each kind by itself");
+        let unsaid = 100 - u64::from(LOG_LINES_MAX);
+        assert_eq!(turns(1 + LOG_PERIOD_NS)[..2], [unsaid, 0]);
+        assert_eq!(logs.unsaid(), 2 * unsaid);
+    }
+}

@@ -1,0 +1,118 @@
+//! What one front end does to the others: nothing.
+
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+
+use weir_limits::{LOG_LINES_MAX, SESSIONS_AT_ONCE_MAX};
+
+use super::*;
+
+fn listening(switch: &Switch, dir: &std::path::Path) -> (Arc<VhostPort>, std::path::PathBuf) {
+    let (port, _) = switch.port();
+    switch.manager.remove(port.id()).unwrap();
+    let path = dir.join(format!("{}.sock", port.id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    switch.manager.add(Arc::clone(&port), Endpoint::Listener(listener)).unwrap();
+    (port, path)
+}
+
+/// `SET_OWNER`, in bytes of our own.
+fn set_owner() -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[0] = 3;
+    bytes[4] = 1;
+    bytes
+}
+
+#[test]
+fn a_front_end_that_never_pauses_keeps_no_other_one_waiting_and_is_throttled() {
+    let switch = Switch::new();
+    let (loud, mut stream) = switch.port();
+    let flood = set_owner().repeat(1000);
+    let flooding = std::thread::spawn(move || while stream.write_all(&flood).is_ok() {});
+    eventually("the flood is throttled", || loud.info().throttled > 0);
+    for _ in 0..20 {
+        let (port, stream) = switch.port();
+        let mut front = FrontEnd::new(stream);
+        front.set_timeout(PATIENCE);
+        assert_eq!(front.get_features().unwrap(), OFFERED);
+        switch.manager.remove(port.id()).unwrap();
+    }
+    switch.manager.remove(loud.id()).unwrap();
+    flooding.join().unwrap();
+}
+
+#[test]
+fn a_front_end_that_sends_half_a_message_keeps_no_other_one_waiting() {
+    let switch = Switch::new();
+    let (half, mut stream) = switch.port();
+    stream.write_all(&set_owner()[..7]).unwrap();
+    let _guest = switch.guest(1, modern());
+    switch.manager.remove(half.id()).unwrap();
+}
+
+#[test]
+fn a_descriptor_that_takes_for_ever_to_close_is_its_front_ends_loss() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    // A socket whose close waits for a reader that does not read.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (reader, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut refused = 0;
+    while refused < 5 {
+        refused = if socket.write(&[0; 65536]).is_ok() { 0 } else { refused + 1 };
+        std::thread::sleep(Duration::from_millis(if refused > 0 { 20 } else { 0 }));
+    }
+    socket.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(PATIENCE)).unwrap();
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(PATIENCE);
+    front.set_vring_call(0, Some(socket.as_fd())).ok();
+    drop(socket);
+    // Others come, go, and are served meanwhile.
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    drop((a, b));
+    drop(reader);
+    drop(front);
+    eventually("its session ends", || port.info().failed + port.info().closed == 1);
+}
+
+#[test]
+fn a_second_front_end_is_turned_away_after_a_while_and_a_successor_is_not() {
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (port, path) = listening(&switch, dir.path());
+    let mut first = FrontEnd::new(UnixStream::connect(&path).unwrap());
+    first.set_timeout(PATIENCE);
+    first.get_features().unwrap();
+    let mut second = FrontEnd::new(UnixStream::connect(&path).unwrap());
+    second.set_timeout(PATIENCE);
+    assert!(second.get_features().is_err(), "there is one already");
+    assert_eq!(port.info().turned_away, 1);
+    first.get_features().unwrap();
+    let mut third = FrontEnd::new(UnixStream::connect(&path).unwrap());
+    drop(first);
+    third.set_timeout(PATIENCE);
+    assert_eq!(third.get_features().unwrap(), OFFERED, "whose predecessor ends in time");
+}
+
+#[test]
+fn who_reconnects_without_end_has_pauses_and_few_lines_in_the_log() {
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (port, path) = listening(&switch, dir.path());
+    for _ in 0..SESSIONS_AT_ONCE_MAX + 5 {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(&[0xff; 12]).unwrap();
+        let mut rest = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut stream, &mut rest);
+    }
+    eventually("its sessions are over", || port.info().failed >= u64::from(SESSIONS_AT_ONCE_MAX));
+    let info = port.info();
+    assert!(info.throttled > 0);
+    assert!(info.log_lines_unsaid >= u64::from(SESSIONS_AT_ONCE_MAX - LOG_LINES_MAX), "{info:?}");
+    let _guest = switch.guest(1, modern());
+}
