@@ -134,6 +134,8 @@ pub struct Burst<'m> {
     pub waited: bool,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
+    /// Frames, by their index, with a tag more than the one that was taken off, or with one of a provider's.
+    pub(crate) still_tagged: u64,
     /// Payload that was left with its sender.
     pub(crate) away: Option<Away<'m>>,
     /// The receive queue that is served now is the last one.
@@ -188,6 +190,7 @@ impl Scratch {
             from_device: false,
             waited: false,
             turn: None,
+            still_tagged: 0,
             away: None,
             at_last: false,
             fronts: std::mem::take(&mut self.fronts),
@@ -266,11 +269,12 @@ impl<'m> Burst<'m> {
         frame.arrived_ns = arrived_ns;
         frame.tag = None;
         frame.offload = Offload::NONE;
-        if vnet.is_plain() && frame.head.ethertype() != ethertype::VLAN {
+        if vnet.is_plain() && !is_tag(frame.head.ethertype()) {
             self.count += 1;
             return Ok(());
         }
         frame.look_closer(&vnet.parse(), self.from_device)?;
+        self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
         self.count += 1;
         Ok(())
     }
@@ -326,6 +330,12 @@ impl<'m> Burst<'m> {
         self.parked.push(Parked { frame, port });
         true
     }
+}
+
+/// What says that a tag follows: 802.1Q's, and a provider's (802.1ad).
+#[inline]
+fn is_tag(ethertype: u16) -> bool {
+    matches!(ethertype, ethertype::VLAN | ethertype::QINQ)
 }
 
 #[cold]

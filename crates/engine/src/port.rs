@@ -8,6 +8,9 @@ use weir_policy::steering::{Receiver, Steering};
 use crate::burst::{Burst, Scratch};
 use crate::flow::symmetric_hash;
 
+/// What [`Port::fail`] is told.
+pub(crate) const PANICKED: &str = "internal error (a panic in the data path; please report it)";
+
 /// Which frames [`Port::take`] brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {

@@ -1,5 +1,6 @@
 //! One burst through the switch: classify every frame, then serve each receiver once.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use weir_fabric::{EgressTag, Forward, FrameKey, PortId, View};
@@ -13,7 +14,7 @@ use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
 use crate::police::{Charge, Police};
-use crate::port::{Outgoing, Port, Side};
+use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
@@ -181,9 +182,18 @@ impl Forwarder {
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port).and_then(|slot| slot.rules.tx.as_deref()) {
-            None => self.forward_but(0, ingress, burst),
+            None if burst.still_tagged == 0 => self.forward_but(0, ingress, burst),
+            None => self.forward_careful(ingress, burst),
             Some(rules) => self.forward_filtered(rules, ingress, burst),
         }
+    }
+
+    /// The same where frames have more tags than one.
+    #[cold]
+    #[inline(never)]
+    fn forward_careful(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        let refused = refuse_still_tagged(&ingress, burst);
+        self.forward_but(refused, ingress, burst);
     }
 
     /// The same with a filter for what the sender sends.
@@ -191,6 +201,7 @@ impl Forwarder {
     fn forward_filtered(&mut self, rules: &Rules, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
+        let refused = refused | refuse_still_tagged(&ingress, burst) & !refused;
         self.forward_but(refused, ingress, burst);
         let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
         rules.settle(burst, &self.sent, waiting);
@@ -252,18 +263,40 @@ impl Forwarder {
             }
             Ok(Forward::Unicast { port, vid }) => {
                 let tag = ingress.view.egress(port, vid, key.tag)?;
+                if burst.still_tagged != 0 {
+                    self.append_careful(ingress, burst, port, Outgoing { frame, tag }, true);
+                    return None;
+                }
                 let list = self.append(ingress, burst, port, Outgoing { frame, tag }, true)?;
                 return Some((list, tag));
             }
             Ok(Forward::Flood { vid }) => {
                 for port in ingress.view.flood_ports(ingress.port, vid) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
-                        self.append(ingress, burst, port, Outgoing { frame, tag }, false);
+                        self.append_careful(ingress, burst, port, Outgoing { frame, tag }, false);
                     }
                 }
             }
         }
         None
+    }
+
+    /// Puts a frame into its receiver's list, but for one that would leave without the tag that it came with and has
+    /// another one: that one would then count.
+    fn append_careful(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &Burst<'_>,
+        port: PortId,
+        outgoing: Outgoing,
+        unicast: bool,
+    ) {
+        let still_tagged = burst.still_tagged >> outgoing.frame & 1 != 0;
+        if still_tagged && outgoing.tag == EgressTag::Untagged {
+            ingress.counters.dropped(weir_fabric::DropReason::VlanStillTagged, 1);
+        } else {
+            self.append(ingress, burst, port, outgoing, unicast);
+        }
     }
 
     /// Puts a frame into its receiver's list. Says which, if that does not depend on more than the
@@ -367,7 +400,13 @@ impl Forwarder {
         if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
             return;
         }
-        let done = slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
+        let deliver = || slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
+        let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
+            // The receiver's mistake, or weir's about it: its sender and all others go on.
+            slot.port.fail(PANICKED);
+            slot.counters.dropped(DropReason::RxNotReady, list.frames.len() as u64);
+            Delivered { frames: list.frames.len(), ..Delivered::default() }
+        });
         if let Some(until_ns) = done.hold_until {
             let (port, queue) = (list.port, list.queue);
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
@@ -393,6 +432,19 @@ impl Forwarder {
         }
         self.retry |= done.again;
     }
+}
+
+/// Drops frames of an access port that are still tagged, and says which: by one that is left alone, a guest would
+/// choose its VLAN.
+fn refuse_still_tagged(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
+    if burst.still_tagged == 0 || ingress.view.takes_still_tagged(ingress.port) {
+        return 0;
+    }
+    let tagged = burst.still_tagged;
+    ingress
+        .counters
+        .dropped(weir_fabric::DropReason::VlanTaggedOnAccess, tagged.count_ones().into());
+    tagged
 }
 
 fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {

@@ -55,6 +55,8 @@ struct FakePort {
     completions_hold: Option<Duration>,
     panics: bool,
     panics_on_delivery: bool,
+    /// The call that panics.
+    panics_at: &'static str,
     budget_ns: u64,
     failed: AtomicBool,
     /// Held for a burst, as a port holds its queue's lock.
@@ -95,6 +97,7 @@ impl FakePort {
             completions_hold: None,
             panics: false,
             panics_on_delivery: false,
+            panics_at: "",
             budget_ns: LATENCY_BUDGET_NS_DEFAULT,
             failed: AtomicBool::new(false),
             serving: Mutex::default(),
@@ -216,6 +219,7 @@ impl Port for FakePort {
     }
 
     fn expired(&self, _queue: usize, side: Side, _now_ns: u64) -> Option<u64> {
+        assert_ne!(self.panics_at, "expired");
         *self.expired_side.lock().unwrap() = Some(side);
         *self.expired.lock().unwrap() = Some(Instant::now());
         None
@@ -226,6 +230,7 @@ impl Port for FakePort {
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
+        assert_ne!(self.panics_at, "arm_tx");
         let more = self.peek_tx(queue);
         // What is sent after it was counted is found by a kick only.
         self.armed.fetch_add(1, Ordering::SeqCst);
@@ -233,6 +238,7 @@ impl Port for FakePort {
     }
 
     fn peek_tx(&self, _queue: usize) -> bool {
+        assert_ne!(self.panics_at, "peek_tx");
         !self.to_send.lock().unwrap().is_empty()
     }
 
@@ -244,7 +250,9 @@ impl Port for FakePort {
         self.uplink
     }
 
-    fn kicked(&self, _queue: usize, _side: Side) {}
+    fn kicked(&self, _queue: usize, _side: Side) {
+        assert_ne!(self.panics_at, "kicked");
+    }
 
     fn has_one_kick(&self, _queue: usize) -> bool {
         self.one_kick
@@ -354,7 +362,8 @@ fn a_burst_that_ends_in_a_panic_keeps_no_flow_from_moving() {
         port.rx_queues.store(2, Ordering::SeqCst);
     });
     send(&engine, &a, [frame(1, 0xff, 7)]);
-    eventually("the panic", || a.failed.load(Ordering::SeqCst));
+    eventually("the panic", || broken.failed.load(Ordering::SeqCst));
+    assert!(!a.failed.load(Ordering::SeqCst), "whose frame it was");
     let steering = broken.steering().unwrap();
     assert!(steering.begin_move(0, 1, &*broken));
     eventually("the entry moves", || {
@@ -399,8 +408,104 @@ fn a_deadline_outlives_a_panic_behind_it_in_the_same_burst() {
     let broken = add(&engine, |port| port.panics_on_delivery = true);
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("b is asked", || b.expired.lock().unwrap().is_some());
-    assert!(a.failed.load(Ordering::SeqCst), "whose frame it was");
+    eventually("the receiver stops", || broken.failed.load(Ordering::SeqCst));
+    assert!(!a.failed.load(Ordering::SeqCst), "whose frame it was");
     assert!(numbers(&broken).is_empty());
+}
+
+#[test]
+fn a_receiver_that_panics_stops_and_its_sender_and_the_others_go_on() {
+    let engine = Engine::start(1).unwrap();
+    let broken = add(&engine, |port| port.panics_on_delivery = true);
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    for number in 1..=3 {
+        send(&engine, &a, [frame(1, 0xff, number)]);
+        eventually("b has it", || numbers(&b).last() == Some(&number));
+    }
+    assert!(broken.failed.load(Ordering::SeqCst) && !a.failed.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_panic_anywhere_in_a_ports_work_stops_that_port_and_loses_nobody_elses_kicks() {
+    for call in ["kicked", "peek_tx", "arm_tx", "expired"] {
+        let engine = Engine::start(1).unwrap();
+        let (a, b) = (add(&engine, |port| port.peeks = true), add(&engine, |_| {}));
+        let broken = add(&engine, |port| {
+            port.panics_at = call;
+            port.peeks = true;
+            port.hold = Some(Duration::from_micros(1));
+        });
+        send(&engine, &broken, [frame(3, 0xff, 9)]);
+        send(&engine, &a, [frame(1, 0xff, 1)]);
+        eventually(call, || broken.failed.load(Ordering::SeqCst));
+        for number in 2..=4 {
+            send(&engine, &a, [frame(1, 0xff, number)]);
+            eventually("the others go on", || numbers(&b).last() == Some(&number));
+        }
+        assert!(!a.failed.load(Ordering::SeqCst) && !b.failed.load(Ordering::SeqCst), "{call}");
+    }
+}
+
+/// A frame with these tags, outermost first, from address 1 to all.
+fn tagged(tags: &[(u16, u16)], number: u8) -> Vec<u8> {
+    let plain = frame(1, 0xff, number);
+    let tags = tags.iter().flat_map(|(kind, tci)| [kind.to_be_bytes(), tci.to_be_bytes()].concat());
+    plain[..12].iter().copied().chain(tags).chain(plain[12..].iter().copied()).collect()
+}
+
+/// A guest behind an access port sends whatever tags it likes; a trunk listens, for which VLAN 1 is native.
+#[test]
+fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
+    let engine = Engine::start(1).unwrap();
+    let a = add(&engine, |_| {});
+    let other = add(&engine, |_| {});
+    let (id, trunk) =
+        engine.add_port(PortConfig::uplink(), |id, _| Arc::new(FakePort::new(id))).unwrap();
+    engine.fabric().set_active(id, true).unwrap();
+    let hops: [&[(u16, u16)]; 7] = [
+        &[(0x8100, 0), (0x8100, 20)],
+        &[(0x8100, 0), (0x8100, 0)],
+        &[(0x8100, 0), (0x8100, 0), (0x8100, 20)],
+        &[(0x8100, 0), (0x88a8, 20)],
+        &[(0x88a8, 20)],
+        &[(0x88a8, 0), (0x8100, 20)],
+        &[(0x8100, 1)],
+    ];
+    // In one burst with plain ones to the same address, before and behind them.
+    let burst = std::iter::once(frame(1, 0xff, 1));
+    let burst = burst.chain(hops.iter().map(|tags| tagged(tags, 99)));
+    let burst = burst.chain([tagged(&[(0x8100, 0)], 2), frame(1, 0xff, 3)]);
+    send(&engine, &a, burst);
+    eventually("the plain ones arrive", || {
+        numbers(&trunk).len() >= 3 && numbers(&other).len() >= 3
+    });
+    assert_eq!((numbers(&trunk), numbers(&other)), (vec![1, 2, 3], vec![1, 2, 3]));
+}
+
+/// Whoever may choose a VLAN by a tag does not get into another one by a second tag.
+#[test]
+fn a_second_tag_never_becomes_the_first() {
+    let engine = Engine::start(1).unwrap();
+    let trunk = |_: &str| {
+        let config = PortConfig::uplink();
+        let (id, port) = engine.add_port(config, |id, _| Arc::new(FakePort::new(id))).unwrap();
+        engine.fabric().set_active(id, true).unwrap();
+        port
+    };
+    let (a, b) = (trunk("a"), trunk("b"));
+    send(
+        &engine,
+        &a,
+        [
+            tagged(&[(0x8100, 1), (0x8100, 20)], 98),
+            tagged(&[(0x8100, 30), (0x8100, 20)], 1),
+            tagged(&[(0x8100, 20)], 2),
+        ],
+    );
+    eventually("two arrive", || b.got.lock().unwrap().len() >= 2);
+    let outer: Vec<_> =
+        b.got.lock().unwrap().iter().map(|(_, frame)| frame[14..16].to_vec()).collect();
+    assert_eq!(outer, [[0, 30], [0, 20]], "what would lose its outer tag does not leave");
 }
 
 #[test]

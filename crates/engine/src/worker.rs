@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use weir_limits::{LATENCY_BUDGET_NS_MAX, TIMER_LEAD_NS_MAX};
+use weir_fabric::PortId;
+use weir_limits::{LATENCY_BUDGET_NS_MAX, TIMER_LEAD_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::{Pace, Rest};
 
@@ -28,7 +29,7 @@ use crate::crew::Realization;
 use crate::dear;
 use crate::holds::Holds;
 use crate::poller::{QueueRef, Wait, Woken};
-use crate::port::{Side, Take, Taken};
+use crate::port::{PANICKED, Side, Take, Taken};
 use crate::run_queue::{Ready, RunQueue, Turn};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
@@ -93,6 +94,10 @@ pub(crate) struct Worker {
     wait_ns_max: (u64, u64),
     /// When this worker last swept the forwarding table (s).
     aged_secs: u32,
+    /// The port that it looked at last: whom a panic is about.
+    touched: Option<PortId>,
+    /// Panics that were about none.
+    panics: u32,
 }
 
 impl Worker {
@@ -121,6 +126,8 @@ impl Worker {
             lateness: Lateness::default(),
             wait_ns_max: (LATENCY_BUDGET_NS_MAX, 0),
             aged_secs: 0,
+            touched: None,
+            panics: 0,
         }
     }
 
@@ -133,6 +140,51 @@ impl Worker {
         cpu_loss::enter(self.shared.crew.options.cpu_clock);
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
+        while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            self.recover();
+        }
+    }
+
+    /// A look at a port has ended in a panic. That port stops; everything that this worker serves is looked at anew,
+    /// since what it had in hand is gone.
+    #[cold]
+    fn recover(&mut self) {
+        let ports = self.shared.ports.load();
+        let touched = self.touched.take();
+        match touched.and_then(|port| slot(&ports, port)) {
+            Some(slot) => slot.port.fail(PANICKED),
+            None => {
+                tracing::error!(
+                    worker = self.index,
+                    "a worker panicked; it begins anew (please report it)"
+                );
+                self.panics += 1;
+                if self.panics > WORKER_PANICS_MAX {
+                    tracing::error!(worker = self.index, "it does so again and again: weir ends");
+                    std::process::abort();
+                }
+            }
+        }
+        self.scratch = Scratch::default();
+        self.forwarder.start_over(&ports);
+        self.handle.retry.store(true, Ordering::SeqCst);
+        for (port, slot) in ports.iter().enumerate() {
+            let Some((slot, port)) = slot.as_ref().zip(PortId::new(port as u16)) else { continue };
+            if touched == Some(port) {
+                continue;
+            }
+            for (queue, pair) in slot.pairs.iter().enumerate() {
+                if pair.is_served_by(self.index) {
+                    for side in [Side::Tx, Side::Rx] {
+                        self.handle.poller.nudge(QueueRef { port, queue, side });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Until the engine stops.
+    fn serve(&mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.rest();
             self.ready.refresh(&self.shared.shares, clock::now_ns);
@@ -264,6 +316,7 @@ impl Worker {
         let mut warm = std::mem::take(&mut self.warm);
         warm.retain(|&Warm { queue, since_ns }| {
             let Some(slot) = slot(&ports, queue.port) else { return false };
+            self.touched = Some(queue.port);
             if !is_of(self.index, slot, queue) {
                 hand_over(&self.shared, slot, queue);
                 return false;
@@ -364,6 +417,7 @@ impl Worker {
             let Some(slot) = slot(&ports, queue.port) else {
                 continue;
             };
+            self.touched = Some(queue.port);
             slot.port.kicked(queue.queue, queue.side);
             if queue.side == Side::Tx && slot.port.has_one_kick(queue.queue) {
                 self.shared.retry_everywhere(self.index);
@@ -418,6 +472,7 @@ impl Worker {
             return;
         }
         let ports = self.shared.ports.load();
+        self.touched = Some(queue.port);
         if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
             self.ready.again(ready);
         }
@@ -456,7 +511,7 @@ impl Worker {
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
-            slot.port.fail("internal error (a panic in the data path; please report it)");
+            slot.port.fail(PANICKED);
             self.scratch = Scratch::default();
             self.forwarder.start_over(ports);
             Taken::default()
@@ -597,6 +652,7 @@ impl Worker {
         let ports = self.shared.ports.load();
         let mut ended = Some(first);
         while let Some((hold, by_ns)) = ended {
+            self.touched = Some(hold.port);
             let next = slot(&ports, hold.port)
                 .and_then(|slot| slot.port.expired(hold.queue, hold.side, by_ns));
             if let Some(until_ns) = next {
@@ -641,8 +697,6 @@ fn hand_over(shared: &Shared, slot: &Slot, queue: QueueRef) {
 
 #[cfg(test)]
 mod tests {
-    use weir_fabric::PortId;
-
     use super::*;
     use crate::crew::Options;
 

@@ -12,6 +12,8 @@ pub enum DropReason {
     PortInactive,
     /// A tag with a VLAN id came in by an access port.
     VlanTaggedOnAccess,
+    /// The frame has a tag more than the one that it was taken for, and would have left with that one first.
+    VlanStillTagged,
     /// The tag's VLAN id is 4095, which IEEE 802.1Q table 9-2 reserves.
     VlanReservedVid,
     /// A frame without a VLAN id came in by a trunk that has no native VLAN.
@@ -38,10 +40,11 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, each at its [`Self::index`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::PortUnknown,
         Self::PortInactive,
         Self::VlanTaggedOnAccess,
+        Self::VlanStillTagged,
         Self::VlanReservedVid,
         Self::VlanUntaggedOnTrunk,
         Self::VlanNotAllowed,
@@ -64,6 +67,7 @@ impl DropReason {
             Self::PortUnknown => "port_unknown",
             Self::PortInactive => "port_inactive",
             Self::VlanTaggedOnAccess => "vlan_tagged_on_access",
+            Self::VlanStillTagged => "vlan_still_tagged",
             Self::VlanReservedVid => "vlan_reserved_vid",
             Self::VlanUntaggedOnTrunk => "vlan_untagged_on_trunk",
             Self::VlanNotAllowed => "vlan_not_allowed",

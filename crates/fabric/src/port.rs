@@ -44,6 +44,8 @@ pub struct PortConfig {
     /// Most addresses learned behind it. Frames from further addresses are still forwarded; frames
     /// to them are flooded.
     pub learn_max: u32,
+    /// Behind it is a network, whose addresses no guest takes that has none configured.
+    pub uplink: bool,
 }
 
 impl PortConfig {
@@ -56,6 +58,7 @@ impl PortConfig {
             vlan: VlanMode::Access(Vid::DEFAULT),
             mac_check: MacCheck::First,
             learn_max: FDB_PER_VIF_MAX,
+            uplink: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl PortConfig {
             vlan: VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All },
             mac_check: MacCheck::Off,
             learn_max: FDB_PER_PORT_MAX,
+            uplink: true,
         }
     }
 }

@@ -7,10 +7,10 @@ use weir_wire::{Mac, Tci};
 
 use crate::DropReason;
 use crate::fabric::PortTable;
-use crate::fdb::{Fdb, Learned, Learner};
+use crate::fdb::{Claim, Fdb, Learned, Learner};
 use crate::mac_check;
 use crate::port::PortId;
-use crate::vlan::{EgressTag, Vid};
+use crate::vlan::{EgressTag, Vid, VlanMode};
 
 /// What the fabric has to know of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,10 @@ impl<'a> View<'a> {
         }
         let config = &port.config;
         let vid = config.vlan.ingress(frame.tag)?;
-        let claim = mac_check::check(config.mac_check, &port.first_mac, frame.src)?;
+        let claim = match mac_check::check(config.mac_check, &port.first_mac, frame.src)? {
+            Claim::Dynamic if config.uplink => Claim::Uplink,
+            claim => claim,
+        };
         if is_reserved_group(frame.dst) {
             return Err(DropReason::ReservedGroupAddress);
         }
@@ -84,6 +87,13 @@ impl<'a> View<'a> {
             Some(port) if self.is_member(port, vid) => Ok(Forward::Unicast { port, vid }),
             Some(_) | None => Ok(Forward::Flood { vid }),
         }
+    }
+
+    /// Whether a frame may come in by `ingress` that has a tag more than the one it was taken for. What is behind
+    /// an access port knows of no tags.
+    pub fn takes_still_tagged(&self, ingress: PortId) -> bool {
+        let port = self.ports.port(ingress);
+        port.is_some_and(|port| !matches!(port.config.vlan, VlanMode::Access(_)))
     }
 
     /// The ports that a flooded frame goes to: active, in the VLAN, not `ingress`; in ascending order.

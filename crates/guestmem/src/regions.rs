@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use weir_limits::MEM_SLOTS_MAX;
+use weir_limits::{BUFFER_PIECES_MAX, MEM_SLOTS_MAX};
 
 use crate::account::Account;
 use crate::mapping::{MapError, Mapping, RegionSpec};
@@ -193,7 +193,8 @@ impl GuestMemory {
     }
 
     /// `len` bytes at a guest-physical address as one or, where regions touch, several slices,
-    /// appended to `pieces`. Nothing is appended when a byte is in no region: then `false`.
+    /// appended to `pieces`. Nothing is appended when a byte is in no region, or when there would be more
+    /// than [`BUFFER_PIECES_MAX`]: then `false`.
     #[inline]
     pub fn pieces<'m>(&'m self, guest_address: u64, len: u32, pieces: &mut Vec<Slice<'m>>) -> bool {
         if let Some(slice) = self.slice(guest_address, len) {
@@ -218,7 +219,8 @@ impl GuestMemory {
                 let len = room.min(left) as u32; // left started as a u32
                 Some((self.slice(address, len)?, u64::from(len)))
             });
-            let Some((slice, len)) = step else {
+            let fits = pieces.len() - before < BUFFER_PIECES_MAX;
+            let Some((slice, len)) = step.filter(|_| fits) else {
                 pieces.truncate(before);
                 return false;
             };

@@ -28,6 +28,27 @@ fn spec(guest_address: u64, size: u64) -> RegionSpec {
 }
 
 #[test]
+fn a_buffer_over_many_regions_is_refused_before_it_costs_anything() {
+    const PAGE: u64 = 4096;
+    let file = File::from(memfd_create("pages", MemfdFlags::CLOEXEC).unwrap());
+    ftruncate(&file, 16 * PAGE).unwrap();
+    let region = |page: u64| RegionSpec {
+        guest_address: page * PAGE,
+        size: PAGE,
+        user_address: (page + 100) * PAGE,
+        mmap_offset: page * PAGE,
+    };
+    let pages: Vec<_> = (0..16).map(|page| (region(page), file.try_clone().unwrap())).collect();
+    let memory = GuestMemory::map(&pages).unwrap();
+    let most = weir_limits::BUFFER_PIECES_MAX;
+    let mut pieces = Vec::new();
+    assert!(memory.pieces(0, most as u32 * PAGE as u32, &mut pieces));
+    assert_eq!(pieces.len(), most);
+    assert!(!memory.pieces(0, most as u32 * PAGE as u32 + 1, &mut pieces));
+    assert_eq!(pieces.len(), most, "nothing is left of it");
+}
+
+#[test]
 fn slices_read_back_what_was_written_and_stay_in_their_region() {
     let memory = GuestMemory::map(&[(spec(0x1000, 0x2000), memfd(0x2000))]).unwrap();
     let slice = memory.slice(0x2ff0, 16).unwrap();

@@ -65,6 +65,9 @@ pub const VRINGS_MAX: usize = QUEUE_PAIRS_MAX * 2;
 /// Most descriptors in one chain. Linux sends at most `MAX_SKB_FRAGS + 2` (19, or 47 with big
 /// `CONFIG_MAX_SKB_FRAGS`); what is longer is refused before it costs time.
 pub const CHAIN_LEN_MAX: usize = 256;
+/// Most regions of memory that one buffer of a guest may lie in. An honest one lies in one, or where regions touch in two. A
+/// front end that shares its memory page by page would else have each burst take millions of pieces.
+pub const BUFFER_PIECES_MAX: usize = 4;
 /// Largest frame weir moves, without the virtio header: a 64 KiB GSO packet plus Ethernet and VLAN headers.
 pub const FRAME_LEN_MAX: u32 = 65_535 + 14 + 4;
 /// Smallest frame: an Ethernet header. Guests may send runts below 60 bytes; no wire pads them here.
@@ -340,6 +343,9 @@ pub const CONFIG_PLACES_SHOWN_MAX: usize = 8;
 pub const CONFIG_TEXT_SHOWN_MAX: usize = 200;
 /// Longest line of a configuration that is shown (bytes); of a longer one the place is named.
 pub const CONFIG_LINE_SHOWN_MAX: usize = 1000;
+/// Panics of a worker that are about no port, after which weir ends: what starts it again then begins with memory that is
+/// as it should be.
+pub const WORKER_PANICS_MAX: u32 = 16;
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 64;
 /// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).

@@ -392,8 +392,9 @@ impl Sessions {
         let now = Instant::now();
         let mut opened = Vec::new();
         for (id, entry) in &mut self.entries {
-            if entry.next.take_if(|(_, until)| *until <= now).is_some() {
+            if let Some(next) = entry.next.take_if(|(_, until)| *until <= now) {
                 turn_away(&entry.port);
+                drop(next);
             }
             let over = entry.pause_until.take_if(|until| *until <= now).is_some();
             match &mut entry.source {

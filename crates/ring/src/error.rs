@@ -1,6 +1,6 @@
 //! What can be wrong with a ring.
 
-use weir_limits::{CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
+use weir_limits::{BUFFER_PIECES_MAX, CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
 
 /// A ring cannot be set up as the front end asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,9 @@ pub enum RingError {
         head: u16,
     },
     /// A buffer is not in memory that the front end shared.
-    #[error("buffer of {len} bytes at guest address {address:#x} is not in shared memory")]
+    #[error(
+        "buffer of {len} bytes at guest address {address:#x} is not in shared memory, or in more than {BUFFER_PIECES_MAX} regions"
+    )]
     BadAddress {
         /// Guest-physical address.
         address: u64,

@@ -18,6 +18,7 @@ impl VifConfig {
                 (true, None) => MacCheck::First,
             },
             learn_max: default.learn_max,
+            uplink: default.uplink,
         }
     }
 }

@@ -10,10 +10,11 @@ use arc_swap::ArcSwap;
 use weir_limits::PORTS_MAX;
 use weir_wire::Mac;
 
-use crate::fdb::Fdb;
-use crate::mac_check::FirstMac;
+use crate::fdb::{Claim, Fdb, Learner};
+use crate::mac_check::{FirstMac, MacCheck};
 use crate::port::{PortConfig, PortId};
 use crate::view::View;
+use crate::vlan::{Vid, VlanMode, VlanSet};
 
 /// A port as the data path sees it.
 #[derive(Clone)]
@@ -22,6 +23,22 @@ pub(crate) struct Port {
     pub active: bool,
     /// Shared by the snapshots that the port lives through.
     pub first_mac: Arc<FirstMac>,
+}
+
+impl Port {
+    /// The address that is configured for an active port, the VLANs in which it is known before its guest has said a
+    /// word, and how many addresses the port may have. A trunk of all VLANs has it in none: it is learned there.
+    fn configured(&self) -> Option<(Mac, Vec<Vid>, u32)> {
+        let MacCheck::Pinned(mac) = self.config.mac_check else { return None };
+        let vids = match &self.config.vlan {
+            VlanMode::Access(vid) => vec![*vid],
+            VlanMode::Trunk { native, allowed: VlanSet::All } => native.iter().copied().collect(),
+            VlanMode::Trunk { native, allowed: VlanSet::Only(set) } => {
+                native.iter().copied().chain(set.iter()).collect()
+            }
+        };
+        self.active.then_some((mac, vids, self.config.learn_max))
+    }
 }
 
 /// A snapshot of every port. Never changed; replaced by the next one.
@@ -209,9 +226,18 @@ impl Fabric {
         let mut table = PortTable::clone(&self.table.load());
         let port = table.port(id).ok_or(PortError::NoSuchPort(id))?;
         let changed = change(port);
+        let known = changed.as_ref().and_then(Port::configured);
         table.set(id, changed);
         self.table.store(Arc::new(table));
         self.fdb.flush_port(id);
+        if let Some((mac, vids, learner)) = known.map(|(mac, vids, max)| {
+            (mac, vids, Learner { port: id, claim: Claim::Pinned, learn_max: max })
+        }) {
+            for vid in vids {
+                // It neither ages nor expires: when it was learned does not matter.
+                self.fdb.learn(vid, mac, learner, 0);
+            }
+        }
         Ok(())
     }
 

@@ -71,6 +71,43 @@ fn unknown_destination_floods_and_the_answer_is_unicast() {
 }
 
 #[test]
+fn a_guest_does_not_take_an_address_that_an_uplink_has() {
+    let Lan { fabric, a, b, uplink } = lan();
+    assert_eq!(forward(&fabric, uplink, frame(C, Mac::BROADCAST)), FLOOD, "the gateway speaks");
+    for _ in 0..3 {
+        assert_eq!(forward(&fabric, a, frame(C, B)), Err(DropReason::SrcMacOwned));
+        assert_eq!(forward(&fabric, uplink, frame(C, B)), FLOOD, "it is heard as before");
+        assert_eq!(forward(&fabric, b, frame(B, C)), unicast(uplink));
+        // A reset, and the next attempt.
+        fabric.set_active(a, false).unwrap();
+        fabric.set_active(a, true).unwrap();
+        fabric.set_active(b, false).unwrap();
+        fabric.set_active(b, true).unwrap();
+    }
+    let second = add(&fabric, PortConfig::uplink());
+    assert_eq!(forward(&fabric, second, frame(C, Mac::BROADCAST)), FLOOD, "another uplink may");
+    assert_eq!(forward(&fabric, b, frame(B, C)), unicast(second));
+    let owner = add(&fabric, pinned(C));
+    assert_eq!(forward(&fabric, owner, frame(C, Mac::BROADCAST)), FLOOD, "so may whose it is");
+    assert_eq!(forward(&fabric, second, frame(C, B)), Err(DropReason::SrcMacOwned));
+}
+
+#[test]
+fn a_configured_address_is_known_before_its_guest_has_spoken() {
+    let Lan { fabric, a, .. } = lan();
+    let silent = add(&fabric, pinned(B));
+    assert_eq!(forward(&fabric, a, frame(A, B)), unicast(silent));
+    fabric.set_active(silent, false).unwrap();
+    assert_eq!(forward(&fabric, a, frame(A, B)), FLOOD, "nobody is there");
+    let trunk = VlanMode::Trunk { native: Some(vid(1)), allowed: VlanSet::All };
+    fabric.update_port(silent, PortConfig { vlan: trunk, ..pinned(B) }).unwrap();
+    fabric.set_active(silent, true).unwrap();
+    assert_eq!(forward(&fabric, a, frame(A, B)), unicast(silent));
+    fabric.remove_port(silent).unwrap();
+    assert_eq!(forward(&fabric, a, frame(A, B)), FLOOD);
+}
+
+#[test]
 fn broadcast_and_multicast_flood() {
     let Lan { fabric, a, .. } = lan();
     assert_eq!(forward(&fabric, a, frame(A, Mac::BROADCAST)), FLOOD);
@@ -132,9 +169,9 @@ fn address_of_a_guest_can_not_be_taken_by_another_port() {
 #[test]
 fn configured_address_is_won_back_from_a_guest_that_squatted_on_it() {
     let Lan { fabric, b, uplink, .. } = lan();
-    let owner = add(&fabric, pinned(A));
     forward(&fabric, b, frame(A, C)).unwrap();
-    forward(&fabric, owner, frame(A, C)).unwrap();
+    let owner = add(&fabric, pinned(A));
+    assert_eq!(forward(&fabric, uplink, frame(C, A)), unicast(owner), "before it has spoken");
     assert_eq!(forward(&fabric, b, frame(A, C)), Err(DropReason::SrcMacOwned));
     assert_eq!(forward(&fabric, uplink, frame(C, A)), unicast(owner));
 }

@@ -106,7 +106,8 @@ impl Entry {
         let claim = match word >> PORT_BITS & CLAIM_MASK {
             0 => Claim::Dynamic,
             1 => Claim::First,
-            _ => Claim::Pinned,
+            2 => Claim::Pinned,
+            _ => Claim::Uplink,
         };
         Some(Self { tag: word >> TAG_SHIFT, claim, port: PortId::new(number)? })
     }

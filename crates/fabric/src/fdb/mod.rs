@@ -45,8 +45,8 @@ const _: () = {
     assert!(BUCKETS / AGE_BUCKETS < FDB_AGE_SECS as usize);
 };
 
-/// How strongly a port holds an address; a stronger one takes it from a weaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// How a port holds an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Learned from traffic: any port that uses the address takes it over; ages; may be evicted.
     Dynamic = 0,
@@ -54,6 +54,26 @@ pub enum Claim {
     First = 1,
     /// The configured address of a checked port ([`crate::MacCheck::Pinned`]). Stays likewise.
     Pinned = 2,
+    /// Learned from traffic of an uplink: as [`Self::Dynamic`], but for who takes it.
+    Uplink = 3,
+}
+
+impl Claim {
+    /// It ages, and may be evicted.
+    fn is_learned(self) -> bool {
+        matches!(self, Self::Dynamic | Self::Uplink)
+    }
+
+    /// Whether a port with the claim `by` takes over an address that another one holds so. What is behind an uplink,
+    /// the gateway above all, is no guest's for the asking; nor is a guest's address that of who answers outside.
+    fn yields_to(self, by: Self) -> bool {
+        match self {
+            Self::Dynamic => true,
+            Self::Uplink => by != Self::First,
+            Self::First => by == Self::Pinned,
+            Self::Pinned => false,
+        }
+    }
 }
 
 /// Who learns an address.
@@ -162,7 +182,7 @@ impl Bucket {
     }
 
     fn has_expired(&self, way: usize, entry: Entry, now_secs: u32) -> bool {
-        entry.claim == Claim::Dynamic && self.age_secs(way, now_secs) > FDB_AGE_SECS
+        entry.claim.is_learned() && self.age_secs(way, now_secs) > FDB_AGE_SECS
     }
 
     /// Stores only a change, so that workers don't pass the cache line around for every frame.
@@ -176,7 +196,7 @@ impl Bucket {
     /// The entry to give up for a new one of `port`: an expired one, or the oldest of the port that
     /// holds the most, and of `port` itself among equals. `None` if every entry has a claim.
     fn victim(&self, port: PortId, now_secs: u32) -> Option<(usize, Entry)> {
-        let dynamic = || self.entries().filter(|(_, entry)| entry.claim == Claim::Dynamic);
+        let dynamic = || self.entries().filter(|(_, entry)| entry.claim.is_learned());
         dynamic().max_by_key(|&(way, entry)| {
             let expired = self.has_expired(way, entry, now_secs);
             let share = dynamic().filter(|(_, other)| other.port == entry.port).count();
@@ -260,7 +280,7 @@ impl Fdb {
                 let same = entry.claim == learner.claim;
                 return Ok(if same { Learned::Known } else { Learned::New });
             }
-            Some((_, entry)) if entry.claim != Claim::Dynamic && learner.claim <= entry.claim => {
+            Some((_, entry)) if !entry.claim.yields_to(learner.claim) => {
                 return Err(Learned::Owned { by: entry.port });
             }
             Some((_, entry)) => Learned::Moved { from: entry.port },

@@ -180,9 +180,15 @@ fn port_at_its_limit_learns_no_more_and_keeps_what_it_has() {
     assert_eq!(fdb.learn(VLAN, mac(2), learner, 0), Learned::New);
 }
 
+/// The table of who may take an address from whom, written down once more.
+fn may_take(held: Claim, taker: Claim) -> bool {
+    use Claim::{Dynamic, First, Pinned, Uplink};
+    matches!((held, taker), (Dynamic, _) | (Uplink, Dynamic | Uplink | Pinned) | (First, Pinned))
+}
+
 #[test]
 fn claimed_address_moves_to_a_stronger_claim_only() {
-    use Claim::{Dynamic, First, Pinned};
+    use Claim::{Dynamic, First, Pinned, Uplink};
     for (held, taken, moves) in [
         (Dynamic, Dynamic, true),
         (Dynamic, First, true),
@@ -191,6 +197,13 @@ fn claimed_address_moves_to_a_stronger_claim_only() {
         (First, Pinned, true),
         (Pinned, First, false),
         (Pinned, Pinned, false),
+        (Uplink, Uplink, true),
+        (Uplink, Dynamic, true),
+        (Uplink, Pinned, true),
+        (Uplink, First, false),
+        (First, Uplink, false),
+        (Pinned, Uplink, false),
+        (Dynamic, Uplink, true),
     ] {
         let fdb = Fdb::new(SEED);
         fdb.learn(VLAN, mac(1), claimed(1, held), 0);
@@ -259,6 +272,7 @@ enum Op {
 fn op(hosts: u32, ports: u16) -> impl Strategy<Value = Op> {
     let claim = prop_oneof![
         6 => Just(Claim::Dynamic),
+        2 => Just(Claim::Uplink),
         1 => Just(Claim::First),
         1 => Just(Claim::Pinned)
     ];
@@ -287,7 +301,7 @@ impl Model {
                 true => Learned::Known,
                 false => Learned::New,
             },
-            Some(&(at, claim, _)) if claim != Claim::Dynamic && claim >= learner.claim => {
+            Some(&(at, claim, _)) if !may_take(claim, learner.claim) => {
                 return Learned::Owned { by: port(at) };
             }
             _ if behind >= learner.learn_max as usize => return Learned::PortLimit,
@@ -299,7 +313,7 @@ impl Model {
     }
 
     fn live(claim: Claim, seen_secs: u32, now_secs: u32) -> bool {
-        claim != Claim::Dynamic || now_secs - seen_secs <= FDB_AGE_SECS
+        !matches!(claim, Claim::Dynamic | Claim::Uplink) || now_secs - seen_secs <= FDB_AGE_SECS
     }
 
     fn lookup(&self, host: u32, now_secs: u32) -> Option<PortId> {
