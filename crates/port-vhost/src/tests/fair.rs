@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 
 use weir_limits::{LOG_LINES_MAX, SESSIONS_AT_ONCE_MAX};
+use weir_vhost_user::Request;
 
 use super::*;
 
@@ -69,8 +70,12 @@ fn a_descriptor_that_takes_for_ever_to_close_is_its_front_ends_loss() {
     rustix::net::sockopt::set_socket_linger(&socket, Some(PATIENCE)).unwrap();
     let mut front = FrontEnd::new(stream);
     front.set_timeout(PATIENCE);
-    front.set_vring_call(0, Some(socket.as_fd())).ok();
+    // Its descriptor comes with the first half: with the second one, weir is the last to have it.
+    let mut message = [0; 20];
+    (message[0], message[4], message[8]) = (Request::SetVringCall as u8, 1, 8);
+    front.raw_send(&message[..12], &[socket.as_fd()]).unwrap();
     drop(socket);
+    front.raw_send(&message[12..], &[]).unwrap();
     // Others come, go, and are served meanwhile.
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
     introduce(&mut a, &mut b);
