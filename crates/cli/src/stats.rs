@@ -214,6 +214,12 @@ pub struct SessionStats {
     /// Messages about the port that were not logged, because they had been too many.
     #[serde(default)]
     pub log_lines_unsaid: u64,
+    /// Bytes of guest memory that are mapped, with what is left of older memory tables.
+    #[serde(default)]
+    pub memory_mapped_bytes: u64,
+    /// Bytes that the front end may share (`memory_max`); 0 for who shares none.
+    #[serde(default)]
+    pub memory_max_bytes: u64,
 }
 
 /// One queue pair.

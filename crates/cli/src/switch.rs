@@ -11,6 +11,7 @@ use weir_engine::filter::PortRules;
 use weir_engine::guest::State;
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
 use weir_fabric::PortId;
+use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
 use weir_port_packet::{PacketOptions, PacketSocket};
@@ -190,7 +191,8 @@ impl Switch {
         let (id, port) = self
             .engine
             .add_port(config.port_config(), |id, counters| {
-                Arc::new(VhostPort::new(id, counters, &options))
+                let memory = Account::new(config.memory_max.get(), &[]);
+                Arc::new(VhostPort::new(id, counters, &options).with_memory(memory))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);

@@ -65,7 +65,7 @@ pub enum MapError {
     /// to the memory wait for as long as it likes.
     #[error(
         "region at guest address {guest_address:#x} is in a file system that is not allowed ({}); guests' memory \
-         is in tmpfs (memfd) or hugetlbfs, or in one that `memory_filesystems` names",
+         is in tmpfs (memfd) or hugetlbfs",
         file_system.as_deref().unwrap_or("unknown")
     )]
     FileSystem {

@@ -59,7 +59,8 @@ pub use placement::PlacementConfig;
 pub use receiving::{Receiving, ReceivingChanges};
 pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{
-    BitRate, BurstSize, LateTurns, Period, Schedule, Sharing, SharingChanges, SharingError,
+    BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule, Sharing, SharingChanges,
+    SharingError,
 };
 pub use values::{
     ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
@@ -215,12 +216,19 @@ pub struct VifConfig {
     /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
     /// [`VifConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
+    /// Bytes of memory that its front end may share.
+    #[serde(default = "memory_max_default")]
+    pub memory_max: MemoryMax,
     /// Which frames it may send and receive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<FilterRule>,
     /// What the interface is entitled to of the workers, and how fast it may send.
     #[serde(default)]
     pub sharing: Sharing,
+}
+
+fn memory_max_default() -> MemoryMax {
+    MemoryMax::DEFAULT
 }
 
 impl VifConfig {
@@ -248,6 +256,7 @@ impl VifConfig {
             rss_rebalance: Self::RSS_REBALANCE_DEFAULT,
             vlan: VlanMode::Unset,
             mtu: None,
+            memory_max: MemoryMax::DEFAULT,
             filter: Vec::new(),
             sharing: Sharing::default(),
         }

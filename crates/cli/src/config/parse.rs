@@ -13,7 +13,7 @@ use weir_limits as limits;
 use super::error::{Problem, count};
 use super::filter;
 use super::section::{KindOfUplink, Located, Section};
-use super::sharing::{self, Schedule, Sharing};
+use super::sharing::{self, MemoryMax, Schedule, Sharing};
 use super::values::{
     ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization,
     RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
@@ -230,6 +230,7 @@ fn vif(
     let rss_rebalance = rebalance(&mut section, problems);
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
+    let memory_max = section.take_or("memory_max", MemoryMax::DEFAULT, problems);
     let filter = filter::rules(&mut section, problems);
     let schedule = switch.map(|switch| switch.schedule);
     let sharing = Sharing::from_section(&mut section, schedule, problems);
@@ -255,6 +256,7 @@ fn vif(
         rss_rebalance,
         vlan,
         mtu,
+        memory_max,
         filter,
         sharing,
     };

@@ -10,7 +10,7 @@ use weir_limits as limits;
 use super::error::Problem;
 use super::filter::Expression;
 use super::moderation::Moderation;
-use super::sharing::{BitRate, BurstSize, LateTurns, Period, Schedule};
+use super::sharing::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 use super::suggest;
 use super::values::{
     ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
@@ -269,6 +269,7 @@ from_toml_string! {
     Schedule = "the name of a schedule in quotes, such as \"drr\"";
     BitRate = "a rate in quotes, such as \"1Gbit\"";
     BurstSize = "a number of bytes in quotes, such as \"256KiB\"";
+    MemoryMax = "a number of bytes in quotes, such as \"64GiB\"";
     Period = "a duration in quotes, such as \"1ms\"";
     LateTurns = "a fraction in quotes, such as \"1/4\"";
 }

@@ -156,7 +156,8 @@ pub struct VifChanges {
 impl VifChanges {
     /// Keys of an interface that cannot change while it exists, since the guest has negotiated them
     /// or its monitor knows them.
-    const FIXED: [&'static str; 5] = ["socket", "mode", "socket_mode", "mtu", "agent"];
+    const FIXED: [&'static str; 6] =
+        ["socket", "mode", "socket_mode", "mtu", "memory_max", "agent"];
 
     /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
     ///

@@ -110,6 +110,18 @@ quantity! {
 }
 
 quantity! {
+    /// Bytes of memory that a front end may share.
+    MemoryMax = limits::MEMORY_MAX_MIN, limits::MEMORY_MAX_MAX,
+    "a number of bytes, such as \"64GiB\"",
+    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)]
+}
+
+impl MemoryMax {
+    /// Where nothing is configured.
+    pub const DEFAULT: Self = Self(limits::MEMORY_MAX_DEFAULT);
+}
+
+quantity! {
     /// The period of a window constraint, in nanoseconds.
     Period = limits::WINDOW_PERIOD_NS_MIN, limits::WINDOW_PERIOD_NS_MAX,
     "a duration, such as \"1ms\"",

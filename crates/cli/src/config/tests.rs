@@ -101,6 +101,7 @@ fn every_key_is_read() {
         rss_rebalance = false
         vlan = 10
         mtu = 68
+        memory_max = "2TiB"
 
         [[vif.web0.filter]]
         direction = "tx"
@@ -146,6 +147,7 @@ fn every_key_is_read() {
         rss_rebalance: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),
+        memory_max: "2TiB".parse().unwrap(),
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
         sharing: Sharing::default(),
     };

@@ -66,6 +66,10 @@ pub(crate) struct PortInfo {
     pub(crate) throttled: u64,
     /// Messages about it that were not logged.
     pub(crate) log_lines_unsaid: u64,
+    /// Bytes of its memory that are mapped.
+    pub(crate) memory_mapped_bytes: u64,
+    /// Bytes of it that may be.
+    pub(crate) memory_max_bytes: u64,
     /// Queue pairs that the front end was offered; `None` without one, and for a Xen guest.
     pub(crate) session_queue_pairs: Option<usize>,
     /// Hold times: from frames being ready to the guest being told of them.
@@ -78,6 +82,7 @@ impl From<VhostInfo> for PortInfo {
             state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
         } = info;
         let VhostInfo { turned_away, throttled, log_lines_unsaid, .. } = info;
+        let VhostInfo { memory_mapped, memory_max_bytes, .. } = info;
         Self {
             state,
             stop_reason,
@@ -87,6 +92,8 @@ impl From<VhostInfo> for PortInfo {
             turned_away,
             throttled,
             log_lines_unsaid,
+            memory_mapped_bytes: memory_mapped.bytes,
+            memory_max_bytes,
             session_queue_pairs,
             hold,
         }
@@ -105,6 +112,8 @@ impl From<XenInfo> for PortInfo {
             turned_away: 0,
             throttled: 0,
             log_lines_unsaid: 0,
+            memory_mapped_bytes: 0,
+            memory_max_bytes: 0,
             session_queue_pairs: None,
             hold,
         }

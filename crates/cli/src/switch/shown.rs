@@ -161,6 +161,8 @@ impl Switch {
             turned_away: info.turned_away,
             throttled: info.throttled,
             log_lines_unsaid: info.log_lines_unsaid,
+            memory_mapped_bytes: info.memory_mapped_bytes,
+            memory_max_bytes: info.memory_max_bytes,
             last_error: info.stop_reason.clone(),
         };
         stats.mac = vif.config.mac;
