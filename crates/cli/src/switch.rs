@@ -82,6 +82,8 @@ pub struct Switch {
     manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
+    /// An interface is being added.
+    adding: Mutex<()>,
     engine: Arc<Engine>,
     latency_budget: LatencyBudget,
     schedule: config::Schedule,
@@ -148,6 +150,7 @@ impl Switch {
             manager,
             sessions,
             ports,
+            adding: Mutex::default(),
             engine,
             latency_budget,
             schedule: config::Schedule(options.schedule),
@@ -317,6 +320,8 @@ impl Switch {
 
     /// Adds an interface while the switch runs, if it goes together with those there are.
     fn vif_add(&self, config: VifConfig) -> Response {
+        // What is found to go together is to do so still when it is added.
+        let _adding = self.adding.lock().unwrap_or_else(|e| e.into_inner());
         {
             let ports = self.ports();
             if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {

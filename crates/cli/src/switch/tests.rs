@@ -87,6 +87,25 @@ impl Bench {
 }
 
 #[test]
+fn of_two_interfaces_that_are_added_at_once_and_do_not_go_together_one_is_there() {
+    let bench = &Bench::new();
+    for round in 0..20 {
+        let config = |twin| {
+            let socket = bench.dir.path().join(format!("{round}-{twin}.sock"));
+            let socket = SocketPath::try_from(socket.as_path()).unwrap();
+            VifConfig::new(name(&format!("twin{round}")), socket)
+        };
+        let added: Vec<_> = std::thread::scope(|scope| {
+            let add = |twin| scope.spawn(move || bench.switch.vif_add(config(twin)));
+            [1, 2, 3].map(add).map(|thread| thread.join().unwrap()).into()
+        });
+        let ok = added.iter().filter(|response| matches!(response, Response::Ok)).count();
+        assert_eq!(ok, 1, "{added:?}");
+        assert_eq!(bench.switch.ports().vifs.len(), 4 + round);
+    }
+}
+
+#[test]
 fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
     let bench = Bench::new();
     let (_a, mut a) = bench.guest("a", 1, 1);
