@@ -201,6 +201,7 @@ impl Switch {
         self.engine.set_rules(id, &rules);
         self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
         self.engine.set_receive_limit(id, config.sharing.receive.limit());
+        self.engine.set_storm_limit(id, config.storm.limit());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());

@@ -24,6 +24,7 @@ use crate::port::{Port, Side};
 use crate::share::RateLimit;
 use crate::shared::{Shared, WorkerHandle};
 use crate::stats::PortCounters;
+use crate::storm::{Storm, StormLimit};
 use crate::switch::{Ports, Slot, slot};
 use crate::worker::Worker;
 
@@ -179,6 +180,18 @@ impl Engine {
             let mut ports = Ports::clone(ports);
             if let Some(Some(slot)) = ports.get_mut(id.index()) {
                 slot.police.clone_from(&police);
+            }
+            ports
+        });
+    }
+
+    /// Sets how much a port may have flooded. Its buckets are full.
+    pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
+        let storm = Storm::new(limit).map(Arc::new);
+        self.shared.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                slot.storm.clone_from(&storm);
             }
             ports
         });

@@ -14,6 +14,7 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
+//! | `storm.rs` | how much of what a port sends is flooded |
 //! | `police.rs` | how much of them a port may receive in a second |
 //! | `flow.rs` | the hash by which flows find their queue |
 //! | `poller.rs` | epoll: kicks and wake-ups |
@@ -56,6 +57,7 @@ mod share;
 mod shared;
 pub mod stages;
 pub mod stats;
+mod storm;
 mod switch;
 pub mod turn;
 mod worker;
@@ -71,6 +73,7 @@ pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
 pub use share::{Rate, RateLimit};
 pub use stats::{DropReason, PortCounters};
+pub use storm::StormLimit;
 pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};
 
 #[cfg(test)]

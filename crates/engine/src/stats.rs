@@ -21,6 +21,12 @@ pub enum DropReason {
     GsoHeaders,
     /// A filter of the sender's; counted at the sender.
     FilteredTx,
+    /// More broadcasts than its sender may have flooded; counted at the sender, as the next two.
+    StormBroadcast,
+    /// More multicasts.
+    StormMulticast,
+    /// More frames for stations that nobody knows.
+    StormUnknown,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
     /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
@@ -55,11 +61,14 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 18] = [
+    const OWN: [Self; 21] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
         Self::FilteredTx,
+        Self::StormBroadcast,
+        Self::StormMulticast,
+        Self::StormUnknown,
         Self::TxDisabled,
         Self::RxWaitedTooLong,
         Self::TxStopped,
@@ -100,6 +109,9 @@ impl DropReason {
             Self::FrameTooLong => "frame_too_long",
             Self::GsoHeaders => "gso_headers",
             Self::FilteredTx => "filtered_tx",
+            Self::StormBroadcast => "storm_broadcast",
+            Self::StormMulticast => "storm_multicast",
+            Self::StormUnknown => "storm_unknown",
             Self::FilteredRx => "filtered_rx",
             Self::PolicedRx => "policed_rx",
             Self::TxDisabled => "tx_disabled",

@@ -17,6 +17,7 @@ use crate::police::{Charge, Police};
 use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
+use crate::storm::Storm;
 
 /// A port in the table that workers read.
 #[derive(Clone)]
@@ -31,13 +32,15 @@ pub struct Slot {
     pub rules: PortRules,
     /// How much it may receive; `None` without a limit.
     pub(crate) police: Option<Arc<Police>>,
+    /// How much it may have flooded; `None` without a limit.
+    pub(crate) storm: Option<Arc<Storm>>,
 }
 
 impl Slot {
     /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
-        let (pairs, rules, police) = Default::default();
-        Self { port, counters, pairs, rules, police }
+        let (pairs, rules, police, storm) = Default::default();
+        Self { port, counters, pairs, rules, police, storm }
     }
 }
 
@@ -271,6 +274,12 @@ impl Forwarder {
                 return Some((list, tag));
             }
             Ok(Forward::Flood { vid }) => {
+                let storm =
+                    slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
+                if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, ingress.now_ns)) {
+                    ingress.counters.dropped(reason, 1);
+                    return None;
+                }
                 for port in ingress.view.flood_ports(ingress.port, vid) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
                         self.append_careful(ingress, burst, port, Outgoing { frame, tag }, false);

@@ -148,6 +148,11 @@ pub const FILTER_MEMORY_WORDS: usize = 16;
 /// Bytes of a frame's front that a filter can see: one with an MTU of 1500 whole.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
+/// What a storm budget lets go at once: what its rate brings in so long a time (ns), and so many frames at least. ARP for
+/// a subnet comes in a row.
+pub const STORM_BURST_NS: u64 = 100_000_000;
+/// See [`STORM_BURST_NS`].
+pub const STORM_BURST_MIN: u64 = 64;
 /// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
 pub const PARKED_MAX: usize = 128;
 /// How long such a frame may wait before it is dropped.

@@ -45,6 +45,7 @@ mod receiving;
 mod section;
 pub mod settings;
 mod sharing;
+mod storm;
 mod suggest;
 pub mod values;
 mod xen;
@@ -62,6 +63,7 @@ pub use sharing::{
     BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule, Sharing, SharingChanges,
     SharingError,
 };
+pub use storm::StormControl;
 pub use values::{
     ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
     Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
@@ -219,6 +221,9 @@ pub struct VifConfig {
     /// Bytes of memory that its front end may share.
     #[serde(default = "memory_max_default")]
     pub memory_max: MemoryMax,
+    /// How much of what it sends may be flooded.
+    #[serde(default)]
+    pub storm: StormControl,
     /// Which frames it may send and receive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<FilterRule>,
@@ -257,6 +262,7 @@ impl VifConfig {
             vlan: VlanMode::Unset,
             mtu: None,
             memory_max: MemoryMax::DEFAULT,
+            storm: StormControl::default(),
             filter: Vec::new(),
             sharing: Sharing::default(),
         }

@@ -14,6 +14,7 @@ use super::error::{Problem, count};
 use super::filter;
 use super::section::{KindOfUplink, Located, Section};
 use super::sharing::{self, MemoryMax, Schedule, Sharing};
+use super::storm::StormControl;
 use super::values::{
     ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization,
     RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
@@ -231,6 +232,7 @@ fn vif(
     let vlan = vlan(&mut section, problems);
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let memory_max = section.take_or("memory_max", MemoryMax::DEFAULT, problems);
+    let storm = StormControl::from_section(&mut section, problems);
     let filter = filter::rules(&mut section, problems);
     let schedule = switch.map(|switch| switch.schedule);
     let sharing = Sharing::from_section(&mut section, schedule, problems);
@@ -257,6 +259,7 @@ fn vif(
         vlan,
         mtu,
         memory_max,
+        storm,
         filter,
         sharing,
     };

@@ -154,10 +154,19 @@ pub struct VifChanges {
 }
 
 impl VifChanges {
-    /// Keys of an interface that cannot change while it exists, since the guest has negotiated them
-    /// or its monitor knows them.
-    const FIXED: [&'static str; 6] =
-        ["socket", "mode", "socket_mode", "mtu", "memory_max", "agent"];
+    /// Keys of an interface that cannot change while it exists: the guest has negotiated them, its monitor knows them, or
+    /// they are what its tenant is held to.
+    const FIXED: [&'static str; 9] = [
+        "socket",
+        "mode",
+        "socket_mode",
+        "mtu",
+        "memory_max",
+        "agent",
+        "broadcasts_per_second",
+        "multicasts_per_second",
+        "unknown_per_second",
+    ];
 
     /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
     ///

@@ -102,6 +102,9 @@ fn every_key_is_read() {
         vlan = 10
         mtu = 68
         memory_max = "2TiB"
+        broadcasts_per_second = 100
+        multicasts_per_second = 200
+        unknown_per_second = 300
 
         [[vif.web0.filter]]
         direction = "tx"
@@ -148,6 +151,11 @@ fn every_key_is_read() {
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),
         memory_max: "2TiB".parse().unwrap(),
+        storm: StormControl {
+            broadcasts_per_second: Some(100.try_into().unwrap()),
+            multicasts_per_second: Some(200.try_into().unwrap()),
+            unknown_per_second: Some(300.try_into().unwrap()),
+        },
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
         sharing: Sharing::default(),
     };

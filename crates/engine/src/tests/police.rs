@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::share::{Rate, RateLimit};
+use crate::storm::StormLimit;
 
 /// Bits of one of [`frame`]s.
 const FRAME_BITS: u64 = 8 * 200;
@@ -133,4 +134,45 @@ fn a_frame_that_waits_for_a_full_receiver_is_paid_for_once() {
     bench.receiver.room.store(10, Ordering::SeqCst);
     bench.send(0, 11..12);
     bench.has_received_no_more_than(10, 11);
+}
+
+#[test]
+fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
+    // As good as none comes back while the test runs.
+    let rate = |burst| Some(Rate { per_s: 1, burst });
+    let limit = StormLimit { broadcast: rate(3), multicast: rate(2), unknown: rate(1) };
+    let engine = Engine::start(1).unwrap();
+    let receiver = add(&engine, |_| {});
+    let mut made = None;
+    let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+    let (id, sender) = engine
+        .add_port(config, |id, counters| {
+            made = Some(counters);
+            Arc::new(FakePort::new(id))
+        })
+        .unwrap();
+    engine.fabric().set_active(id, true).unwrap();
+    engine.set_storm_limit(id, limit);
+    let counters = made.unwrap();
+    let multicast = |number| {
+        let mut frame = frame(9, 0xff, number);
+        frame[..6].copy_from_slice(&[0x01, 0, 0x5e, 0, 0, 1]);
+        frame
+    };
+    let started = Instant::now();
+    send(&engine, &receiver, [frame(8, 9, 0)]);
+    send(&engine, &sender, (1..=10).map(|number| frame(9, 0xff, number)));
+    send(&engine, &sender, (11..=20).map(multicast));
+    send(&engine, &sender, (21..=30).map(|number| frame(9, 7, number)));
+    // To who is known, as many as it likes.
+    send(&engine, &sender, (31..=40).map(|number| frame(9, 8, number)));
+    eventually("the last one arrives", || numbers(&receiver).last() == Some(&40));
+    let drops = [DropReason::StormBroadcast, DropReason::StormMulticast, DropReason::StormUnknown]
+        .map(|reason| counters.dropped_for(reason));
+    let came = numbers(&receiver).len() as u64;
+    assert_eq!(came + drops.iter().sum::<u64>(), 40);
+    let late = started.elapsed().as_secs();
+    for (dropped, expected) in drops.into_iter().zip([7, 8, 9]) {
+        assert!((expected - late.min(expected)..=expected).contains(&dropped), "{drops:?}");
+    }
 }

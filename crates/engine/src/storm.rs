@@ -1,0 +1,55 @@
+//! Storm control: how many frames in a second one sender may have flooded, each of which costs as many copies as the
+//! VLAN has ports.
+
+use weir_policy::policing::Gcra;
+use weir_wire::Mac;
+
+use crate::share::Rate;
+use crate::stats::DropReason;
+
+/// Frames that a port may have flooded, by why they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StormLimit {
+    /// For everybody.
+    pub broadcast: Option<Rate>,
+    /// For a group.
+    pub multicast: Option<Rate>,
+    /// For one station that nobody knows.
+    pub unknown: Option<Rate>,
+}
+
+/// The buckets of one sender, shared by all workers.
+#[derive(Debug)]
+pub(crate) struct Storm {
+    broadcast: Option<Gcra>,
+    multicast: Option<Gcra>,
+    unknown: Option<Gcra>,
+}
+
+impl Storm {
+    /// `None` where nothing is limited.
+    pub(crate) fn new(limit: StormLimit) -> Option<Self> {
+        let bucket = |rate: Rate| Gcra::new(rate.per_s, rate.burst);
+        let StormLimit { broadcast, multicast, unknown } = limit;
+        let limited = limit != StormLimit::default();
+        limited.then(|| Self {
+            broadcast: broadcast.map(bucket),
+            multicast: multicast.map(bucket),
+            unknown: unknown.map(bucket),
+        })
+    }
+
+    /// Why a frame for `dst` is not flooded now, if so; else it is paid for.
+    #[cold]
+    pub(crate) fn refuses(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
+        let (bucket, reason) = if dst == Mac::BROADCAST {
+            (&self.broadcast, DropReason::StormBroadcast)
+        } else if dst.is_multicast() {
+            (&self.multicast, DropReason::StormMulticast)
+        } else {
+            (&self.unknown, DropReason::StormUnknown)
+        };
+        let passed = bucket.as_ref()?.pass(now_ns, 1, [1].into_iter());
+        (passed.frames == 0).then_some(reason)
+    }
+}
