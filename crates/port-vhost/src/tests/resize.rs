@@ -113,3 +113,29 @@ fn a_pair_that_is_made_later_calls_as_the_others_do() {
     port.set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
     assert!(port.decisions().iter().all(|decision| decision.kind == Kind::Immediate));
 }
+
+/// Each first kick counts the queues that can receive; what one has counted must not replace what another has since.
+#[test]
+fn two_first_kicks_at_once_make_two_queues_ready() {
+    use weir_engine::Side;
+
+    let switch = Switch::new();
+    let (port, _stream) = switch.port();
+    let _vif = connect(&switch, &port, 2);
+    eventually("both queues are ready", || port.rx_queues() == 2);
+    let barrier = std::sync::Barrier::new(2);
+    let first_kick = |queue: usize| {
+        for round in 0..20_000 {
+            port.with_queue(2 * queue, |queue| queue.ring.as_mut().unwrap().started = false);
+            barrier.wait();
+            port.kicked(queue, Side::Rx);
+            barrier.wait();
+            assert_eq!(port.rx_queues(), 2, "round {round}");
+            barrier.wait();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| first_kick(1));
+        first_kick(0);
+    });
+}
