@@ -1,0 +1,62 @@
+//! A switch that has no descriptors left. Alone in its process, whose limit it changes.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weir_engine::Engine;
+use weir_engine::guest::CallPolicy;
+use weir_fabric::PortConfig;
+use weir_limits::ACCEPT_PAUSE_NS;
+use weir_policy::moderation::Kind;
+use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
+use weir_vhost_user::FrontEnd;
+
+/// `accept` fails as long as that lasts, and what waits in the socket's queue keeps it readable.
+#[test]
+fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
+    let engine = Engine::start(1).unwrap();
+    let manager = Manager::start(Arc::clone(&engine)).unwrap();
+    let calls = CallPolicy::within(Kind::Immediate, 250_000);
+    let options = VhostOptions { name: "test".into(), queue_pairs: 1, calls };
+    let (_, port) = engine
+        .add_port(PortConfig::vif(), |id, counters| {
+            Arc::new(VhostPort::new(id, counters, &options))
+        })
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    manager.add(Arc::clone(&port), Endpoint::Listener(listener)).unwrap();
+
+    let limit = getrlimit(Resource::Nofile);
+    let stream = UnixStream::connect(&path).unwrap();
+    // It may have been accepted already; then the next one is not.
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(Duration::from_secs(60));
+    front.get_features().unwrap();
+    let next = UnixStream::connect(&path).unwrap();
+    let none_left = Rlimit { current: Some(next.as_raw_fd() as u64 + 1), ..limit };
+    // What is free below is taken.
+    let mut taken = Vec::new();
+    setrlimit(Resource::Nofile, none_left).unwrap();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file);
+    }
+    drop(next);
+    // The place of `next` is free again, for the third one's own end: none is left for weir's.
+    let third = UnixStream::connect(&path).unwrap();
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_secs(1));
+    let looks = start.elapsed().as_nanos() as u64 / ACCEPT_PAUSE_NS + 2;
+    let unsaid = port.info().log_lines_unsaid;
+    assert!(unsaid <= looks, "{unsaid} lines more than are said");
+    drop(front);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    drop(taken);
+    let mut third = FrontEnd::new(third);
+    third.set_timeout(Duration::from_secs(60));
+    third.get_features().unwrap();
+}
