@@ -29,6 +29,8 @@ const CHILD: &str = "WEIR_GUESTMEM_CHILD";
 /// Runs the test `name` again, in a process of its own, with `CHILD` set to `value`.
 fn in_child(name: &str, value: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
+    // A thread that starts would else reserve 64 MiB of addresses for its own small allocations, at any time.
+    child.env("MALLOC_ARENA_MAX", "1");
     let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, value);
     let out = child.output().unwrap();
     let (stdout, stderr) =
