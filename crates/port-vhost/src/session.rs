@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
-use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN, QUEUE_SIZE_MAX};
-use weir_ring::{Addresses, DeviceRing, SetupError};
+use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
+use weir_ring::{Addresses, DeviceRing, SetupError, ring_size};
 use weir_vhost_user::{
     Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
@@ -159,10 +159,8 @@ impl Session {
             FrontMessage::AddMemReg { region, fd } => self.add_region(spec(&region), fd)?,
             FrontMessage::RemMemReg(region) => self.remove_region(&spec(&region))?,
             FrontMessage::SetVringNum(VringState { index, num }) => {
-                let size = u16::try_from(num).ok().filter(|n| n.is_power_of_two());
-                let size = size.filter(|size| *size <= QUEUE_SIZE_MAX);
-                let bad = SetupError::Size(u16::try_from(num).unwrap_or(u16::MAX));
-                self.vring(index)?.size = Some(size.ok_or(bad)?);
+                let size = ring_size(num, self.features.packed())?;
+                self.vring(index)?.size = Some(size);
             }
             FrontMessage::SetVringAddr(addr) => {
                 self.vring(addr.index)?.addresses = Some(Addresses {

@@ -41,7 +41,7 @@ impl Token {
         (self.0 >> 16) as u16
     }
 
-    /// Free-running index of its first slot, in a packed ring.
+    /// Place of its first slot, in a packed ring.
     #[inline(always)]
     pub(crate) fn at(self) -> u16 {
         (self.0 >> 32) as u16

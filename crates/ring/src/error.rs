@@ -7,7 +7,10 @@ use weir_limits::{BUFFER_PIECES_MAX, CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
 pub enum SetupError {
     /// Not a power of two, or beyond the bound (virtio 1.2 §2.7).
     #[error("queue size {0} is not a power of two up to {QUEUE_SIZE_MAX}")]
-    Size(u16),
+    Size(u32),
+    /// No slot, or more than the bound (virtio 1.2 §2.8.10.1).
+    #[error("packed queue size {0} is not from 1 to {QUEUE_SIZE_MAX}")]
+    PackedSize(u32),
     /// A ring area is not inside one shared memory region.
     #[error("the {area} area ({bytes} bytes at user address {address:#x}) is not in shared memory")]
     NotShared {

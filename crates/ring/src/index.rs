@@ -1,7 +1,8 @@
-//! Free-running 16-bit indices: they wrap at 2^16, positions in a ring wrap at its size.
+//! Where a ring stands.
 //!
-//! A packed ring's slot and wrap counter (virtio 1.2 §2.8.1) are one such index too: the slot is
-//! its position, and the wrap counter, which begins at 1, is 1 where the bit above that is 0.
+//! A split ring has free-running 16-bit indices: they wrap at 2^16, positions in the ring at its size, a power of two.
+//! A packed ring may have any number of slots. Slot and wrap counter (virtio 1.2 §2.8.1) are one number, a *place*: it
+//! wraps at twice the size, and in its first lap the wrap counter is 1. All that is in flight is within one lap.
 
 /// How far `to` is ahead of `from`.
 #[inline]
@@ -21,35 +22,89 @@ pub(crate) fn passed(event: u16, old: u16, new: u16) -> bool {
     distance(event, new).wrapping_sub(1) < distance(old, new)
 }
 
-/// The wrap counter of a free-running index in a packed ring of `size` slots (§2.8.1).
+/// The slot of a place in a packed ring of `size` slots.
 #[inline]
-pub(crate) fn wrap(index: u16, size: u16) -> bool {
-    index & size == 0
+pub(crate) fn slot(place: u16, size: u16) -> u16 {
+    if place < size { place } else { place.wrapping_sub(size) }
+}
+
+/// The wrap counter of a place (§2.8.1).
+#[inline]
+pub(crate) fn wrap(place: u16, size: u16) -> bool {
+    place < size
+}
+
+/// The place that is `count` slots on, at most a lap.
+#[inline]
+pub(crate) fn ahead(place: u16, count: u16, size: u16) -> u16 {
+    let (next, laps) = (u32::from(place) + u32::from(count), 2 * u32::from(size));
+    (if next < laps { next } else { next - laps }) as u16
+}
+
+/// The place that is `count` slots back, at most a lap.
+#[inline]
+pub(crate) fn back(place: u16, count: u16, size: u16) -> u16 {
+    let back = place.wrapping_sub(count);
+    if place < count { back.wrapping_add(size.wrapping_mul(2)) } else { back }
+}
+
+/// How many slots `to` is ahead of `from`, of two places in a packed ring.
+#[inline]
+pub(crate) fn lap_distance(from: u16, to: u16, size: u16) -> u16 {
+    back(to, from, size)
 }
 
 /// Slot in bits 0 to 14, wrap counter in bit 15: as event suppression (§2.8.14) and vhost-user's
 /// ring bases say it.
 #[inline]
-pub(crate) fn to_off_wrap(index: u16, size: u16) -> u16 {
-    position(index, size) as u16 | u16::from(wrap(index, size)) << 15
+pub(crate) fn to_off_wrap(place: u16, size: u16) -> u16 {
+    slot(place, size) | u16::from(wrap(place, size)) << 15
 }
 
-/// The reverse of [`to_off_wrap`]; equal to the index only modulo twice `size`.
+/// The reverse of [`to_off_wrap`]. Of a slot that the ring has not it makes a number that is no place.
 #[inline]
 pub(crate) fn from_off_wrap(off_wrap: u16, size: u16) -> u16 {
-    let slot = off_wrap & (size - 1);
+    let slot = off_wrap & !(1 << 15);
     if off_wrap & 1 << 15 == 0 { slot.wrapping_add(size) } else { slot }
 }
 
-/// How far `to` is ahead of `from`, where both are known modulo twice `size` only.
+/// As [`passed`], for the last `count` slots before `new`, and for an event that a packed ring's driver or
+/// device gave as `off_wrap` (§2.8.14).
 #[inline]
-pub(crate) fn lap_distance(from: u16, to: u16, size: u16) -> u16 {
-    // For 2^15 slots the two laps are all of the index space: the mask is 0xffff.
-    distance(from, to) & (size << 1).wrapping_sub(1)
+pub(crate) fn passed_off_wrap(off_wrap: u16, count: u16, new: u16, size: u16) -> bool {
+    lap_distance(from_off_wrap(off_wrap, size), new, size).wrapping_sub(1) < count
 }
 
-/// As [`passed`], for an event that a packed ring's driver or device gave as `off_wrap` (§2.8.14).
-#[inline]
-pub(crate) fn passed_off_wrap(off_wrap: u16, old: u16, new: u16, size: u16) -> bool {
-    lap_distance(old, from_off_wrap(off_wrap, size), size) < distance(old, new)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The places of a ring one after the other, with a count that never wraps beside each.
+    #[test]
+    fn places_of_a_packed_ring_of_any_size_go_around_in_two_laps() {
+        for size in [1, 2, 3, 5, 7, 48, 255, 1000, 32_767, 32_768] {
+            let steps = 2 * u32::from(size);
+            let mut place = 0;
+            for step in 0..2 * steps {
+                let (lap, expected) = (step / u32::from(size), step % u32::from(size));
+                assert_eq!(
+                    (u32::from(slot(place, size)), wrap(place, size)),
+                    (expected, lap % 2 == 0)
+                );
+                assert_eq!(from_off_wrap(to_off_wrap(place, size), size), place);
+                for count in [0, 1, size / 2, size - 1, size] {
+                    let next = ahead(place, count, size);
+                    assert_eq!(back(next, count, size), place);
+                    assert_eq!(lap_distance(place, next, size), count, "{place} in {size}");
+                    let event = to_off_wrap(place, size);
+                    assert_eq!(passed_off_wrap(event, count, next, size), count > 0);
+                    assert!(
+                        !passed_off_wrap(event, count.saturating_sub(1), next, size) || count == 0
+                    );
+                }
+                place = ahead(place, 1, size);
+            }
+            assert_eq!(place, 0);
+        }
+    }
 }

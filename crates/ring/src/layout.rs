@@ -86,17 +86,23 @@ pub fn area_sizes(size: u16) -> [usize; 3] {
     [DESC_BYTES * usize::from(size), used_event(size) + 2, avail_event(size) + 2]
 }
 
-/// The three areas of a ring of `size` entries, checked for place and alignment. `shape` is bytes
-/// and alignment of the descriptor, the driver and the device area.
+/// Checks how many entries a ring is to have: of a split ring a power of two (§2.7), of a packed one any number
+/// (§2.8.10.1).
+///
+/// # Errors
+/// [`SetupError::Size`] and [`SetupError::PackedSize`].
+pub fn ring_size(size: u32, packed: bool) -> Result<u16, SetupError> {
+    let bad = if packed { SetupError::PackedSize(size) } else { SetupError::Size(size) };
+    let within = u16::try_from(size).ok().filter(|size| (1..=QUEUE_SIZE_MAX).contains(size));
+    within.filter(|size| packed || size.is_power_of_two()).ok_or(bad)
+}
+
+/// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor, the driver and the device area.
 pub(crate) fn areas(
     memory: &Arc<GuestMemory>,
-    size: u16,
     at: &Addresses,
     shape: [(usize, usize); 3],
 ) -> Result<[Window; 3], SetupError> {
-    if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
-        return Err(SetupError::Size(size));
-    }
     let area = |area, address, (bytes, align): (usize, usize)| {
         let window =
             memory.window(address, bytes).ok_or(SetupError::NotShared { area, address, bytes })?;
@@ -120,8 +126,9 @@ pub(crate) fn split_areas(
     size: u16,
     at: &Addresses,
 ) -> Result<[Window; 3], SetupError> {
+    ring_size(size.into(), false)?;
     let [descriptor, driver, device] = area_sizes(size);
-    areas(memory, size, at, [(descriptor, 16), (driver, 2), (device, 4)])
+    areas(memory, at, [(descriptor, 16), (driver, 2), (device, 4)])
 }
 
 /// The areas of a packed ring (§2.8.10.1).
@@ -130,14 +137,15 @@ pub(crate) fn packed_areas(
     size: u16,
     at: &Addresses,
 ) -> Result<[Window; 3], SetupError> {
+    ring_size(size.into(), true)?;
     let descriptor = DESC_BYTES * usize::from(size);
-    areas(memory, size, at, [(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
+    areas(memory, at, [(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
 }
 
 /// What was negotiated about a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingConfig {
-    /// Entries; a power of two.
+    /// Entries; of a split ring a power of two.
     pub size: u16,
     /// `VIRTIO_F_EVENT_IDX`.
     pub event_idx: bool,

@@ -31,7 +31,7 @@ pub use device::DeviceRing;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
 pub use fill::{FillOrder, Place};
-pub use layout::{Addresses, RingConfig, area_sizes};
+pub use layout::{Addresses, RingConfig, area_sizes, ring_size};
 pub use packed::device::{PackedDevice, is_untouched};
 pub use packed::driver::PackedDriver;
 pub use split::device::SplitDevice;

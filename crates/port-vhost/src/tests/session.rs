@@ -249,11 +249,15 @@ fn a_refused_request_is_nacked_and_ends_the_session() {
 #[test]
 fn each_senseless_request_ends_its_session_with_a_named_reason() {
     type Case = (&'static str, fn(&mut Guest) -> Result<(), FrontEndError>);
-    let cases: [Case; 12] = [
+    let cases: [Case; 13] = [
         ("were not offered", |g| g.front.set_features(1 << 63)),
         ("ring 4 does not exist", |g| g.front.set_vring_num(4, 64)),
         ("is not a power of two", |g| g.front.set_vring_num(0, 48)),
         ("is not a power of two", |g| g.front.set_vring_num(0, 1 << 16)),
+        ("packed queue size 32769 is not from 1", |g| {
+            g.front.set_features(modern() | RING_PACKED)?;
+            g.front.set_vring_num(0, 32_769)
+        }),
         ("ring base 65536", |g| g.front.set_vring_base(0, 1 << 16)),
         ("has no size or no addresses", |g| {
             g.front.set_vring_num(2, 64)?;

@@ -59,8 +59,8 @@ pub struct PackedDevice {
     next_used: u16,
     /// Slots of all lists ever published.
     published_total: u64,
-    /// `next_used` when [`needs_call`](Self::needs_call) last looked.
-    looked_at: u16,
+    /// Slots published since [`needs_call`](Self::needs_call) last looked, or 65535 where there were more.
+    unannounced: u16,
     kicks_enabled: bool,
     completed: Vec<Completed>,
     kept: Vec<Kept>,
@@ -90,13 +90,12 @@ impl PackedDevice {
         let [ring, driver_event, device_event] = packed_areas(memory, size, at)?;
         let (avail, used) = (base as u16, (base >> 16) as u16);
         let used = if used == 0 { avail } else { used };
-        let next_avail = from_off_wrap(avail, size);
-        let behind = lap_distance(from_off_wrap(used, size), next_avail, size);
         let within = |off_wrap: u16| off_wrap & !(1 << 15) < size;
+        let (next_avail, next_used) = (from_off_wrap(avail, size), from_off_wrap(used, size));
+        let behind = lap_distance(next_used, next_avail, size);
         if !within(avail) || !within(used) || behind > size {
             return Err(SetupError::Base(base));
         }
-        let next_used = next_avail.wrapping_sub(behind);
         let mut ring = Self {
             config,
             ring,
@@ -107,7 +106,7 @@ impl PackedDevice {
             next_used,
             published_total: 0,
             // The guest may have missed a call before weir took over: the first look always says yes.
-            looked_at: next_used.wrapping_sub(1),
+            unannounced: 1,
             kicks_enabled: true,
             completed: Vec::new(),
             kept: Vec::new(),
@@ -130,16 +129,25 @@ impl PackedDevice {
         u32::from(avail) | u32::from(used) << 16
     }
 
-    fn slot(&self, index: u16) -> usize {
-        position(index, self.config.size) * DESC_BYTES
+    /// Where the descriptor at a place lies.
+    fn slot(&self, place: u16) -> usize {
+        usize::from(slot(place, self.config.size)) * DESC_BYTES
+    }
+
+    fn ahead(&self, place: u16, count: u16) -> u16 {
+        ahead(place, count, self.config.size)
+    }
+
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        lap_distance(from, to, self.config.size)
     }
 
     /// The descriptor at this slot, if the driver has made it available (§2.8.1).
     #[inline(always)]
-    fn available_at(&self, index: u16) -> Option<Descriptor> {
+    fn available_at(&self, place: u16) -> Option<Descriptor> {
         const _: () = assert!(PACKED_FLAGS == PACKED_LEN + 6);
-        let slot = self.slot(index);
-        let marks = if wrap(index, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
+        let slot = self.slot(place);
+        let marks = if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
         // Acquire: the address is read after the flags (§2.8.21).
         let word = self.ring.load_word_acquire(slot + PACKED_LEN, |flags| {
             flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks
@@ -148,8 +156,8 @@ impl PackedDevice {
     }
 
     #[inline(always)]
-    fn is_available(&self, index: u16) -> bool {
-        self.available_at(index).is_some()
+    fn is_available(&self, place: u16) -> bool {
+        self.available_at(place).is_some()
     }
 
     /// Slots known to be available, after a look at the one behind them. Not all that are: a packed
@@ -157,7 +165,7 @@ impl PackedDevice {
     #[inline]
     pub fn refill(&mut self) -> Result<u16, RingError> {
         if self.is_available(self.avail_end) {
-            self.avail_end = self.avail_end.wrapping_add(1);
+            self.avail_end = self.ahead(self.avail_end, 1);
         }
         Ok(self.available())
     }
@@ -165,7 +173,7 @@ impl PackedDevice {
     /// Slots known to be available.
     #[inline]
     pub fn available(&self) -> u16 {
-        distance(self.next_avail, self.avail_end)
+        self.distance(self.next_avail, self.avail_end)
     }
 
     /// Whether there is something to take.
@@ -225,7 +233,7 @@ impl PackedDevice {
             let first = pieces.len();
             match self.take_at(at, direction, memory, pieces) {
                 Ok(Some((chain, slots))) => {
-                    at = at.wrapping_add(slots);
+                    at = self.ahead(at, slots);
                     result = each(chain, Pieces { first, all: pieces });
                 }
                 Ok(None) => break,
@@ -235,7 +243,7 @@ impl PackedDevice {
                 break;
             }
         }
-        if self.available() < distance(self.next_avail, at) {
+        if self.available() < self.distance(self.next_avail, at) {
             self.avail_end = at;
         }
         self.next_avail = at;
@@ -252,9 +260,9 @@ impl PackedDevice {
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<(Chain, u16)>, RingError> {
         let size = self.config.size;
-        let slot = position(at, size) as u16;
+        let slot = slot(at, size);
         let Some(first) = self.available_at(at) else {
-            return if self.available() > distance(self.next_avail, at) {
+            return if self.available() > self.distance(self.next_avail, at) {
                 Err(RingError::AvailableRetracted { slot })
             } else {
                 Ok(None)
@@ -262,7 +270,7 @@ impl PackedDevice {
         };
         // All in flight fit in the ring: a driver that says otherwise has made one slot available
         // twice.
-        let room = size.saturating_sub(distance(self.next_used, at));
+        let room = size.saturating_sub(self.distance(self.next_used, at));
         if room == 0 {
             return Err(RingError::AvailableOverrun { slot, size });
         }
@@ -286,9 +294,9 @@ impl PackedDevice {
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Walked, RingError> {
         let size = self.config.size;
-        let slot = position(at, size) as u16;
+        let slot = slot(at, size);
         let descriptor = |nth| match nth < room {
-            true => Ok(Descriptor::parse_packed(self.ring.read(self.slot(at.wrapping_add(nth))))),
+            true => Ok(Descriptor::parse_packed(self.ring.read(self.slot(self.ahead(at, nth))))),
             false => Err(RingError::AvailableOverrun { slot, size }),
         };
         walk(self.rules(direction, slot, memory), first, descriptor, pieces)
@@ -302,7 +310,7 @@ impl PackedDevice {
     #[inline]
     pub fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
         for token in lists {
-            self.next_avail = self.next_avail.wrapping_sub(token.slots());
+            self.next_avail = back(self.next_avail, token.slots(), self.config.size);
         }
     }
 
@@ -316,7 +324,7 @@ impl PackedDevice {
         let mut kept = self.spare.pop().unwrap_or_default();
         kept.token = token;
         kept.descriptors.clear();
-        let slots = (0..token.slots()).map(|nth| self.slot(token.at().wrapping_add(nth)));
+        let slots = (0..token.slots()).map(|nth| self.slot(self.ahead(token.at(), nth)));
         kept.descriptors.extend(slots.map(|slot| self.ring.read(slot)));
         self.kept.push(kept);
     }
@@ -329,7 +337,7 @@ impl PackedDevice {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Chain, RingError> {
-        let slot = position(token.at(), self.config.size) as u16;
+        let slot = slot(token.at(), self.config.size);
         let retracted = RingError::AvailableRetracted { slot };
         let kept = self.kept.iter().find(|kept| kept.token == token).ok_or(retracted)?;
         let descriptor = |nth| {
@@ -385,7 +393,7 @@ impl PackedDevice {
         self.ring.write(first + PACKED_LEN, head.written.to_le_bytes());
         self.ring.store(first + PACKED_ID, head.id);
         let (mut at, mut lists, mut shown) =
-            (self.next_used.wrapping_add(head.slots), head.lists, 1);
+            (self.ahead(self.next_used, head.slots), head.lists, 1);
         for &Completed { id, slots, lists: more, written } in &self.completed[1..] {
             if lists + more > count {
                 break;
@@ -393,22 +401,24 @@ impl PackedDevice {
             let id_flags = u64::from(id) | u64::from(self.used_flags(at, written)) << 16;
             let used = u64::from(written) | id_flags << 32;
             self.ring.write(self.slot(at) + PACKED_LEN, used.to_le_bytes());
-            at = at.wrapping_add(slots);
+            at = self.ahead(at, slots);
             lists += more;
             shown += 1;
         }
         // Release: all that was written before is there when the guest sees this (§2.8.22).
         self.ring.store_release(first + PACKED_FLAGS, first_flags);
-        self.published_total += u64::from(distance(self.next_used, at));
+        let slots = self.distance(self.next_used, at);
+        self.published_total += u64::from(slots);
+        self.unannounced = self.unannounced.saturating_add(slots);
         self.next_used = at;
         self.completed.drain(..shown);
         lists
     }
 
-    /// Flags of the used descriptor at `index`; `WRITE` says that its length counts (§2.8.3).
+    /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).
     #[inline(always)]
-    fn used_flags(&self, index: u16, written: u32) -> u16 {
-        let wrap = if wrap(index, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+    fn used_flags(&self, place: u16, written: u32) -> u16 {
+        let wrap = if wrap(place, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
         if written > 0 { wrap | DESC_F_WRITE } else { wrap }
     }
 
@@ -416,14 +426,14 @@ impl PackedDevice {
     #[inline]
     pub fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
-        self.looked_at = self.next_used;
+        self.unannounced = 0;
         needs
     }
 
     /// As [`needs_call`](Self::needs_call), and the next look asks for the same slots again.
     #[inline]
     pub fn wants_call(&self) -> bool {
-        if self.looked_at == self.next_used {
+        if self.unannounced == 0 {
             return false;
         }
         // The guest writes its event and then looks at the ring; weir wrote the ring and now reads
@@ -434,7 +444,7 @@ impl PackedDevice {
             EVENT_DISABLE => false,
             EVENT_DESC if self.config.event_idx => {
                 let off_wrap = self.driver_event.load(EVENT_OFF_WRAP);
-                passed_off_wrap(off_wrap, self.looked_at, self.next_used, self.config.size)
+                passed_off_wrap(off_wrap, self.unannounced, self.next_used, self.config.size)
             }
             _ => true,
         }
@@ -443,7 +453,7 @@ impl PackedDevice {
     /// Published slots that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {
-        distance(self.looked_at, self.next_used)
+        self.unannounced
     }
 
     /// Slots of all lists ever completed.
@@ -468,10 +478,10 @@ impl PackedDevice {
         let size = self.config.size;
         // What the driver offers, or weir has, is not what it has yet to take.
         let mut end = self.avail_end;
-        while distance(self.next_used, end) < size && self.is_available(end) {
-            end = end.wrapping_add(1);
+        while self.distance(self.next_used, end) < size && self.is_available(end) {
+            end = self.ahead(end, 1);
         }
-        let untaken = size.saturating_sub(distance(self.next_used, end));
+        let untaken = size.saturating_sub(self.distance(self.next_used, end));
         let event = self.call_event().filter(|_| event_is_fresh);
         let untaken = event.map_or(untaken, |event| {
             untaken.min(lap_distance(from_off_wrap(event, size), self.next_used, size))

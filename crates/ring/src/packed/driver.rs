@@ -86,8 +86,9 @@ impl PackedDriver {
         self.in_flight
     }
 
-    fn slot(&self, index: u16) -> usize {
-        position(index, self.size) * DESC_BYTES
+    /// Where the descriptor at a place lies.
+    fn slot(&self, place: u16) -> usize {
+        usize::from(slot(place, self.size)) * DESC_BYTES
     }
 
     /// Offers a list of buffers; the device sees it after [`publish`](Self::publish). `None` when
@@ -103,7 +104,7 @@ impl PackedDriver {
         for (i, buffer) in buffers.iter().enumerate().rev() {
             let next = if i < last { DESC_F_NEXT } else { 0 };
             let write = if buffer.writable { DESC_F_WRITE } else { 0 };
-            self.write_slot(self.next_avail.wrapping_add(i as u16), buffer, id, next | write);
+            self.write_slot(ahead(self.next_avail, i as u16, self.size), buffer, id, next | write);
         }
         self.enqueue(id, count);
         Some(id)
@@ -121,16 +122,16 @@ impl PackedDriver {
         Some(id)
     }
 
-    fn write_slot(&mut self, index: u16, buffer: &Buffer, id: u16, flags: u16) {
-        let avail = if wrap(index, self.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
+    fn write_slot(&mut self, place: u16, buffer: &Buffer, id: u16, flags: u16) {
+        let avail = if wrap(place, self.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
         let flags = flags | avail;
         let mut bytes = [0; PACKED_FLAGS];
         bytes[..8].copy_from_slice(&buffer.address.to_le_bytes());
         bytes[8..12].copy_from_slice(&buffer.len.to_le_bytes());
         bytes[12..].copy_from_slice(&id.to_le_bytes());
-        let at = self.slot(index);
+        let at = self.slot(place);
         self.ring.write(at, bytes);
-        if index == self.published {
+        if place == self.published {
             self.first_flags = flags;
         } else {
             self.ring.store_release(at + PACKED_FLAGS, flags);
@@ -141,7 +142,7 @@ impl PackedDriver {
         self.slots[usize::from(id)] = count;
         self.free_slots -= count;
         self.in_flight += 1;
-        self.next_avail = self.next_avail.wrapping_add(count);
+        self.next_avail = ahead(self.next_avail, count, self.size);
         if self.in_order {
             self.order.push_back(id);
         }
@@ -161,7 +162,8 @@ impl PackedDriver {
             EVENT_DISABLE => false,
             EVENT_DESC if self.event_idx => {
                 let off_wrap = self.device_event.load(EVENT_OFF_WRAP);
-                passed_off_wrap(off_wrap, old, self.published, self.size)
+                let new = lap_distance(old, self.published, self.size);
+                passed_off_wrap(off_wrap, new, self.published, self.size)
             }
             _ => true,
         }
@@ -202,7 +204,7 @@ impl PackedDriver {
             0
         };
         let slots = std::mem::take(&mut self.slots[usize::from(head)]);
-        self.next_used = self.next_used.wrapping_add(slots);
+        self.next_used = ahead(self.next_used, slots, self.size);
         self.free_slots += slots;
         self.free_ids.push(head);
         self.in_flight -= 1;

@@ -196,7 +196,8 @@ fn rings_that_cannot_be_set_up_say_why() {
     let new =
         |size, at: Addresses, base| DeviceRing::new(&memory, packed(size), &at, base).unwrap_err();
     let fresh = 0x8000_8000;
-    assert_eq!(new(48, AT, fresh), SetupError::Size(48));
+    assert_eq!(new(0, AT, fresh), SetupError::PackedSize(0));
+    assert_eq!(new(32_769, AT, fresh), SetupError::PackedSize(32_769));
     let far = Addresses { device: MEMORY - 2, ..AT };
     assert!(matches!(new(16, far, fresh), SetupError::NotShared { area: "device", .. }));
     let odd = Addresses { driver: AT.driver + 2, ..AT };
@@ -204,6 +205,9 @@ fn rings_that_cannot_be_set_up_say_why() {
     // A slot beyond the ring, and a used index ahead of the available one.
     for base in [0x8000_8010, 0x8010_8000, 0x8002_8001] {
         assert_eq!(new(16, AT, base), SetupError::Base(base));
+    }
+    for base in [0x8000_8007, 0x8007_8000, 0x0007_0000] {
+        assert_eq!(new(7, AT, base), SetupError::Base(base));
     }
     let split = DeviceRing::new(&memory, config(16), &AT, 1 << 16);
     assert_eq!(split.unwrap_err(), SetupError::Base(1 << 16));
@@ -213,6 +217,7 @@ proptest! {
     /// Garbage in the whole ring and its tables: bounded work, and slices in memory only.
     #[test]
     fn garbage_in_a_packed_ring_ends_in_chains_or_an_error(
+        size in prop_oneof![Just(64u16), 1..=64u16],
         words in proptest::collection::vec(any::<u64>(), 1..400),
         small in any::<bool>(),
         writable in any::<bool>(),
@@ -220,7 +225,7 @@ proptest! {
         base in prop_oneof![Just(0x8000_8000u32), any::<u32>()],
     ) {
         let memory = memory();
-        let config = RingConfig { in_order, ..packed(64) };
+        let config = RingConfig { in_order, ..packed(size) };
         let Ok(mut device) = DeviceRing::new(&memory, config, &AT, base) else { return Ok(()) };
         let raw = memory.window(0, MEMORY as usize).unwrap();
         for (i, word) in words.iter().enumerate() {

@@ -40,6 +40,80 @@ fn spec_2_8_1_wrap_counters_flip_at_the_end_of_the_ring() {
 }
 
 #[test]
+fn spec_2_8_10_1_a_packed_ring_of_any_size_goes_around() {
+    for size in [1, 3, 5, 7, 48, 100, 255] {
+        let (memory, mut driver, mut device) = pair(packed(size));
+        let both = PACKED_F_AVAIL | PACKED_F_USED;
+        for nth in 0..5 * size {
+            let (lap, slot) = (nth / size, usize::from(nth % size));
+            let id = driver.offer(&[buffer(0, 1, false)]).unwrap();
+            driver.publish();
+            let available = if lap % 2 == 0 { PACKED_F_AVAIL } else { PACKED_F_USED };
+            assert_eq!(flags(&memory, slot) & both, available, "slot {slot} of {size}, lap {lap}");
+            let chain = take(&mut device, &memory);
+            device.complete(chain.token, 0);
+            device.publish();
+            let used = if lap % 2 == 0 { both } else { 0 };
+            assert_eq!(flags(&memory, slot) & both, used, "slot {slot} of {size}, lap {lap}");
+            assert_eq!(driver.take(), Some(Used { head: id, written: 0 }));
+        }
+    }
+}
+
+#[test]
+fn spec_2_8_10_1_the_largest_packed_rings_can_be_full() {
+    for size in [32_767, 32_768] {
+        let memory = memory();
+        let at = Addresses { descriptor: 0, driver: 0xf_0000, device: 0xf_1000 };
+        let config = packed(size);
+        let mut driver = DriverRing::new(&memory, config, &at).unwrap();
+        let mut device = DeviceRing::new(&memory, config, &at, config.fresh_base()).unwrap();
+        for _ in 0..3 {
+            while driver.offer(&[buffer(0, 1, false)]).is_some() {}
+            assert_eq!(driver.in_flight(), size);
+            driver.publish();
+            let taken: Vec<_> = (0..size).map(|_| take(&mut device, &memory)).collect();
+            device.refill().unwrap();
+            assert_eq!(device.take_readable(&memory, &mut Vec::new()), Ok(None), "{size}");
+            taken.iter().for_each(|chain| device.complete(chain.token, 0));
+            assert_eq!(device.publish(), size);
+            assert_eq!(std::iter::from_fn(|| driver.take()).count(), size.into());
+        }
+        assert_eq!(device.base(), 0x0000_0000, "an odd number of laps");
+    }
+}
+
+#[test]
+fn spec_2_7_a_split_ring_keeps_to_powers_of_two() {
+    for size in [0, 3, 48, 32_769] {
+        assert_eq!(ring_size(size, false), Err(SetupError::Size(size)));
+    }
+    assert_eq!((ring_size(48, true), ring_size(64, false)), (Ok(48), Ok(64)));
+}
+
+#[test]
+fn spec_2_8_14_a_call_is_not_lost_where_more_than_two_laps_go_by_between_two_looks() {
+    for size in 1..=5 {
+        let (memory, mut driver, mut device) = pair(packed(size));
+        driver.enable_calls();
+        assert!(device.unannounced() > 0 && !driver.has_used());
+        device.needs_call();
+        for slots in 1..=6 * size {
+            driver.offer(&[buffer(0, 1, false)]).unwrap();
+            driver.publish();
+            let chain = take(&mut device, &memory);
+            device.complete(chain.token, 0);
+            device.publish();
+            driver.take().unwrap();
+            assert_eq!(device.unannounced(), slots, "of {size}");
+        }
+        // It asks for the next one, and is not called for those that it has taken.
+        driver.enable_calls();
+        assert!(!device.needs_call());
+    }
+}
+
+#[test]
 fn spec_2_8_22_a_batch_is_seen_at_once() {
     let (memory, mut driver, mut device) = pair(packed(8));
     for _ in 0..3 {

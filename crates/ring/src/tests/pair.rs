@@ -186,8 +186,10 @@ proptest! {
         packed in any::<bool>(),
         in_order in any::<bool>(),
         size in prop_oneof![Just(1u16), Just(2), Just(16), Just(256)],
+        odd_size in prop_oneof![1..=9u16, 1..=257u16],
         steps in proptest::collection::vec((0u8..6, 0u8..8), 1..600),
     ) {
+        let size = if packed { odd_size } else { size };
         let config = RingConfig { event_idx, packed, in_order, ..config(size) };
         let (memory, mut driver, mut device) = pair(config);
         // Chains in the order of their offers: the driver's name, their length.
@@ -308,8 +310,10 @@ proptest! {
     fn weir_never_takes_for_taken_what_the_driver_has_not(
         steps in prop::collection::vec((0..12_u8, 0..12_u8), 1..200),
         asks_for_calls: bool,
+        odd_size in 1..20_u16,
     ) {
-        for config in with_and_without_event_idx(8) {
+        let odd = with_and_without_event_idx(odd_size).filter(|config| config.packed);
+        for config in with_and_without_event_idx(8).chain(odd) {
             for (taken, seen) in taken_and_seen(config, asks_for_calls, &steps) {
                 prop_assert!(seen <= taken, "{seen} of {taken} with {config:?}");
             }
