@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Moderation, PortName};
 use crate::stats::{
-    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, by_reason, rules_table,
+    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, SilentRing, by_reason,
+    rules_table,
 };
 use crate::text::{Table, decimal, ratio, time};
 
@@ -108,6 +109,9 @@ pub struct VifExplanation {
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
+    /// Rings in service that serve nobody.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentRing>,
 }
 
 /// The policy of one receive queue.
@@ -196,6 +200,9 @@ impl fmt::Display for VifExplanation {
             "\n\n{table}{}{}{}{}",
             self.queue_pairs, self.dispatch, self.sharing, self.receiving
         )?;
+        for silent in &self.silent {
+            writeln!(f, "{silent}; {}", silent.advice())?;
+        }
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -217,6 +224,7 @@ impl fmt::Display for VifExplanation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Silence;
 
     fn sample(frames: u64, calls: u64) -> VifExplanation {
         let queue = |queue| QueueExplanation {
@@ -266,6 +274,7 @@ mod tests {
             },
             receiving: ReceivingExplanation::default(),
             steering: None,
+            silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
         }
     }
 
@@ -282,6 +291,7 @@ mod tests {
         workers, by queue: 1, none yet
         3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
         share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)
+        ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came; the descriptor of SET_VRING_KICK is not the one that the guest's notification ends in: look at the monitor's ioeventfd
         agent: none is configured
         told too late: asked_late 2
         ");

@@ -21,11 +21,13 @@ use crate::text::{Table, bytes, decimal, ratio, time, uptime};
 mod placement;
 mod queue_pairs;
 mod rules;
+mod silent;
 mod stages;
 
 pub use placement::PlacementStats;
 pub use queue_pairs::QueuePairNumbers;
 pub use rules::{RuleStats, of_ports, table as rules_table};
+pub use silent::{Silence, SilentRing};
 pub use stages::StageStats;
 
 /// The whole switch at one moment.
@@ -171,6 +173,9 @@ pub struct PortStats {
     /// Its filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
+    /// Rings in service that serve nobody.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentRing>,
 }
 
 /// When a guest is called, as it is configured.
@@ -303,6 +308,7 @@ impl PortStats {
             budget_breaches: BTreeMap::new(),
             calls: None,
             filter: Vec::new(),
+            silent: Vec::new(),
         }
     }
 
@@ -403,6 +409,9 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
     }
+    for silent in &port.silent {
+        writeln!(f, "{}: {silent}", port.name)?;
+    }
     let SessionStats { turned_away, throttled, log_lines_unsaid, .. } = port.sessions;
     if turned_away + throttled + log_lines_unsaid > 0 {
         writeln!(
@@ -471,6 +480,11 @@ mod tests {
         bad.state = PortState::Stopped;
         bad.stopped_reason = Some("TX queue 0: descriptor loop".into());
         bad.budget_breaches = BTreeMap::from([("asked_late".into(), 1_000), ("policy".into(), 0)]);
+        web0.silent = vec![
+            SilentRing { ring: 3, why: Silence::KicksWithoutBuffers { kicks: 5_700 } },
+            SilentRing { ring: 1, why: Silence::BuffersWithoutKick },
+            SilentRing { ring: 0, why: Silence::NoCallDescriptor },
+        ];
         let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
         lan.state = PortState::Running;
         lan.rx.frames = 99;
@@ -501,6 +515,9 @@ mod tests {
         web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us
         bad   stopped  -             0       0 B          0       0 B      0       0            -         0       0       0       0
         lan   running  -            99       0 B          0       0 B      0       0            -         -       -       -       -
+        web0: ring 3 (tx of queue 1) is never served: 5,700 kicks came, and where weir looks there was never a buffer
+        web0: ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came
+        web0: ring 0 (rx of queue 0) is served in silence: its driver waits to be called, and there is no call descriptor
         web0: waited for its rate: 3 times
         web0: dropped: rx_full 7
         bad: stopped: TX queue 0: descriptor loop

@@ -55,6 +55,11 @@ pub const LOG_LINES_MAX: u32 = 5;
 pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
 /// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
+/// How long (ns) a ring has been in service before it is said to serve nobody: its first kick may be under way.
+pub const SILENT_NS_MIN: u64 = 1_000_000_000;
+/// Kicks of a ring in which nothing ever was, before that is said: monitors of virtual machines kick at each start, and weir
+/// itself does.
+pub const SILENT_KICKS_MIN: u64 = 8;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Most queue pairs of one interface.

@@ -11,6 +11,7 @@
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
 //! | `front_end.rs` | a thread for each front end that is there |
+//! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | how often a port's messages are logged |
 //! | `features.rs` | what is offered, and what was agreed |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
@@ -26,11 +27,13 @@ mod port;
 mod queue;
 mod rx;
 mod session;
+mod silent;
 mod tx;
 
 pub use error::{Refusal, StopReason};
 pub use manager::{Endpoint, Manager, ManagerGone, StillBusy};
 pub use port::{VhostInfo, VhostOptions, VhostPort};
+pub use silent::{Silence, SilentRing};
 
 #[cfg(test)]
 mod tests;

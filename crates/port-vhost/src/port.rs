@@ -21,6 +21,7 @@ use crate::front_end::Allowance;
 use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::rx::{Placed, RxQueue};
+use crate::silent::SilentRing;
 use crate::tx::TxQueue;
 
 mod pairs;
@@ -75,6 +76,8 @@ pub struct VhostInfo {
     pub rx_queues: usize,
     /// Hold times: from frames being ready to the guest being told of them.
     pub hold: TimesSummary,
+    /// Rings in service that serve nobody.
+    pub silent: Vec<SilentRing>,
 }
 
 /// What the session tells the statistics.
@@ -243,6 +246,7 @@ impl VhostPort {
             hold.merge(rx.calls.times());
             running |= rx.is_ready();
         }
+        let silent = self.silent_rings();
         let shown = lock(&self.shown);
         let state = match (shown.connected, running) {
             _ if self.failed.load(Ordering::Relaxed) => State::Stopped,
@@ -267,7 +271,32 @@ impl VhostPort {
             session_queue_pairs: shown.queue_pairs,
             rx_queues: self.rx_queues(),
             hold: hold.summary(),
+            silent,
         }
+    }
+
+    /// Kicks that a vring's queue has counted.
+    pub(crate) fn kicks(&self, ring: usize) -> u64 {
+        let counters = if ring.is_multiple_of(2) { &self.counters.rx } else { &self.counters.tx };
+        counters.get(ring / 2).map_or(0, |queue| queue.kicks.get())
+    }
+
+    fn silent_rings(&self) -> Vec<SilentRing> {
+        if self.has_failed() {
+            return Vec::new();
+        }
+        let now_ns = clock::now_ns();
+        let silent = |ring: usize| {
+            let pair = self.pairs.get(ring / 2)?;
+            let kicks = self.kicks(ring);
+            let why = if ring.is_multiple_of(2) {
+                lock(&pair.rx).queue.silence(kicks, now_ns)
+            } else {
+                lock(&pair.tx).queue.silence(kicks, now_ns)
+            };
+            Some(SilentRing { ring, why: why? })
+        };
+        (0..2 * self.queue_pairs()).filter_map(silent).collect()
     }
 
     /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then

@@ -9,6 +9,7 @@ use weir_ring::DeviceRing;
 
 use crate::features::Features;
 use crate::notify::Notifier;
+use crate::silent::Beginning;
 
 /// A ring in service.
 #[derive(Debug)]
@@ -21,20 +22,24 @@ pub(crate) struct Ring {
     /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
     /// a ring upon receiving a kick").
     pub(crate) started: bool,
+    pub(crate) beginning: Beginning,
     /// [`fault_count`] when the memory was last found whole.
     faults: u64,
 }
 
 impl Ring {
+    /// `kicks` is what its queue has counted so far.
     pub(crate) fn new(
         device: DeviceRing,
         memory: Arc<GuestMemory>,
         features: Features,
         containers: bool,
         started: bool,
+        kicks: u64,
     ) -> Self {
+        let beginning = Beginning::new(device.base(), kicks);
         // 0 makes the first look a real one: the file may be gone already.
-        Self { device, memory, features, containers, started, faults: 0 }
+        Self { device, memory, features, containers, started, beginning, faults: 0 }
     }
 
     /// The memory was truncated under us: what was read is not what the guest wrote.

@@ -320,7 +320,7 @@ impl Session {
         let Some(old) = self.port.stop_ring(index) else {
             return Ok(());
         };
-        let ring = self.build(size, &addresses, old.device.base(), old.started)?;
+        let ring = self.build(index, size, &addresses, old.device.base(), old.started)?;
         self.port.with_queue(index, |queue| queue.ring = Some(ring));
         self.nudge(index);
         Ok(())
@@ -328,6 +328,7 @@ impl Session {
 
     fn build(
         &self,
+        index: usize,
         size: u16,
         addresses: &Addresses,
         base: u32,
@@ -339,7 +340,8 @@ impl Session {
         let memory = Arc::new(self.memory.clone());
         let device = DeviceRing::new(&memory, config, addresses, base)?;
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
-        Ok(Ring::new(device, memory, self.features, containers, started))
+        let kicks = self.port.kicks(index);
+        Ok(Ring::new(device, memory, self.features, containers, started, kicks))
     }
 
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
@@ -358,7 +360,7 @@ impl Session {
         let base = base.unwrap_or(fresh);
         // Of a packed ring's base some front ends say the lower half only.
         let resumed = base as u16 != fresh as u16;
-        let ring = self.build(size, &addresses, base, resumed)?;
+        let ring = self.build(ring_index, size, &addresses, base, resumed)?;
         self.port.with_queue(ring_index, |queue| queue.ring = Some(ring));
         // Before the kick is watched: the first frame may come with it.
         let _ = self.engine.fabric().set_active(self.port.id(), true);

@@ -267,6 +267,11 @@ impl DeviceRing {
         each!(&self.format, ring => ring.wants_call())
     }
 
+    /// Whether the driver takes calls at all. A split ring's that has EVENT_IDX cannot say that it does not.
+    pub fn wants_calls(&self) -> bool {
+        each!(&self.format, ring => ring.wants_calls())
+    }
+
     /// How much was published that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {

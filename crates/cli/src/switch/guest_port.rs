@@ -8,6 +8,8 @@ use weir_fabric::PortId;
 use weir_port_vhost::{VhostInfo, VhostPort};
 use weir_port_xen::{XenInfo, XenPort};
 
+use crate::stats::SilentRing;
+
 /// A guest's interface.
 pub(crate) trait GuestPort: Port {
     /// Its number in the switch.
@@ -74,6 +76,8 @@ pub(crate) struct PortInfo {
     pub(crate) session_queue_pairs: Option<usize>,
     /// Hold times: from frames being ready to the guest being told of them.
     pub(crate) hold: TimesSummary,
+    /// Rings in service that serve nobody; of a Xen guest's that is not known.
+    pub(crate) silent: Vec<SilentRing>,
 }
 
 impl From<VhostInfo> for PortInfo {
@@ -82,7 +86,7 @@ impl From<VhostInfo> for PortInfo {
             state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
         } = info;
         let VhostInfo { turned_away, throttled, log_lines_unsaid, .. } = info;
-        let VhostInfo { memory_mapped, memory_max_bytes, .. } = info;
+        let VhostInfo { memory_mapped, memory_max_bytes, silent, .. } = info;
         Self {
             state,
             stop_reason,
@@ -96,6 +100,7 @@ impl From<VhostInfo> for PortInfo {
             memory_max_bytes,
             session_queue_pairs,
             hold,
+            silent: silent.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -116,6 +121,7 @@ impl From<XenInfo> for PortInfo {
             memory_max_bytes: 0,
             session_queue_pairs: None,
             hold,
+            silent: Vec::new(),
         }
     }
 }

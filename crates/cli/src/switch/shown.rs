@@ -50,9 +50,11 @@ impl Switch {
         };
         let (id, now_ns) = (vif.port.id(), clock::now_ns());
         let dispatch = self.dispatch_of(id, vif.port.queue_pairs(), now_ns);
+        let PortInfo { state, silent, .. } = vif.port.info();
         let explanation = VifExplanation {
             name: name.clone(),
-            state: port_state(vif.port.info().state),
+            state: port_state(state),
+            silent,
             latency_budget_ns: self.budget(&vif.config).ns(),
             calls: CallSettings::of(&vif.config),
             budget_breaches: breaches(vif.port.counters()),
@@ -168,7 +170,8 @@ impl Switch {
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
-        let PortInfo { hold, state, stop_reason, .. } = info;
+        let PortInfo { hold, state, stop_reason, silent, .. } = info;
+        stats.silent = silent;
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));

@@ -9,7 +9,7 @@ use weir_wire::{Mac, Offload};
 use super::*;
 use crate::config::{Defaults, Setting};
 use crate::explain::VifExplanation;
-use crate::stats::{PortStats, QueuePairNumbers};
+use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
 /// A switch with the interfaces `a`, `b` and `c`.
 struct Bench {
@@ -240,4 +240,45 @@ fn an_uplink_is_told_from_an_interface_that_is_not_there() {
     };
     assert!(text(false).contains("there is no interface called lan"));
     assert!(text(true).contains("lan is an uplink") && text(true).contains("weir filter set lan"));
+}
+
+#[test]
+fn a_ring_that_is_never_served_is_told_in_stats_and_in_explain() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use weir_vhost_user::{FrontEnd, MemoryRegion, VringAddr};
+
+    const LEN: u64 = 1 << 16;
+    let bench = Bench::new();
+    let memory = std::fs::File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
+    memory.set_len(LEN).unwrap();
+    let socket = std::os::unix::net::UnixStream::connect(bench.dir.path().join("a.sock")).unwrap();
+    let mut front = FrontEnd::new(socket);
+    // VIRTIO_F_VERSION_1 alone: rings are enabled from the start.
+    front.set_features(1 << 32).unwrap();
+    let region =
+        MemoryRegion { guest_address: 0, size: LEN, user_address: 0x10000, mmap_offset: 0 };
+    front.set_mem_table(&[(region, memory.as_fd())]).unwrap();
+    front.set_vring_num(1, 64).unwrap();
+    let (descriptor, available, used) = (0x10000, 0x11000, 0x12000);
+    let areas = VringAddr { index: 1, flags: 0, descriptor, available, used, log: 0 };
+    front.set_vring_addr(areas).unwrap();
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    front.set_vring_kick(1, Some(kick.as_fd())).unwrap();
+    // The driver puts a buffer there; its kick goes somewhere else.
+    memory.write_all_at(&1_u16.to_le_bytes(), available - 0x10000 + 2).unwrap();
+    let silent = [SilentRing { ring: 1, why: Silence::BuffersWithoutKick }];
+    eventually("the ring is told of", || bench.port("a").silent == silent);
+    assert_eq!(bench.explain("a").silent, silent);
+    let text = bench.switch.stats().to_string();
+    assert!(
+        text.contains("a: ring 1 (tx of queue 0) is never served: there are buffers"),
+        "{text}"
+    );
+    let json = serde_json::to_value(bench.port("a")).unwrap();
+    let expected = serde_json::json!([{ "ring": 1, "why": "buffers_without_kick" }]);
+    assert_eq!(json["silent"], expected);
 }

@@ -10,6 +10,7 @@ mod peer;
 mod resize;
 mod session;
 mod side_by_side;
+mod silent;
 mod steering;
 mod together;
 mod traffic;

@@ -112,7 +112,8 @@ impl PackedDevice {
             kept: Vec::new(),
             spare: Vec::new(),
         };
-        ring.suppress_kicks();
+        // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
+        ring.ask_for_kicks();
         Ok(ring)
     }
 
@@ -450,6 +451,11 @@ impl PackedDevice {
         }
     }
 
+    /// Whether the driver takes calls at all (§2.8.14).
+    pub fn wants_calls(&self) -> bool {
+        self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK != EVENT_DISABLE
+    }
+
     /// Published slots that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {
@@ -502,6 +508,14 @@ impl PackedDevice {
     /// sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+        self.ask_for_kicks();
+        // The mirror image of the fence in `needs_call`.
+        fence(Ordering::SeqCst);
+        self.refill()
+    }
+
+    #[inline]
+    fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;
         if self.config.event_idx {
             let off_wrap = to_off_wrap(self.avail_end, self.config.size);
@@ -510,8 +524,5 @@ impl PackedDevice {
         } else {
             self.device_event.store(EVENT_FLAGS, EVENT_ENABLE);
         }
-        // The mirror image of the fence in `needs_call`.
-        fence(Ordering::SeqCst);
-        self.refill()
     }
 }

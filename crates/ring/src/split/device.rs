@@ -70,7 +70,8 @@ impl SplitDevice {
             kicks_enabled: true,
             batch: None,
         };
-        ring.suppress_kicks();
+        // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
+        ring.ask_for_kicks();
         Ok(ring)
     }
 
@@ -292,6 +293,11 @@ impl SplitDevice {
         }
     }
 
+    /// Whether the driver takes calls at all (§2.7.7). With EVENT_IDX it cannot say that it does not (§2.7.7.1).
+    pub fn wants_calls(&self) -> bool {
+        self.config.event_idx || self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
+    }
+
     /// Published elements that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {
@@ -334,6 +340,15 @@ impl SplitDevice {
     /// and says how many are available now: only when that is no more may the caller sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+        self.ask_for_kicks();
+        // The mirror image of the fence in `needs_call`: the request is visible before the index
+        // is read, or the driver's kick and weir's look could miss each other.
+        fence(Ordering::SeqCst);
+        self.refill()
+    }
+
+    #[inline]
+    fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;
         if self.config.event_idx {
             // Not `next_avail`: where some chains are left (a receive ring with too few buffers
@@ -342,9 +357,5 @@ impl SplitDevice {
         } else {
             self.used.store(FLAGS, 0);
         }
-        // The mirror image of the fence in `needs_call`: the request is visible before the index
-        // is read, or the driver's kick and weir's look could miss each other.
-        fence(Ordering::SeqCst);
-        self.refill()
     }
 }
