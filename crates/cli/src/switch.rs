@@ -202,6 +202,7 @@ impl Switch {
         self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
         self.engine.set_receive_limit(id, config.sharing.receive.limit());
         self.engine.set_storm_limit(id, config.storm.limit());
+        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -300,6 +301,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
+        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
         let weight = config.weight.map_or(1, |weight| weight.get());
         self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
         if let Err(source) = port.start(&self.engine, id) {

@@ -18,6 +18,7 @@ use weir_policy::schedule::Share;
 use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved};
 use crate::filter::PortRules;
+use crate::mtu::FrameLenMax;
 use crate::police::Police;
 use crate::poller::{QueueRef, Watch};
 use crate::port::{Port, Side};
@@ -152,13 +153,7 @@ impl Engine {
     /// Replaces a port's filters at once: each burst meets all of the old ones or all of the new ones.
     /// Nothing happens if there is no such port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
-        self.shared.ports.rcu(|ports| {
-            let mut ports = Ports::clone(ports);
-            if let Some(Some(slot)) = ports.get_mut(id.index()) {
-                slot.rules = rules.clone();
-            }
-            ports
-        });
+        self.change(id, |slot| slot.rules = rules.clone());
     }
 
     /// Sets what a port is entitled to of each worker, and how fast it may send, from now on until it is
@@ -176,22 +171,27 @@ impl Engine {
     /// if there is no such port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);
-        self.shared.ports.rcu(|ports| {
-            let mut ports = Ports::clone(ports);
-            if let Some(Some(slot)) = ports.get_mut(id.index()) {
-                slot.police.clone_from(&police);
-            }
-            ports
-        });
+        self.change(id, |slot| slot.police.clone_from(&police));
     }
 
     /// Sets how much a port may have flooded. Its buckets are full.
     pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
         let storm = Storm::new(limit).map(Arc::new);
+        self.change(id, |slot| slot.storm.clone_from(&storm));
+    }
+
+    /// Sets the MTU (bytes) of what a port sends and receives: longer frames are dropped, and counted there. A GSO frame
+    /// is as long as its segments.
+    pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
+        self.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
+    }
+
+    /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.
+    fn change(&self, id: PortId, change: impl Fn(&mut Slot)) {
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if let Some(Some(slot)) = ports.get_mut(id.index()) {
-                slot.storm.clone_from(&storm);
+                change(slot);
             }
             ports
         });

@@ -14,6 +14,7 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
+//! | `mtu.rs` | how long a port's frames may be |
 //! | `storm.rs` | how much of what a port sends is flooded |
 //! | `police.rs` | how much of them a port may receive in a second |
 //! | `flow.rs` | the hash by which flows find their queue |
@@ -48,6 +49,7 @@ pub mod guest;
 mod holds;
 mod lock;
 mod meter;
+mod mtu;
 mod police;
 mod poller;
 mod port;

@@ -21,6 +21,8 @@ pub enum DropReason {
     GsoHeaders,
     /// A filter of the sender's; counted at the sender.
     FilteredTx,
+    /// Longer than its sender's MTU allows; counted at the sender.
+    OverMtuTx,
     /// More broadcasts than its sender may have flooded; counted at the sender, as the next two.
     StormBroadcast,
     /// More multicasts.
@@ -39,6 +41,8 @@ pub enum DropReason {
     RxNotReady,
     /// A filter of the receiver's.
     FilteredRx,
+    /// Longer than its receiver's MTU allows.
+    OverMtuRx,
     /// More than the receiver may get in a second.
     PolicedRx,
     /// The receiver had no buffers, and the frame could not wait.
@@ -61,11 +65,12 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 21] = [
+    const OWN: [Self; 23] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
         Self::FilteredTx,
+        Self::OverMtuTx,
         Self::StormBroadcast,
         Self::StormMulticast,
         Self::StormUnknown,
@@ -74,6 +79,7 @@ impl DropReason {
         Self::TxStopped,
         Self::RxNotReady,
         Self::FilteredRx,
+        Self::OverMtuRx,
         Self::PolicedRx,
         Self::RxRingFull,
         Self::RxBufferTooSmall,
@@ -109,6 +115,8 @@ impl DropReason {
             Self::FrameTooLong => "frame_too_long",
             Self::GsoHeaders => "gso_headers",
             Self::FilteredTx => "filtered_tx",
+            Self::OverMtuTx => "over_mtu_tx",
+            Self::OverMtuRx => "over_mtu_rx",
             Self::StormBroadcast => "storm_broadcast",
             Self::StormMulticast => "storm_multicast",
             Self::StormUnknown => "storm_unknown",

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
+use crate::mtu::FrameLenMax;
 use crate::police::{Charge, Police};
 use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
@@ -34,13 +35,22 @@ pub struct Slot {
     pub(crate) police: Option<Arc<Police>>,
     /// How much it may have flooded; `None` without a limit.
     pub(crate) storm: Option<Arc<Storm>>,
+    /// How long its frames may be, either way.
+    pub(crate) frame_len_max: FrameLenMax,
 }
 
 impl Slot {
     /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
         let (pairs, rules, police, storm) = Default::default();
-        Self { port, counters, pairs, rules, police, storm }
+        let frame_len_max = FrameLenMax::NONE;
+        Self { port, counters, pairs, rules, police, storm, frame_len_max }
+    }
+
+    /// Nothing is asked of what it sends but what the fabric asks.
+    #[inline]
+    fn sends_freely(&self) -> bool {
+        self.rules.tx.is_none() && self.frame_len_max == FrameLenMax::NONE
     }
 }
 
@@ -184,27 +194,36 @@ impl Forwarder {
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
     /// `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        match slot(ingress.ports, ingress.port).and_then(|slot| slot.rules.tx.as_deref()) {
-            None if burst.still_tagged == 0 => self.forward_but(0, ingress, burst),
-            None => self.forward_careful(ingress, burst),
-            Some(rules) => self.forward_filtered(rules, ingress, burst),
+        match slot(ingress.ports, ingress.port) {
+            Some(sender) if burst.still_tagged != 0 || !sender.sends_freely() => {
+                match sender.rules.tx.as_deref() {
+                    None => self.forward_careful(sender, ingress, burst),
+                    Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
+                }
+            }
+            _ => self.forward_but(0, ingress, burst),
         }
     }
 
-    /// The same where frames have more tags than one.
-    #[cold]
+    /// The same where frames have more tags than one, or something is asked of them.
     #[inline(never)]
-    fn forward_careful(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        let refused = refuse_still_tagged(&ingress, burst);
+    fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        let refused = refuse(sender, &ingress, burst, 0);
         self.forward_but(refused, ingress, burst);
     }
 
     /// The same with a filter for what the sender sends.
     #[inline(never)]
-    fn forward_filtered(&mut self, rules: &Rules, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+    fn forward_filtered(
+        &mut self,
+        sender: &Slot,
+        rules: &Rules,
+        ingress: Ingress<'_>,
+        burst: &mut Burst<'_>,
+    ) {
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
-        let refused = refused | refuse_still_tagged(&ingress, burst) & !refused;
+        let refused = refuse(sender, &ingress, burst, refused);
         self.forward_but(refused, ingress, burst);
         let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
         rules.settle(burst, &self.sent, waiting);
@@ -388,6 +407,16 @@ impl Forwarder {
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };
+        if slot.frame_len_max != FrameLenMax::NONE {
+            let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
+            if over != 0 {
+                slot.counters.dropped(DropReason::OverMtuRx, over.count_ones().into());
+                list.leave_out(over);
+            }
+            if list.frames.is_empty() {
+                return;
+            }
+        }
         let rules = slot.rules.rx.as_deref();
         if let Some(rules) = rules {
             let (verdicts, window) = (&mut self.received, &mut self.window);
@@ -443,17 +472,21 @@ impl Forwarder {
     }
 }
 
-/// Drops frames of an access port that are still tagged, and says which: by one that is left alone, a guest would
-/// choose its VLAN.
-fn refuse_still_tagged(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
-    if burst.still_tagged == 0 || ingress.view.takes_still_tagged(ingress.port) {
-        return 0;
+/// Drops frames that the sender may not send, but for those that are `refused` already; says which go nowhere.
+fn refuse(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, mut refused: u64) -> u64 {
+    let mut drop = |frames: u64, reason: DropReason| {
+        let dropped = frames & !refused;
+        ingress.counters.dropped(reason, dropped.count_ones().into());
+        refused |= dropped;
+    };
+    if burst.still_tagged != 0 && !ingress.view.takes_still_tagged(ingress.port) {
+        // By one that is left alone, a guest would choose its VLAN.
+        drop(burst.still_tagged, weir_fabric::DropReason::VlanTaggedOnAccess.into());
     }
-    let tagged = burst.still_tagged;
-    ingress
-        .counters
-        .dropped(weir_fabric::DropReason::VlanTaggedOnAccess, tagged.count_ones().into());
-    tagged
+    if sender.frame_len_max != FrameLenMax::NONE {
+        drop(sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
+    }
+    refused
 }
 
 fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {

@@ -11,7 +11,9 @@ use crate::config::{Defaults, Setting};
 use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
-/// A switch with the interfaces `a`, `b` and `c`.
+mod tenants;
+
+/// A switch with interfaces, `a`, `b` and `c` where nothing else is said.
 struct Bench {
     switch: Arc<Switch>,
     dir: TempDir,
@@ -42,11 +44,15 @@ fn send(pair: &mut QueuePair, to: [u8; 6], from: u8, payload: &[u8]) {
 
 impl Bench {
     fn new() -> Self {
+        Self::with("[vif.a]\n[vif.b]\n[vif.c]\n")
+    }
+
+    fn with(vifs: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
         let defaults = Defaults { control, control_named: true };
-        let text = "[switch]\nworkers = 2\n[vif.a]\n[vif.b]\n[vif.c]\n";
-        let config = Config::from_toml("weir.toml", text, &defaults).unwrap();
+        let text = format!("[switch]\nworkers = 2\n{vifs}");
+        let config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
         Self { switch: Switch::start(&config).unwrap(), dir }
     }
 

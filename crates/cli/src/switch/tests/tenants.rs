@@ -1,0 +1,107 @@
+//! What one tenant's guest may send to another's.
+
+use weir_wire::{VnetHdr, vnet};
+
+use super::*;
+
+/// Sends a whole frame.
+fn send_frame(pair: &mut QueuePair, frame: &[u8]) {
+    send_as(pair, frame, &VnetHdr::default());
+}
+
+fn send_as(pair: &mut QueuePair, frame: &[u8], header: &VnetHdr) {
+    eventually("room to send", || pair.send_raw(frame, header).is_ok());
+    pair.flush();
+}
+
+fn next(pair: &mut QueuePair) -> Vec<u8> {
+    let mut got = Vec::new();
+    eventually("a frame arrives", || pair.recv_into(&mut got).is_some());
+    got
+}
+
+impl Bench {
+    fn drops(&self, vif: &str) -> Vec<(String, u64)> {
+        self.port(vif).drops.into_iter().collect()
+    }
+}
+
+/// A frame with `payload` bytes behind its Ethernet header, and behind its VLAN tag if it has one.
+fn plain(from: u8, to: u8, payload: usize) -> Vec<u8> {
+    [&mac(to)[..], &mac(from), &[0x88, 0xb5], &vec![7; payload][..]].concat()
+}
+
+/// A TCP packet over IPv4 with `payload` bytes, to be cut into segments of `size`.
+fn tcp(from: u8, to: u8, payload: usize, size: u16) -> (Vec<u8>, VnetHdr) {
+    let total = (40 + payload) as u16;
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let mut tcp = [0; 20];
+    tcp[12] = 0x50;
+    let frame = [&mac(to)[..], &mac(from), &[8, 0], &ip, &tcp, &vec![7; payload]].concat();
+    let header = VnetHdr {
+        flags: vnet::F_NEEDS_CSUM,
+        gso_type: vnet::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: size,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
+    };
+    (frame, header)
+}
+
+#[test]
+fn what_is_longer_than_the_senders_mtu_is_dropped_and_counted_there() {
+    let bench = Bench::with(
+        "[vif.a]\nmtu = 1500\ntrunk = \"all\"\nnative = 1\n[vif.b]\ntrunk = \"all\"\nnative = 1\n",
+    );
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    send_frame(&mut b[0], &plain(2, 1, 46));
+    next(&mut a[0]);
+    let tagged = |payload| {
+        let mut frame = plain(1, 2, payload);
+        frame.splice(12..12, [0x81, 0, 0, 9]);
+        frame
+    };
+    // A tag does not count, and of what is cut each segment does.
+    let (fits, fits_as) = tcp(1, 2, 5000, 1460);
+    let (long, long_as) = tcp(1, 2, 5000, 1461);
+    // No longer than its MTU as it is, however it claims to be cut.
+    let (short, short_as) = tcp(1, 2, 1460, 9000);
+    send_frame(&mut a[0], &plain(1, 2, 1501));
+    send_frame(&mut a[0], &plain(1, 2, 1500));
+    send_frame(&mut a[0], &tagged(1501));
+    send_frame(&mut a[0], &tagged(1500));
+    send_as(&mut a[0], &long, &long_as);
+    send_as(&mut a[0], &fits, &fits_as);
+    send_as(&mut a[0], &short, &short_as);
+    let got = [(); 4].map(|()| next(&mut b[0]));
+    assert_eq!(got[0], plain(1, 2, 1500));
+    assert_eq!(got[1], tagged(1500));
+    assert_eq!([got[2].len(), got[3].len()], [fits.len(), short.len()]);
+    assert_eq!(bench.drops("a"), [("over_mtu_tx".into(), 3)]);
+    assert_eq!(bench.drops("b"), []);
+}
+
+#[test]
+fn what_is_longer_than_the_receivers_mtu_is_dropped_and_counted_there() {
+    let bench = Bench::with("[vif.a]\n[vif.b]\nmtu = 1500\n[vif.c]\n");
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    send_frame(&mut b[0], &plain(2, 1, 46));
+    next(&mut a[0]);
+    next(&mut c[0]);
+    send_frame(&mut a[0], &plain(1, 2, 9000));
+    let mut to_all = plain(1, 2, 9000);
+    to_all[..6].fill(0xff);
+    send_frame(&mut a[0], &to_all);
+    send_frame(&mut a[0], &plain(1, 2, 1500));
+    // Of what is flooded only that receiver has nothing.
+    assert_eq!(next(&mut c[0]), to_all);
+    assert_eq!(next(&mut b[0]), plain(1, 2, 1500));
+    assert_eq!(bench.drops("b"), [("over_mtu_rx".into(), 2)]);
+    assert_eq!([bench.drops("a"), bench.drops("c")], [[], []]);
+}

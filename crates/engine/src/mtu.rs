@@ -1,0 +1,50 @@
+//! How long a port's frames may be. What is longer than its guest was told to send is not its guest's doing by
+//! mistake, and what is longer than its guest was told to receive has no buffer there.
+
+use weir_wire::ethernet::HEADER_LEN;
+
+use crate::burst::{Burst, Frame};
+use crate::port::Outgoing;
+
+/// Most bytes of a port's frames, without the VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameLenMax(u32);
+
+impl FrameLenMax {
+    /// No limit but that of weir.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    /// What IP may fill `mtu` bytes of.
+    pub(crate) fn of_mtu(mtu: Option<u16>) -> Self {
+        mtu.map_or(Self::NONE, |mtu| Self(u32::from(mtu) + HEADER_LEN as u32))
+    }
+
+    /// Those of a burst's frames, by their index, that are longer.
+    pub(crate) fn exceeded_by(self, burst: &Burst<'_>) -> u64 {
+        let bits = burst.frames().iter().zip(0_u32..);
+        bits.fold(0, |over, (frame, index)| over | u64::from(self.is_exceeded_by(frame)) << index)
+    }
+
+    /// The same of those that are in `list`.
+    pub(crate) fn exceeded_in(self, list: &[Outgoing], burst: &Burst<'_>) -> u64 {
+        let frames = list
+            .iter()
+            .map(|outgoing| (outgoing.frame, burst.frames().get(usize::from(outgoing.frame))));
+        frames.fold(0, |over, (index, frame)| {
+            over | u64::from(frame.is_some_and(|frame| self.is_exceeded_by(frame))) << index
+        })
+    }
+
+    #[inline]
+    fn is_exceeded_by(self, frame: &Frame) -> bool {
+        frame.len > self.0 && segment_len(frame) > self.0
+    }
+}
+
+/// Bytes of the longest frame that is on the wire once this one has been cut, if it is to be.
+fn segment_len(frame: &Frame) -> u32 {
+    frame
+        .offload
+        .gso()
+        .map_or(frame.len, |gso| frame.len.min(u32::from(gso.hdr_len) + u32::from(gso.size)))
+}
