@@ -1,0 +1,170 @@
+//! What an attack is, and all of them.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::front::{
+    Miss, Strike,
+    guest::{Guest, Plan},
+    link::Link,
+};
+use crate::measure::switch::{CONTROL, EVILS};
+
+/// One attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// Its function's.
+    pub name: &'static str,
+    /// What it tries.
+    pub tries: &'static str,
+    /// Carries it out once, or for ever.
+    pub strike: fn(&Field) -> Strike,
+    /// Why it only uses what is its own share of weir's time, if it does.
+    pub own_share: Option<&'static str>,
+    /// It is another user's.
+    pub as_another_user: bool,
+}
+
+/// An entry of a class's table: the function, what it tries, and why it is its own share where it is.
+#[macro_export]
+macro_rules! attack {
+    ($strike:ident, $tries:literal) => {
+        $crate::attack::Attack {
+            name: stringify!($strike),
+            tries: $tries,
+            strike: $strike,
+            own_share: None,
+            as_another_user: false,
+        }
+    };
+    ($strike:ident, $tries:literal, own_share: $why:literal) => {
+        $crate::attack::Attack { own_share: Some($why), ..$crate::attack!($strike, $tries) }
+    };
+    ($strike:ident, $tries:literal, as_another_user) => {
+        $crate::attack::Attack { as_another_user: true, ..$crate::attack!($strike, $tries) }
+    };
+}
+
+/// All classes, by name.
+pub const CLASSES: &[(&str, &[Attack])] = &[
+    ("protocol", crate::protocol::ALL),
+    ("descriptors", crate::descriptors::ALL),
+    ("memory", crate::memory::ALL),
+    ("rings", crate::rings::ALL),
+    ("packed", crate::packed::ALL),
+    ("time_of_check", crate::time_of_check::ALL),
+    ("floods", crate::floods::ALL),
+    ("storms", crate::storms::ALL),
+    ("l2", crate::l2::ALL),
+    ("control", crate::control::ALL),
+    ("configuration", crate::configuration::ALL),
+];
+
+/// Every attack with its class.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack)> {
+    CLASSES.iter().flat_map(|(class, attacks)| attacks.iter().map(|attack| (*class, attack)))
+}
+
+/// Where an attack takes place.
+#[derive(Debug)]
+pub struct Field {
+    dir: PathBuf,
+    weir: PathBuf,
+    done: AtomicU64,
+}
+
+impl Field {
+    /// A running weir's directory, and weir's program.
+    pub fn new(dir: PathBuf, weir: PathBuf) -> Self {
+        Self { dir, weir, done: AtomicU64::new(0) }
+    }
+
+    /// Strikes that were carried out.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// One more was: for those that never return.
+    pub fn struck(&self) {
+        if self.done.fetch_add(1, Ordering::Relaxed) == 0 {
+            println!("struck");
+        }
+    }
+
+    /// The socket of an interface.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.sock"))
+    }
+
+    /// The socket of one of the attacker's interfaces.
+    pub fn evil(&self, number: usize) -> PathBuf {
+        self.socket(&format!("evil{}", number % EVILS))
+    }
+
+    /// The control socket.
+    pub fn control(&self) -> PathBuf {
+        self.dir.join(CONTROL)
+    }
+
+    /// A connection that has said nothing.
+    pub fn link(&self) -> Strike<Link> {
+        Link::connect(&self.evil(0))
+    }
+
+    /// A guest that runs, on the attacker's first interface.
+    pub fn guest(&self, plan: Plan) -> Strike<Guest> {
+        Guest::attach(&self.evil(0), plan)
+    }
+
+    /// The same with the usual features.
+    pub fn plain(&self) -> Strike<Guest> {
+        self.guest(Plan::default())
+    }
+
+    /// A place for files.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("attack-{}-{name}", std::process::id()))
+    }
+
+    /// weir's program.
+    pub fn weir(&self) -> Command {
+        let mut command = Command::new(&self.weir);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Where everything is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// How long an attacker rests after a strike, and after one that failed.
+const PAUSE: Duration = Duration::from_micros(200);
+/// See [`PAUSE`].
+const REST: Duration = Duration::from_millis(5);
+
+/// Strikes until the process is ended.
+pub fn strike_for_ever(attack: &Attack, field: &Field) -> ! {
+    let mut said = 0;
+    loop {
+        match (attack.strike)(field) {
+            Ok(()) => {
+                field.struck();
+                std::thread::sleep(PAUSE);
+            }
+            Err(miss) => {
+                let kind = if matches!(miss, Miss::Harm(_)) { "harm" } else { "miss" };
+                if said < 3 || kind == "harm" && said < 10 {
+                    println!("{kind} {}", miss.to_string().replace('\n', " "));
+                    said += 1;
+                }
+                std::thread::sleep(REST);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A guest that is set up as an honest one is, and then does what it likes.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{
+    Strike,
+    frame::{HEADER_LEN, Header, Mac},
+    harm,
+    link::{self, Link, readable, request},
+    memory::Memory,
+    ring::{RING_LEN, Ring, WRITE},
+};
+
+/// Features (virtio 1.2 §5.1.3, §6).
+pub const VERSION_1: u64 = 1 << 32;
+/// Calls and kicks by index.
+pub const EVENT_IDX: u64 = 1 << 29;
+/// Tables of descriptors.
+pub const INDIRECT_DESC: u64 = 1 << 28;
+/// The other ring format.
+pub const PACKED: u64 = 1 << 34;
+/// Used buffers come in order.
+pub const IN_ORDER: u64 = 1 << 35;
+/// Partial checksums and TCP segmentation, of what is sent.
+pub const SEND_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 56;
+/// A frame may span receive buffers.
+pub const MRG_RXBUF: u64 = 1 << 15;
+/// Several queues.
+pub const MQ: u64 = 1 << 22;
+/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+pub const PROTOCOL: u64 = 1 << 30;
+
+/// Protocol features: several queues, acknowledgements, slots of memory, status, reset.
+const PROTOCOL_FEATURES: u64 = 1 | 1 << 3 | 1 << 13 | 1 << 15 | 1 << 16;
+
+/// Where the memory is for the guest, and by what name rings are addressed.
+pub const GUEST: u64 = 0x1_0000_0000;
+/// See [`GUEST`].
+pub const USER: u64 = 0x7000_0000_0000;
+/// Where buffers begin in memory, behind room for all rings.
+pub const BUFFERS: usize = 1 << 20;
+/// Bytes from one buffer to the next.
+pub const STRIDE: usize = 4096;
+
+/// What a guest is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Device features.
+    pub features: u64,
+    /// Queue pairs.
+    pub pairs: u32,
+    /// Entries of each ring.
+    pub size: u16,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            features: VERSION_1 | PROTOCOL | MRG_RXBUF | INDIRECT_DESC | SEND_OFFLOADS,
+            pairs: 1,
+            size: 256,
+            memory: 8 << 20,
+        }
+    }
+}
+
+/// A guest. Even rings receive, odd ones transmit.
+#[derive(Debug)]
+pub struct Guest {
+    /// Its connection.
+    pub link: Link,
+    /// Its memory.
+    pub memory: Memory,
+    /// Its kick descriptors, by ring; calls and errors likewise.
+    pub kicks: Vec<OwnedFd>,
+    /// See [`Self::kicks`].
+    pub calls: Vec<OwnedFd>,
+    /// See [`Self::kicks`].
+    pub errs: Vec<OwnedFd>,
+    plan: Plan,
+}
+
+impl Guest {
+    /// Connects and agrees on features; no memory is shared yet.
+    pub fn negotiate(path: &Path, plan: Plan) -> Strike<Self> {
+        let memory = Memory::new(plan.memory)?;
+        let events = || -> Strike<Vec<OwnedFd>> {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            (0..2 * plan.pairs).map(|_| Ok(eventfd(0, flags)?)).collect()
+        };
+        let (kicks, calls, errs) = (events()?, events()?, events()?);
+        let link = Link::connect(path)?;
+        link.ask(request::GET_FEATURES)?;
+        link.tell_u64(request::SET_PROTOCOL_FEATURES, PROTOCOL_FEATURES)?;
+        link.tell(request::SET_OWNER, &[], &[])?;
+        let several = if plan.pairs > 1 { MQ } else { 0 };
+        link.tell_u64(request::SET_FEATURES, plan.features | several)?;
+        Ok(Self { link, memory, kicks, calls, errs, plan })
+    }
+
+    /// The same, with its memory and all rings in service, receive buffers posted, and weir's word that it took it.
+    pub fn attach(path: &Path, plan: Plan) -> Strike<Self> {
+        let guest = Self::negotiate(path, plan)?;
+        guest.share()?;
+        for ring in 0..guest.rings() {
+            guest.fill(ring);
+            guest.serve(ring)?;
+            guest.kick(ring);
+        }
+        guest.link.ask(request::GET_FEATURES)?;
+        Ok(guest)
+    }
+
+    /// Rings that it has.
+    pub fn rings(&self) -> u32 {
+        2 * self.plan.pairs
+    }
+
+    /// The description of its memory.
+    pub fn region(&self) -> Vec<u8> {
+        link::region(GUEST, self.memory.len() as u64, USER, 0)
+    }
+
+    /// Shares its memory.
+    pub fn share(&self) -> Strike {
+        self.link.tell(
+            request::SET_MEM_TABLE,
+            &link::table(&[self.region()]),
+            &[self.memory.file()],
+        )
+    }
+
+    /// The body of `SET_VRING_ADDR` where its parts are `[descriptors, driver, device]`.
+    pub fn addresses(index: u32, [descriptors, driver, device]: [u64; 3]) -> Vec<u8> {
+        let mut body = link::ring_state(index, 0).to_vec();
+        body.extend([descriptors, device, driver, 0].map(u64::to_le_bytes).concat());
+        body
+    }
+
+    /// Where a ring's parts are by name.
+    pub fn places(index: u32) -> [u64; 3] {
+        let at = USER + u64::from(index) * RING_LEN as u64;
+        [at, at + super::ring::DRIVER as u64, at + super::ring::DEVICE as u64]
+    }
+
+    /// Tells all about ring `index`, and puts it into service.
+    pub fn serve(&self, index: u32) -> Strike {
+        self.serve_at(index, Self::places(index), self.base())
+    }
+
+    fn base(&self) -> u32 {
+        // Both wrap counters of a packed ring begin at 1 (virtio 1.2 §2.8.1).
+        if self.plan.features & PACKED != 0 { 0x8000_8000 } else { 0 }
+    }
+
+    /// The same with any places and any base.
+    pub fn serve_at(&self, index: u32, places: [u64; 3], base: u32) -> Strike {
+        let at = index as usize;
+        let link = &self.link;
+        link.tell_ring(request::SET_VRING_NUM, index, self.plan.size.into())?;
+        link.tell_ring(request::SET_VRING_BASE, index, base)?;
+        link.tell(request::SET_VRING_ADDR, &Self::addresses(index, places), &[])?;
+        for (request, fds) in [
+            (request::SET_VRING_ERR, &self.errs),
+            (request::SET_VRING_CALL, &self.calls),
+            (request::SET_VRING_KICK, &self.kicks),
+        ] {
+            link.tell_fd(request, index, fds.get(at).map(AsFd::as_fd))?;
+        }
+        link.tell_ring(request::SET_VRING_ENABLE, index, 1)
+    }
+
+    /// A ring.
+    pub fn ring(&self, index: u32) -> Ring<'_> {
+        Ring { memory: &self.memory, at: index as usize * RING_LEN, size: self.plan.size }
+    }
+
+    /// Where buffer `slot` of ring `index` is in memory.
+    pub fn buffer(&self, index: u32, slot: u16) -> usize {
+        let places = (self.memory.len() - BUFFERS) / STRIDE;
+        let place = index as usize * usize::from(self.plan.size) + usize::from(slot);
+        BUFFERS + place % places * STRIDE
+    }
+
+    /// The same as the guest addresses it.
+    pub fn buffer_address(&self, index: u32, slot: u16) -> u64 {
+        GUEST + self.buffer(index, slot) as u64
+    }
+
+    /// Posts all buffers of a receive ring; the descriptors of a transmit ring become those of small broadcasts.
+    fn fill(&self, index: u32) {
+        let (ring, receives) = (self.ring(index), index.is_multiple_of(2));
+        for slot in 0..ring.size {
+            let address = self.buffer_address(index, slot);
+            if self.plan.features & PACKED == 0 {
+                let (len, flags) = if receives { (STRIDE as u32, WRITE) } else { (72, 0) };
+                ring.set(slot, address, len, flags, 0);
+                ring.set_available(slot, slot);
+            } else if receives {
+                ring.set_packed(slot, address, STRIDE as u32, slot, WRITE | super::ring::AVAIL);
+            }
+        }
+        if receives && self.plan.features & PACKED == 0 {
+            ring.set_index(ring.size);
+        }
+    }
+
+    /// Gives back all receive buffers that were used.
+    pub fn repost(&self, index: u32) {
+        let ring = self.ring(index);
+        ring.set_index(ring.used().wrapping_add(ring.size));
+    }
+
+    /// Puts a frame into buffer `slot` of transmit ring `index`, whose descriptor is then its.
+    pub fn put(&self, index: u32, slot: u16, header: Header, frame: &[u8]) {
+        let at = self.buffer(index, slot);
+        self.memory.set(at, &header.bytes());
+        self.memory.set(at + HEADER_LEN, frame);
+        let len = u32::try_from(HEADER_LEN + frame.len()).unwrap_or(u32::MAX);
+        self.ring(index).set(slot, GUEST + at as u64, len, 0, 0);
+    }
+
+    /// Sends one frame.
+    pub fn send(&self, index: u32, header: Header, frame: &[u8]) {
+        let ring = self.ring(index);
+        let slot = self.memory.u16_at(ring.index_at()) % ring.size;
+        self.put(index, slot, header, frame);
+        ring.offer(slot);
+        self.kick(index);
+    }
+
+    /// Fills the whole transmit ring `index` with copies of a frame, made by `make`, to be sent by [`Self::pump`].
+    pub fn load(&self, index: u32, mut make: impl FnMut(u16) -> (Header, Vec<u8>)) {
+        let ring = self.ring(index);
+        for slot in 0..ring.size {
+            let (header, frame) = make(slot);
+            self.put(index, slot, header, &frame);
+            ring.set_available(slot, slot);
+        }
+    }
+
+    /// Sends again whatever of the ring has been sent, so that it is always full; how many frames that were.
+    pub fn pump(&self, index: u32) -> u16 {
+        let ring = self.ring(index);
+        let before = self.memory.u16_at(ring.index_at());
+        let now = ring.used().wrapping_add(ring.size);
+        ring.set_index(now);
+        if !ring.wants_no_kick() {
+            self.kick(index);
+        }
+        now.wrapping_sub(before)
+    }
+
+    /// Kicks.
+    pub fn kick(&self, index: u32) {
+        if let Some(kick) = self.kicks.get(index as usize) {
+            let _ = rustix::io::write(kick, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// weir must stop this port now: it says so by the error descriptor of a ring, or hangs up.
+    pub fn stopped(&self, why: &str) -> Strike {
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            for err in &self.errs {
+                if readable(err.as_fd(), Duration::from_millis(5))? {
+                    return Ok(());
+                }
+            }
+        }
+        harm(format!("weir serves on after {why}"))
+    }
+
+    /// weir must take all that is offered in transmit ring `index`.
+    pub fn taken(&self, index: u32, what: &str) -> Strike {
+        let (ring, end) = (self.ring(index), Instant::now() + Duration::from_secs(2));
+        while ring.used() != self.memory.u16_at(ring.index_at()) {
+            if Instant::now() > end {
+                return harm(format!("weir leaves {what} in the ring"));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    /// Its address in frames that it sends as an honest guest.
+    pub fn mac(number: u8) -> Mac {
+        [0x52, 0x54, 0, 0xee, 0, number]
+    }
+
+    /// A descriptor of its memory.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.memory.file()
+    }
+}

@@ -1,0 +1,106 @@
+//! A guest's memory: a file that weir maps, and this process too.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{MemfdFlags, ftruncate, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+
+use super::Strike;
+
+/// A mapped memfd. Every access is checked and atomic, so that several threads may write to it while weir reads.
+#[derive(Debug)]
+pub struct Memory {
+    file: OwnedFd,
+    map: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value, and is accessed by atomics only.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+macro_rules! accessors {
+    ($($load:ident $store:ident $atomic:ident $int:ident)+) => { $(
+        /// Stores a number.
+        pub fn $store(&self, at: usize, value: $int) {
+            // SAFETY: `place` has checked bounds and alignment; the memory is mapped for as long as `self`.
+            let place = unsafe { &*self.place(at, size_of::<$int>()).cast::<$atomic>() };
+            place.store(value, Ordering::SeqCst);
+        }
+
+        /// Loads a number.
+        pub fn $load(&self, at: usize) -> $int {
+            // SAFETY: as above.
+            let place = unsafe { &*self.place(at, size_of::<$int>()).cast::<$atomic>() };
+            place.load(Ordering::SeqCst)
+        }
+    )+ };
+}
+
+impl Memory {
+    /// `len` bytes of zeros in a file of their own.
+    pub fn new(len: usize) -> Strike<Self> {
+        let file = memfd(len as u64)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let map = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &file, 0)? };
+        let map = NonNull::new(map.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { file, map, len })
+    }
+
+    /// The file. Whoever shortens it must not touch the memory any more.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    fn place(&self, at: usize, size: usize) -> *mut u8 {
+        let end = at.checked_add(size).filter(|end| *end <= self.len);
+        assert!(
+            end.is_some() && at.is_multiple_of(size),
+            "{size} bytes at {at:#x} of {:#x}",
+            self.len
+        );
+        // SAFETY: within the mapping.
+        unsafe { self.map.as_ptr().add(at) }
+    }
+
+    accessors! {
+        u8_at set_u8 AtomicU8 u8
+        u16_at set_u16 AtomicU16 u16
+        u32_at set_u32 AtomicU32 u32
+        u64_at set_u64 AtomicU64 u64
+    }
+
+    /// Stores bytes, one by one.
+    pub fn set(&self, at: usize, bytes: &[u8]) {
+        for (i, byte) in bytes.iter().enumerate() {
+            self.set_u8(at + i, *byte);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody refers to any more.
+        let _ = unsafe { munmap(self.map.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A file of zeros in memory.
+pub fn memfd(len: u64) -> Strike<OwnedFd> {
+    let file = memfd_create("attack", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len)?;
+    Ok(file)
+}

@@ -1,0 +1,157 @@
+//! The attacker in the house: a front end that keeps no rule, against a running weir, and what the other guests notice.
+//!
+//! A way through: [`attack::CLASSES`] has every attack; [`front`] is what they are made of; [`measure`] starts weir and its
+//! well-behaved guests, lets an attacker come and go, and judges.
+
+mod attack;
+mod configuration;
+mod control;
+mod descriptors;
+mod floods;
+mod front;
+mod l2;
+mod measure;
+mod memory;
+mod packed;
+mod protocol;
+mod rings;
+mod storms;
+mod time_of_check;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    attack::{Attack, Field},
+    measure::{
+        attacker,
+        report::{self, Result as Tried},
+        trial::{self, Trial},
+    },
+};
+
+/// Attacks a running weir.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Tries every attack.
+    Run {
+        /// weir's program.
+        #[arg(long)]
+        weir: PathBuf,
+        /// Where reports and sockets go.
+        #[arg(long, default_value = "target")]
+        target: PathBuf,
+        /// Only attacks whose class or name contains this; no report is then written.
+        #[arg(long)]
+        only: Option<String>,
+        /// Each once and shortly: whether it is survived, nothing about speed.
+        #[arg(long)]
+        short: bool,
+        /// Windows with the attacker, and without.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// Lists every attack.
+    List,
+    /// The attacker's process.
+    #[command(hide = true)]
+    Strike {
+        name: String,
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        weir: PathBuf,
+    },
+    /// What runs in its place.
+    #[command(hide = true)]
+    StandIn { cpus: f64 },
+}
+
+/// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
+const WINDOW: Duration = Duration::from_millis(600);
+/// See [`WINDOW`].
+const SHORT_WINDOW: Duration = Duration::from_millis(200);
+/// See [`WINDOW`].
+const ROUNDS_IN_DOUBT: usize = 9;
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Run { weir, target, only, short, rounds } => {
+            run(&weir, &target, only.as_deref(), short, rounds)
+        }
+        Task::List => {
+            for (class, Attack { name, tries, .. }) in attack::all() {
+                println!("{class}::{name}: {tries}");
+            }
+            Ok(true)
+        }
+        Task::Strike { name, dir, weir } => {
+            attacker::strike(&name, Field::new(dir, weir)).map(|()| true)
+        }
+        Task::StandIn { cpus } => attacker::stand_in(cpus).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("attack: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(
+    weir: &std::path::Path,
+    target: &std::path::Path,
+    only: Option<&str>,
+    short: bool,
+    rounds: usize,
+) -> Result<bool, String> {
+    let absolute = |path| std::path::absolute(path).map_err(|error| error.to_string());
+    let (weir, target) = (absolute(weir)?, absolute(target)?);
+    let dir = trial::scratch(&target.join("attack"));
+    let window = if short { SHORT_WINDOW } else { WINDOW };
+    let rounds = if short { 0 } else { rounds.max(1) };
+    let trial = Trial { weir, dir: dir.clone(), rounds, window };
+    println!("{}", report::head());
+    let mut results = Vec::new();
+    for (class, attack) in attack::all() {
+        if only.is_some_and(|only| !format!("{class}::{}", attack.name).contains(only)) {
+            continue;
+        }
+        if attack.as_another_user && !rustix::process::geteuid().is_root() {
+            println!("skipped test: {class}::{}: needs root, to be another user", attack.name);
+            continue;
+        }
+        let mut tried = Tried { class, attack, row: trial.run(attack) };
+        if !short && tried.survived() && !tried.faults().is_empty() {
+            println!("{}\n  again, longer:", tried.line());
+            tried.row = Trial { rounds: ROUNDS_IN_DOUBT, ..trial.clone() }.run(attack);
+        }
+        println!("{}", tried.line());
+        results.push(tried);
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    let good = results.iter().filter(|tried| tried.faults().is_empty()).count();
+    for tried in results.iter().filter(|tried| !tried.faults().is_empty()) {
+        println!("failed: {}::{}: {}", tried.class, tried.attack.name, tried.faults().join("; "));
+    }
+    println!("{good} attacks passed, {} failed", results.len() - good);
+    if short {
+        return Ok(good == results.len());
+    }
+    let (summary, held) = report::summary(&results);
+    print!("{summary}");
+    if only.is_none() {
+        report::write(&target, &results).map_err(|error| error.to_string())?;
+        println!("written: {}", target.join("attack").join("report.md").display());
+    }
+    Ok(held || only.is_some() && good == results.len())
+}

@@ -1,0 +1,196 @@
+//! The attacker's process, and what runs in its place when there is none.
+
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    process::{
+        Resource, Rlimit, Signal, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
+    },
+    thread::ClockId,
+    time::clock_gettime,
+};
+
+use crate::attack::{self, Attack, Field};
+
+/// The user that attacks as another one.
+const NOBODY: u32 = 65_534;
+
+/// An attacker at work.
+#[derive(Debug)]
+pub struct Attacker {
+    child: Child,
+    end: Option<ChildStdin>,
+    lines: Receiver<String>,
+    began: Instant,
+    known: Outcome,
+}
+
+/// What an attacker did.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Strikes that were carried out.
+    pub done: u64,
+    /// What weir did that it must not.
+    pub harm: Vec<String>,
+    /// Why strikes were not carried out.
+    pub misses: Vec<String>,
+    /// Processors that the attacker's own process had on average.
+    pub cpus: f64,
+}
+
+impl Attacker {
+    /// Starts one.
+    pub fn start(attack: &Attack, dir: &Path, weir: &Path) -> Result<Self, String> {
+        let (dir, weir) = (dir.to_string_lossy(), weir.to_string_lossy());
+        Self::spawn(
+            &["strike", attack.name, "--dir", &dir, "--weir", &weir],
+            attack.as_another_user,
+        )
+    }
+
+    /// Starts what takes as much of the processors and does nothing.
+    pub fn stand_in(cpus: f64) -> Result<Self, String> {
+        Self::spawn(&["stand-in", &cpus.to_string()], false)
+    }
+
+    fn spawn(args: &[&str], as_another_user: bool) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        if as_another_user {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let end = child.stdin.take();
+        let (sender, lines) = mpsc::channel();
+        let out = child.stdout.take();
+        std::thread::spawn(move || {
+            for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()).flatten() {
+                let _ = sender.send(line);
+            }
+        });
+        Ok(Self { child, end, lines, began: Instant::now(), known: Outcome::default() })
+    }
+
+    /// Waits for the first strike.
+    pub fn struck(&mut self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            if line == "struck" {
+                return true;
+            }
+            self.note(&line);
+        }
+        false
+    }
+
+    /// Ends it, with all that it has open.
+    pub fn end(mut self) -> Outcome {
+        drop(self.end.take());
+        let until = Instant::now() + Duration::from_secs(2);
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > until {
+                // It may wait in the kernel.
+                let _ = self.child.kill();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.wait();
+        let seconds = self.began.elapsed().as_secs_f64();
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
+            self.note(&line);
+        }
+        self.known.cpus /= seconds;
+        std::mem::take(&mut self.known)
+    }
+
+    fn note(&mut self, line: &str) {
+        match line.split_once(' ') {
+            Some(("harm", what)) => self.known.harm.push(what.to_owned()),
+            Some(("miss", what)) => self.known.misses.push(what.to_owned()),
+            Some(("done", count)) => self.known.done = count.parse().unwrap_or(0),
+            Some(("cpu_ns", ns)) => self.known.cpus = ns.parse::<f64>().unwrap_or(0.0) / 1e9,
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The attacker's process: strikes until its input ends.
+pub fn strike(name: &str, field: Field) -> Result<(), String> {
+    let (_, attack) =
+        attack::all().find(|(_, attack)| attack.name == name).ok_or("no such attack")?;
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
+    // Many attacks need more than the name says where root attacks; the other user has nothing else to prove.
+    if attack.as_another_user && geteuid().is_root() {
+        return Err("this attack is another user's".into());
+    }
+    // For the process's life: two threads use it.
+    let field: &Field = Box::leak(Box::new(field));
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        say_and_exit(field.done())
+    });
+    attack::strike_for_ever(attack, field)
+}
+
+fn say_and_exit(done: u64) -> ! {
+    println!("done {done}\ncpu_ns {}", cpu_ns());
+    std::process::exit(0)
+}
+
+/// Processor time of this process and its children.
+fn cpu_ns() -> u64 {
+    let own = clock_gettime(ClockId::ProcessCPUTime);
+    own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64 + CHILDREN_NS.load(Ordering::Relaxed)
+}
+
+/// What children of this process used, as far as attacks have noted it.
+pub static CHILDREN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The stand-in's process: takes so much of the processors, a millisecond at a time.
+pub fn stand_in(cpus: f64) -> Result<(), String> {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let threads = cpus.ceil().clamp(1.0, 64.0);
+    let busy = Duration::from_secs_f64((cpus / threads).clamp(0.0, 1.0) / 1000.0);
+    for _ in 0..threads as usize {
+        std::thread::spawn(move || {
+            loop {
+                let began = Instant::now();
+                let cpu = clock_gettime(ClockId::ThreadCPUTime);
+                let used = || {
+                    let now = clock_gettime(ClockId::ThreadCPUTime);
+                    let ns =
+                        (now.tv_sec - cpu.tv_sec) * 1_000_000_000 + (now.tv_nsec - cpu.tv_nsec);
+                    Duration::from_nanos(ns.unsigned_abs())
+                };
+                while used() < busy {
+                    std::hint::spin_loop();
+                }
+                std::thread::sleep(Duration::from_millis(1).saturating_sub(began.elapsed()));
+            }
+        });
+    }
+    let _ = std::io::stdin().read_line(&mut String::new());
+    say_and_exit(0)
+}

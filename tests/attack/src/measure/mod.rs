@@ -1,0 +1,9 @@
+//! What weir and its other guests notice of an attack.
+
+pub mod attacker;
+pub mod newcomer;
+pub mod process;
+pub mod report;
+pub mod switch;
+pub mod trial;
+pub mod victims;

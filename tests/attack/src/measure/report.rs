@@ -1,0 +1,203 @@
+//! What all attacks came to: a table, and figures for `target/bench/report.json`.
+
+use std::{fs, path::Path};
+
+use serde_json::{Map, Value, json};
+
+use super::trial::Row;
+use crate::attack::Attack;
+
+/// What a figure is to reach.
+#[derive(Clone, Copy, Debug)]
+enum Bar {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bar {
+    fn held(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bar) => value >= bar,
+            Self::AtMost(bar) => value <= bar,
+        }
+    }
+}
+
+const PPS: Bar = Bar::AtLeast(0.9);
+const OWN_SHARE_PPS: Bar = Bar::AtLeast(0.45);
+const P99: Bar = Bar::AtMost(2.0);
+const NEWCOMER_MS: Bar = Bar::AtMost(50.0);
+const RSS_MIB: Bar = Bar::AtMost(16.0);
+const LOG_LINES: Bar = Bar::AtMost(10.0);
+const ATTACKS: Bar = Bar::AtLeast(80.0);
+
+/// One attack and what came of it.
+#[derive(Clone, Debug)]
+pub struct Result {
+    /// Its class.
+    pub class: &'static str,
+    /// What it is.
+    pub attack: &'static Attack,
+    /// What came of it; `Err`: it could not be tried.
+    pub row: std::result::Result<Row, String>,
+}
+
+impl Result {
+    /// What is wrong with it: what was not survived, and bars that are missed.
+    pub fn faults(&self) -> Vec<String> {
+        let row = match &self.row {
+            Ok(row) => row,
+            Err(error) => return vec![error.clone()],
+        };
+        let mut faults = row.failures.clone();
+        let pps = if self.attack.own_share.is_some() { OWN_SHARE_PPS } else { PPS };
+        let mut check = |name: &str, bar: Bar, value: Option<f64>| {
+            if let Some(value) = value.filter(|value| !bar.held(*value)) {
+                faults.push(format!("{name} {value:.2} ({bar:?})"));
+            }
+        };
+        check("pps", pps, row.pps);
+        check("p99", P99, row.p99);
+        check("newcomer_ms", NEWCOMER_MS, row.pps.map(|_| row.newcomer_ms));
+        check("rss_mib", RSS_MIB, Some(row.rss_mib));
+        check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
+        faults
+    }
+
+    /// Whether weir, its guests and newcomers are as before.
+    pub fn survived(&self) -> bool {
+        self.row.as_ref().is_ok_and(|row| row.failures.is_empty())
+    }
+
+    /// A line of the terminal's table.
+    pub fn line(&self) -> String {
+        let name = format!("{}::{}", self.class, self.attack.name);
+        let verdict = match self.faults() {
+            faults if faults.is_empty() => "ok".to_owned(),
+            faults => format!("FAILED: {}", faults.join("; ")),
+        };
+        let Ok(row) = &self.row else { return format!("{name:<64} {verdict}") };
+        let ratio =
+            |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+        format!(
+            "{name:<64}{:>6}{:>7}{:>9.1}{:>7.1}{:>5}{:>7.1}{:>10}{:>6.2}  {verdict}",
+            ratio(row.pps),
+            ratio(row.p99),
+            row.newcomer_ms,
+            row.rss_mib,
+            row.fds,
+            row.log_lines_per_s,
+            row.strikes,
+            row.cpus,
+        )
+    }
+}
+
+/// The head of the terminal's table.
+pub fn head() -> String {
+    format!(
+        "{:<64}{:>6}{:>7}{:>9}{:>7}{:>5}{:>7}{:>10}{:>6}",
+        "attack", "pps", "p99", "new, ms", "MiB", "fds", "log/s", "strikes", "CPUs"
+    )
+}
+
+fn worst(values: impl Iterator<Item = f64>, of: fn(f64, f64) -> f64) -> Option<f64> {
+    values.reduce(of)
+}
+
+/// The figures, by name.
+pub fn figures(results: &[Result]) -> Map<String, Value> {
+    let rows =
+        || results.iter().filter_map(|result| Some((result.attack, result.row.as_ref().ok()?)));
+    let pps = |own: bool| {
+        let these = rows().filter(move |(attack, _)| attack.own_share.is_some() == own);
+        worst(these.filter_map(|(_, row)| row.pps), f64::min)
+    };
+    let most = |of: fn(&Row) -> f64| worst(rows().map(|(_, row)| of(row)), f64::max);
+    let survived = results.iter().filter(|result| result.survived()).count();
+    let all = [
+        ("attacks_survived", Some(survived as f64)),
+        ("attacks_total", Some(results.len() as f64)),
+        ("attack_victim_pps_worst", pps(false)),
+        ("attack_victim_pps_own_share_worst", pps(true)),
+        ("attack_victim_p99_worst", worst(rows().filter_map(|(_, row)| row.p99), f64::max)),
+        ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
+        ("attack_rss_growth_mib", most(|row| row.rss_mib)),
+        ("attack_fds_left", most(|row| row.fds as f64)),
+        ("attack_log_lines_per_s", most(|row| row.log_lines_per_s)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
+}
+
+/// The figures with their bars, for the terminal; whether all are held.
+pub fn summary(results: &[Result]) -> (String, bool) {
+    let figures = figures(results);
+    let total = results.len() as f64;
+    let bars = [
+        ("attacks_survived", Bar::AtLeast(total)),
+        ("attacks_total", ATTACKS),
+        ("attack_victim_pps_worst", PPS),
+        ("attack_victim_pps_own_share_worst", OWN_SHARE_PPS),
+        ("attack_victim_p99_worst", P99),
+        ("attack_new_frontend_ms_worst", NEWCOMER_MS),
+        ("attack_rss_growth_mib", RSS_MIB),
+        ("attack_fds_left", Bar::AtMost(0.0)),
+        ("attack_log_lines_per_s", LOG_LINES),
+    ];
+    let mut text = String::new();
+    let mut all = true;
+    for (name, bar) in bars {
+        let Some(value) = figures.get(name).and_then(Value::as_f64) else { continue };
+        all &= bar.held(value);
+        let verdict = if bar.held(value) { "reached" } else { "missed" };
+        text += &format!("{name:<40}{value:>10.2}  ({bar:?}: {verdict})\n");
+    }
+    (text, all)
+}
+
+/// Writes the figures into `bench/report.json` beside what others wrote there, and the table as `attack/report.md`.
+pub fn write(target: &Path, results: &[Result]) -> std::io::Result<()> {
+    let (bench, attack) = (target.join("bench"), target.join("attack"));
+    fs::create_dir_all(&bench)?;
+    fs::create_dir_all(&attack)?;
+    let report = bench.join("report.json");
+    let old = fs::read_to_string(&report).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let mut all: Map<String, Value> = old.unwrap_or_default();
+    all.extend(figures(results));
+    fs::write(report, format!("{:#}\n", Value::Object(all)))?;
+    fs::write(attack.join("report.md"), markdown(results))
+}
+
+fn markdown(results: &[Result]) -> String {
+    let mut text = format!("```\n{}```\n\n", summary(results).0);
+    text += "| class | attack | what it tries | pps | p99 | newcomer, ms | MiB | descriptors | log lines/s | strikes | its CPUs | verdict |\n\
+             |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+    for result in results {
+        let Attack { name, tries, own_share, .. } = result.attack;
+        let own = own_share.map(|why| format!(" *Its own share: {why}.*")).unwrap_or_default();
+        let faults = result.faults();
+        let verdict = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
+        let class = result.class;
+        let cells = match &result.row {
+            Err(_) => " | | | | | | | ".to_owned(),
+            Ok(row) => {
+                let ratio = |value: Option<f64>| {
+                    value.map_or_else(String::new, |value| format!("{value:.2}"))
+                };
+                format!(
+                    "{} | {} | {:.1} | {:.1} | {} | {:.1} | {} | {:.2}",
+                    ratio(row.pps),
+                    ratio(row.p99),
+                    row.newcomer_ms,
+                    row.rss_mib,
+                    row.fds,
+                    row.log_lines_per_s,
+                    row.strikes,
+                    row.cpus,
+                )
+            }
+        };
+        text += &format!("| {class} | `{name}` | {tries}.{own} | {cells} | {verdict} |\n");
+    }
+    text
+}

@@ -1,0 +1,135 @@
+//! The weir that is attacked.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::{net::UnixStream, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::process::Observed;
+
+/// The control socket's name.
+pub const CONTROL: &str = "control.sock";
+/// Interfaces of the attacker: as many front ends with all their queues as once took all descriptors.
+pub const EVILS: usize = 20;
+/// Addresses of the two who talk, and of a gateway that is not there.
+pub const ADDRESSES: [[u8; 6]; 3] =
+    [[0x52, 0x54, 0, 0, 0, 0xa], [0x52, 0x54, 0, 0, 0, 0xb], [0x52, 0x54, 0, 0, 0, 1]];
+/// The gateway's.
+pub const GATEWAY: [u8; 6] = ADDRESSES[2];
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A weir that runs, killed when dropped.
+#[derive(Debug)]
+pub struct Switch {
+    child: Child,
+    dir: PathBuf,
+}
+
+/// The attacker's interfaces have storm control, as between tenants; `stormy` has not. `bridge` may send from any address.
+fn configuration(dir: &Path) -> String {
+    let mut text = format!("[switch]\nworkers = 1\ncontrol = {:?}\n", dir.join(CONTROL));
+    let mut vif = |name: &str, keys: &str| {
+        let socket = dir.join(format!("{name}.sock"));
+        let _ = write!(text, "\n[vif.{name}]\nsocket = {socket:?}\nsocket_mode = \"0666\"\n{keys}");
+    };
+    for (name, mac) in ["a", "b", "gateway"].into_iter().zip(ADDRESSES) {
+        let [a, b, c, d, e, f] = mac;
+        vif(name, &format!("mac = \"{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\"\n"));
+    }
+    vif("newcomer", "");
+    let storms =
+        "broadcasts_per_second = 100\nmulticasts_per_second = 100\nunknown_per_second = 100\n";
+    for number in 0..EVILS {
+        vif(&format!("evil{number}"), &format!("queues = 8\n{storms}"));
+    }
+    vif("stormy", "queues = 8\n");
+    vif("bridge", &format!("mac_check = false\n{storms}"));
+    vif("trunk", &format!("trunk = [1, 2]\n{storms}"));
+    text
+}
+
+impl Switch {
+    /// Starts `weir` in `dir` and waits for its sockets.
+    pub fn start(weir: &Path, dir: &Path) -> Result<Self, String> {
+        let _ = fs::remove_dir_all(dir);
+        fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let config = dir.join("weir.toml");
+        fs::write(&config, configuration(dir)).map_err(|error| error.to_string())?;
+        let log = fs::File::create(dir.join("weir.log")).map_err(|error| error.to_string())?;
+        let mut command = Command::new(weir);
+        command.arg("run").arg(&config).env_remove("WEIR_LOG");
+        // In a group of its own: Ctrl-C is for this program, which ends it.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        let child = command.spawn().map_err(|error| format!("{}: {error}", weir.display()))?;
+        let mut switch = Self { child, dir: dir.to_owned() };
+        let end = Instant::now() + PATIENCE;
+        while switch.stats(Duration::from_secs(1)).is_err() {
+            if Instant::now() > end || !switch.is_alive() {
+                return Err(format!("weir does not start:\n{}", switch.log()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(switch)
+    }
+
+    /// Its process.
+    pub fn observed(&self) -> Observed {
+        Observed(self.child.id())
+    }
+
+    /// Whether it runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The socket of an interface.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.sock"))
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.dir.join("weir.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Lines that it has logged.
+    pub fn log_lines(&self) -> usize {
+        let bytes = fs::read(self.dir.join("weir.log")).unwrap_or_default();
+        bytes.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// What `weir stats --json` asks, answered within `patience`.
+    pub fn stats(&self, patience: Duration) -> Result<serde_json::Value, String> {
+        let ask = || -> std::io::Result<String> {
+            let mut socket = UnixStream::connect(self.dir.join(CONTROL))?;
+            socket.set_read_timeout(Some(patience))?;
+            socket.write_all(b"{\"request\":\"stats\"}\n")?;
+            let mut answer = String::new();
+            BufReader::new(socket).read_line(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = ask().map_err(|error| error.to_string())?;
+        let json: serde_json::Value =
+            serde_json::from_str(&answer).map_err(|error| error.to_string())?;
+        json.get("stats").cloned().ok_or_else(|| format!("no statistics in {answer}"))
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,168 @@
+//! Two well-behaved guests that exchange frames.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use weir_vif::{Options, QueuePair, Vif, WaitFor};
+use weir_wire::{Mac, Offload};
+
+use super::switch::{ADDRESSES, Switch};
+
+/// How they send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Each [`RATE`] frames a second. A guest that wants less than its share is to get all of it, whatever others do; every
+    /// frame that is lost or late shows, and none hides behind a queue of its own making.
+    Steady,
+    /// As fast as frames are taken: what their share is shows only where they want more.
+    Greedy,
+}
+
+/// Frames that each sends in a second: together 20,000.
+const RATE: u32 = 10_000;
+/// Frames that are sent together.
+const TOGETHER: u32 = 4;
+/// What a guest that was kept from its processor makes up for at most.
+const BEHIND_MAX: u32 = 64;
+const FRAME_LEN: usize = 128;
+/// What tells their frames from others', in the ethertype's place.
+const MARK: [u8; 2] = [0x88, 0xb6];
+const DELAY_NS_MAX: u64 = 10_000_000_000;
+
+#[derive(Debug)]
+struct Meter {
+    received: AtomicU64,
+    delays: Mutex<Histogram<u64>>,
+    stop: AtomicBool,
+    began: Instant,
+}
+
+/// What came in a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Frames a second that arrived, of both.
+    pub pps: f64,
+    /// Time from a frame's sending to its arrival (ns), the 99th of a hundred.
+    pub p99_ns: f64,
+}
+
+/// Two guests that talk until dropped.
+#[derive(Debug)]
+pub struct Victims {
+    meter: Arc<Meter>,
+    threads: Vec<JoinHandle<()>>,
+    _vifs: Vec<Vif>,
+}
+
+impl Victims {
+    /// They connect and begin.
+    pub fn start(switch: &Switch, load: Load) -> Result<Self, String> {
+        let delays = Histogram::new_with_max(DELAY_NS_MAX, 3).map_err(|error| error.to_string())?;
+        let meter = Arc::new(Meter {
+            received: AtomicU64::new(0),
+            delays: Mutex::new(delays),
+            stop: AtomicBool::new(false),
+            began: Instant::now(),
+        });
+        let [a, b, _] = ADDRESSES;
+        let mut vifs = [join(&switch.socket("a"), a)?, join(&switch.socket("b"), b)?];
+        let pairs = vifs.iter_mut().map(|vif| vif.queue_pairs().remove(0)).collect::<Vec<_>>();
+        let threads = pairs.into_iter().zip([b, a]).map(|(pair, to)| {
+            let meter = Arc::clone(&meter);
+            std::thread::spawn(move || talk(pair, to, load, &meter))
+        });
+        Ok(Self { threads: threads.collect(), meter, _vifs: vifs.into() })
+    }
+
+    /// What comes while `during` runs.
+    pub fn window(&self, during: impl FnOnce()) -> Window {
+        let lock = || self.meter.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        let (began, before) = (Instant::now(), self.received());
+        lock().reset();
+        during();
+        let (seconds, frames) = (began.elapsed().as_secs_f64(), self.received() - before);
+        let delays = lock();
+        // Of no frame at all is known that it took longer than the window.
+        let p99_ns =
+            if delays.is_empty() { seconds * 1e9 } else { delays.value_at_quantile(0.99) as f64 };
+        Window { pps: frames as f64 / seconds, p99_ns }
+    }
+
+    /// Frames so far.
+    pub fn received(&self) -> u64 {
+        self.meter.received.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Victims {
+    fn drop(&mut self) {
+        self.meter.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn join(socket: &Path, mac: [u8; 6]) -> Result<Vif, String> {
+    Vif::connect(socket, &Options::new(Mac(mac))).map_err(|error| error.to_string())
+}
+
+fn talk(mut pair: QueuePair, to: [u8; 6], load: Load, meter: &Meter) {
+    // A sleep of 400 us is not to take 450.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+    let mut frame = vec![0; FRAME_LEN];
+    frame[..6].copy_from_slice(&to);
+    frame[6..12].copy_from_slice(&pair.mac().0);
+    frame[12..14].copy_from_slice(&MARK);
+    let turn = Duration::from_secs(1) * TOGETHER / RATE;
+    let mut due = Instant::now();
+    let (mut head, mut delays) = ([0; 22], Vec::new());
+    while !meter.stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        match load {
+            Load::Greedy => while send(&mut pair, &mut frame, meter) {},
+            Load::Steady => {
+                due = due.max(now.checked_sub(turn * BEHIND_MAX / TOGETHER).unwrap_or(now));
+                while due <= now {
+                    (0..TOGETHER).for_each(|_| drop(send(&mut pair, &mut frame, meter)));
+                    due += turn;
+                }
+            }
+        }
+        pair.flush();
+        let now_ns = meter.began.elapsed().as_nanos() as u64;
+        while let Some(len) = pair.recv(|frame| {
+            frame.read(&mut head);
+            frame.len
+        }) {
+            let [.., a, b, c, d, e, f, g, h] = head;
+            if len as usize == FRAME_LEN && head[12..14] == MARK {
+                delays.push(now_ns.saturating_sub(u64::from_le_bytes([a, b, c, d, e, f, g, h])));
+            }
+        }
+        meter.received.fetch_add(delays.len() as u64, Ordering::Relaxed);
+        let mut all = meter.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.drain(..).for_each(|delay| all.saturating_record(delay));
+        drop(all);
+        let (what, most) = match load {
+            Load::Greedy => (WaitFor::Any, Duration::from_millis(1)),
+            Load::Steady => (WaitFor::Receive, due.saturating_duration_since(Instant::now())),
+        };
+        let _ = pair.wait(what, most);
+    }
+}
+
+/// Sends one frame, with the time in it; whether there was room.
+fn send(pair: &mut QueuePair, frame: &mut [u8], meter: &Meter) -> bool {
+    let now_ns = meter.began.elapsed().as_nanos() as u64;
+    frame[14..22].copy_from_slice(&now_ns.to_le_bytes());
+    pair.send(frame, &Offload::NONE).is_ok()
+}

@@ -1,0 +1,4 @@
+//! To come.
+use crate::attack::Attack;
+/// The class.
+pub const ALL: &[Attack] = &[];
