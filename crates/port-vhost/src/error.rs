@@ -76,6 +76,12 @@ pub enum Refusal {
         /// Rings of the interface.
         rings: usize,
     },
+    /// Queue pairs beyond the first take the protocol's `MQ`.
+    #[error(
+        "ring {0} without VHOST_USER_PROTOCOL_F_MQ: several queues, or a control queue that the front end leaves to \
+         weir, which has none; set `queues = 1` for this interface"
+    )]
+    ManyWithoutMq(u32),
     /// Bad ring size or addresses.
     #[error(transparent)]
     Ring(#[from] SetupError),

@@ -5,15 +5,16 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE,
     VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
     VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
-    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use weir_ring::RingConfig;
 use weir_vhost_user::{
-    VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
-    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_RARP,
-    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_RESET_DEVICE,
-    VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
+    VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU,
+    VHOST_USER_PROTOCOL_F_RARP, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 };
 use weir_wire::{OffloadCaps, VnetHdr};
 
@@ -34,6 +35,8 @@ const fn bits(features: &[u32]) -> u64 {
 
 /// Device features. With `IN_ORDER` a frame that waits for a full receiver holds up the completion
 /// of all behind it: the driver's choice. `CTRL_VQ` and what goes over it are the front end's to serve: see [`offered`].
+/// `STATUS` is not offered: the link's state is in the configuration space, which weir has not. QEMU has both itself;
+/// user-mode Linux would read a link that is down.
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
     VIRTIO_F_RING_PACKED,
@@ -50,7 +53,6 @@ pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_NET_F_HOST_TSO6,
     VIRTIO_NET_F_HOST_ECN,
     VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_STATUS,
     VIRTIO_NET_F_CTRL_VQ,
     VIRTIO_NET_F_CTRL_RX,
     VIRTIO_NET_F_GUEST_ANNOUNCE,
@@ -76,12 +78,14 @@ pub(crate) const fn offered(queue_pairs: usize) -> u64 {
 }
 
 /// Protocol features. In-band notifications are not among them: a kick is an eventfd that a worker
-/// sleeps on, never a message. In-flight tracking and the dirty log are not there yet.
+/// sleeps on, never a message. In-flight tracking and the dirty log are not there yet. `BACKEND_REQ` is for user-mode
+/// Linux, whose device has no interrupt without it (its rings ask for the timer's); weir has no request to make.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_RARP,
     VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_MTU,
+    VHOST_USER_PROTOCOL_F_BACKEND_REQ,
     VHOST_USER_PROTOCOL_F_RESET_DEVICE,
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_STATUS,

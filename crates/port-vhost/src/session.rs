@@ -17,7 +17,8 @@ use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
 use weir_ring::{Addresses, DeviceRing, SetupError, ring_size};
 use weir_vhost_user::{
-    Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
 use weir_wire::ethernet::ethertype;
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     repeated: Vec<(RegionSpec, u32)>,
     features: Features,
     protocol_features: u64,
+    /// The front end's channel for requests of ours: there are none, but some front ends take its end for the session's.
+    requests: Option<OwnedFd>,
     status: u8,
     /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
@@ -86,6 +89,7 @@ impl Session {
             repeated: Vec::new(),
             features: Features::default(),
             protocol_features: 0,
+            requests: None,
             status: 0,
             vrings,
         }
@@ -207,6 +211,11 @@ impl Session {
                 lock(&self.port.shown).mtu = Some(valid.ok_or(Refusal::Mtu(mtu))?);
             }
             FrontMessage::SendRarp(mac) => self.send_rarp(mac),
+            FrontMessage::SetBackendReqFd(fd)
+                if self.has_protocol(VHOST_USER_PROTOCOL_F_BACKEND_REQ) =>
+            {
+                self.requests = Some(fd);
+            }
             FrontMessage::VringKick { .. }
             | FrontMessage::SetVringEndian(_)
             | FrontMessage::SetLogBase(_)
@@ -338,7 +347,12 @@ impl Session {
         // A table of its own, of mappings that all rings share: each burst counts itself among its users, and
         // workers of the guest's other rings are not to wait for that line of cache.
         let memory = Arc::new(self.memory.clone());
-        let device = DeviceRing::new(&memory, config, addresses, base)?;
+        let mut device = DeviceRing::new(&memory, config, addresses, base)?;
+        if !started {
+            // Its driver asks whether to kick at all, and what it finds there may be from a switch that is gone. What
+            // else it did wrong is found when the ring runs.
+            let _ = device.enable_kicks();
+        }
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
         Ok(Ring::new(device, memory, self.features, containers, started, kicks))
@@ -347,6 +361,9 @@ impl Session {
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
     fn start_service(&mut self, index: u32, kick: OwnedFd) -> Result<(), Refusal> {
         let ring_index = index as usize;
+        if ring_index >= 2 && !self.has_protocol(VHOST_USER_PROTOCOL_F_MQ) {
+            return Err(Refusal::ManyWithoutMq(index));
+        }
         check_kick(&kick)?;
         self.stop_ring_keeping_base(ring_index);
         let vring = &self.vrings[ring_index];

@@ -25,6 +25,44 @@ fn the_request_that_agrees_on_acknowledgements_is_acknowledged() {
     assert_eq!(reply[12..], [0; 8]);
 }
 
+/// user-mode Linux has no interrupt for its rings without a channel for the back end's requests.
+#[test]
+fn a_channel_for_requests_is_taken_and_stays_open() {
+    const BACKEND_REQ: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_BACKEND_REQ;
+    let switch = Switch::new();
+    let (_port, stream) = switch.port();
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(PATIENCE);
+    assert_ne!(front.get_protocol_features().unwrap() & BACKEND_REQ, 0);
+    front.set_protocol_features(BACKEND_REQ | REPLY_ACK).unwrap();
+    let ends = || std::io::pipe().unwrap();
+    let [(mut first, to_first), (mut second, to_second)] = [ends(), ends()];
+    for end in [to_first, to_second] {
+        front.set_backend_req_fd(end.as_fd()).unwrap();
+    }
+    for end in [&first, &second] {
+        rustix::io::ioctl_fionbio(end, true).unwrap();
+    }
+    let mut byte = [0];
+    assert_eq!(first.read(&mut byte).unwrap(), 0, "another one replaces it");
+    let open = second.read(&mut byte).unwrap_err();
+    assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock);
+    drop(front);
+    eventually("it goes with the session", || second.read(&mut byte).is_ok_and(|n| n == 0));
+}
+
+/// A channel that was not agreed on is refused.
+#[test]
+fn a_channel_for_requests_needs_the_feature() {
+    let switch = Switch::new();
+    let (_port, stream) = switch.port();
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(PATIENCE);
+    front.set_protocol_features(REPLY_ACK).unwrap();
+    let (_end, given) = std::io::pipe().unwrap();
+    assert!(front.set_backend_req_fd(given.as_fd()).is_err());
+}
+
 /// QEMU up to 8.0: each region once for each queue pair, and back as often.
 #[test]
 fn a_region_that_is_added_twice_is_there_until_it_is_removed_twice() {
@@ -73,6 +111,48 @@ fn one_queue_pair_has_no_control_queue() {
     assert_eq!(front.get_features().unwrap(), OFFERED & !BY_CONTROL_QUEUE);
     front.set_features(OFFERED).ok();
     assert!(front.get_features().is_err(), "what was not offered is refused");
+}
+
+/// user-mode Linux on an interface with two queue pairs: it uses one, and its third ring is the control queue.
+#[test]
+fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
+    let switch = Switch::new();
+    let (port, stream) = switch.port();
+    let mut guest = Guest::new(Arc::clone(&port), stream, 1, modern());
+    guest.front.set_protocol_features(REPLY_ACK).unwrap();
+    guest.front.set_features(modern()).unwrap();
+    guest.front.set_mem_table(&[(Guest::region(), guest.memfd.as_fd())]).unwrap();
+    for index in 0..2 {
+        guest.vring(index).unwrap();
+        guest.front.set_vring_kick(index, Some(guest.kicks[index as usize].as_fd())).unwrap();
+    }
+    guest.vring(2).unwrap();
+    assert!(guest.front.set_vring_kick(2, Some(guest.kicks[0].as_fd())).is_err());
+    eventually("the session ends", || port.info().stop_reason.is_some());
+    let reason = port.info().stop_reason.unwrap().to_string();
+    assert!(reason.contains("ring 2 without") && reason.contains("queues = 1"), "{reason}");
+}
+
+/// Whoever offers the link's state is asked for it, and weir has no configuration space.
+#[test]
+fn the_links_state_is_the_front_ends_own() {
+    const STATUS: u64 = 1 << 16;
+    assert_eq!(OFFERED & STATUS, 0);
+}
+
+/// QEMU kicks each ring that it hands over; user-mode Linux leaves that to the driver, and the driver asks the ring.
+#[test]
+fn a_driver_that_kicks_only_where_it_is_asked_to_starts_its_rings() {
+    const EVENT_IDX: u64 = 1 << 29;
+    let switch = Switch::new();
+    let features = [modern() | EVENT_IDX, modern() & !EVENT_IDX];
+    for features in features.into_iter().flat_map(|some| [some, some | RING_PACKED]) {
+        let (port, stream) = switch.port();
+        let mut guest = Guest::new(Arc::clone(&port), stream, 1, features);
+        guest.set_up().unwrap();
+        guest.post(guest.size);
+        eventually("the receive ring starts", || port.info().state == State::Running);
+    }
 }
 
 /// user-mode Linux: 0 for the base of a packed ring that has not run.
