@@ -14,6 +14,7 @@ mod measure;
 mod memory;
 mod packed;
 mod protocol;
+mod random;
 mod rings;
 mod storms;
 mod time_of_check;

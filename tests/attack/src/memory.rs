@@ -1,4 +1,269 @@
-//! To come.
-use crate::attack::Attack;
+//! Memory that is not there, not its front end's, too much, or gone.
+
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::{
+    attack,
+    attack::{Attack, Field},
+    front::{
+        Miss, Strike,
+        frame::{BROADCAST, EXPERIMENTAL, Header, frame},
+        guest::{BUFFERS, GUEST, Guest, Plan, USER},
+        link::{Link, one_region, region, request, table},
+        memory::memfd,
+        ring::WRITE,
+    },
+};
+
 /// The class.
-pub const ALL: &[Attack] = &[];
+pub const ALL: &[Attack] = &[
+    attack!(a_sparse_file_of_32_tib, "shares a file that fills the address space and has no page"),
+    attack!(sparse_files_by_20_front_ends, "shares as much as is allowed, at 20 sockets at once"),
+    attack!(frames_out_of_holes, "sends frames that lie in pages that nobody has touched"),
+    attack!(files_shorter_than_their_regions, "shares regions that are longer than their files"),
+    attack!(regions_that_overlap, "shares regions over each other, in guest and in user addresses"),
+    attack!(regions_that_wrap_around, "shares regions at the end of all addresses"),
+    attack!(regions_without_length, "shares regions of 0 bytes and of 1"),
+    attack!(more_regions_than_there_are_slots, "adds regions until weir has no more"),
+    attack!(one_region_again_and_again, "adds and removes one region without pause"),
+    attack!(tables_without_pause, "replaces the memory table as fast as weir takes it, under traffic"),
+    attack!(buffers_over_many_regions, "sends buffers over 500 regions of a page each"),
+    attack!(files_that_are_no_memory, "shares a disk file, a device, /proc and a directory as memory"),
+    attack!(files_that_may_not_be_written, "shares files that are read-only or sealed"),
+    attack!(offsets_that_are_odd, "shares regions at offsets that are no page's, or beyond the file"),
+    attack!(memory_removed_while_rings_run, "removes the region that rings lie in while they run"),
+    attack!(memory_cut_while_rings_run, "cuts the file to nothing while weir reads it"),
+    attack!(memory_cut_and_grown_without_pause, "cuts and grows the file again and again under traffic"),
+    attack!(memory_punched_while_rings_run, "punches holes into the file while weir reads it"),
+];
+
+/// Adds a region, which weir must refuse.
+fn refused(field: &Field, region: &[u8], file: &OwnedFd, why: &str) -> Strike {
+    let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
+    guest.link.tell(request::SET_MEM_TABLE, &table(&[region.to_vec()]), &[file.as_fd()])?;
+    guest.link.hung_up(why)?;
+    field.struck();
+    Ok(())
+}
+
+fn a_sparse_file_of_32_tib(field: &Field) -> Strike {
+    let file = memfd(1 << 45)?;
+    refused(field, &region(0, 1 << 45, 1 << 50, 0), &file, "a region of 32 TiB")
+}
+
+fn sparse_files_by_20_front_ends(field: &Field) -> Strike {
+    let file = memfd(1 << 38)?;
+    let mut links = Vec::new();
+    for number in 0..20 {
+        let link = Link::connect(&field.evil(number))?;
+        let body = table(&[region(0, 1 << 38, 1 << 50, 0)]);
+        link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd()])?;
+        link.ask(request::GET_FEATURES)?;
+        links.push(link);
+    }
+    Ok(())
+}
+
+fn frames_out_of_holes(field: &Field) -> Strike {
+    // Each is in a page of its own, 64 KiB from the next, and none is touched here.
+    let guest = field.plain()?;
+    let len = 1_u64 << 30;
+    let holes = memfd(len)?;
+    let body = one_region(&region(1 << 40, len, 1 << 45, 0));
+    guest.link.tell(request::ADD_MEM_REG, &body, &[holes.as_fd()])?;
+    guest.link.ask(request::GET_FEATURES)?;
+    let ring = guest.ring(1);
+    for turn in 0..64_u64 {
+        for slot in 0..ring.size {
+            let place = (turn * 256 + u64::from(slot)) * 65_536 % (len - 4096);
+            ring.set(slot, (1 << 40) + place, 4096, 0, 0);
+        }
+        guest.pump(1);
+        guest.taken(1, "frames out of holes")?;
+    }
+    Ok(())
+}
+
+fn files_shorter_than_their_regions(field: &Field) -> Strike {
+    let file = memfd(4096)?;
+    refused(field, &region(0, 1 << 20, 1 << 40, 0), &file, "a file that is too short")
+}
+
+fn regions_that_overlap(field: &Field) -> Strike {
+    let file = memfd(1 << 20)?;
+    for (guest, user) in [(4096, 1 << 41), (1 << 30, (1 << 40) + 4096)] {
+        let link = field.link()?;
+        let body =
+            table(&[region(0, 1 << 20, 1 << 40, 0), region(guest, 1 << 20, user, 0)]);
+        link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd(), file.as_fd()])?;
+        link.hung_up("regions over each other")?;
+        field.struck();
+    }
+    Ok(())
+}
+
+fn regions_that_wrap_around(field: &Field) -> Strike {
+    let file = memfd(1 << 20)?;
+    let end = u64::MAX - 4095;
+    for (guest, size, user) in [(end, 1 << 20, 0), (0, 1 << 20, end), (0, u64::MAX, 0), (0, end, 0)] {
+        refused(field, &region(guest, size, user, 0), &file, "a region beyond all addresses")?;
+    }
+    Ok(())
+}
+
+fn regions_without_length(field: &Field) -> Strike {
+    let file = memfd(1 << 20)?;
+    refused(field, &region(0, 0, 1 << 40, 0), &file, "a region of no length")?;
+    let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
+    let body = table(&[region(GUEST, 1, USER, 0)]);
+    guest.link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd()])?;
+    let _ = guest.serve(1);
+    let _ = guest.link.ask(request::GET_FEATURES);
+    Ok(())
+}
+
+fn more_regions_than_there_are_slots(field: &Field) -> Strike {
+    let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
+    let file = memfd(1 << 20)?;
+    for slot in 0..600_u64 {
+        let body = one_region(&region(slot << 21, 4096, (1 << 40) + (slot << 21), 0));
+        if guest.link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()]).is_err() {
+            break;
+        }
+    }
+    guest.link.hung_up("600 regions")
+}
+
+fn one_region_again_and_again(field: &Field) -> Strike {
+    let guest = field.plain()?;
+    let file = memfd(1 << 20)?;
+    let body = one_region(&region(1 << 40, 1 << 20, 1 << 45, 0));
+    loop {
+        for request in [request::ADD_MEM_REG, request::ADD_MEM_REG] {
+            guest.link.tell(request, &body, &[file.as_fd()])?;
+        }
+        for request in [request::REM_MEM_REG, request::REM_MEM_REG] {
+            guest.link.tell(request, &body, &[])?;
+        }
+        guest.kick(1);
+        field.struck();
+    }
+}
+
+fn tables_without_pause(field: &Field) -> Strike {
+    let guest = field.plain()?;
+    let sent = frame(Guest::mac(9), Guest::mac(0), EXPERIMENTAL, 60);
+    guest.load(1, |_| (Header::default(), sent.clone()));
+    loop {
+        guest.share()?;
+        guest.pump(1);
+        field.struck();
+    }
+}
+
+fn buffers_over_many_regions(field: &Field) -> Strike {
+    let guest = field.plain()?;
+    // Pages that follow each other in guest addresses, each of them the same page of the file.
+    let file = memfd(4096)?;
+    for page in 0..500_u64 {
+        let body = one_region(&region((1 << 40) + 4096 * page, 4096, (1 << 45) + 4096 * page, 0));
+        guest.link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()])?;
+    }
+    guest.link.ask(request::GET_FEATURES)?;
+    let ring = guest.ring(1);
+    for slot in 0..ring.size {
+        ring.set(slot, 1 << 40, 60_000, 0, 0);
+        ring.set_available(slot, slot);
+    }
+    guest.pump(1);
+    guest.stopped("buffers over many regions")
+}
+
+fn files_that_are_no_memory(field: &Field) -> Strike {
+    let path = field.file("disk");
+    let mut disk = File::options().create(true).truncate(true).read(true).write(true).open(&path)?;
+    disk.write_all(&[0; 8192])?;
+    let _ = std::fs::remove_file(&path);
+    for file in [File::open("/dev/zero")?, File::open("/proc/self/maps")?, File::open("/")?, disk] {
+        let file = OwnedFd::from(file);
+        refused(field, &region(0, 4096, 1 << 40, 0), &file, "a file that is no memory")?;
+    }
+    Ok(())
+}
+
+fn files_that_may_not_be_written(field: &Field) -> Strike {
+    let file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, 1 << 20)?;
+    fcntl_add_seals(&file, SealFlags::WRITE)?;
+    refused(field, &region(0, 1 << 20, 1 << 40, 0), &file, "a sealed file")
+}
+
+fn offsets_that_are_odd(field: &Field) -> Strike {
+    let file = memfd(1 << 20)?;
+    for offset in [1 << 20, 1 << 40, u64::MAX - 4095, u64::MAX] {
+        refused(field, &region(0, 1 << 20, 1 << 40, offset), &file, "an offset beyond the file")?;
+    }
+    let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
+    let body = table(&[region(GUEST, 4096, USER, 1)]);
+    guest.link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd()])?;
+    let _ = guest.link.ask(request::GET_FEATURES);
+    Ok(())
+}
+
+/// A guest that has just offered a full ring.
+fn busy(field: &Field) -> Strike<Guest> {
+    let guest = field.plain()?;
+    let sent = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60);
+    guest.load(1, |_| (Header::default(), sent.clone()));
+    guest.pump(1);
+    Ok(guest)
+}
+
+fn memory_removed_while_rings_run(field: &Field) -> Strike {
+    let guest = busy(field)?;
+    guest.link.tell(request::REM_MEM_REG, &one_region(&guest.region()), &[])?;
+    let _ = guest.link.ask(request::GET_FEATURES);
+    Ok(())
+}
+
+fn memory_cut_while_rings_run(field: &Field) -> Strike {
+    let guest = busy(field)?;
+    ftruncate(guest.memory.file(), 0)?;
+    guest.kick(1);
+    guest.stopped("memory that is gone")
+}
+
+fn memory_cut_and_grown_without_pause(field: &Field) -> Strike {
+    let guest = busy(field)?;
+    for _ in 0..50 {
+        ftruncate(guest.memory.file(), BUFFERS as u64)?;
+        guest.kick(1);
+        ftruncate(guest.memory.file(), guest.memory.len() as u64)?;
+        guest.kick(0);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}
+
+fn memory_punched_while_rings_run(field: &Field) -> Strike {
+    let guest = busy(field)?;
+    for _ in 0..50 {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(guest.memory.file(), flags, 0, guest.memory.len() as u64)?;
+        for slot in 0..256 {
+            guest.ring(0).set(slot, guest.buffer_address(0, slot), 4096, WRITE, 0);
+        }
+        guest.kick(1);
+        field.struck();
+    }
+    let end: Result<_, Miss> = guest.link.ask(request::GET_FEATURES);
+    drop(end);
+    Ok(())
+}
