@@ -347,12 +347,7 @@ impl Session {
         // A table of its own, of mappings that all rings share: each burst counts itself among its users, and
         // workers of the guest's other rings are not to wait for that line of cache.
         let memory = Arc::new(self.memory.clone());
-        let mut device = DeviceRing::new(&memory, config, addresses, base)?;
-        if !started {
-            // Its driver asks whether to kick at all, and what it finds there may be from a switch that is gone. What
-            // else it did wrong is found when the ring runs.
-            let _ = device.enable_kicks();
-        }
+        let device = DeviceRing::new(&memory, config, addresses, base)?;
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
         Ok(Ring::new(device, memory, self.features, containers, started, kicks))
