@@ -345,6 +345,10 @@ impl Fdb {
         let mut removed = 0;
         for buckets in self.buckets.chunks(FLUSH_BUCKETS) {
             let _writer = self.lock();
+            // Most ports have few addresses or none, and front ends start and stop rings as they like.
+            if self.learned_by(port) == 0 {
+                break;
+            }
             removed += self.sweep(buckets, |_, _, entry| entry.port == port);
         }
         removed
