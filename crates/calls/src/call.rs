@@ -3,6 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::net::{
+    RecvFlags, Shutdown, SocketAddrAny, SocketAddrUnix, getpeername, getsockname, recv, shutdown,
+};
+
 use crate::kind::Kind;
 use crate::proxy::{Line, Proxy};
 use crate::signal;
@@ -13,6 +17,10 @@ pub enum CallError {
     /// A descriptor that no call can go to.
     #[error("{0} cannot be called; an eventfd, a pipe and a Unix stream socket can")]
     Kind(Kind),
+    /// A socket that was connected by a path: it may be the front end's end of the very connection that it came over,
+    /// and weir would never see that one end.
+    #[error("a socket with an address cannot be called; one of a pair can")]
+    Named,
     /// The kernel refuses.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -40,15 +48,15 @@ impl Call {
     ///
     /// # Errors
     /// [`CallError`]
-    pub fn new<'p>(
-        fd: OwnedFd,
-        proxy: impl FnOnce() -> Result<&'p Proxy, CallError>,
-    ) -> Result<Self, CallError> {
-        match Kind::of(fd.as_fd())? {
-            Kind::Eventfd if signal::available().is_ok() => Ok(Self::Eventfd(fd)),
-            kind @ Kind::Other(_) => Err(CallError::Kind(kind)),
-            kind => proxy()?.line(fd, kind).map(Self::Line),
+    pub fn new(fd: OwnedFd, proxy: &Proxy) -> Result<Self, CallError> {
+        let kind = Kind::of(fd.as_fd())?;
+        match kind {
+            Kind::Eventfd if signal::available().is_ok() => return Ok(Self::Eventfd(fd)),
+            Kind::Other(_) => return Err(CallError::Kind(kind)),
+            Kind::UnixStream => hold_nothing(&fd)?,
+            Kind::Eventfd | Kind::Pipe => {}
         }
+        proxy.line(fd, kind).map(Self::Line)
     }
 
     /// Gives a call. Never blocks.
@@ -62,6 +70,26 @@ impl Call {
             Self::Line(line) => line.ring(),
         }
     }
+}
+
+/// Descriptors in flight to a socket are open for as long as it is: with the front end's end of its own connection among them,
+/// the session would have no end. So `socket` receives nothing from now on, and what has come is closed.
+fn hold_nothing(socket: &OwnedFd) -> Result<(), CallError> {
+    let has_address = |address: SocketAddrAny| {
+        SocketAddrUnix::try_from(address).is_ok_and(|unix| {
+            let is_abstract = unix.abstract_name().is_some_and(|name| !name.is_empty());
+            is_abstract || unix.path_bytes().is_some_and(|path| !path.is_empty())
+        })
+    };
+    let other_end = getpeername(socket).ok().flatten();
+    if getsockname(socket).ok().into_iter().chain(other_end).any(has_address) {
+        return Err(CallError::Named);
+    }
+    // What has no other end any more gets nothing either.
+    let _ = shutdown(socket, Shutdown::Read);
+    // Without room for descriptors the kernel closes them.
+    while recv(socket, &mut [0; 4096], RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0) {}
+    Ok(())
 }
 
 #[cfg(test)]
@@ -92,7 +120,7 @@ mod tests {
     }
 
     fn new_call(fd: OwnedFd, proxy: &Proxy) -> Result<Call, CallError> {
-        Call::new(fd, || Ok(proxy))
+        Call::new(fd, proxy)
     }
 
     /// Runs `what` on a thread, which may block for ever.
@@ -108,7 +136,7 @@ mod tests {
     #[test]
     fn an_eventfd_whose_front_end_makes_it_block_again_does_not_block_a_call() {
         let theirs = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let call = new_call(theirs.try_clone().unwrap(), &Proxy::new("test").unwrap()).unwrap();
+        let call = new_call(theirs.try_clone().unwrap(), &Proxy::new("test")).unwrap();
         rustix::io::ioctl_fionbio(&theirs, false).unwrap();
         rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         assert!(ends(move || (0..10).for_each(|_| call.give().unwrap())));
@@ -116,7 +144,7 @@ mod tests {
 
     #[test]
     fn pipes_and_unix_sockets_get_eight_bytes_a_call() {
-        let proxy = Proxy::new("test").unwrap();
+        let proxy = Proxy::new("test");
         let (mut reader, writer) = UnixStream::pair().unwrap();
         let (pipe_reader, pipe_writer) = pipe().unwrap();
         let socket = new_call(writer.into(), &proxy).unwrap();
@@ -132,12 +160,12 @@ mod tests {
         }
         drop((socket, pipe));
         assert_eq!(reader.read(&mut [0; 8]).unwrap(), 0, "closed with its line");
-        eventually("the thread ends with its last line", || !proxy.is_running());
+        eventually("the thread ends with its last line, and its eventfd", || !proxy.is_running());
     }
 
     #[test]
     fn a_full_pipe_and_a_full_socket_hold_up_nobody() {
-        let proxy = Proxy::new("test").unwrap();
+        let proxy = Proxy::new("test");
         let (_reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
         rustix::io::ioctl_fionbio(&writer, false).unwrap();
@@ -159,7 +187,7 @@ mod tests {
     #[test]
     fn what_cannot_be_called_is_named() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let error = new_call(null.into(), &Proxy::new("test").unwrap()).unwrap_err();
+        let error = new_call(null.into(), &Proxy::new("test")).unwrap_err();
         assert!(error.to_string().starts_with("/dev/null cannot be called"), "{error}");
     }
 
@@ -191,13 +219,14 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_takes_long_to_close_holds_up_its_own_front_end_only() {
-        let proxy = Proxy::new("test").unwrap();
+        let proxy = Proxy::new("test");
         let (theirs, ours) = UnixStream::pair().unwrap();
         let (socket, peer) = lingering();
         send_along(&theirs, socket);
         let (_other, kept) = UnixStream::pair().unwrap();
         let kept = new_call(kept.into(), &proxy).unwrap();
-        let call = new_call(ours.into(), &proxy).unwrap();
+        // A call that comes by a socket would have closed it by now.
+        let call = Call::Line(proxy.line(ours.into(), Kind::UnixStream).unwrap());
         assert!(ends(move || drop(call)), "not by whoever drops it");
         eventually("the thread is stuck", || proxy.stuck_ns().is_some());
         let ring_twice = kept.give().and_then(|()| kept.give());
@@ -208,5 +237,41 @@ mod tests {
         drop(peer);
         eventually("it comes back", || proxy.stuck_ns().is_none());
         kept.give().unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_is_called_holds_no_descriptor_that_was_sent_along() {
+        let proxy = Proxy::new("test");
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let (mut watched, sent) = UnixStream::pair().unwrap();
+        watched.set_read_timeout(Some(PATIENCE)).unwrap();
+        send_along(&theirs, sent.into());
+        let call = new_call(ours.into(), &proxy).unwrap();
+        assert_eq!(watched.read(&mut [0]).unwrap(), 0, "what came before is closed");
+        let later = sendmsg(
+            &theirs,
+            &[io::IoSlice::new(&[0])],
+            &mut SendAncillaryBuffer::default(),
+            SendFlags::NOSIGNAL,
+        );
+        assert_eq!(later, Err(rustix::io::Errno::PIPE), "nothing comes later");
+        call.give().unwrap();
+        let mut theirs = theirs;
+        theirs.read_exact(&mut [0; 8]).unwrap();
+    }
+
+    #[test]
+    fn a_socket_with_an_address_is_not_called() {
+        let folder = std::env::temp_dir().join(format!("weir-call-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap();
+        let connected = UnixStream::connect(folder.join("socket")).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let proxy = Proxy::new("test");
+        for end in [connected, accepted] {
+            let refused = new_call(end.into(), &proxy).unwrap_err();
+            assert!(matches!(refused, CallError::Named), "{refused}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -7,12 +7,13 @@
 //! worker: Line::ring ── wanted, weir's own eventfd ──▶ thread of this VIF ── write, 8 bytes ──▶ front end
 //! ```
 //!
-//! The thread is there while there are lines. It may get stuck; then it is its VIF's loss: there is no second one.
+//! The thread and the eventfd are there while there are lines. It may get stuck; then it is its VIF's loss: there is no
+//! second one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -26,13 +27,14 @@ use crate::kind::Kind;
 /// The lines of one VIF, and the thread that serves them.
 #[derive(Debug)]
 pub struct Proxy {
-    shared: Arc<Shared>,
+    /// What the thread is called.
+    name: String,
+    /// Held by lines and by the thread: with the last of them it is gone.
+    shared: Mutex<Weak<Shared>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// What the thread is called.
-    name: String,
     /// weir's own.
     bell: OwnedFd,
     state: Mutex<State>,
@@ -72,44 +74,57 @@ struct Flags {
 
 impl Proxy {
     /// With no line and no thread yet. `name`: the interface's.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn new(name: &str) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (state, since_ns) = Default::default();
+    pub fn new(name: &str) -> Self {
         // The kernel shows 15 letters.
-        let name = format!("calls-{name}");
-        Ok(Self { shared: Arc::new(Shared { name, bell, state, since_ns }) })
+        Self { name: format!("calls-{name}"), shared: Mutex::default() }
     }
 
     /// A line to `fd`, which is `kind`.
     ///
     /// # Errors
-    /// [`CallError::Stuck`] where an earlier descriptor still has the thread; no thread can be started.
+    /// [`CallError::Stuck`] where an earlier descriptor still has the thread; no thread can be started; no descriptor
+    /// is left.
     pub fn line(&self, fd: OwnedFd, kind: Kind) -> Result<Line, CallError> {
-        self.shared.check()?;
+        let mut known = self.known();
+        let shared = match known.upgrade() {
+            Some(shared) => shared,
+            None => {
+                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(io::Error::from)?;
+                let (state, since_ns) = Default::default();
+                let shared = Arc::new(Shared { bell, state, since_ns });
+                *known = Arc::downgrade(&shared);
+                shared
+            }
+        };
+        drop(known);
+        shared.check()?;
         let flags = Arc::<Flags>::default();
         let wire = Arc::new(Wire { fd, kind, flags: Arc::clone(&flags) });
-        let mut state = self.shared.state();
+        let mut state = shared.state();
         if !state.running {
-            let shared = Arc::clone(&self.shared);
-            thread::Builder::new().name(shared.name.clone()).spawn(move || shared.serve())?;
+            let served = Arc::clone(&shared);
+            thread::Builder::new().name(self.name.clone()).spawn(move || served.serve())?;
             state.running = true;
         }
         state.lines.push(wire);
         drop(state);
-        Ok(Line { flags, shared: Arc::clone(&self.shared) })
+        Ok(Line { flags, shared })
     }
 
+    fn known(&self) -> MutexGuard<'_, Weak<Shared>> {
+        self.shared.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether there is anything of it: lines, or the thread.
     #[cfg(test)]
     pub(crate) fn is_running(&self) -> bool {
-        self.shared.state().running
+        self.known().upgrade().is_some()
     }
 
     /// For how long (ns) the thread has been stuck in a write, if it is.
     pub fn stuck_ns(&self) -> Option<u64> {
-        self.shared.stuck_ns()
+        self.known().upgrade()?.stuck_ns()
     }
 }
 

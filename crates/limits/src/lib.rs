@@ -46,6 +46,9 @@ pub const SESSION_GRACE_NS: u64 = 500_000_000;
 /// How long (ns) is waited for a session to end. Longer is as if it never ended: its thread is in the hands of a
 /// descriptor.
 pub const SESSION_END_NS: u64 = 5_000_000_000;
+/// How long (ns) a front end may leave a message half sent, or a reply unread that its socket has no room for. A descriptor in
+/// flight meanwhile can be the front end's end of this very connection, which then never closes.
+pub const SESSION_STALL_NS: u64 = 5_000_000_000;
 /// How long (ns) a socket rests after `accept` has failed, for want of descriptors for example.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Messages of one kind about one port that are logged in a [`LOG_PERIOD_NS`]. Whoever makes more of them has said
@@ -53,6 +56,11 @@ pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 pub const LOG_LINES_MAX: u32 = 5;
 /// See [`LOG_LINES_MAX`] (ns).
 pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
+/// Lines about all ports together that are logged in a second, after [`LOG_LINES_AT_ONCE_MAX`] at once: with many front ends each
+/// one's five a minute are still a flood.
+pub const LOG_LINES_PER_SEC_MAX: u64 = 4;
+/// See [`LOG_LINES_PER_SEC_MAX`].
+pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
 /// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// How long (ns) a ring has been in service before it is said to serve nobody: its first kick may be under way.

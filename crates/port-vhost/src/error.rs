@@ -3,7 +3,7 @@
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
 use weir_guestmem::MemoryError;
-use weir_limits::CALL_NS_MAX;
+use weir_limits::{CALL_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
 use weir_vhost_user::{ConnectionError, RequestCode};
 
@@ -13,6 +13,9 @@ pub enum StopReason {
     /// The front end closed the socket, or broke the protocol.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    /// The front end has stopped in the middle of a message, or reads no replies.
+    #[error("half a message, or a reply that is not read, for {} s", SESSION_STALL_NS / 1_000_000_000)]
+    Stalled,
     /// A request that weir refuses.
     #[error("{request}: {refusal}")]
     Refused {

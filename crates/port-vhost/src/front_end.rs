@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_engine::{Engine, dear};
-use weir_limits::{SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_MESSAGES_MAX};
+use weir_limits::{
+    SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_MESSAGES_MAX, SESSION_STALL_NS,
+};
 use weir_vhost_user::{Connection, ConnectionError};
 
 use crate::error::StopReason;
@@ -20,6 +22,8 @@ use crate::logs::Said;
 use crate::manager::{Command, Commands};
 use crate::port::VhostPort;
 use crate::session::Session;
+
+const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
 
 /// How a session is asked to end.
 #[derive(Debug)]
@@ -123,9 +127,16 @@ fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End)
 /// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.
 fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason> {
     let mut cpu_ns = dear::thread_cpu_ns();
+    let mut stall_at = None;
     while !end.is_asked() {
         if let Err(reason) = session.serve(SESSION_MESSAGES_MAX) {
             return Some(reason);
+        }
+        let half = session.connection.is_mid_message() || session.connection.wants_write();
+        stall_at = half.then(|| stall_at.unwrap_or_else(|| Instant::now() + STALL));
+        let left = stall_at.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Some(StopReason::Stalled);
         }
         let now_ns = dear::thread_cpu_ns();
         let pause = port.spend(now_ns.saturating_sub(cpu_ns));
@@ -139,7 +150,7 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
             None => {
                 let socket = session.connection.as_fd();
                 let all = &mut [PollFd::new(&end.wake, PollFlags::IN), PollFd::new(&socket, flags)];
-                wait(all, None);
+                wait(all, left);
             }
         }
     }

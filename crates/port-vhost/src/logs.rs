@@ -1,10 +1,11 @@
-//! How often a port's messages are logged: those of one kind so many times a minute, and then how many were not.
+//! How often a port's messages are logged: those of one kind so many times a minute, those of all ports so many times a
+//! second, and then how many were not.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_engine::{clock, lock};
-use weir_limits::{LOG_LINES_MAX, LOG_PERIOD_NS};
+use weir_limits::{LOG_LINES_AT_ONCE_MAX, LOG_LINES_MAX, LOG_LINES_PER_SEC_MAX, LOG_PERIOD_NS};
 
 /// What is said of a port that its front end can have said again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,26 @@ pub(crate) enum Said {
 }
 
 const KINDS: usize = 6;
+
+/// What all ports of the process may say together.
+static ALL: All = All(Mutex::new((LOG_LINES_AT_ONCE_MAX * SECOND_NS, 0)));
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Lines that are left (times a second), and when they were counted (ns).
+#[derive(Debug)]
+struct All(Mutex<(u64, u64)>);
+
+impl All {
+    fn turn(&self, now_ns: u64) -> bool {
+        let (left, at_ns) = &mut *lock(&self.0);
+        let gained = now_ns.saturating_sub(*at_ns).saturating_mul(LOG_LINES_PER_SEC_MAX);
+        *left = left.saturating_add(gained).min(LOG_LINES_AT_ONCE_MAX * SECOND_NS);
+        *at_ns = now_ns.max(*at_ns);
+        let rest = left.checked_sub(SECOND_NS);
+        *left = rest.unwrap_or(*left);
+        rest.is_some()
+    }
+}
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Kind {
@@ -35,12 +56,12 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Whether it is to be said, and then how many times it was not.
-    fn turn(&self, said: Said, now_ns: u64) -> Option<u64> {
+    fn turn(&self, said: Said, now_ns: u64, all: &All) -> Option<u64> {
         let mut kind = lock(&self.kinds[said as usize]);
         if kind.said == 0 || now_ns.saturating_sub(kind.period_ns) >= LOG_PERIOD_NS {
             (kind.period_ns, kind.said) = (now_ns, 0);
         }
-        if kind.said >= LOG_LINES_MAX {
+        if kind.said >= LOG_LINES_MAX || !all.turn(now_ns) {
             kind.unsaid += 1;
             self.unsaid.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -51,7 +72,7 @@ impl Logs {
 
     /// Says it unless it was said too often; with how many times it was not said, if any.
     pub(crate) fn say(&self, said: Said, say: impl FnOnce(Option<u64>)) {
-        if let Some(unsaid) = self.turn(said, clock::now_ns()) {
+        if let Some(unsaid) = self.turn(said, clock::now_ns(), &ALL) {
             say((unsaid > 0).then_some(unsaid));
         }
     }
@@ -66,16 +87,34 @@ impl Logs {
 mod tests {
     use super::*;
 
+    fn all() -> All {
+        All(Mutex::new((LOG_LINES_AT_ONCE_MAX * SECOND_NS, 0)))
+    }
+
     #[test]
     fn what_is_said_too_often_is_counted_and_the_count_is_said() {
-        let logs = Logs::default();
-        let turns =
-            |now_ns| (0..100).filter_map(|_| logs.turn(Said::Ended, now_ns)).collect::<Vec<_>>();
+        let (logs, all) = (Logs::default(), all());
+        let turn = |said, now_ns| logs.turn(said, now_ns, &all);
+        let turns = |now_ns| (0..100).filter_map(|_| turn(Said::Ended, now_ns)).collect::<Vec<_>>();
         let most = LOG_LINES_MAX as usize;
         assert_eq!(turns(1), vec![0; most]);
-        assert_eq!(logs.turn(Said::Connected, 1), Some(0), "each kind by itself");
+        assert_eq!(turn(Said::Connected, 1), Some(0), "each kind by itself");
         let unsaid = 100 - u64::from(LOG_LINES_MAX);
         assert_eq!(turns(1 + LOG_PERIOD_NS)[..2], [unsaid, 0]);
         assert_eq!(logs.unsaid(), 2 * unsaid);
+    }
+
+    #[test]
+    fn many_ports_together_say_no_more_than_the_switch_may() {
+        let (ports, all) = ([const { None::<Logs> }; 100].map(Option::unwrap_or_default), all());
+        let said = |now_ns| {
+            ports.iter().filter(|logs| logs.turn(Said::Ended, now_ns, &all).is_some()).count()
+                as u64
+        };
+        assert_eq!(said(1), LOG_LINES_AT_ONCE_MAX);
+        assert_eq!(said(1 + SECOND_NS), LOG_LINES_PER_SEC_MAX);
+        assert_eq!(said(1 + 60 * SECOND_NS), LOG_LINES_AT_ONCE_MAX, "nothing is saved up");
+        let unsaid: u64 = ports.iter().map(Logs::unsaid).sum();
+        assert_eq!(unsaid, 300 - 2 * LOG_LINES_AT_ONCE_MAX - LOG_LINES_PER_SEC_MAX);
     }
 }

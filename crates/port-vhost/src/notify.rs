@@ -29,7 +29,7 @@ impl Notifier {
         what: &'static str,
         fd: OwnedFd,
     ) -> Result<Self, Refusal> {
-        let call = Call::new(fd, || port.proxy()).map_err(|error| Refusal::Call { what, error })?;
+        let call = Call::new(fd, port.proxy()).map_err(|error| Refusal::Call { what, error })?;
         let usual_ticks = ticks_of_ns(CALL_NS_USUAL_MAX);
         Ok(Self { call, port: Arc::downgrade(port), ring, usual_ticks })
     }

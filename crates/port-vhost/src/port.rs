@@ -1,9 +1,9 @@
 //! A guest's interface as the engine sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use weir_calls::{CallError, Proxy};
+use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
@@ -117,7 +117,7 @@ pub struct VhostPort {
     failed: AtomicBool,
     /// It stays stopped until then (ns).
     pause_until_ns: AtomicU64,
-    proxy: OnceLock<Proxy>,
+    proxy: Proxy,
     /// What front ends have mapped, and may have.
     memory: Arc<Account>,
     pub(crate) shown: Mutex<Shown>,
@@ -146,7 +146,7 @@ impl VhostPort {
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
             failed: AtomicBool::new(false),
             pause_until_ns: AtomicU64::new(0),
-            proxy: OnceLock::new(),
+            proxy: Proxy::new(&options.name),
             memory: Arc::default(),
             shown: Mutex::default(),
             allowance: Mutex::default(),
@@ -403,12 +403,8 @@ impl VhostPort {
     }
 
     /// The thread that writes calls to what is no eventfd: only session's threads ask.
-    pub(crate) fn proxy(&self) -> Result<&Proxy, CallError> {
-        if let Some(proxy) = self.proxy.get() {
-            return Ok(proxy);
-        }
-        let proxy = Proxy::new(&self.name)?;
-        Ok(self.proxy.get_or_init(|| proxy))
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.proxy
     }
 
     pub(crate) fn stop(&self, reason: &StopReason) {

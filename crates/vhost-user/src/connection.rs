@@ -138,6 +138,11 @@ impl Connection {
         self.flush()
     }
 
+    /// Whether a part of a request has arrived, and [`receive`](Self::receive) has to wait for the rest.
+    pub fn is_mid_message(&self) -> bool {
+        self.reader.is_mid_message()
+    }
+
     /// Whether replies wait for the socket to become writable.
     pub fn wants_write(&self) -> bool {
         !self.outbound.is_empty()

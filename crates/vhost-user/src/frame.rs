@@ -60,6 +60,10 @@ impl FrameReader {
         }
     }
 
+    pub(crate) fn is_mid_message(&self) -> bool {
+        self.filled > 0
+    }
+
     /// The message if it is whole. Makes room for the body when the header has become whole.
     fn complete(&mut self) -> Result<Option<Frame>, ProtocolError> {
         if self.filled < self.buffer.len() {

@@ -30,7 +30,10 @@ pub const ALL: &[Attack] = &[
     attack!(filters_that_explode, "writes expressions that compile to very much"),
     attack!(numbers_that_are_none, "writes numbers of a thousand digits, dates, infinities"),
     attack!(bytes_that_are_no_text, "writes bytes that are no UTF-8, and a BOM"),
-    attack!(names_that_are_paths, "writes names and sockets that lead elsewhere, or are one another's"),
+    attack!(
+        names_that_are_paths,
+        "writes names and sockets that lead elsewhere, or are one another's"
+    ),
 ];
 
 /// How long it may take, on a busy machine, with debug assertions.
@@ -41,12 +44,14 @@ const PRINTED_MAX: usize = 1 << 20;
 /// Has `weir check` read a file, and looks what it does; whether the file is good.
 fn checked(field: &Field, path: &std::path::Path, what: &str) -> Strike<bool> {
     let begin = Instant::now();
-    let mut child =
-        field.weir().arg("check").arg(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let outputs = [
-        child.stdout.take().map(read_all),
-        child.stderr.take().map(read_all),
-    ];
+    let mut child = field
+        .weir()
+        .arg("check")
+        .arg(path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let outputs = [child.stdout.take().map(read_all), child.stderr.take().map(read_all)];
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -129,7 +134,8 @@ fn lines_of_a_megabyte(field: &Field) -> Strike {
 fn more_ports_than_there_may_be(field: &Field) -> Strike {
     let ports: String = (0..20_000).map(|number| format!("[vif.v{number}]\n")).collect();
     written(field, ports.as_bytes(), "20,000 interfaces")?;
-    let same: String = (0..1000).map(|number| format!("[vif.v{number}]\nmac = \"02:00:00:00:00:01\"\n")).collect();
+    let same: String =
+        (0..1000).map(|number| format!("[vif.v{number}]\nmac = \"02:00:00:00:00:01\"\n")).collect();
     written(field, same.as_bytes(), "1,000 interfaces of one address")
 }
 
@@ -150,7 +156,9 @@ fn filters_that_explode(field: &Field) -> Strike {
     let many: Vec<_> = (0..40).map(host).collect();
     let deep = format!("{}ip{}", "(".repeat(500), ")".repeat(500));
     let chain = ["portrange 1-65535 and not portrange 2-65534"; 20].join(" or ");
-    for expression in [many.join(" and "), deep, chain, "ether[0:4] % 0 = 1".into(), "x".repeat(5000)] {
+    for expression in
+        [many.join(" and "), deep, chain, "ether[0:4] % 0 = 1".into(), "x".repeat(5000)]
+    {
         let text = format!(
             "[vif.a]\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"{expression}\"\n"
         );
@@ -166,8 +174,11 @@ fn filters_that_explode(field: &Field) -> Strike {
 
 fn numbers_that_are_none(field: &Field) -> Strike {
     let digits = "9".repeat(1000);
-    for value in [digits.as_str(), "-1", "inf", "nan", "1979-05-27T07:32:00Z", "0x7fffffffffffffff", "1e400"] {
-        let text = format!("[switch]\nworkers = {value}\n[vif.a]\nqueues = {value}\nweight = {value}\n");
+    for value in
+        [digits.as_str(), "-1", "inf", "nan", "1979-05-27T07:32:00Z", "0x7fffffffffffffff", "1e400"]
+    {
+        let text =
+            format!("[switch]\nworkers = {value}\n[vif.a]\nqueues = {value}\nweight = {value}\n");
         written(field, text.as_bytes(), "a number that is none")?;
     }
     Ok(())

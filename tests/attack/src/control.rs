@@ -19,19 +19,35 @@ use crate::{
 pub const ALL: &[Attack] = &[
     attack!(control_garbage, "sends bytes by chance, with and without ends of lines"),
     attack!(control_line_without_end, "sends a request that never ends, megabytes of it"),
-    attack!(control_line_byte_by_byte, "sends a request at ten bytes a second, on sixteen connections"),
+    attack!(
+        control_line_byte_by_byte,
+        "sends a request at ten bytes a second, on sixteen connections"
+    ),
     attack!(control_connections_that_say_nothing, "opens 200 connections and says nothing"),
     attack!(control_connects_without_pause, "connects and hangs up as fast as it can"),
     attack!(control_answers_that_nobody_reads, "asks for statistics without pause and reads none"),
     attack!(control_statistics_without_pause, "asks for statistics without pause and reads them",
         own_share: "who may open the socket may have the whole switch; a thread of its own serves it"),
     attack!(control_json_that_is_deep, "sends requests of 30,000 brackets"),
-    attack!(control_strings_that_are_long, "sends names of 60,000 letters, controls and half characters"),
+    attack!(
+        control_strings_that_are_long,
+        "sends names of 60,000 letters, controls and half characters"
+    ),
     attack!(control_paths_that_climb, "adds interfaces whose names and sockets lead elsewhere"),
-    attack!(control_interfaces_that_come_and_go, "adds and removes an interface without pause"),
-    attack!(control_settings_without_pause, "changes filters, rates and VLANs of an interface without pause"),
+    attack!(
+        control_interfaces_that_come_and_go,
+        "adds and removes an interface twice a second, as scripts do"
+    ),
+    attack!(
+        control_settings_without_pause,
+        "changes filters, rates and VLANs of an interface without pause"
+    ),
     attack!(control_by_another_user, "opens the control socket as another user", as_another_user),
-    attack!(sockets_replaced_by_another_user, "removes and replaces sockets as another user", as_another_user),
+    attack!(
+        sockets_replaced_by_another_user,
+        "removes and replaces sockets as another user",
+        as_another_user
+    ),
 ];
 
 fn open(field: &Field) -> Strike<UnixStream> {
@@ -138,7 +154,9 @@ fn control_json_that_is_deep(field: &Field) -> Strike {
 
 fn control_strings_that_are_long(field: &Field) -> Strike {
     let socket = open(field)?;
-    for name in ["a".repeat(60_000), "\\u0007\\u001b[2J".repeat(100), "\\ud800".into(), String::new()] {
+    for name in
+        ["a".repeat(60_000), "\\u0007\\u001b[2J".repeat(100), "\\ud800".into(), String::new()]
+    {
         refused(&socket, &format!("{{\"request\":\"vif_del\",\"name\":\"{name}\"}}"))?;
         refused(&socket, &format!("{{\"request\":\"vif_explain\",\"name\":\"{name}\"}}"))?;
     }
@@ -169,6 +187,8 @@ fn control_interfaces_that_come_and_go(field: &Field) -> Strike {
         if !output.status.success() {
             return harm(String::from_utf8_lossy(&output.stderr).into_owned());
         }
+        field.struck();
+        std::thread::sleep(Duration::from_millis(250));
     }
     Ok(())
 }

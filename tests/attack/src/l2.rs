@@ -16,11 +16,17 @@ use crate::{
 
 /// The class.
 pub const ALL: &[Attack] = &[
-    attack!(sources_of_the_victims, "sends from the addresses of the two who talk, to have their frames"),
+    attack!(
+        sources_of_the_victims,
+        "sends from the addresses of the two who talk, to have their frames"
+    ),
     attack!(the_gateways_address, "sends from the gateway's address, and asks for its frames"),
     attack!(sources_that_are_groups, "sends from broadcast and multicast addresses, and from 0"),
     attack!(sources_that_change, "sends from another address with each frame"),
-    attack!(a_hundred_thousand_addresses, "sends from 100,000 addresses where the source is not checked"),
+    attack!(
+        a_hundred_thousand_addresses,
+        "sends from 100,000 addresses where the source is not checked"
+    ),
     attack!(addresses_that_flap, "sends from the same addresses at two interfaces in turn"),
     attack!(tags_on_an_access_port, "sends frames of all VLANs, 802.1Q and 802.1ad"),
     attack!(tags_behind_tags, "sends frames with two, three and twenty tags"),
@@ -30,7 +36,10 @@ pub const ALL: &[Attack] = &[
     attack!(runts, "sends frames of 0 to 25 bytes with their header"),
     attack!(giants, "sends frames of 65,536 bytes to 1 MiB"),
     attack!(checksums_outside_the_frame, "asks for checksums before, in and behind the frame"),
-    attack!(segments_of_one_byte, "asks to have 60,000 bytes cut into segments of 0, 1 and 8 bytes"),
+    attack!(
+        segments_of_one_byte,
+        "asks to have 60,000 bytes cut into segments of 0, 1 and 8 bytes"
+    ),
     attack!(gso_of_what_is_no_tcp, "asks to have ARP, UDP, fragments and nonsense cut as TCP"),
     attack!(headers_that_end_in_the_middle, "sends IP and TCP headers whose lengths lie"),
     attack!(ipv6_extensions_without_end, "sends IPv6 with a hundred extension headers"),
@@ -103,7 +112,8 @@ fn a_hundred_thousand_addresses(field: &Field) -> Strike {
 }
 
 fn addresses_that_flap(field: &Field) -> Strike {
-    let guests = ["bridge", "evil0"].map(|name| Guest::attach(&field.socket(name), Plan::default()));
+    let guests =
+        ["bridge", "evil0"].map(|name| Guest::attach(&field.socket(name), Plan::default()));
     let [Ok(a), Ok(b)] = guests else { return Err(rustix::io::Errno::CONNREFUSED.into()) };
     let frames = from_many(ADDRESSES[0], 0, 64);
     loop {
@@ -144,16 +154,16 @@ fn tags_behind_priority_tags(field: &Field) -> Strike {
 }
 
 fn tags_of_a_trunk_that_are_not_its_own(field: &Field) -> Strike {
-    let frames = [3, 10, 4094, 4095].map(|id| tagged(BROADCAST, Guest::mac(0), &[(0x8100, id)], 64));
+    let frames =
+        [3, 10, 4094, 4095].map(|id| tagged(BROADCAST, Guest::mac(0), &[(0x8100, id)], 64));
     send(field, "trunk", &plain(frames))
 }
 
 fn bridge_and_slow_protocols(field: &Field) -> Strike {
     let groups = [0_u8, 1, 2, 3, 0xe];
     let frames = groups.into_iter().flat_map(|last| {
-        [0x0026_u16, 0x8808, 0x8809, 0x88cc].map(|kind| {
-            frame([1, 0x80, 0xc2, 0, 0, last], Guest::mac(0), kind, 60)
-        })
+        [0x0026_u16, 0x8808, 0x8809, 0x88cc]
+            .map(|kind| frame([1, 0x80, 0xc2, 0, 0, last], Guest::mac(0), kind, 60))
     });
     send(field, "evil0", &plain(frames))
 }
@@ -202,8 +212,12 @@ fn lies(field: &Field, headers: &[Header], frames: &[Vec<u8>]) -> Strike {
 
 fn checksums_outside_the_frame(field: &Field) -> Strike {
     let places = [(0, 0), (6, 0), (14, 0), (60, 0), (59, 0), (34, u16::MAX), (u16::MAX, u16::MAX)];
-    let headers =
-        places.map(|(csum_start, csum_offset)| Header { flags: 1, csum_start, csum_offset, ..Header::default() });
+    let headers = places.map(|(csum_start, csum_offset)| Header {
+        flags: 1,
+        csum_start,
+        csum_offset,
+        ..Header::default()
+    });
     lies(field, &headers, &[tcp(ADDRESSES[0], Guest::mac(0), 60)])
 }
 
@@ -213,7 +227,8 @@ fn segments_of_one_byte(field: &Field) -> Strike {
     other.send(1, Header::default(), &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 60));
     other.taken(1, "a frame")?;
     for gso_size in [0, 1, 8, 48] {
-        let header = Header { flags: 1, gso: 1, header_len: 54, gso_size, csum_start: 34, csum_offset: 16 };
+        let header =
+            Header { flags: 1, gso: 1, header_len: 54, gso_size, csum_start: 34, csum_offset: 16 };
         let guest = field.plain()?;
         let at = guest.buffer(1, 0);
         guest.memory.set(at, &header.bytes());
@@ -248,15 +263,21 @@ fn gso_of_what_is_no_tcp(field: &Field) -> Strike {
 }
 
 fn headers_that_end_in_the_middle(field: &Field) -> Strike {
-    let header = Header { flags: 1, gso: 1, header_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
+    let header =
+        Header { flags: 1, gso: 1, header_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
     let mut frames = Vec::new();
     for (at, value) in [(14, 0x4f), (14, 0x40), (14, 0x60), (16, 0xff), (46, 0xf0), (46, 0x00)] {
         let mut bytes = tcp(ADDRESSES[0], Guest::mac(0), 500);
         bytes[at] = value;
         frames.push(bytes);
     }
-    frames.extend([14, 20, 34, 50].map(|len| tcp(ADDRESSES[0], Guest::mac(0), 500)[..len].to_vec()));
-    lies(field, &[header, Header { flags: 1, csum_start: 34, csum_offset: 16, ..Header::default() }], &frames)
+    frames
+        .extend([14, 20, 34, 50].map(|len| tcp(ADDRESSES[0], Guest::mac(0), 500)[..len].to_vec()));
+    lies(
+        field,
+        &[header, Header { flags: 1, csum_start: 34, csum_offset: 16, ..Header::default() }],
+        &frames,
+    )
 }
 
 fn ipv6_extensions_without_end(field: &Field) -> Strike {
@@ -265,7 +286,8 @@ fn ipv6_extensions_without_end(field: &Field) -> Strike {
     bytes.extend([0xfe; 32]);
     // Hop by hop, each names another one.
     bytes.extend([0; 800]);
-    let header = Header { flags: 1, gso: 4, header_len: 94, gso_size: 100, csum_start: 74, csum_offset: 16 };
+    let header =
+        Header { flags: 1, gso: 4, header_len: 94, gso_size: 100, csum_start: 74, csum_offset: 16 };
     lies(field, &[Header::default(), header], &[bytes])
 }
 

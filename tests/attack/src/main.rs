@@ -76,7 +76,7 @@ enum Task {
 }
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
-const WINDOW: Duration = Duration::from_millis(600);
+const WINDOW: Duration = Duration::from_millis(400);
 /// See [`WINDOW`].
 const SHORT_WINDOW: Duration = Duration::from_millis(200);
 /// See [`WINDOW`].

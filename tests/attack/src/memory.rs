@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 use crate::{
     attack,
@@ -33,14 +35,26 @@ pub const ALL: &[Attack] = &[
     attack!(regions_without_length, "shares regions of 0 bytes and of 1"),
     attack!(more_regions_than_there_are_slots, "adds regions until weir has no more"),
     attack!(one_region_again_and_again, "adds and removes one region without pause"),
-    attack!(tables_without_pause, "replaces the memory table as fast as weir takes it, under traffic"),
+    attack!(
+        tables_without_pause,
+        "replaces the memory table as fast as weir takes it, under traffic"
+    ),
     attack!(buffers_over_many_regions, "sends buffers over 500 regions of a page each"),
-    attack!(files_that_are_no_memory, "shares a disk file, a device, /proc and a directory as memory"),
+    attack!(
+        files_that_are_no_memory,
+        "shares a disk file, a device, /proc and a directory as memory"
+    ),
     attack!(files_that_may_not_be_written, "shares files that are read-only or sealed"),
-    attack!(offsets_that_are_odd, "shares regions at offsets that are no page's, or beyond the file"),
+    attack!(
+        offsets_that_are_odd,
+        "shares regions at offsets that are no page's, or beyond the file"
+    ),
     attack!(memory_removed_while_rings_run, "removes the region that rings lie in while they run"),
     attack!(memory_cut_while_rings_run, "cuts the file to nothing while weir reads it"),
-    attack!(memory_cut_and_grown_without_pause, "cuts and grows the file again and again under traffic"),
+    attack!(
+        memory_cut_and_grown_without_pause,
+        "cuts and grows the file again and again under traffic"
+    ),
     attack!(memory_punched_while_rings_run, "punches holes into the file while weir reads it"),
 ];
 
@@ -100,8 +114,7 @@ fn regions_that_overlap(field: &Field) -> Strike {
     let file = memfd(1 << 20)?;
     for (guest, user) in [(4096, 1 << 41), (1 << 30, (1 << 40) + 4096)] {
         let link = field.link()?;
-        let body =
-            table(&[region(0, 1 << 20, 1 << 40, 0), region(guest, 1 << 20, user, 0)]);
+        let body = table(&[region(0, 1 << 20, 1 << 40, 0), region(guest, 1 << 20, user, 0)]);
         link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd(), file.as_fd()])?;
         link.hung_up("regions over each other")?;
         field.struck();
@@ -112,7 +125,8 @@ fn regions_that_overlap(field: &Field) -> Strike {
 fn regions_that_wrap_around(field: &Field) -> Strike {
     let file = memfd(1 << 20)?;
     let end = u64::MAX - 4095;
-    for (guest, size, user) in [(end, 1 << 20, 0), (0, 1 << 20, end), (0, u64::MAX, 0), (0, end, 0)] {
+    for (guest, size, user) in [(end, 1 << 20, 0), (0, 1 << 20, end), (0, u64::MAX, 0), (0, end, 0)]
+    {
         refused(field, &region(guest, size, user, 0), &file, "a region beyond all addresses")?;
     }
     Ok(())
@@ -188,7 +202,8 @@ fn buffers_over_many_regions(field: &Field) -> Strike {
 
 fn files_that_are_no_memory(field: &Field) -> Strike {
     let path = field.file("disk");
-    let mut disk = File::options().create(true).truncate(true).read(true).write(true).open(&path)?;
+    let mut disk =
+        File::options().create(true).truncate(true).read(true).write(true).open(&path)?;
     disk.write_all(&[0; 8192])?;
     let _ = std::fs::remove_file(&path);
     for file in [File::open("/dev/zero")?, File::open("/proc/self/maps")?, File::open("/")?, disk] {

@@ -14,16 +14,31 @@ use crate::{
 
 /// The class.
 pub const ALL: &[Attack] = &[
-    attack!(packed_ring_full_of_one_chain, "makes the whole ring one chain that goes on from its end"),
+    attack!(
+        packed_ring_full_of_one_chain,
+        "makes the whole ring one chain that goes on from its end"
+    ),
     attack!(packed_identifiers_out_of_range, "names buffers by identifiers that there are not"),
     attack!(packed_identifiers_that_are_all_the_same, "names all its buffers alike"),
     attack!(packed_flags_by_chance, "writes flags of all descriptors by chance while weir works"),
-    attack!(packed_available_again_at_once, "makes descriptors available again before they were used"),
+    attack!(
+        packed_available_again_at_once,
+        "makes descriptors available again before they were used"
+    ),
     attack!(packed_buffers_outside_memory, "sends and receives in buffers outside memory"),
-    attack!(packed_writable_buffers_to_be_sent, "makes buffers to be written available where they are to be read"),
-    attack!(packed_tables_of_every_kind, "sends indirect tables that are odd, nested, continued, outside memory"),
+    attack!(
+        packed_writable_buffers_to_be_sent,
+        "makes buffers to be written available where they are to be read"
+    ),
+    attack!(
+        packed_tables_of_every_kind,
+        "sends indirect tables that are odd, nested, continued, outside memory"
+    ),
     attack!(packed_wrap_counters_that_lie, "begins with other wrap counters than it says"),
-    attack!(packed_event_areas_by_chance, "writes nonsense where it says when it wants to be called"),
+    attack!(
+        packed_event_areas_by_chance,
+        "writes nonsense where it says when it wants to be called"
+    ),
     attack!(packed_in_order_out_of_order, "agrees on order and names buffers in another one"),
 ];
 

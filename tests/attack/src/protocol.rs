@@ -11,7 +11,8 @@ use crate::{
         Strike,
         guest::{Guest, Plan},
         link::{
-            Link, NEED_REPLY, REPLY, VERSION, message, one_region, region, request, ring_state, table,
+            Link, NEED_REPLY, REPLY, VERSION, message, one_region, region, request, ring_state,
+            table,
         },
     },
     random::Random,
@@ -31,7 +32,10 @@ pub const ALL: &[Attack] = &[
     attack!(a_front_end_that_leaves_its_answers, "hangs up with answers on their way"),
     attack!(ring_numbers_out_of_range, "names rings that there are not, up to 2^32 - 1"),
     attack!(ring_sizes_that_are_none, "sets sizes of 0, 3, 65,535, 65,536 and 2^31"),
-    attack!(ring_addresses_that_wrap_around, "puts parts of rings at the end of all addresses and outside memory"),
+    attack!(
+        ring_addresses_that_wrap_around,
+        "puts parts of rings at the end of all addresses and outside memory"
+    ),
     attack!(ring_addresses_that_are_odd, "puts parts of rings at addresses that are not aligned"),
     attack!(rings_set_up_in_every_order, "sends a ring's messages in all wrong orders"),
     attack!(bases_that_lie, "lets rings go on at places where they never were"),
@@ -40,11 +44,24 @@ pub const ALL: &[Attack] = &[
     attack!(status_by_chance, "writes all bytes as device status while rings run"),
     attack!(resets_under_traffic, "resets the device without pause while rings run"),
     attack!(rings_switched_on_and_off, "enables and disables rings without pause under traffic"),
-    attack!(rings_stopped_and_started, "takes rings out of service and back without pause under traffic"),
+    attack!(
+        rings_stopped_and_started,
+        "takes rings out of service and back without pause under traffic"
+    ),
     attack!(a_thousand_announcements, "has weir announce a thousand addresses by RARP"),
     attack!(mtus_that_are_none, "sets MTUs of 0, 67, 65,536 and 2^64 - 1"),
-    attack!(in_flight_areas_that_lie, "hands in areas of requests in flight that are short, huge or elsewhere"),
-    attack!(two_front_ends_at_one_socket, "connects while another front end is there, again and again"),
+    attack!(
+        in_flight_areas_that_lie,
+        "hands in areas of requests in flight that are short, huge or elsewhere"
+    ),
+    attack!(
+        requests_that_are_not_offered,
+        "asks for the dirty log, device configuration, an IOMMU and kicks by message"
+    ),
+    attack!(
+        two_front_ends_at_one_socket,
+        "connects while another front end is there, again and again"
+    ),
     attack!(half_a_handshake, "hangs up after each message of a handshake"),
     attack!(messages_by_chance, "sends messages, sizes, flags and descriptors by chance"),
 ];
@@ -145,7 +162,8 @@ fn a_front_end_that_leaves_its_answers(field: &Field) -> Strike {
 
 fn ring_numbers_out_of_range(field: &Field) -> Strike {
     for number in [16, 255, 256, 65_536, i32::MAX as u32, u32::MAX] {
-        for request in [request::SET_VRING_NUM, request::GET_VRING_BASE, request::SET_VRING_ENABLE] {
+        for request in [request::SET_VRING_NUM, request::GET_VRING_BASE, request::SET_VRING_ENABLE]
+        {
             let link = field.link()?;
             link.tell_ring(request, number, 1)?;
             link.hung_up("a ring that there is not")?;
@@ -177,7 +195,8 @@ fn misplaced(field: &Field, places: [u64; 3], what: &str) -> Strike {
 
 fn ring_addresses_that_wrap_around(field: &Field) -> Strike {
     let good = Guest::places(1);
-    for bad in [0, u64::MAX & !15, u64::MAX & !4095, good[0] + (1 << 30), good[0] + (8 << 20) - 16] {
+    for bad in [0, u64::MAX & !15, u64::MAX & !4095, good[0] + (1 << 30), good[0] + (8 << 20) - 16]
+    {
         for part in 0..3 {
             let mut places = good;
             places[part] = bad;
@@ -353,6 +372,28 @@ fn in_flight_areas_that_lie(field: &Field) -> Strike {
         }
         let _ = guest.link.ask(request::GET_FEATURES);
         field.struck();
+    }
+    Ok(())
+}
+
+fn requests_that_are_not_offered(field: &Field) -> Strike {
+    let file = crate::front::memory::memfd(1 << 20)?;
+    let log = [1_u64 << 20, 0].map(u64::to_le_bytes).concat();
+    for (request, body, fds) in [
+        (request::SET_LOG_BASE, log, vec![file.as_fd()]),
+        (request::GET_CONFIG, vec![0; 12 + 256], vec![]),
+        (request::IOTLB_MSG, vec![0xff; 32], vec![]),
+        (request::VRING_KICK, ring_state(1, 0).to_vec(), vec![]),
+    ] {
+        let guest = field.plain()?;
+        guest.link.tell(request, &body, &fds)?;
+        guest.link.hung_up("a request that was not offered")?;
+        field.struck();
+    }
+    // These are, and harmless.
+    let link = field.link()?;
+    for request in [request::GET_QUEUE_NUM, request::GET_MAX_MEM_SLOTS, request::GET_STATUS] {
+        link.ask(request)?;
     }
     Ok(())
 }

@@ -19,18 +19,36 @@ pub const ALL: &[Attack] = &[
     attack!(heads_out_of_range, "makes descriptors available that there are not"),
     attack!(next_out_of_range, "continues a chain at a descriptor that there is not"),
     attack!(chains_that_loop, "continues a chain at its own beginning"),
-    attack!(chains_that_share_their_tails, "makes 256 chains available that all end in the same descriptors"),
+    attack!(
+        chains_that_share_their_tails,
+        "makes 256 chains available that all end in the same descriptors"
+    ),
     attack!(the_same_head_in_the_whole_ring, "makes one descriptor available 256 times"),
     attack!(chains_of_the_whole_ring, "sends chains of 1,024 descriptors"),
     attack!(buffers_of_no_bytes, "sends buffers of length 0"),
     attack!(lengths_beyond_32_bits, "sends chains whose lengths add up beyond 4 GiB"),
-    attack!(buffers_outside_memory, "sends buffers at 0, at the end of all addresses, and beside memory"),
+    attack!(
+        buffers_outside_memory,
+        "sends buffers at 0, at the end of all addresses, and beside memory"
+    ),
     attack!(buffers_across_the_end_of_memory, "sends buffers that begin in memory and end outside"),
-    attack!(writable_buffers_to_be_sent, "makes buffers to be written available where they are to be read"),
+    attack!(
+        writable_buffers_to_be_sent,
+        "makes buffers to be written available where they are to be read"
+    ),
     attack!(readable_buffers_to_receive_into, "the reverse, and has a frame come"),
-    attack!(receive_buffers_of_one_byte, "posts 256 receive buffers of a byte each, and has frames come"),
-    attack!(receive_buffers_outside_memory, "posts receive buffers outside memory, and has a frame come"),
-    attack!(receive_buffers_over_the_rings, "has frames written over the descriptors and indices of its own rings"),
+    attack!(
+        receive_buffers_of_one_byte,
+        "posts 256 receive buffers of a byte each, and has frames come"
+    ),
+    attack!(
+        receive_buffers_outside_memory,
+        "posts receive buffers outside memory, and has a frame come"
+    ),
+    attack!(
+        receive_buffers_over_the_rings,
+        "has frames written over the descriptors and indices of its own rings"
+    ),
     attack!(receive_buffers_that_are_all_the_same, "posts the same bytes 256 times"),
     attack!(a_table_in_a_table, "has an indirect table name another one"),
     attack!(a_table_in_itself, "has an indirect table name itself"),

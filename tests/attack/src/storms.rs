@@ -20,8 +20,14 @@ pub const ALL: &[Attack] = &[
         own_share: "what it sends is charged to it, dropped or not"),
     attack!(unknown_stations_without_pause, "sends to stations that nobody knows, under storm control",
         own_share: "what it sends is charged to it, dropped or not"),
-    attack!(broadcasts_of_two_thousand_a_second, "sends broadcasts at a modest rate, twenty times what it may"),
-    attack!(broadcasts_by_20_front_ends, "sends broadcasts from 20 front ends, together 2,000 a second"),
+    attack!(
+        broadcasts_of_two_thousand_a_second,
+        "sends broadcasts at a modest rate, twenty times what it may"
+    ),
+    attack!(
+        broadcasts_by_20_front_ends,
+        "sends broadcasts from 20 front ends, together 2,000 a second"
+    ),
     attack!(broadcasts_of_60_000_bytes, "sends the largest broadcasts there are, at what it may"),
     attack!(arp_for_everybody, "asks by ARP for all addresses of a /16"),
     attack!(broadcasts_without_storm_control, "the storm where nothing is configured against it",
@@ -29,7 +35,12 @@ pub const ALL: &[Attack] = &[
 ];
 
 /// Sends what `make` makes at once, and again when it was taken; after each ring full it rests for `pause`.
-fn storm(field: &Field, socket: &Path, pause: Duration, make: impl FnMut(u16) -> Vec<u8>) -> Strike {
+fn storm(
+    field: &Field,
+    socket: &Path,
+    pause: Duration,
+    make: impl FnMut(u16) -> Vec<u8>,
+) -> Strike {
     let guest = Guest::attach(socket, Plan::default())?;
     let mut make = make;
     guest.load(1, |slot| (Header::default(), make(slot)));

@@ -19,14 +19,26 @@ use crate::{
 pub const ALL: &[Attack] = &[
     attack!(addresses_rewritten, "moves buffers in and out of memory while they are sent"),
     attack!(lengths_rewritten, "changes lengths from 72 to 4 GiB and back while frames are sent"),
-    attack!(flags_rewritten, "makes chains longer, writable, indirect and short again while they are walked"),
+    attack!(
+        flags_rewritten,
+        "makes chains longer, writable, indirect and short again while they are walked"
+    ),
     attack!(heads_rewritten, "changes the available ring while it is read"),
     attack!(indices_rewritten, "changes the available index by one and by thousands"),
     attack!(tables_rewritten, "changes an indirect table while it is walked"),
     attack!(headers_rewritten, "changes virtio headers while they are checked"),
-    attack!(frames_rewritten, "changes addresses, tags and lengths in frames while they are switched"),
-    attack!(receive_descriptors_rewritten, "changes receive buffers while frames are copied into them"),
-    attack!(packed_descriptors_rewritten, "changes descriptors of a packed ring while they are read"),
+    attack!(
+        frames_rewritten,
+        "changes addresses, tags and lengths in frames while they are switched"
+    ),
+    attack!(
+        receive_descriptors_rewritten,
+        "changes receive buffers while frames are copied into them"
+    ),
+    attack!(
+        packed_descriptors_rewritten,
+        "changes descriptors of a packed ring while they are read"
+    ),
     attack!(used_elements_rewritten, "writes into the used ring and its index, which are weir's"),
 ];
 
@@ -170,7 +182,11 @@ fn receive_descriptors_rewritten(field: &Field) -> Strike {
             _ => guest.ring(0).set(random.below(256) as u16, GUEST + (1 << 20), 4096, WRITE, 0),
         }
         if random.below(50) == 0 {
-            other.send(1, Header::default(), &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 400));
+            other.send(
+                1,
+                Header::default(),
+                &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 400),
+            );
         }
     })
 }

@@ -52,6 +52,28 @@ fn a_front_end_that_sends_half_a_message_keeps_no_other_one_waiting() {
     switch.manager.remove(half.id()).unwrap();
 }
 
+/// What is in flight to weir holds open what it is in flight by.
+#[test]
+fn a_connection_that_is_sent_over_itself_ends_with_its_front_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let switch = Switch::new();
+    let (port, path) = listening(&switch, dir.path());
+    let own_end = UnixStream::connect(&path).unwrap();
+    let mut front = FrontEnd::new(own_end.try_clone().unwrap());
+    front.raw_send(&set_owner()[..7], &[own_end.as_fd()]).unwrap();
+    drop((front, own_end));
+    eventually("its session ends", || port.info().failed == 1);
+    let reason = port.info().stop_reason.unwrap();
+    assert!(reason.contains("half a message"), "{reason}");
+    let own_end = UnixStream::connect(&path).unwrap();
+    let mut front = FrontEnd::new(own_end.try_clone().unwrap());
+    let _ = front.set_vring_call(0, Some(own_end.as_fd()));
+    drop((front, own_end));
+    eventually("its session ends", || port.info().failed == 2);
+    let reason = port.info().stop_reason.unwrap();
+    assert!(reason.contains("a socket with an address cannot be called"), "{reason}");
+}
+
 #[test]
 fn a_descriptor_that_takes_for_ever_to_close_is_its_front_ends_loss() {
     let switch = Switch::new();

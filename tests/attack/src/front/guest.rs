@@ -1,7 +1,7 @@
 //! A guest that is set up as an honest one is, and then does what it likes.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::Path,
     time::{Duration, Instant},
 };
@@ -294,10 +294,5 @@ impl Guest {
     /// Its address in frames that it sends as an honest guest.
     pub fn mac(number: u8) -> Mac {
         [0x52, 0x54, 0, 0xee, 0, number]
-    }
-
-    /// A descriptor of its memory.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.memory.file()
     }
 }

@@ -26,20 +26,13 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-macro_rules! accessors {
-    ($($load:ident $store:ident $atomic:ident $int:ident)+) => { $(
+macro_rules! setters {
+    ($($store:ident $atomic:ident $int:ident)+) => { $(
         /// Stores a number.
         pub fn $store(&self, at: usize, value: $int) {
             // SAFETY: `place` has checked bounds and alignment; the memory is mapped for as long as `self`.
             let place = unsafe { &*self.place(at, size_of::<$int>()).cast::<$atomic>() };
             place.store(value, Ordering::SeqCst);
-        }
-
-        /// Loads a number.
-        pub fn $load(&self, at: usize) -> $int {
-            // SAFETY: as above.
-            let place = unsafe { &*self.place(at, size_of::<$int>()).cast::<$atomic>() };
-            place.load(Ordering::SeqCst)
         }
     )+ };
 }
@@ -76,11 +69,18 @@ impl Memory {
         unsafe { self.map.as_ptr().add(at) }
     }
 
-    accessors! {
-        u8_at set_u8 AtomicU8 u8
-        u16_at set_u16 AtomicU16 u16
-        u32_at set_u32 AtomicU32 u32
-        u64_at set_u64 AtomicU64 u64
+    setters! {
+        set_u8 AtomicU8 u8
+        set_u16 AtomicU16 u16
+        set_u32 AtomicU32 u32
+        set_u64 AtomicU64 u64
+    }
+
+    /// Loads a number.
+    pub fn u16_at(&self, at: usize) -> u16 {
+        // SAFETY: as in `setters`.
+        let place = unsafe { &*self.place(at, 2).cast::<AtomicU16>() };
+        place.load(Ordering::SeqCst)
     }
 
     /// Stores bytes, one by one.

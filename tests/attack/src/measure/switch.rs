@@ -112,18 +112,26 @@ impl Switch {
 
     /// What `weir stats --json` asks, answered within `patience`.
     pub fn stats(&self, patience: Duration) -> Result<serde_json::Value, String> {
-        let ask = || -> std::io::Result<String> {
-            let mut socket = UnixStream::connect(self.dir.join(CONTROL))?;
-            socket.set_read_timeout(Some(patience))?;
-            socket.write_all(b"{\"request\":\"stats\"}\n")?;
-            let mut answer = String::new();
-            BufReader::new(socket).read_line(&mut answer)?;
-            Ok(answer)
-        };
-        let answer = ask().map_err(|error| error.to_string())?;
+        let answer =
+            self.ask("{\"request\":\"stats\"}\n", patience).map_err(|error| error.to_string())?;
         let json: serde_json::Value =
             serde_json::from_str(&answer).map_err(|error| error.to_string())?;
         json.get("stats").cloned().ok_or_else(|| format!("no statistics in {answer}"))
+    }
+
+    /// Removes an interface, if it is there.
+    pub fn forget(&self, name: &str) {
+        let request = format!("{{\"request\":\"vif_del\",\"name\":\"{name}\"}}\n");
+        let _ = self.ask(&request, Duration::from_secs(2));
+    }
+
+    fn ask(&self, request: &str, patience: Duration) -> std::io::Result<String> {
+        let mut socket = UnixStream::connect(self.dir.join(CONTROL))?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new(socket).read_line(&mut answer)?;
+        Ok(answer)
     }
 }
 

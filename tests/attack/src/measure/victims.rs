@@ -132,7 +132,9 @@ fn talk(mut pair: QueuePair, to: [u8; 6], load: Load, meter: &Meter) {
             Load::Steady => {
                 due = due.max(now.checked_sub(turn * BEHIND_MAX / TOGETHER).unwrap_or(now));
                 while due <= now {
-                    (0..TOGETHER).for_each(|_| drop(send(&mut pair, &mut frame, meter)));
+                    for _ in 0..TOGETHER {
+                        send(&mut pair, &mut frame, meter);
+                    }
                     due += turn;
                 }
             }
