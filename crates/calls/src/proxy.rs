@@ -104,7 +104,10 @@ impl Proxy {
         let mut state = shared.state();
         if !state.running {
             let served = Arc::clone(&shared);
-            thread::Builder::new().name(self.name.clone()).spawn(move || served.serve())?;
+            thread::Builder::new().name(self.name.clone()).spawn(move || {
+                weir_sandbox::narrow(weir_sandbox::Thread::Caller);
+                served.serve();
+            })?;
             state.running = true;
         }
         state.lines.push(wire);

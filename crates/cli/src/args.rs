@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
+use crate::sandbox::SandboxArgs;
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
 pub use lab::{
@@ -157,6 +158,9 @@ pub struct RunArgs {
     /// The configuration
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
     pub file: PathBuf,
+    /// What it gives up.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 }
 
 /// `weir check`

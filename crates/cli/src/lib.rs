@@ -12,6 +12,7 @@
 //! * [`commands`]: the commands that need no switch in their own process.
 //! * [`plain`]: text from outside, as a terminal may see it.
 //! * [`unix_socket`]: listening on a Unix socket with care.
+//! * `sandbox`: what weir gives up before it serves anybody; `helper`: who does for it what it cannot do any more.
 
 #![forbid(unsafe_code)]
 
@@ -22,14 +23,18 @@ pub mod config;
 pub mod control;
 pub mod demo;
 pub mod explain;
+mod helper;
 pub mod lab;
 mod manager;
 pub mod plain;
 pub mod rig;
 pub mod run;
+mod sandbox;
 pub mod stats;
 pub mod switch;
 pub mod text;
 pub mod unix_socket;
 pub mod vhost_user_net;
 pub mod vm_args;
+
+pub use helper::run_if_asked as run_helper_if_asked;

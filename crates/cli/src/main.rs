@@ -13,6 +13,9 @@ use weir::demo::DemoError;
 use weir::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
+    if let Some(ended) = weir::run_helper_if_asked() {
+        return ended;
+    }
     commands::exit_code(run(Cli::parse_grouped()))
 }
 

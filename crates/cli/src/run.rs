@@ -15,13 +15,11 @@ use weir_limits::DESCRIPTORS_MAX;
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
-use crate::config::{
-    Config, Defaults, LatencyBudget, PortName, SocketPath, UplinkConfig, UplinkKind, VifConfig,
-    VlanMode,
-};
+use crate::config::{Config, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use crate::control::{ControlHandler, ControlServer};
 use crate::plain::{Obeyed, Plain};
-use crate::switch::{Meeting, Switch, SwitchError};
+use crate::sandbox::{self, ConfineError, Needs};
+use crate::switch::{Meeting, Switch, SwitchError, UplinkDevice};
 use crate::unix_socket::ListenError;
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
@@ -44,6 +42,10 @@ pub enum RunError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     BackendSocket(#[from] BackendSocketError),
+    /// It cannot be confined.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Confine(#[from] ConfineError),
     /// The socket cannot be duplicated.
     #[error("cannot duplicate the socket")]
     Socket(#[source] io::Error),
@@ -72,9 +74,13 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     log_to_stderr();
     raise_descriptor_limit();
     let signals = catch_signals()?;
-    let switch = Switch::start(&config)?;
+    let (mode, needs) = (args.sandbox.mode(), Needs::of(&config));
+    let hands = sandbox::start_helper(mode, &needs)?;
+    let devices = UplinkDevice::open_all(&config.uplinks)?;
+    sandbox::confine(mode, &needs)?;
+    let switch = Switch::start_with(&config, devices, hands.clone())?;
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
-    let control = ControlServer::start(config.switch.control.as_path(), handler)?;
+    let control = ControlServer::start_with(config.switch.control.as_path(), handler, &hands)?;
     tracing::info!(
         control = %config.switch.control,
         vifs = config.vifs.len(),
@@ -93,26 +99,24 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
 /// # Errors
 /// [`RunError`]
 pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
-    log_to_stderr();
-    let signals = catch_signals()?;
-    let socket = args.open_socket()?;
     // Nobody asks this switch for an interface by name or path: it has one of each kind.
     let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
+    log_to_stderr();
+    let signals = catch_signals()?;
+    let (mode, needs) = (args.sandbox.mode(), Needs::of_socket(args.socket_path.as_ref()));
+    let hands = sandbox::start_helper(mode, &needs)?;
+    let socket = args.open_socket(&hands)?;
+    let uplink = args.uplink(name("host"));
+    let device = UplinkDevice::open(&uplink)?;
+    sandbox::confine(mode, &needs)?;
     let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
-    let switch = Switch::empty(
+    let switch = Switch::empty_with(
         Options { workers: 1, ..Options::default() },
         LatencyBudget::DEFAULT,
         nowhere.clone(),
+        hands,
     )?;
-    switch.add_uplink(&UplinkConfig {
-        name: name("host"),
-        kind: UplinkKind::Tap { interface: args.tap.clone(), queues: args.queues },
-        vlan: VlanMode::Unset,
-        mtu: None,
-        filter: Vec::new(),
-        rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
-        weight: None,
-    })?;
+    switch.plug_in(&uplink, device)?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;
     // As with any TAP back end: whatever the guest sends reaches the TAP.

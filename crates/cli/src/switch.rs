@@ -14,28 +14,30 @@ use weir_fabric::PortId;
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
-use weir_port_packet::{PacketOptions, PacketSocket};
-use weir_port_tap::{FramePort, Tap, TapOptions, UplinkPort};
+use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
-use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
+use weir_port_xdp::XdpPort;
 
 use crate::config::{
     self, CallsError, Change, Config, FilterRule, LatencyBudget, PortName, SharingError,
-    SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, UplinkKind, VifChanges,
-    VifConfig, Workers, filter,
+    SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers,
+    filter,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
+use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod guest_port;
 mod shown;
+mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
 pub(crate) use guest_port::GuestPort;
 use shown::port_state;
+pub(crate) use uplink_device::UplinkDevice;
 
 /// An interface in use.
 struct Vif {
@@ -90,6 +92,7 @@ pub struct Switch {
     control: SocketPath,
     started: Instant,
     xen: Mutex<Option<weir_port_xen::Manager>>,
+    hands: Hands,
 }
 
 /// How an interface meets its front end.
@@ -108,15 +111,31 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]
     pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
-        let switch = Self::empty(
+        let devices = UplinkDevice::open_all(&config.uplinks)?;
+        Self::start_with(config, devices, Hands::Own)
+    }
+
+    /// The same with devices of its uplinks that are open already, and `hands` for what this process may not do
+    /// itself.
+    ///
+    /// # Errors
+    /// [`SwitchError`]
+    pub(crate) fn start_with(
+        config: &Config,
+        devices: Vec<UplinkDevice>,
+        hands: Hands,
+    ) -> Result<Arc<Self>, SwitchError> {
+        hands.restore_left_over(&config.switch.control);
+        let switch = Self::empty_with(
             engine_options(&config.switch),
             config.switch.latency_budget,
             config.switch.control.clone(),
+            hands.clone(),
         )?;
-        manager::restore_left_over(&config.switch.control);
-        switch.manager.place(config.switch.placement, manager::Host::default());
-        for uplink in &config.uplinks {
-            switch.add_uplink(uplink)?;
+        let host = manager::Host { hands, ..manager::Host::default() };
+        switch.manager.place(config.switch.placement, host);
+        for (uplink, device) in config.uplinks.iter().zip(devices) {
+            switch.plug_in(uplink, device)?;
         }
         for vif in &config.vifs {
             switch.add_vif(vif.clone(), Meeting::Configured)?;
@@ -135,6 +154,19 @@ impl Switch {
         options: Options,
         latency_budget: LatencyBudget,
         control: SocketPath,
+    ) -> Result<Arc<Self>, SwitchError> {
+        Self::empty_with(options, latency_budget, control, Hands::Own)
+    }
+
+    /// The same with `hands`.
+    ///
+    /// # Errors
+    /// [`SwitchError::Start`]
+    pub(crate) fn empty_with(
+        options: Options,
+        latency_budget: LatencyBudget,
+        control: SocketPath,
+        hands: Hands,
     ) -> Result<Arc<Self>, SwitchError> {
         let engine = Engine::start_with(options).map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied if options.execution == Execution::RtThreads => {
@@ -157,6 +189,7 @@ impl Switch {
             control,
             started,
             xen: Mutex::default(),
+            hands,
         }))
     }
 
@@ -184,7 +217,7 @@ impl Switch {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
-        let (endpoint, socket) = meet(&config, meeting).map_err(not_listening)?;
+        let (endpoint, socket) = self.meet(&config, meeting).map_err(not_listening)?;
         let agent = self.agent_socket(&config).map_err(not_listening)?;
         let options = VhostOptions {
             name: name.to_string(),
@@ -219,6 +252,32 @@ impl Switch {
         Ok(())
     }
 
+    fn meet(
+        &self,
+        config: &VifConfig,
+        meeting: Meeting,
+    ) -> Result<(Endpoint, Option<BoundListener>), ListenError> {
+        Ok(match (meeting, config.mode) {
+            (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
+            (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
+            (Meeting::Configured, SocketRole::Client) => {
+                let (path, dial) = (config.socket.as_path().into(), self.hands.dial());
+                (Endpoint::Connect { path, dial }, None)
+            }
+            (Meeting::Configured, SocketRole::Server) => {
+                let path = config.socket.as_path();
+                let bound =
+                    self.hands.bind(path, config.socket_mode.unwrap_or(SocketMode::OWNER))?;
+                let listener = bound.listener().try_clone().map_err(|source| ListenError::Io {
+                    step: "duplicate",
+                    path: path.into(),
+                    source,
+                })?;
+                (Endpoint::Listener(listener), Some(bound))
+            }
+        })
+    }
+
     /// Where the agent of this interface's guest is met: interfaces of one virtual machine share it.
     fn agent_socket(&self, config: &VifConfig) -> Result<Option<AgentSocket>, ListenError> {
         let Some(path) = &config.agent else {
@@ -230,7 +289,7 @@ impl Switch {
             return Ok(Some(shared.clone()));
         }
         let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
-        let bound = Arc::new(BoundListener::bind(path.as_path(), mode)?);
+        let bound = Arc::new(self.hands.bind(path.as_path(), mode)?);
         Ok(Some(AgentSocket { path: path.clone(), bound: Some(bound) }))
     }
 
@@ -248,37 +307,24 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
-        let name = config.name.clone();
-        let mtu = config.mtu.map(|mtu| mtu.get());
-        match &config.kind {
-            UplinkKind::Tap { interface, queues } => {
-                let options =
-                    TapOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
-                let device = Tap::open(&options).map_err(|source| SwitchError::Tap {
-                    name,
-                    help: source.help(),
-                    source,
-                })?;
-                self.plug(config, |counters| FramePort::new(device, counters))
+        self.plug_in(config, UplinkDevice::open(config)?)
+    }
+
+    /// Adds an uplink whose device is open.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then nothing has changed.
+    pub(crate) fn plug_in(
+        &self,
+        config: &UplinkConfig,
+        device: UplinkDevice,
+    ) -> Result<(), SwitchError> {
+        match device {
+            UplinkDevice::Tap(tap) => self.plug(config, |counters| FramePort::new(tap, counters)),
+            UplinkDevice::Packet(socket) => {
+                self.plug(config, |counters| FramePort::new(socket, counters))
             }
-            UplinkKind::AfPacket { interface, queues } => {
-                let options =
-                    PacketOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
-                let device = PacketSocket::open(&options)
-                    .map_err(|source| SwitchError::Packet { name, help: source.help(), source })?;
-                self.plug(config, |counters| FramePort::new(device, counters))
-            }
-            UplinkKind::AfXdp { interface, queues } => {
-                let options =
-                    XdpOptions { name: interface.to_string(), queues: queues.get().into(), mtu };
-                let device = XdpInterface::open(&options).map_err(|source| SwitchError::Xdp {
-                    name,
-                    help: source.help(),
-                    source,
-                })?;
-                let info = device.info();
-                let zero_copy = info.zero_copy;
-                tracing::info!(interface = info.name, mode = %info.mode, zero_copy, "XDP attached");
+            UplinkDevice::Xdp(device) => {
                 self.plug(config, |counters| XdpPort::new(device, counters))
             }
         }
@@ -312,7 +358,8 @@ impl Switch {
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
-        self.manager.add_uplink(config, id, steered, Arc::clone(&counters), &self.control);
+        let interface = self.hands.interface(&config.kind, &self.control);
+        self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
         Ok(())
     }
@@ -477,29 +524,6 @@ impl Switch {
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
     }
-}
-
-fn meet(
-    config: &VifConfig,
-    meeting: Meeting,
-) -> Result<(Endpoint, Option<BoundListener>), ListenError> {
-    Ok(match (meeting, config.mode) {
-        (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
-        (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
-        (Meeting::Configured, SocketRole::Client) => {
-            (Endpoint::Connect { path: config.socket.as_path().into() }, None)
-        }
-        (Meeting::Configured, SocketRole::Server) => {
-            let path = config.socket.as_path();
-            let bound = BoundListener::bind(path, config.socket_mode.unwrap_or(SocketMode::OWNER))?;
-            let listener = bound.listener().try_clone().map_err(|source| ListenError::Io {
-                step: "duplicate",
-                path: path.into(),
-                source,
-            })?;
-            (Endpoint::Listener(listener), Some(bound))
-        }
-    })
 }
 
 fn engine_options(config: &SwitchConfig) -> Options {

@@ -46,6 +46,15 @@ pub enum ListenError {
         /// The lock file.
         path: PathBuf,
     },
+    /// Whoever makes sockets for a confined weir does not make this one.
+    #[error("{message}")]
+    Refused {
+        /// Why not.
+        message: String,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
     /// A system call failed.
     #[error("cannot {step} {}", path.display())]
     Io {
@@ -64,8 +73,28 @@ pub enum ListenError {
 pub struct BoundListener {
     listener: UnixListener,
     path: PathBuf,
+    made: Made,
+}
+
+/// Who has made a socket's file.
+#[derive(Debug)]
+enum Made {
+    Here(BoundFile),
+    Elsewhere { _removes: Remover },
+}
+
+/// A socket's file. Dropping it removes it, unless another program has put its own there.
+#[derive(Debug)]
+pub(crate) struct BoundFile {
+    path: PathBuf,
     /// Device and inode of the file, which tell it from another one of the same name.
     file: (u64, u64),
+}
+
+/// Has another process remove a file, when this is dropped.
+struct Remover {
+    path: PathBuf,
+    remove: Box<dyn Fn(&Path) + Send + Sync>,
 }
 
 impl BoundListener {
@@ -88,7 +117,27 @@ impl BoundListener {
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
-        Ok(Self { listener, path: path.into(), file })
+        let made = Made::Here(BoundFile { path: path.into(), file });
+        Ok(Self { listener, path: path.into(), made })
+    }
+
+    /// One that another process has made, which `remove` has remove it.
+    pub(crate) fn of_another(
+        listener: UnixListener,
+        path: &Path,
+        remove: Box<dyn Fn(&Path) + Send + Sync>,
+    ) -> Self {
+        let made = Made::Elsewhere { _removes: Remover { path: path.into(), remove } };
+        Self { listener, path: path.into(), made }
+    }
+
+    /// The socket and its file, apart: the one may be for another process. Nothing of one that is another's.
+    pub(crate) fn into_parts(self) -> (UnixListener, Option<BoundFile>) {
+        let file = match self.made {
+            Made::Here(file) => Some(file),
+            Made::Elsewhere { .. } => None,
+        };
+        (self.listener, file)
     }
 
     /// The socket, for `accept`.
@@ -148,13 +197,25 @@ impl Drop for Lock {
     }
 }
 
-impl Drop for BoundListener {
+impl Drop for BoundFile {
     fn drop(&mut self) {
         let _lock = self.path.parent().map(Lock::take);
         if file_id(&self.path).is_ok_and(|file| file == self.file) {
             // Nothing is left to do if it fails: the next start replaces a stale socket.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for Remover {
+    fn drop(&mut self) {
+        (self.remove)(&self.path);
+    }
+}
+
+impl std::fmt::Debug for Remover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remover").field("path", &self.path).finish_non_exhaustive()
     }
 }
 

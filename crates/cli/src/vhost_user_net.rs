@@ -17,7 +17,12 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::config::{InterfaceName, QueuePairs, SocketMode, SocketPath};
+use crate::config::{
+    InterfaceName, PortName, QueuePairs, SocketMode, SocketPath, UplinkConfig, UplinkKind,
+    VifConfig, VlanMode,
+};
+use crate::helper::Hands;
+use crate::sandbox::SandboxArgs;
 use crate::unix_socket::{BoundListener, ListenError};
 
 /// Join one guest to one TAP interface of the host, as a vhost-user back end.
@@ -41,6 +46,9 @@ pub struct BackendArgs {
     /// Most queue pairs of the guest, and queues of the TAP interface
     #[arg(long, value_name = "N", default_value_t)]
     pub queues: QueuePairs,
+    /// What it gives up.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -127,14 +135,26 @@ impl BackendArgs {
     ///
     /// # Errors
     /// [`BackendSocketError`]
-    pub fn open_socket(&self) -> Result<BackendSocket, BackendSocketError> {
+    pub(crate) fn open_socket(&self, hands: &Hands) -> Result<BackendSocket, BackendSocketError> {
         match (&self.socket_path, self.fd) {
-            (Some(path), _) => Ok(BackendSocket::Listening(BoundListener::bind(
-                path.as_path(),
-                SocketMode::OWNER,
-            )?)),
+            (Some(path), _) => {
+                Ok(BackendSocket::Listening(hands.bind(path.as_path(), SocketMode::OWNER)?))
+            }
             (None, Some(fd)) => passed_socket(fd),
             (None, None) => Err(BackendSocketError::Missing),
+        }
+    }
+
+    /// Its uplink, the TAP.
+    pub(crate) fn uplink(&self, name: PortName) -> UplinkConfig {
+        UplinkConfig {
+            name,
+            kind: UplinkKind::Tap { interface: self.tap.clone(), queues: self.queues },
+            vlan: VlanMode::Unset,
+            mtu: None,
+            filter: Vec::new(),
+            rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
+            weight: None,
         }
     }
 }

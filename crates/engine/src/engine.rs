@@ -96,6 +96,7 @@ impl Engine {
                 // It was allowed at the start.
                 tracing::warn!(worker = index, %error, "an ordinary thread: no real-time priority");
             }
+            weir_sandbox::narrow(weir_sandbox::Thread::Worker);
             Worker::new(shared, index, handle).run();
         };
         let thread = std::thread::Builder::new().name(format!("weir-worker-{index}")).spawn(run)?;

@@ -68,6 +68,12 @@ pub const SILENT_NS_MIN: u64 = 1_000_000_000;
 /// Kicks of a ring in which nothing ever was, before that is said: monitors of virtual machines kick at each start, and weir
 /// itself does.
 pub const SILENT_KICKS_MIN: u64 = 8;
+/// The user that weir becomes where nobody says which and none is called `weir`, and the 15 after it: of systemd's
+/// range for services without a user of their own (61,184 to 65,519), so that nothing else is likely to have it.
+pub const SANDBOX_UID: u32 = 64_773;
+/// Longest message between weir and its helper (bytes): one names a socket or processors, the first all interfaces of
+/// uplinks.
+pub const HELPER_MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Most queue pairs of one interface.
@@ -380,6 +386,8 @@ pub const PORT_NAME_LEN_MAX: usize = 32;
 pub const IFNAME_LEN_MAX: usize = 15;
 /// Longest path of a Unix socket (`sun_path` of `sockaddr_un` less its NUL).
 pub const SOCKET_PATH_LEN_MAX: usize = 107;
+/// Longest name of a user (bytes; useradd(8)).
+pub const USER_NAME_LEN_MAX: usize = 32;
 /// Largest VLAN id a port may use (IEEE 802.1Q: 4095 is reserved).
 pub const VLAN_ID_MAX: u16 = 4094;
 
@@ -437,6 +445,9 @@ const _: () = {
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
+    // Names of 15 letters with quotes and a comma, or processors of four digits with one.
+    assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + 1024);
+    assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
     // What all ports with all their queues may have, and as much again for the switch itself.

@@ -85,6 +85,7 @@ pub(crate) fn start(
     let end = Arc::new(End { asked: AtomicBool::new(false), wake });
     let asked = Arc::clone(&end);
     let thread = move || {
+        weir_sandbox::narrow(weir_sandbox::Thread::Session);
         let failed = Arc::clone(&port);
         // A session that unwinds stops its rings as any other.
         let run = AssertUnwindSafe(|| run(port, engine, stream, &asked));

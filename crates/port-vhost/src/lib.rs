@@ -31,7 +31,7 @@ mod silent;
 mod tx;
 
 pub use error::{Refusal, StopReason};
-pub use manager::{Endpoint, Manager, ManagerGone, StillBusy};
+pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy, connect};
 pub use port::{VhostInfo, VhostOptions, VhostPort};
 pub use silent::{Silence, SilentRing};
 

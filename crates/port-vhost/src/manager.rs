@@ -32,8 +32,10 @@ const END_MAX: Duration = Duration::from_nanos(SESSION_END_NS);
 /// Between two front ends of a socket that has had its [`SESSIONS_AT_ONCE_MAX`].
 const SESSION_EVERY: Duration = Duration::from_millis(1000 / SESSIONS_PER_SEC_MAX);
 
+/// Connects to a socket without waiting.
+pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
+
 /// Where an interface meets its front end.
-#[derive(Debug)]
 pub enum Endpoint {
     /// weir listens; the front end connects, one at a time. Whoever bound the socket removes it.
     Listener(UnixListener),
@@ -41,6 +43,8 @@ pub enum Endpoint {
     Connect {
         /// The socket.
         path: PathBuf,
+        /// Who connects: [`connect`], or another process for one that may not.
+        dial: Dial,
     },
     /// A session on a connected socket, once.
     Connected(UnixStream),
@@ -143,7 +147,7 @@ impl Drop for Manager {
 /// Where sessions of one interface come from.
 pub(crate) enum Source {
     Listener(UnixListener),
-    Connect { path: PathBuf, retry_at: Option<Instant>, delay: Duration },
+    Connect { path: PathBuf, dial: Dial, retry_at: Option<Instant>, delay: Duration },
     Once(Option<UnixStream>),
 }
 
@@ -151,8 +155,8 @@ impl From<Endpoint> for Source {
     fn from(endpoint: Endpoint) -> Self {
         match endpoint {
             Endpoint::Listener(listener) => Self::Listener(listener),
-            Endpoint::Connect { path } => {
-                Self::Connect { path, retry_at: Some(Instant::now()), delay: RETRY_MIN }
+            Endpoint::Connect { path, dial } => {
+                Self::Connect { path, dial, retry_at: Some(Instant::now()), delay: RETRY_MIN }
             }
             Endpoint::Connected(stream) => Self::Once(Some(stream)),
         }
@@ -161,7 +165,10 @@ impl From<Endpoint> for Source {
 
 /// Connects without waiting: a front end that listens but does not accept must not keep this
 /// thread from the others.
-fn connect(path: &Path) -> io::Result<UnixStream> {
+///
+/// # Errors
+/// Nobody listens there, or who does has connections enough waiting.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
@@ -401,11 +408,11 @@ impl Sessions {
                 Source::Listener(listener) if over => {
                     let _ = epoll::modify(&self.epoll, listener, token(*id), epoll::EventFlags::IN);
                 }
-                Source::Connect { path, retry_at, delay } => {
+                Source::Connect { path, dial, retry_at, delay } => {
                     if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
                         continue;
                     }
-                    match connect(path) {
+                    match dial(path) {
                         Ok(stream) => {
                             *retry_at = None;
                             opened.push((*id, stream));

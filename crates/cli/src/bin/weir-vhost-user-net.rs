@@ -10,6 +10,9 @@ use weir::commands;
 use weir::vhost_user_net::{BackendArgs, Capabilities};
 
 fn main() -> ExitCode {
+    if let Some(ended) = weir::run_helper_if_asked() {
+        return ended;
+    }
     commands::exit_code(run())
 }
 

@@ -67,8 +67,8 @@ pub use storm::StormControl;
 pub use values::{
     ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
     Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, VlanMode, Weight,
-    WorkerCount, Workers,
+    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid, VlanMode,
+    Weight, WorkerCount, Workers,
 };
 pub use xen::{ChannelName, XenConfig};
 
@@ -103,6 +103,8 @@ pub struct SwitchConfig {
     pub control: SocketPath,
     /// Where workers run.
     pub placement: PlacementConfig,
+    /// Who weir becomes when it was started with privileges.
+    pub user: Option<UserName>,
 }
 
 /// `[uplink.NAME]`: a port to the host or the outside.

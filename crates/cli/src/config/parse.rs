@@ -42,7 +42,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let document = document(text)?;
     let mut root = Section::new(String::new(), 0..0, document.get_ref());
 
-    let switch = switch(root.subtable("switch", &mut problems), defaults, &mut problems);
+    let has_xen = root.has("xen");
+    let switch = root.subtable("switch", &mut problems);
+    let switch = switch_table(switch, defaults, has_xen, &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -108,9 +110,10 @@ pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Pro
     Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
 }
 
-fn switch(
+fn switch_table(
     section: Option<Section<'_>>,
     defaults: &Defaults,
+    has_xen: bool,
     problems: &mut Vec<Problem>,
 ) -> SwitchConfig {
     let mut switch = SwitchConfig {
@@ -121,6 +124,7 @@ fn switch(
         schedule: Schedule::default(),
         control: defaults.control.clone(),
         placement: PlacementConfig::default(),
+        user: None,
     };
     if let Some(mut section) = section {
         switch.execution = section.take_or("execution", switch.execution, problems);
@@ -147,6 +151,18 @@ fn switch(
             switch.control = control;
         }
         switch.placement = placement(&mut section, problems);
+        if let Some(Located { value, span }) = section.take("user", problems) {
+            if has_xen {
+                problems.push(
+                    Problem::new("`switch.user` means nothing with `[xen]`")
+                        .label(span, "has no effect")
+                        .help(
+                            "weir stays root there, without capabilities: Xen's devices are root's",
+                        ),
+                );
+            }
+            switch.user = Some(value);
+        }
         section.finish(problems);
     }
     switch

@@ -15,8 +15,8 @@ use super::suggest;
 use super::values::{
     ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
     Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, ValueError, Vid, Weight, WorkerCount,
-    Workers,
+    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid, Weight,
+    WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -253,6 +253,7 @@ macro_rules! from_toml_string {
 
 from_toml_string! {
     PortName = "a name in quotes";
+    UserName = "a user in quotes, such as \"weir\"";
     InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
     SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";
     SocketMode = "an octal mode in quotes, such as \"0660\"";

@@ -302,7 +302,7 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, control,
-            placement, pin_vcpus
+            placement, pin_vcpus, user
     "#);
 }
 
@@ -993,5 +993,22 @@ fn a_pipe_or_a_device_is_no_configuration() {
     for path in [pipe.as_path(), std::path::Path::new("/dev/zero"), dir.path()] {
         let error = Config::load(path, &defaults()).unwrap_err();
         assert!(matches!(error, ConfigError::NotAFile { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn users_have_names_or_numbers_and_xens_devices_are_roots() {
+    let user = |text: &str| parse(&format!("[switch]\nuser = {text}\n")).unwrap().switch.user;
+    for name in ["weir", "64055", "a-b_c.d$"] {
+        assert_eq!(user(&format!("{name:?}")).unwrap().as_str(), name);
+    }
+    for (text, says) in [
+        ("[switch]\nuser = \"\"\n", "cannot be the name of a user"),
+        ("[switch]\nuser = \"a:b\"\n", "cannot be the name of a user"),
+        ("[switch]\nuser = \"a b\"\n", "cannot be the name of a user"),
+        ("[switch]\nuser = 7\n", "a user in quotes"),
+        ("[switch]\nuser = \"weir\"\n[xen]\n", "means nothing with `[xen]`"),
+    ] {
+        assert!(refused(text).contains(says), "{text}: {}", refused(text));
     }
 }

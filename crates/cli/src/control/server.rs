@@ -16,6 +16,7 @@ use weir_limits as limits;
 use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response};
 use crate::config::SocketMode;
+use crate::helper::Hands;
 use crate::unix_socket::{BoundListener, ListenError};
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
@@ -68,7 +69,19 @@ impl ControlServer {
     /// # Errors
     /// [`ListenError::InUse`] if another weir serves the socket, and the rest of [`ListenError`].
     pub fn start(path: &Path, handler: Arc<dyn ControlHandler>) -> Result<Self, ListenError> {
-        let bound = Arc::new(BoundListener::bind(path, SocketMode::OWNER)?);
+        Self::start_with(path, handler, &Hands::Own)
+    }
+
+    /// The same on a socket that `hands` make.
+    ///
+    /// # Errors
+    /// As of [`ControlServer::start`].
+    pub(crate) fn start_with(
+        path: &Path,
+        handler: Arc<dyn ControlHandler>,
+        hands: &Hands,
+    ) -> Result<Self, ListenError> {
+        let bound = Arc::new(hands.bind(path, SocketMode::OWNER)?);
         let shared = Arc::new(Shared::default());
         let acceptor = {
             let (bound, shared) = (Arc::clone(&bound), Arc::clone(&shared));

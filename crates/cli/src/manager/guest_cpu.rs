@@ -70,6 +70,12 @@ fn threads(tasks: &Path) -> Vec<PathBuf> {
     threads.into_iter().map(|thread| thread.join("schedstat")).collect()
 }
 
+/// Whether a thread, of whichever process, has the name of a virtual processor.
+pub(crate) fn is_virtual_processor(proc: &Path, thread: u32) -> bool {
+    let name = fs::read_to_string(proc.join(thread.to_string()).join("comm"));
+    name.is_ok_and(|name| VCPU_NAMES.iter().any(|vcpu| name.starts_with(vcpu)))
+}
+
 /// The first number: time on a CPU (ns).
 fn cpu_ns(schedstat: &Path) -> Option<u64> {
     fs::read_to_string(schedstat).ok()?.split_whitespace().next()?.parse().ok()

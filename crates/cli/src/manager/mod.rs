@@ -27,7 +27,7 @@ use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_wire::Mac;
 
-use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
+use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
@@ -45,9 +45,10 @@ mod thread;
 mod uplink;
 
 pub(crate) use agents::AgentSocket;
-pub(crate) use placement::{Host, PlacementCounts};
+pub(crate) use guest_cpu::is_virtual_processor;
+pub(crate) use placement::{Host, PlacementCounts, set_affinity};
 use thread::{ManagedUplink, ManagedVif, Run};
-pub(crate) use uplink::restore_left_over;
+pub(crate) use uplink::{Gathering, UplinkInterface, restore_left_over};
 
 /// An interface, as the manager is to know it.
 pub(crate) struct NewVif {
@@ -131,16 +132,16 @@ impl Manager {
         let _ = wait.recv();
     }
 
-    /// Takes an uplink in, of the weir with this control socket.
+    /// Takes an uplink in, whose interface gathers frames.
     pub(crate) fn add_uplink(
         &self,
         config: &UplinkConfig,
         id: PortId,
         port: Arc<dyn Port>,
         counters: Arc<PortCounters>,
-        control: &SocketPath,
+        interface: Box<dyn Gathering>,
     ) {
-        let uplink = ManagedUplink::new(config, id, port, counters, control);
+        let uplink = ManagedUplink::new(config, id, port, counters, interface);
         self.send(Command::AddUplink(Box::new(uplink)));
     }
 

@@ -18,9 +18,9 @@ use super::core::{
 use super::guest_cpu::GuestThreads;
 use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
 use super::rebalance::{Table, steers};
-use super::uplink::UplinkInterface;
+use super::uplink::Gathering;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
-use crate::config::{PlacementConfig, PortName, SocketPath, UplinkConfig};
+use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
     UplinkExplanation,
@@ -147,7 +147,7 @@ pub(super) struct ManagedUplink {
     id: PortId,
     queues: usize,
     interface_name: String,
-    interface: UplinkInterface,
+    interface: Box<dyn Gathering>,
     port: Arc<dyn Port>,
     counters: Arc<PortCounters>,
     rss_rebalance: bool,
@@ -160,14 +160,14 @@ impl ManagedUplink {
         id: PortId,
         port: Arc<dyn Port>,
         counters: Arc<PortCounters>,
-        control: &SocketPath,
+        interface: Box<dyn Gathering>,
     ) -> Self {
         Self {
             name: config.name.clone(),
             id,
             queues: config.kind.queues().get().into(),
             interface_name: config.kind.interface().to_string(),
-            interface: UplinkInterface::new(&config.kind, control),
+            interface,
             port,
             counters,
             rss_rebalance: config.rss_rebalance,
@@ -497,7 +497,7 @@ impl Run {
             workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
             uplink_wakeups: self.uplinks.iter().map(ManagedUplink::wakeups).sum(),
             uplink_settable: settable().next().is_some(),
-            uplink_found_ns: settable().map(UplinkInterface::found_ns).min().unwrap_or(0),
+            uplink_found_ns: settable().map(|interface| interface.found_ns()).min().unwrap_or(0),
         }
     }
 

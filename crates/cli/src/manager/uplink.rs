@@ -253,9 +253,27 @@ fn say_by_timer(interface: &InterfaceName, why: &str) {
     tracing::info!(%interface, why, "frames may gather by the uplink's NAPI timer, not by its card");
 }
 
-/// An uplink's interface. Dropping it restores what was found.
+/// An uplink's interface, as it can be made to gather frames. Dropped, it is as it was found.
+pub(crate) trait Gathering: fmt::Debug + Send {
+    /// What it does now.
+    fn layer(&self) -> &UplinkLayer;
+
+    /// For how long it was found to gather (ns), as far as somebody says so: nobody does of a NAPI timer that is
+    /// not set.
+    fn found_ns(&self) -> u64;
+
+    /// Gathers for `uplink_ns` from now on, or for a little less; with 0, for as long as it was found to.
+    fn set(&mut self, uplink_ns: u64);
+
+    /// Whether it can be made to gather, as far as is known.
+    fn is_settable(&self) -> bool {
+        matches!(self.layer(), UplinkLayer::AsFound | UplinkLayer::Gathers { .. })
+    }
+}
+
+/// An uplink's interface that this process sets.
 #[derive(Debug)]
-pub(super) struct UplinkInterface {
+pub(crate) struct UplinkInterface {
     host: Host,
     name: InterfaceName,
     control: SocketPath,
@@ -269,7 +287,7 @@ pub(super) struct UplinkInterface {
 
 impl UplinkInterface {
     /// Of a weir with this control socket.
-    pub(super) fn new(kind: &UplinkKind, control: &SocketPath) -> Self {
+    pub(crate) fn new(kind: &UplinkKind, control: &SocketPath) -> Self {
         Self::on(Host::this(), kind, control)
     }
 
@@ -289,45 +307,6 @@ impl UplinkInterface {
             Err(why) => Way::Timer { why },
         };
         Self { host, name, control: control.clone(), way, found: None, asked_ns: 0, layer }
-    }
-
-    /// What it does now.
-    pub(super) fn layer(&self) -> &UplinkLayer {
-        &self.layer
-    }
-
-    /// Whether it can be made to gather, as far as is known.
-    pub(super) fn is_settable(&self) -> bool {
-        matches!(self.layer, UplinkLayer::AsFound | UplinkLayer::Gathers { .. })
-    }
-
-    /// For how long it was found to gather (ns), as far as somebody says so: nobody does of a NAPI timer that is
-    /// not set.
-    pub(super) fn found_ns(&self) -> u64 {
-        match self.way {
-            Way::Card { found_usecs } => u64::from(found_usecs) * NS_PER_US,
-            Way::Timer { .. } => 0,
-        }
-    }
-
-    /// Gathers for `uplink_ns` from now on, or for a little less; with 0, for as long as it was found to.
-    pub(super) fn set(&mut self, uplink_ns: u64) {
-        if !self.is_settable() || self.asked_ns == uplink_ns {
-            return;
-        }
-        match self.try_to_set(uplink_ns) {
-            Ok(layer) => {
-                // What is as it was found although something else was asked for is asked for again.
-                self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
-                self.layer = layer;
-            }
-            Err(error) => {
-                self.restore_or_warn();
-                let reason = error.to_string();
-                tracing::warn!(reason, "the uplink cannot be made to gather frames");
-                self.layer = UplinkLayer::Refused { reason };
-            }
-        }
     }
 
     fn try_to_set(&mut self, uplink_ns: u64) -> Result<UplinkLayer, UplinkError> {
@@ -414,6 +393,38 @@ impl UplinkInterface {
         if let Err(error) = self.restore() {
             let interface = &self.name;
             tracing::warn!(%interface, %error, "the uplink's settings cannot be restored");
+        }
+    }
+}
+
+impl Gathering for UplinkInterface {
+    fn layer(&self) -> &UplinkLayer {
+        &self.layer
+    }
+
+    fn found_ns(&self) -> u64 {
+        match self.way {
+            Way::Card { found_usecs } => u64::from(found_usecs) * NS_PER_US,
+            Way::Timer { .. } => 0,
+        }
+    }
+
+    fn set(&mut self, uplink_ns: u64) {
+        if !self.is_settable() || self.asked_ns == uplink_ns {
+            return;
+        }
+        match self.try_to_set(uplink_ns) {
+            Ok(layer) => {
+                // What is as it was found although something else was asked for is asked for again.
+                self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
+                self.layer = layer;
+            }
+            Err(error) => {
+                self.restore_or_warn();
+                let reason = error.to_string();
+                tracing::warn!(reason, "the uplink cannot be made to gather frames");
+                self.layer = UplinkLayer::Refused { reason };
+            }
         }
     }
 }

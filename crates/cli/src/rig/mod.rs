@@ -301,6 +301,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             schedule: Schedule::default(),
             control: socket(dir, "control")?,
             placement: PlacementConfig::default(),
+            user: None,
         },
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],

@@ -112,6 +112,7 @@ impl Crowd {
                 schedule: Schedule::default(),
                 control: rig::socket(dir, "control")?,
                 placement: PlacementConfig::default(),
+                user: None,
             },
             uplinks: Vec::new(),
             vifs: vifs.clone(),

@@ -67,6 +67,12 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
+    /// A name that no user can have.
+    #[error("`{value}` cannot be the name of a user")]
+    UserName {
+        /// The name.
+        value: String,
+    },
     /// A name that Linux does not accept for a network interface.
     #[error("`{value}` cannot be the name of a network interface")]
     InterfaceName {
@@ -145,6 +151,10 @@ impl ValueError {
             Self::PortName { .. } => format!(
                 "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
                 limits::PORT_NAME_LEN_MAX
+            ),
+            Self::UserName { .. } => format!(
+                "1 to {} printable characters, without `/` and `:`; or the user's number",
+                limits::USER_NAME_LEN_MAX
             ),
             Self::InterfaceName { .. } => format!(
                 "1 to {} characters, without spaces, `/`, `:` and `%`",

@@ -15,7 +15,7 @@ use weir_limits as limits;
 use weir_wire::Mac;
 
 pub use error::ValueError;
-pub use names::{InterfaceName, PortName, SocketMode, SocketPath};
+pub use names::{InterfaceName, PortName, SocketMode, SocketPath, UserName};
 pub use numbers::{
     ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, Vid, Weight,
     WorkerCount,

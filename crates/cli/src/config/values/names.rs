@@ -43,6 +43,32 @@ impl fmt::Display for PortName {
 
 serde_as_text!(PortName);
 
+/// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserName(String);
+
+impl UserName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for UserName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let good = (1..=limits::USER_NAME_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":/".contains(&byte));
+        if good { Ok(Self(text.into())) } else { Err(ValueError::UserName { value: text.into() }) }
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
 /// The name of a network interface of the host, as Linux's `dev_valid_name` accepts it and without
 /// `%`, which asks the kernel to choose a number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

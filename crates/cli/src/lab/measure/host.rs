@@ -138,6 +138,7 @@ impl Host {
                 schedule: Schedule::default(),
                 control: rig::socket(dir, "control")?,
                 placement: PlacementConfig::default(),
+                user: None,
             },
             uplinks: Vec::new(),
             vifs: vifs.clone(),

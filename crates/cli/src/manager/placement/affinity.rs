@@ -18,7 +18,7 @@ pub(super) fn allowed(thread: Option<u32>) -> Result<BTreeSet<u16>, Errno> {
 /// # Errors
 /// `EPERM`: it is another user's; `EINVAL`: there are no such processors, or this process's cpuset has none
 /// of them; `ESRCH`: it has ended.
-pub(super) fn set(thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
+pub(crate) fn set(thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
         set.set(cpu);

@@ -20,6 +20,7 @@ use weir_policy::placement::{Cpu, Decision, Look, Placer, Policy};
 use weir_topology::{CoreKind, Topology, cpu_list};
 
 use crate::config::{PlacementConfig, PlacementMode};
+use crate::helper::Hands;
 
 mod affinity;
 mod pins;
@@ -28,6 +29,8 @@ mod sight;
 #[cfg(test)]
 mod tests;
 mod vcpus;
+
+pub(crate) use affinity::set as set_affinity;
 
 use pins::{Outcome, Pins};
 pub(super) use sight::PortLook;
@@ -45,11 +48,13 @@ pub(crate) struct Host {
     pub(crate) proc: PathBuf,
     /// Where workers may run; `None` for what this process may.
     pub(crate) allowed: Option<BTreeSet<u16>>,
+    /// Who tells virtual processors where to run.
+    pub(crate) hands: Hands,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { sysfs: "/sys".into(), proc: "/proc".into(), allowed: None }
+        Self { sysfs: "/sys".into(), proc: "/proc".into(), allowed: None, hands: Hands::Own }
     }
 }
 
@@ -111,7 +116,7 @@ impl Placement {
             placer: policy.map(|policy| Placer::new(policy, config.pin_vcpus)),
             sight: Sight::default(),
             guests: Vec::new(),
-            pins: Pins::new(&host.proc),
+            pins: Pins::new(&host.proc, host.hands.clone()),
             workers: Vec::new(),
             decision: None,
             looked_ns: None,

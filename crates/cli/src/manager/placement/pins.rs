@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::affinity;
 use super::vcpus::Thread;
+use crate::helper::Hands;
 
 /// What was set of a thread.
 #[derive(Debug)]
@@ -36,16 +37,18 @@ pub(super) struct Pins {
     refused: BTreeMap<Thread, (BTreeSet<u16>, Errno)>,
     /// Somebody else has told them to run somewhere since: they are left alone.
     others: BTreeSet<Thread>,
+    hands: Hands,
 }
 
 impl Pins {
     /// Of processes below `proc`.
-    pub(super) fn new(proc: &Path) -> Self {
+    pub(super) fn new(proc: &Path, hands: Hands) -> Self {
         Self {
             proc: proc.into(),
             pins: BTreeMap::new(),
             refused: BTreeMap::new(),
             others: BTreeSet::new(),
+            hands,
         }
     }
 
@@ -86,7 +89,7 @@ impl Pins {
             None => Err(Errno::SRCH),
         };
         let result = result.and_then(|found| {
-            affinity::set(thread.id, cpus)?;
+            self.hands.pin(thread.id, cpus)?;
             Ok(found)
         });
         match result {
@@ -121,7 +124,7 @@ impl Pins {
             return false;
         };
         let is_ours = || affinity::allowed(Some(thread.id)).is_ok_and(|now| now == pin.set);
-        thread.is_there(&self.proc) && is_ours() && affinity::set(thread.id, &pin.found).is_ok()
+        thread.is_there(&self.proc) && is_ours() && self.hands.pin(thread.id, &pin.found).is_ok()
     }
 }
 

@@ -18,6 +18,7 @@ use super::*;
 use crate::config::{Config, Defaults, PortName, VifConfig};
 use crate::control::{ControlHandler, Request, Response};
 use crate::explain::PlacementExplanation;
+use crate::helper::Hands;
 use crate::switch::{Meeting, Switch};
 
 /// The process of a monitor that is made up.
@@ -156,7 +157,12 @@ impl Rig {
 
 fn host(dir: &Path, allowed: &[u16]) -> Host {
     let allowed = allowed.iter().copied().collect();
-    Host { sysfs: dir.join("sys"), proc: dir.join("proc"), allowed: Some(allowed) }
+    Host {
+        sysfs: dir.join("sys"),
+        proc: dir.join("proc"),
+        allowed: Some(allowed),
+        hands: Hands::Own,
+    }
 }
 
 fn config(mode: PlacementMode, pin_vcpus: bool) -> PlacementConfig {

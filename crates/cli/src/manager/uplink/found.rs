@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
@@ -22,6 +23,8 @@ use crate::config::{InterfaceName, SocketPath};
 
 /// How such a file's name ends; it begins with the control socket's, and the interface's is between.
 const SUFFIX: &str = "found";
+/// How long a file's owner may take to end: after that it is one that runs.
+const HELPER_END: Duration = Duration::from_millis(500);
 
 /// What an interface had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,10 +158,15 @@ fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
         move |source| FoundError::Io { step, path, source }
     };
     let file = File::open(&path).map_err(io_error("open"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(None),
-        Err(errno) => return Err(io_error("lock")(errno.into())),
+    // The helper of a weir that was killed a moment ago has it until it sees that.
+    let until = Instant::now() + HELPER_END;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(HELPER_END / 50),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(io_error("lock")(errno.into())),
+        }
     }
     let content = |reason| FoundError::Content { path: path.clone(), reason };
     // In a directory that others may write, one of theirs would have weir change the host's interfaces.

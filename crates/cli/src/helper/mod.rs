@@ -1,0 +1,295 @@
+//! What a confined weir no longer does itself: a second process, with the privileges that weir was started with, does
+//! it. It makes and removes sockets, connects to front ends that listen, sets when network cards interrupt, and
+//! tells virtual processors where to run; of each only what the configuration names ([`serve`]).
+//!
+//! [`Hands`] is who does it: this process where there is no sandbox, else the helper.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
+use crate::explain::UplinkLayer;
+use crate::manager::{self, Gathering};
+use crate::unix_socket::{BoundListener, ListenError};
+
+mod serve;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub(crate) use wire::Tasks;
+use wire::{Answer, Request};
+
+/// The first argument of a program that is to be the helper of another of its kind, which is on standard input.
+const ARGUMENT: &str = "helper-of-a-confined-weir";
+
+/// Whether this process was started as a helper; it has ended then, with this code.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let asked = std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT);
+    asked.then(|| match rustix::stdio::stdin().try_clone_to_owned() {
+        Ok(socket) => serve::run(&socket),
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+/// Who does what takes a name in the file system, or a privilege.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Hands {
+    /// This process.
+    #[default]
+    Own,
+    /// Its helper.
+    Helper(Arc<Helper>),
+}
+
+impl Hands {
+    /// Listens on `path`.
+    ///
+    /// # Errors
+    /// [`ListenError`]
+    pub(crate) fn bind(&self, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
+        match self {
+            Self::Own => BoundListener::bind(path, mode),
+            Self::Helper(helper) => helper.bind(path, mode),
+        }
+    }
+
+    /// How interfaces connect to front ends that listen.
+    pub(crate) fn dial(&self) -> weir_port_vhost::Dial {
+        match self {
+            Self::Own => Box::new(weir_port_vhost::connect),
+            Self::Helper(helper) => {
+                let helper = Arc::clone(helper);
+                Box::new(move |path| helper.connect(path))
+            }
+        }
+    }
+
+    /// What a weir with this control socket that was killed has left changed is restored; a helper has done that
+    /// when it began.
+    pub(crate) fn restore_left_over(&self, control: &SocketPath) {
+        if let Self::Own = self {
+            manager::restore_left_over(control);
+        }
+    }
+
+    /// The interface of an uplink of the weir with this control socket.
+    pub(crate) fn interface(&self, kind: &UplinkKind, control: &SocketPath) -> Box<dyn Gathering> {
+        match (self, kind) {
+            // Nothing is set of a TAP.
+            (Self::Own, _) | (_, UplinkKind::Tap { .. }) => {
+                Box::new(manager::UplinkInterface::new(kind, control))
+            }
+            (Self::Helper(helper), _) => {
+                Box::new(HelpedInterface::new(Arc::clone(helper), kind.interface().clone()))
+            }
+        }
+    }
+
+    /// Lets another process's thread run on `cpus` only.
+    ///
+    /// # Errors
+    /// Those of sched_setaffinity(2).
+    pub(crate) fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
+        match self {
+            Self::Own => manager::set_affinity(thread, cpus),
+            Self::Helper(helper) => helper.pin(thread, cpus),
+        }
+    }
+}
+
+/// The process that does it. Dropping the last reference ends it.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    socket: Mutex<Option<OwnedFd>>,
+    process: Child,
+}
+
+/// The helper has not done it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HelperError {
+    #[error("weir's helper does not answer")]
+    Gone(#[source] io::Error),
+    #[error("{message}")]
+    Refused { message: String, help: Option<String> },
+}
+
+impl From<HelperError> for ListenError {
+    fn from(error: HelperError) -> Self {
+        match error {
+            HelperError::Refused { message, help } => Self::Refused { message, help },
+            gone @ HelperError::Gone(_) => Self::Refused { message: gone.to_string(), help: None },
+        }
+    }
+}
+
+impl From<HelperError> for io::Error {
+    fn from(error: HelperError) -> Self {
+        Self::other(error)
+    }
+}
+
+impl Helper {
+    /// Starts this program once more, for `tasks`. It restores first what a weir that was killed has left.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not answer.
+    pub(crate) fn start(
+        tasks: Tasks,
+        sockets: impl IntoIterator<Item = SocketPath>,
+    ) -> io::Result<Self> {
+        Self::start_program("/proc/self/exe", tasks, sockets)
+    }
+
+    fn start_program(
+        program: &str,
+        tasks: Tasks,
+        sockets: impl IntoIterator<Item = SocketPath>,
+    ) -> io::Result<Self> {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        let process = Command::new(program)
+            .arg0("weir-helper")
+            .arg(ARGUMENT)
+            // A terminal's Ctrl-C is for weir, which then has it remove what it has made.
+            .process_group(0)
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let helper = Self { socket: Mutex::new(Some(ours)), process };
+        helper.ask(&Request::Begin(tasks))?;
+        for path in sockets {
+            helper.ask(&Request::Allow { path })?;
+        }
+        helper.ask(&Request::Confine)?;
+        Ok(helper)
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), HelperError> {
+        let socket = self.socket.lock().unwrap_or_else(|e| e.into_inner());
+        let socket = socket.as_ref().map(AsFd::as_fd);
+        let socket = socket.ok_or(HelperError::Gone(Errno::NOTCONN.into()))?;
+        wire::send(socket, request, None).map_err(HelperError::Gone)?;
+        match wire::receive(socket).map_err(HelperError::Gone)? {
+            Some((Answer::Refused { message, help }, _)) => {
+                Err(HelperError::Refused { message, help })
+            }
+            Some(answer) => Ok(answer),
+            None => Err(HelperError::Gone(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    fn bind(self: &Arc<Self>, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
+        let path = socket_path(path)?;
+        let (_, socket) = self.ask(&Request::Bind { path: path.clone(), mode })?;
+        let listener = socket.map(UnixListener::from).ok_or_else(no_descriptor)?;
+        let helper = Arc::clone(self);
+        let remove = move |path: &Path| {
+            // If it does not answer, the next start replaces a stale socket.
+            let _ = socket_path(path).and_then(|path| helper.ask(&Request::Remove { path }));
+        };
+        Ok(BoundListener::of_another(listener, path.as_path(), Box::new(remove)))
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        let (_, socket) = self.ask(&Request::Connect { path: socket_path(path)? })?;
+        Ok(socket.map(UnixStream::from).ok_or_else(no_descriptor)?)
+    }
+
+    fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
+        match self.ask(&Request::Pin { thread, cpus: cpus.clone() }) {
+            Ok((Answer::Errno(code), _)) => Err(Errno::from_raw_os_error(code)),
+            Ok(_) => Ok(()),
+            Err(HelperError::Refused { .. }) => Err(Errno::PERM),
+            Err(HelperError::Gone(_)) => Err(Errno::PIPE),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // It ends when nobody is at the other end.
+        self.socket.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        let _ = self.process.wait();
+    }
+}
+
+fn socket_path(path: &Path) -> Result<SocketPath, HelperError> {
+    let refused = |error: crate::config::ValueError| HelperError::Refused {
+        message: error.to_string(),
+        help: None,
+    };
+    SocketPath::try_from(path).map_err(refused)
+}
+
+fn no_descriptor() -> HelperError {
+    HelperError::Gone(io::Error::other("it sent no descriptor"))
+}
+
+/// An uplink's interface that the helper sets. Dropping it has what was found restored.
+#[derive(Debug)]
+struct HelpedInterface {
+    helper: Arc<Helper>,
+    name: InterfaceName,
+    layer: UplinkLayer,
+    found_ns: u64,
+    /// What was asked for last.
+    asked_ns: u64,
+}
+
+impl HelpedInterface {
+    fn new(helper: Arc<Helper>, name: InterfaceName) -> Self {
+        let layer = UplinkLayer::AsFound;
+        let mut this = Self { helper, name, layer, found_ns: 0, asked_ns: 0 };
+        this.ask(0);
+        this
+    }
+
+    fn ask(&mut self, uplink_ns: u64) {
+        let request = Request::Gather { interface: self.name.clone(), uplink_ns };
+        match self.helper.ask(&request) {
+            Ok((Answer::Interface { layer, found_ns }, _)) => {
+                // As for the interface itself: what is as it was found is asked for again.
+                self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
+                (self.layer, self.found_ns) = (layer, found_ns);
+            }
+            Ok(_) => {}
+            Err(error) => self.layer = UplinkLayer::Refused { reason: error.to_string() },
+        }
+    }
+}
+
+impl Gathering for HelpedInterface {
+    fn layer(&self) -> &UplinkLayer {
+        &self.layer
+    }
+
+    fn found_ns(&self) -> u64 {
+        self.found_ns
+    }
+
+    fn set(&mut self, uplink_ns: u64) {
+        if self.is_settable() && self.asked_ns != uplink_ns {
+            self.ask(uplink_ns);
+        }
+    }
+}
+
+impl Drop for HelpedInterface {
+    fn drop(&mut self) {
+        let _ = self.helper.ask(&Request::Leave { interface: self.name.clone() });
+    }
+}
+
+/// A descriptor that is lent to be sent.
+type Lent<'a> = Option<BorrowedFd<'a>>;

@@ -1,0 +1,180 @@
+//! The helper's side. Whoever has taken weir over may send anything: what is not in [`Tasks`] is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use miette::Diagnostic;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::wire::{self, Answer, Request, Tasks};
+use crate::config::{InterfaceName, QueuePairs, SocketMode, SocketPath, UplinkKind};
+use crate::manager::{self, Gathering, UplinkInterface};
+use crate::unix_socket::{BoundFile, BoundListener};
+
+const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
+                           with; or start weir with --no-sandbox";
+
+/// Serves the weir at the other end of `socket` until that is closed.
+///
+/// Sockets and interfaces are as they are then: weir has had them removed and restored, or was killed, and the next
+/// one does it.
+pub(super) fn run(socket: &OwnedFd) -> ExitCode {
+    let _ = rustix::thread::set_name(c"weir-helper");
+    crate::run::log_to_stderr();
+    // A signal to all processes of a service is for weir alone.
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let mut helper = match wire::receive(socket.as_fd()) {
+        Ok(Some((Request::Begin(tasks), _))) => Serving::new(tasks),
+        _ => return ExitCode::FAILURE,
+    };
+    let mut answer = (Answer::Done, None);
+    loop {
+        let lent = answer.1.as_ref().map(AsFd::as_fd);
+        if wire::send(socket.as_fd(), &answer.0, lent).is_err() {
+            break;
+        }
+        answer = match wire::receive(socket.as_fd()) {
+            Ok(Some((request, _))) => helper.answer(request),
+            Ok(None) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                (refused(format!("not a request: {error}"), None), None)
+            }
+            Err(_) => break,
+        };
+    }
+    // Without dropping anything: see above.
+    std::process::exit(0)
+}
+
+/// A socket for weir, which is closed here when it is sent: nobody listens on it when weir has ended.
+type Given = OwnedFd;
+
+#[derive(Debug)]
+pub(super) struct Serving {
+    tasks: Tasks,
+    /// Beside those in the control socket's directory.
+    sockets: BTreeSet<SocketPath>,
+    pub(super) confined: bool,
+    bound: BTreeMap<SocketPath, BoundFile>,
+    interfaces: BTreeMap<InterfaceName, UplinkInterface>,
+}
+
+impl Serving {
+    pub(super) fn new(tasks: Tasks) -> Self {
+        if let Some(control) = &tasks.control {
+            manager::restore_left_over(control);
+        }
+        let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
+        Self { tasks, sockets: BTreeSet::new(), confined: false, bound, interfaces }
+    }
+
+    pub(super) fn answer(&mut self, request: Request) -> (Answer, Option<Given>) {
+        match request {
+            Request::Allow { path } if !self.confined => {
+                self.sockets.insert(path);
+                (Answer::Done, None)
+            }
+            Request::Confine if !self.confined => match weir_sandbox::confine_helper() {
+                Ok(()) => {
+                    self.confined = true;
+                    (Answer::Done, None)
+                }
+                Err(error) => (refused(format!("cannot be confined: {error}"), None), None),
+            },
+            Request::Begin(_) | Request::Allow { .. } | Request::Confine => {
+                (refused("it has begun".into(), None), None)
+            }
+            Request::Bind { path, mode } => self.bind(path, mode),
+            Request::Remove { path } => {
+                // Dropped, it removes the file.
+                self.bound.remove(&path);
+                (Answer::Done, None)
+            }
+            Request::Connect { path } => self.connect(&path),
+            Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
+            Request::Leave { interface } => {
+                self.interfaces.remove(&interface);
+                (Answer::Done, None)
+            }
+            Request::Pin { thread, cpus } => (self.pin(thread, &cpus), None),
+        }
+    }
+
+    /// Sockets that were named at the start, and any in the control socket's directory.
+    fn may_use(&self, path: &SocketPath) -> bool {
+        let control = self.tasks.control.as_ref().and_then(|path| path.as_path().parent());
+        let name = path.as_path().file_name();
+        self.sockets.contains(path)
+            || (control.is_some() && path.as_path().parent() == control && name.is_some())
+    }
+
+    fn bind(&mut self, path: SocketPath, mode: SocketMode) -> (Answer, Option<Given>) {
+        if !self.may_use(&path) {
+            let message = format!("a confined weir may not listen on {path}");
+            return (refused(message, Some(HELP_SOCKET.into())), None);
+        }
+        match BoundListener::bind(path.as_path(), mode).map(BoundListener::into_parts) {
+            Ok((listener, file)) => {
+                if let Some(file) = file {
+                    self.bound.insert(path, file);
+                }
+                (Answer::Done, Some(listener.into()))
+            }
+            Err(error) => {
+                let help = error.help().map(|help| help.to_string());
+                let mut message = error.to_string();
+                if let Some(cause) = std::error::Error::source(&error) {
+                    message = format!("{message}: {cause}");
+                }
+                (refused(message, help), None)
+            }
+        }
+    }
+
+    fn connect(&self, path: &SocketPath) -> (Answer, Option<Given>) {
+        if !self.may_use(path) {
+            let message = format!("a confined weir may not connect to {path}");
+            return (refused(message, Some(HELP_SOCKET.into())), None);
+        }
+        match weir_port_vhost::connect(path.as_path()) {
+            Ok(stream) => (Answer::Done, Some(stream.into())),
+            Err(error) => (refused(error.to_string(), None), None),
+        }
+    }
+
+    fn gather(&mut self, name: InterfaceName, uplink_ns: u64) -> Answer {
+        let Some(control) = &self.tasks.control else {
+            return refused("it has no control socket".into(), None);
+        };
+        if !self.tasks.interfaces.contains(&name) {
+            return refused(format!("{name} is no uplink's interface"), None);
+        }
+        let interface = self.interfaces.entry(name).or_insert_with_key(|name| {
+            let (interface, queues) = (name.clone(), QueuePairs::default());
+            UplinkInterface::new(&UplinkKind::AfPacket { interface, queues }, control)
+        });
+        interface.set(uplink_ns);
+        let (layer, found_ns) = (interface.layer().clone(), interface.found_ns());
+        Answer::Interface { layer, found_ns }
+    }
+
+    fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Answer {
+        if !self.tasks.pin_vcpus || !manager::is_virtual_processor(Path::new("/proc"), thread) {
+            return refused("it may tell only virtual processors where to run".into(), None);
+        }
+        match manager::set_affinity(thread, cpus) {
+            Ok(()) => Answer::Done,
+            Err(errno) => Answer::Errno(errno.raw_os_error()),
+        }
+    }
+}
+
+fn refused(message: String, help: Option<String>) -> Answer {
+    Answer::Refused { message, help }
+}

@@ -1,0 +1,154 @@
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::serve::Serving;
+use super::wire::{self, Answer, Request, Tasks};
+use crate::config::{SocketMode, SocketPath};
+
+fn socket(dir: &Path, name: &str) -> SocketPath {
+    SocketPath::try_from(dir.join(name).as_path()).unwrap()
+}
+
+/// A helper of a weir whose control socket is in `dir`.
+fn helper(dir: &Path) -> Serving {
+    let control = Some(socket(dir, "control.sock"));
+    let interfaces = ["eth7".parse().unwrap()].into();
+    Serving::new(Tasks { control, interfaces, pin_vcpus: true })
+}
+
+fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
+    match helper.answer(Request::Bind { path: path.clone(), mode: SocketMode::OWNER }) {
+        (Answer::Done, Some(socket)) => Ok(socket.into()),
+        (Answer::Refused { message, .. }, None) => Err(message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> String {
+    assert!(descriptor.is_none());
+    match answer {
+        Answer::Refused { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sockets_are_made_beside_the_control_socket_and_where_the_configuration_says() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut helper = helper(dir.path());
+    let listener = bind(&mut helper, &socket(dir.path(), "a.sock")).unwrap();
+    UnixStream::connect(dir.path().join("a.sock")).unwrap();
+    drop(listener);
+
+    let named = socket(other.path(), "named.sock");
+    assert!(bind(&mut helper, &named).unwrap_err().contains("may not listen"));
+    helper.answer(Request::Allow { path: named.clone() });
+    bind(&mut helper, &named).unwrap();
+    let elsewhere = [
+        socket(other.path(), "b.sock"),
+        socket(dir.path(), "deeper/b.sock"),
+        socket(dir.path(), &format!("../{}", other.path().file_name().unwrap().display())),
+        socket(dir.path(), ".."),
+    ];
+    for path in elsewhere {
+        assert!(bind(&mut helper, &path).unwrap_err().contains("may not listen"), "{path}");
+        let connects = helper.answer(Request::Connect { path });
+        assert!(refusal(connects).contains("may not connect"));
+    }
+}
+
+#[test]
+fn only_what_it_has_made_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let (made, found) = (socket(dir.path(), "a.sock"), socket(dir.path(), "found"));
+    std::fs::write(found.as_path(), "keep me").unwrap();
+    let listener = bind(&mut helper, &made).unwrap();
+    for path in [&made, &found] {
+        helper.answer(Request::Remove { path: path.clone() });
+    }
+    drop(listener);
+    assert!(!made.as_path().exists() && found.as_path().exists());
+    assert!(bind(&mut helper, &found).unwrap_err().contains("not a socket"));
+}
+
+#[test]
+fn front_ends_that_listen_are_connected_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let path = socket(dir.path(), "front");
+    let connect = Request::Connect { path: path.clone() };
+    assert!(refusal(helper.answer(connect)).contains("No such file"));
+    let listener = UnixListener::bind(path.as_path()).unwrap();
+    let (answer, stream) = helper.answer(Request::Connect { path });
+    assert!(matches!(answer, Answer::Done) && stream.is_some());
+    listener.accept().unwrap();
+}
+
+#[test]
+fn only_uplinks_interfaces_are_set_and_only_virtual_processors_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let interface = "eth8".parse().unwrap();
+    let gather = helper.answer(Request::Gather { interface, uplink_ns: 1_000 });
+    assert!(refusal(gather).contains("no uplink's interface"));
+
+    let this = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    let pin = |thread, cpus: BTreeSet<u16>| Request::Pin { thread, cpus };
+    for thread in [this, 1, u32::MAX] {
+        assert!(refusal(helper.answer(pin(thread, [0].into()))).contains("virtual processors"));
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let vcpu = std::thread::Builder::new().name("CPU 0/KVM".into()).spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+        let _ = ended.recv();
+    });
+    let thread = told.recv().unwrap();
+    assert!(matches!(helper.answer(pin(thread, [0].into())), (Answer::Done, None)));
+    assert!(matches!(helper.answer(pin(thread, [].into())), (Answer::Errno(_), None)));
+    drop(end);
+    vcpu.unwrap().join().unwrap();
+}
+
+#[test]
+fn its_tasks_are_what_they_were_when_it_was_confined() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    // As `Request::Confine` does; to confine this process would end the other tests.
+    helper.confined = true;
+    let path = socket(Path::new("/tmp"), "weir.sock");
+    assert!(refusal(helper.answer(Request::Allow { path })).contains("has begun"));
+    assert!(refusal(helper.answer(Request::Begin(Tasks::default()))).contains("has begun"));
+    assert!(refusal(helper.answer(Request::Confine)).contains("has begun"));
+}
+
+#[test]
+fn messages_come_whole_with_one_descriptor_or_not_at_all() {
+    let (a, b) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let path: SocketPath = "/run/a.sock".parse().unwrap();
+    let (lent, _other) = UnixStream::pair().unwrap();
+    wire::send(a.as_fd(), &Request::Remove { path }, Some(lent.as_fd())).unwrap();
+    let (request, descriptor) = wire::receive::<Request>(b.as_fd()).unwrap().unwrap();
+    assert!(matches!(request, Request::Remove { .. }) && descriptor.is_some());
+
+    let cpus = (0..u16::MAX).collect();
+    assert!(wire::send(a.as_fd(), &Request::Pin { thread: 1, cpus }, None).is_err());
+    for bytes in [
+        &b"{"[..],
+        b"\"Confine\" ",
+        b"{\"Bind\":{\"path\":\"a\",\"mode\":\"0600\"}}",
+        &[b'['; 40_000],
+    ] {
+        rustix::io::write(&a, bytes).unwrap();
+        let received = wire::receive::<Request>(b.as_fd());
+        assert_eq!(received.is_ok(), bytes.starts_with(b"\"Confine"), "{received:?}");
+    }
+    drop(a);
+    assert!(wire::receive::<Request>(b.as_fd()).unwrap().is_none());
+}

@@ -1,0 +1,123 @@
+//! What goes between weir and its helper: a message a packet, JSON, with a descriptor where one is given.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use weir_limits::HELPER_MESSAGE_BYTES_MAX;
+
+use super::Lent;
+use crate::config::{InterfaceName, SocketMode, SocketPath};
+use crate::explain::UplinkLayer;
+
+/// What a helper is there for, said once and before weir serves anybody.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tasks {
+    /// Beside this socket any other may be made; interfaces' settings are kept there, too.
+    pub(crate) control: Option<SocketPath>,
+    /// Interfaces whose cards may be set.
+    pub(crate) interfaces: BTreeSet<InterfaceName>,
+    /// Whether virtual processors may be told where to run.
+    pub(crate) pin_vcpus: bool,
+}
+
+/// What weir asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) enum Request {
+    /// The first one.
+    Begin(Tasks),
+    /// Then, sockets elsewhere.
+    Allow { path: SocketPath },
+    /// Nothing is added to the tasks from now on.
+    Confine,
+    /// Listens on a socket, whose descriptor comes with the answer.
+    Bind { path: SocketPath, mode: SocketMode },
+    /// Removes one that was made by `Bind`.
+    Remove { path: SocketPath },
+    /// Connects to a socket, whose descriptor comes with the answer.
+    Connect { path: SocketPath },
+    /// Has an interface gather frames for that long; with 0, for as long as it was found to.
+    Gather { interface: InterfaceName, uplink_ns: u64 },
+    /// Restores what it was found to have.
+    Leave { interface: InterfaceName },
+    /// Lets a virtual processor's thread run on these processors only.
+    Pin { thread: u32, cpus: BTreeSet<u16> },
+}
+
+/// What the helper says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) enum Answer {
+    Done,
+    /// What an interface does now.
+    Interface {
+        layer: UplinkLayer,
+        found_ns: u64,
+    },
+    /// The kernel's refusal.
+    Errno(i32),
+    Refused {
+        message: String,
+        help: Option<String>,
+    },
+}
+
+/// Sends one message.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Lent<'_>,
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > HELPER_MESSAGE_BYTES_MAX {
+        return Err(Errno::MSGSIZE.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let lent = descriptor.as_slice();
+    if !lent.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(lent));
+    }
+    let parts = [IoSlice::new(&bytes)];
+    retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Waits for one message; `None` when the other end is closed.
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut bytes = vec![0; HELPER_MESSAGE_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE.into());
+    }
+    let message = bytes.get(..received.bytes).unwrap_or_default();
+    let message = serde_json::from_slice(message);
+    let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(Some((message, descriptor)))
+}

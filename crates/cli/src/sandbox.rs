@@ -1,0 +1,216 @@
+//! What a program of weir gives up before it serves anybody, and what it says about it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use miette::Diagnostic;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
+
+use crate::config::Config;
+use crate::config::{Execution, SocketPath, UplinkConfig, UplinkKind, UserName};
+use crate::helper::{Hands, Helper, Tasks};
+
+/// Who weir becomes where nobody says: this user, if there is one.
+const USER: &str = "weir";
+/// What is read while weir runs: threads and what they take, the machine's processors, and what libpcap looks up for
+/// names of services and protocols in filters.
+const READABLE: [&str; 7] = [
+    "/proc",
+    "/sys/devices/system",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/nsswitch.conf",
+    "/etc/ethers",
+    "/etc/localtime",
+];
+/// And what of Xen.
+const XEN_DEVICES: &str = "/dev/xen";
+const XEN_READABLE: &str = "/sys/bus";
+
+/// `--sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum SandboxMode {
+    /// A system call that is not allowed is the end of weir
+    #[default]
+    On,
+    /// It is logged by the kernel, and files are not restricted: to find out why weir ends
+    Log,
+    /// weir keeps every privilege that it is started with
+    Off,
+}
+
+/// `--sandbox` and `--no-sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::Args)]
+pub struct SandboxArgs {
+    /// What becomes of privileges that weir does not need once it serves guests
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub sandbox: SandboxMode,
+    /// As --sandbox=off: a mistake in weir that a guest makes use of then has all that weir was started with
+    #[arg(long, conflicts_with = "sandbox")]
+    pub no_sandbox: bool,
+}
+
+impl SandboxArgs {
+    /// What both say.
+    pub fn mode(&self) -> SandboxMode {
+        if self.no_sandbox { SandboxMode::Off } else { self.sandbox }
+    }
+}
+
+/// Why weir does not serve anybody.
+#[derive(Debug, Error, Diagnostic)]
+pub enum ConfineError {
+    /// Nobody to become.
+    #[error("cannot run as another user")]
+    #[diagnostic(help(
+        "name a user in `user` of [switch], or make one: useradd --system --no-create-home weir"
+    ))]
+    Identity(#[from] IdentityError),
+    /// Nobody does what needs privileges.
+    #[error("cannot start the helper")]
+    Helper(#[source] io::Error),
+    /// Something cannot be given up.
+    #[error("cannot confine weir")]
+    #[diagnostic(help("where the kernel lacks what this takes, weir runs with --no-sandbox"))]
+    Sandbox(#[from] SandboxError),
+}
+
+/// What has to be known of a switch to confine it.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    tasks: Tasks,
+    /// Sockets that are not beside the control socket.
+    sockets: Vec<SocketPath>,
+    user: Option<UserName>,
+    xen: bool,
+    real_time: bool,
+}
+
+impl Needs {
+    /// Those of a configuration.
+    pub(crate) fn of(config: &Config) -> Self {
+        let control = &config.switch.control;
+        let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
+        let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
+        Self {
+            tasks: Tasks {
+                control: Some(control.clone()),
+                interfaces: config.uplinks.iter().filter_map(is_set).collect(),
+                pin_vcpus: config.switch.placement.pin_vcpus,
+            },
+            sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
+            user: config.switch.user.clone(),
+            xen: config.xen.is_some(),
+            real_time: config.switch.execution == Execution::RtThreads,
+        }
+    }
+
+    /// Those of a program with this socket alone.
+    pub(crate) fn of_socket(socket: Option<&SocketPath>) -> Self {
+        Self { sockets: socket.into_iter().cloned().collect(), ..Self::default() }
+    }
+}
+
+fn is_set(uplink: &UplinkConfig) -> Option<crate::config::InterfaceName> {
+    match &uplink.kind {
+        UplinkKind::Tap { .. } => None,
+        kind => Some(kind.interface().clone()),
+    }
+}
+
+/// Starts the helper of a weir that is to be confined: it has the privileges that this process has now.
+///
+/// # Errors
+/// [`ConfineError::Helper`]
+pub(crate) fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
+    if mode == SandboxMode::Off {
+        return Ok(Hands::Own);
+    }
+    let helper = Helper::start(needs.tasks.clone(), needs.sockets.iter().cloned());
+    Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))
+}
+
+/// Gives up what is not needed from now on. This is the only thread yet, and all descriptors that take a privilege are
+/// open.
+///
+/// # Errors
+/// [`ConfineError`]
+pub(crate) fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
+    let enforcement = match mode {
+        SandboxMode::On => Enforcement::Kill,
+        SandboxMode::Log => Enforcement::Log,
+        SandboxMode::Off => {
+            tracing::warn!(
+                "no sandbox: weir keeps its user and its capabilities, opens any file and makes any system call, and so \
+                 does a guest that makes use of a mistake in it"
+            );
+            return Ok(());
+        }
+    };
+    if needs.real_time {
+        allow_real_time();
+    }
+    let identity = identity(needs)?;
+    let mut readable: Vec<&Path> = READABLE.iter().map(Path::new).collect();
+    let mut writable: Vec<&Path> = Vec::new();
+    let profile = if needs.xen { Profile::Xen } else { Profile::Switch };
+    if needs.xen {
+        readable.push(Path::new(XEN_READABLE));
+        writable.push(Path::new(XEN_DEVICES));
+    }
+    let (readable, writable) = (&readable, &writable);
+    let plan = Plan { identity, readable, writable, profile, enforcement };
+    let files = weir_sandbox::confine(&plan)?;
+    let user = identity.map(|identity| identity.uid);
+    match (enforcement, files) {
+        (Enforcement::Log, _) => {
+            tracing::warn!(
+                user,
+                "sandbox for trial: what it would end weir for is in the kernel's log"
+            );
+        }
+        (Enforcement::Kill, Landlocked::Whole) => tracing::info!(user, "confined"),
+        (Enforcement::Kill, files) => {
+            tracing::info!(user, landlock = %files, "confined, as far as this kernel has it");
+        }
+    }
+    Ok(())
+}
+
+/// Who this process becomes; `None` if it stays whose it is.
+fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
+    if !rustix::process::geteuid().is_root() {
+        if let Some(user) = &needs.user {
+            tracing::info!(%user, "weir was not started as root, and stays who it is");
+        }
+        return Ok(None);
+    }
+    if needs.xen {
+        // Xen's devices are root's, and each event channel opens one.
+        tracing::info!("with [xen] weir stays root, without capabilities");
+        return Ok(None);
+    }
+    let identity = match &needs.user {
+        Some(user) => Identity::named(user.as_str())?,
+        None => match Identity::named(USER) {
+            Err(IdentityError::Unknown(_)) => Identity::nobodys()?,
+            found => found?,
+        },
+    };
+    Ok(Some(identity))
+}
+
+/// Real-time threads are made while weir runs: a limit lets its user, too.
+fn allow_real_time() {
+    let limit = getrlimit(Resource::Rtprio);
+    if limit.maximum.is_none_or(|most| most >= 1) || rustix::process::geteuid().is_root() {
+        let one = Rlimit { current: Some(1), maximum: Some(limit.maximum.unwrap_or(1).max(1)) };
+        if let Err(error) = setrlimit(Resource::Rtprio, one) {
+            tracing::warn!(%error, "cannot allow real-time threads");
+        }
+    }
+}

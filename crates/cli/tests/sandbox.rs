@@ -1,0 +1,402 @@
+//! A weir that is confined, from outside. What takes root is counted as skipped without it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use weir_vif::{Options, QueuePair, Vif};
+use weir_wire::{Mac, Offload};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(it) = is() {
+            return it;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A running weir. Dropped, it is killed.
+struct Weir {
+    process: Child,
+    dir: PathBuf,
+}
+
+impl Weir {
+    /// With `config` beside its control socket in `dir`.
+    fn start(dir: &Path, config: &str, options: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_weir")), dir, config, options)
+    }
+
+    fn start_by(mut command: Command, dir: &Path, config: &str, options: &[&str]) -> Self {
+        let (file, control) = (dir.join("weir.toml"), dir.join("control.sock"));
+        fs::write(&file, format!("[switch]\ncontrol = {control:?}\nworkers = 2\n{config}"))
+            .unwrap();
+        command.arg("run").args(options).arg(file).stderr(Stdio::piped());
+        let process = command.spawn().unwrap();
+        let weir = Self { process, dir: dir.into() };
+        eventually("weir serves", || UnixStream::connect(&control).ok());
+        weir
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        let control = self.dir.join("control.sock");
+        let program = env!("CARGO_BIN_EXE_weir");
+        Command::new(program).arg("--control").arg(control).args(args).output().unwrap()
+    }
+
+    /// A command that succeeds, with what it prints.
+    fn does(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(output.stderr));
+        text(output.stdout)
+    }
+
+    /// What `/proc` says of each thread.
+    fn threads(&self) -> Vec<Thread> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let status = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+        status.flatten().map(Thread).collect()
+    }
+
+    /// Its helper, which is its only child.
+    fn helper(&self) -> Option<Pid> {
+        let id = self.process.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        let mut children = children.split_whitespace().map(|id| id.parse().unwrap());
+        let first = children.next();
+        assert_eq!(children.next(), None);
+        first.and_then(Pid::from_raw)
+    }
+
+    /// Ends it as an administrator does; what it has said.
+    fn end(mut self) -> String {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        let status = self.process.wait().unwrap();
+        let log = self.log();
+        assert!(status.success(), "{:?}: {log}", status.signal());
+        log
+    }
+
+    /// What one has said that has ended, and its helper.
+    fn log(&mut self) -> String {
+        let mut log = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Thread(String);
+
+impl Thread {
+    fn get(&self, key: &str) -> &str {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
+        line.unwrap_or_default()
+    }
+
+    fn uid(&self) -> u32 {
+        self.get("Uid").split('\t').next().unwrap().parse().unwrap()
+    }
+}
+
+fn guest(socket: &Path, last: u8) -> Vif {
+    let options = || Options::new(Mac([0x52, 0x54, 0, 0, 0, last]));
+    eventually("weir serves a guest", || Vif::connect(socket, &options()).ok())
+}
+
+/// Frames from `sender` until one is with `receiver`.
+fn talk(sender: &mut QueuePair, receiver: &mut QueuePair) {
+    let frame = [&receiver.mac().0[..], &sender.mac().0, &[0x88, 0xb5], &[7; 46]].concat();
+    eventually("a frame arrives", || {
+        sender.send(&frame, &Offload::NONE).unwrap();
+        sender.flush();
+        let mut bytes = Vec::new();
+        let arrived = std::iter::from_fn(|| receiver.recv_into(&mut bytes).map(|_| bytes.clone()))
+            .any(|bytes| bytes.ends_with(&[7; 46]));
+        arrived.then_some(())
+    });
+}
+
+const TWO_GUESTS: &str = "[vif.a]\n[vif.b]\n";
+
+#[test]
+fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let config = format!(
+        "[vif.a]\nagent = {:?}\n[vif.b]\n[vif.c]\nsocket = {:?}\nmode = \"client\"\n",
+        path("a.agent"),
+        path("front")
+    );
+    let front = UnixListener::bind(path("front")).unwrap();
+    let weir = Weir::start(dir.path(), &config, &[]);
+    // By its helper it connects to a front end that listens.
+    front.accept().unwrap();
+
+    let (mut a, mut b) = (guest(&path("a.sock"), 1), guest(&path("b.sock"), 2));
+    let (mut a, mut b) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
+    talk(&mut a, &mut b);
+    UnixStream::connect(path("a.agent")).unwrap();
+    weir.does(&["vif", "add", "d", "queues=2", &format!("agent={}", path("d.agent").display())]);
+    let mut d = guest(&path("d.sock"), 4);
+    talk(&mut d.queue_pairs()[0], &mut b);
+    weir.does(&["vif", "set", "d", "latency_budget=1ms", "moderation=two-layer"]);
+    weir.does(&["filter", "set", "a", "tx drop tcp dst port smtp"]);
+    for args in
+        [&["stats", "--json"][..], &["vif", "list"], &["explain", "a"], &["explain", "placement"]]
+    {
+        weir.does(args);
+    }
+
+    let threads = weir.threads();
+    let names: Vec<_> = threads.iter().map(|thread| thread.get("Name")).collect();
+    for name in
+        ["weir", "weir-worker-0", "weir-session", "weir-sessions", "weir-manager", "weir-control"]
+    {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let root = geteuid().is_root();
+    for thread in &threads {
+        assert_eq!((thread.get("Seccomp"), thread.get("NoNewPrivs")), ("2", "1"), "{}", thread.0);
+        assert_eq!(thread.get("CapEff"), "0000000000000000", "{}", thread.0);
+        assert_eq!(thread.get("CapPrm"), "0000000000000000", "{}", thread.0);
+        assert!(!root || thread.uid() != 0, "{}", thread.0);
+    }
+    // Who reads what guests send has less than the others.
+    let filters = |name: &str| {
+        let thread = threads.iter().find(|thread| thread.get("Name") == name).unwrap();
+        thread.get("Seccomp_filters").parse::<u32>().unwrap()
+    };
+    for narrower in ["weir-worker-0", "weir-worker-1", "weir-session"] {
+        assert!(filters(narrower) > filters("weir-manager"), "{narrower}");
+    }
+
+    drop(d);
+    weir.does(&["vif", "del", "d"]);
+    assert!(!path("d.sock").exists() && !path("d.agent").exists());
+    let log = weir.end();
+    assert!(log.contains("confined"), "{log}");
+    drop(front);
+    let left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the configuration and the front end's own: {left:?}");
+}
+
+#[test]
+fn a_socket_elsewhere_is_refused_with_what_to_do() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let named = other.path().join("named.sock");
+    let weir = Weir::start(dir.path(), &format!("[vif.a]\nsocket = {named:?}\n"), &[]);
+    UnixStream::connect(&named).unwrap();
+    let socket = format!("socket={}", other.path().join("b.sock").display());
+    let refused = weir.command(&["vif", "add", "b", &socket]);
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && says.contains("may not listen on"), "{says}");
+    assert!(says.contains("--no-sandbox"), "{says}");
+    weir.end();
+    assert!(!named.exists());
+    // Without a sandbox it is made.
+    let weir = Weir::start(dir.path(), "", &["--no-sandbox"]);
+    weir.does(&["vif", "add", "b", &socket]);
+}
+
+#[test]
+fn guests_go_on_without_the_helper_and_the_administrator_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
+    let sockets = ["a.sock", "b.sock"].map(|name| dir.path().join(name));
+    let (mut a, mut b) = (guest(&sockets[0], 1), guest(&sockets[1], 2));
+    let (mut a, mut b) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
+    talk(&mut a, &mut b);
+    kill_process(weir.helper().unwrap(), Signal::KILL).unwrap();
+    let refused = weir.command(&["vif", "add", "c"]);
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && says.contains("helper does not answer"), "{says}");
+    talk(&mut b, &mut a);
+    weir.end();
+}
+
+#[test]
+fn a_signal_to_all_processes_of_a_service_leaves_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
+    kill_process(weir.helper().unwrap(), Signal::TERM).unwrap();
+    weir.end();
+    assert!(!dir.path().join("a.sock").exists());
+}
+
+#[test]
+fn a_helper_ends_with_a_weir_that_is_killed_and_the_next_weir_has_its_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
+    weir.process.kill().unwrap();
+    // The end of its log is the end of its helper.
+    weir.log();
+    assert!(dir.path().join("a.sock").exists());
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
+    guest(&dir.path().join("a.sock"), 1);
+    weir.end();
+}
+
+#[test]
+fn without_a_sandbox_weir_says_what_is_lost_and_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &["--no-sandbox"]);
+    assert_eq!(weir.helper(), None);
+    for thread in weir.threads() {
+        assert_eq!((thread.get("Seccomp"), thread.uid()), ("0", geteuid().as_raw()));
+    }
+    let log = weir.end();
+    assert!(log.contains("no sandbox: weir keeps its user and its capabilities"), "{log}");
+}
+
+#[test]
+fn a_trial_serves_and_says_that_it_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &["--sandbox=log"]);
+    guest(&dir.path().join("a.sock"), 1);
+    let threads = weir.threads();
+    assert!(threads.iter().all(|thread| thread.get("Seccomp") == "2"));
+    let log = weir.end();
+    assert!(log.contains("sandbox for trial"), "{log}");
+}
+
+/// A network namespace. Dropped, it is gone.
+struct Network(Child);
+
+impl Network {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo ready && exec sleep 600"]);
+        let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(holder)
+    }
+
+    fn interfaces(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/net/dev", self.0.id())).unwrap()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn root_a_tap_is_opened_before_and_goes_with_weir_and_comes_with_the_next() {
+    if !weir_testing::is_root("a network namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let network = Network::new();
+    let config = "[vif.a]\n[uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\n";
+    for _ in 0..2 {
+        let mut command = Command::new("nsenter");
+        let holder = network.0.id().to_string();
+        command.args(["-t", &holder, "--net", env!("CARGO_BIN_EXE_weir")]);
+        let weir = Weir::start_by(command, dir.path(), config, &[]);
+        assert!(network.interfaces().contains("weir0:"));
+        let mut guest = guest(&dir.path().join("a.sock"), 1);
+        let mut pair = guest.queue_pairs().remove(0);
+        // What the guest sends is received by the interface.
+        let frame = [&[0xff; 6][..], &pair.mac().0, &[0x88, 0xb5], &[0; 46]].concat();
+        eventually("the interface receives", || {
+            pair.send(&frame, &Offload::NONE).unwrap();
+            pair.flush();
+            let stats = weir.does(&["stats", "--json"]);
+            let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+            let text = stats.to_string();
+            let interfaces = network.interfaces();
+            let line = interfaces.lines().find(|line| line.trim().starts_with("weir0:")).unwrap();
+            let packets: u64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+            assert!(text.contains("\"lan\""));
+            (packets > 0).then_some(())
+        });
+        drop(guest);
+        weir.end();
+        assert!(!network.interfaces().contains("weir0:"));
+    }
+}
+
+const TRACED: &str = "WEIR_TRACED";
+
+/// Traces the process that the environment names, as its user; nothing where none is named.
+#[test]
+fn a_tracer() {
+    let Ok(traced) = std::env::var(TRACED) else { return };
+    let (uid, pid) = traced.split_once(' ').unwrap();
+    let uid: u32 = uid.parse().unwrap();
+    let user = rustix::process::Uid::from_raw(uid);
+    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+    // It can trace who does not forbid it.
+    let mut own = Command::new("sleep").arg("600").spawn().unwrap();
+    let attach = |id: i32| nix::sys::ptrace::attach(nix::unistd::Pid::from_raw(id));
+    let allowed = attach(i32::try_from(own.id()).unwrap());
+    let refused = attach(pid.parse().unwrap());
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).map(drop);
+    own.kill().unwrap();
+    own.wait().unwrap();
+    assert_eq!(allowed, Ok(()));
+    assert_eq!(refused, Err(nix::Error::EPERM));
+    assert_eq!(memory.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    println!("refused");
+}
+
+#[test]
+fn root_nobody_traces_it_not_as_its_own_user() {
+    if !weir_testing::is_root("to become weir's user") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), "user = \"nobody\"\n", &[]);
+    let uid = weir.threads()[0].uid();
+    assert_ne!(uid, 0);
+    let tracer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_tracer", "--test-threads=1", "--nocapture"])
+        .env(TRACED, format!("{uid} {}", weir.process.id()))
+        .current_dir("/")
+        .gid(uid)
+        .output()
+        .unwrap();
+    let says = String::from_utf8_lossy(&[tracer.stdout, tracer.stderr].concat()).into_owned();
+    assert!(tracer.status.success() && says.contains("refused"), "{says}");
+}
+
+#[test]
+fn root_the_users_of_the_configuration_have_to_be_some() {
+    if !weir_testing::is_root("to become another user") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (user, says) in [("no-such-user", "there is no user no-such-user"), ("root", "is root")] {
+        let file = dir.path().join("weir.toml");
+        let control = dir.path().join("c.sock");
+        fs::write(&file, format!("[switch]\ncontrol = {control:?}\nuser = {user:?}\n")).unwrap();
+        let weir = Command::new(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&file).output().unwrap();
+        let text = String::from_utf8_lossy(&weir.stderr).into_owned();
+        assert!(!weir.status.success() && text.contains(says), "{text}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Confines itself and does what its argument says: for tests, which cannot confine their own process.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::Mode;
+use weir_sandbox::{Enforcement, Identity, Landlocked, Plan, Profile, SandboxError, Thread};
+
+fn plan(enforcement: Enforcement) -> Plan<'static> {
+    Plan { identity: None, readable: &[], writable: &[], profile: Profile::Switch, enforcement }
+}
+
+fn confine(enforcement: Enforcement) -> Landlocked {
+    let proc = [Path::new("/proc"), Path::new("/no/such/path")];
+    let files = weir_sandbox::confine(&Plan { readable: &proc, ..plan(enforcement) }).unwrap();
+    println!("confined");
+    files
+}
+
+fn status(of: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{of}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+fn is_refused<T>(result: std::io::Result<T>) {
+    let kind = result.map(drop).unwrap_err().kind();
+    assert_eq!(kind, std::io::ErrorKind::PermissionDenied);
+}
+
+/// In a thread that has less than the others.
+fn narrowed(thread: Thread, what: impl FnOnce() + Send + 'static) {
+    let run = move || {
+        weir_sandbox::narrow(thread);
+        what();
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+fn make_a_directory() {
+    // One that is there: where it is allowed nothing is made.
+    assert_eq!(rustix::fs::mkdir("/", Mode::RWXU), Err(rustix::io::Errno::EXIST));
+}
+
+fn start_a_process() {
+    Command::new("/bin/true").status().unwrap();
+}
+
+fn list_a_directory() {
+    std::fs::read_dir("/proc/self").unwrap().next().unwrap().unwrap();
+}
+
+fn main() {
+    let what = std::env::args().nth(1).unwrap_or_default();
+    let what = what.as_str();
+    // Known from before, as in weir.
+    let temporary = std::env::temp_dir();
+    match what {
+        "status" => {
+            confine(Enforcement::Kill);
+            // A thread is made, and has what this one has.
+            std::thread::spawn(|| {
+                assert_eq!(status("thread-self", "Seccomp"), "2");
+                assert_eq!(status("thread-self", "NoNewPrivs"), "1");
+                for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+                    assert_eq!(status("thread-self", set), "0000000000000000", "{set}");
+                }
+                list_a_directory();
+            })
+            .join()
+            .unwrap();
+        }
+        "files" => {
+            let files = confine(Enforcement::Kill);
+            is_refused(std::fs::write(temporary.join("weir-made"), "x"));
+            is_refused(std::fs::File::create("/proc/self/comm"));
+            if files == Landlocked::No {
+                println!("no Landlock");
+                return;
+            }
+            is_refused(std::fs::read("/etc/passwd"));
+            is_refused(std::fs::read_dir("/"));
+        }
+        "sockets" => {
+            confine(Enforcement::Kill);
+            is_refused(std::net::TcpStream::connect("127.0.0.1:1"));
+            is_refused(std::os::unix::net::UnixStream::connect("/run/none"));
+        }
+        "directory" => {
+            confine(Enforcement::Kill);
+            make_a_directory();
+        }
+        "process" => {
+            confine(Enforcement::Kill);
+            start_a_process();
+        }
+        "log" => {
+            assert_eq!(confine(Enforcement::Log), Landlocked::No);
+            make_a_directory();
+            start_a_process();
+            narrowed(Thread::Worker, list_a_directory);
+            std::fs::read("/etc/passwd").unwrap();
+        }
+        "thread's files" => {
+            confine(Enforcement::Kill);
+            for thread in [Thread::Worker, Thread::Caller] {
+                narrowed(thread, || is_refused(std::fs::read("/proc/self/status")));
+            }
+            // A panic is told, and is caught, without opening anything.
+            narrowed(Thread::Worker, || {
+                std::panic::catch_unwind(|| panic!("a mistake")).unwrap_err();
+            });
+            std::fs::read("/proc/self/status").unwrap();
+        }
+        "a worker lists" => {
+            confine(Enforcement::Kill);
+            list_a_directory();
+            // It is refused a directory's name; what it lists is open already.
+            let dir = rustix::fs::Dir::new(std::fs::File::open("/proc/self").unwrap()).unwrap();
+            narrowed(Thread::Worker, || dir.for_each(drop));
+        }
+        "a session listens" => {
+            let listener =
+                std::os::unix::net::UnixListener::bind(temporary.join("weir-probe")).unwrap();
+            std::fs::remove_file(temporary.join("weir-probe")).unwrap();
+            confine(Enforcement::Kill);
+            narrowed(Thread::Session, move || drop(listener.accept()));
+        }
+        "threads" => {
+            let (_keeps, waits) = std::sync::mpsc::channel::<()>();
+            std::thread::spawn(move || waits.recv());
+            let refused = weir_sandbox::confine(&plan(Enforcement::Kill));
+            assert!(matches!(refused, Err(SandboxError::Threads(2))), "{refused:?}");
+            println!("not confined");
+        }
+        "user" => {
+            let identity = Identity::nobodys().unwrap();
+            assert!(weir_sandbox::is_privileged());
+            let plan = Plan { identity: Some(identity), ..plan(Enforcement::Kill) };
+            weir_sandbox::confine(&Plan { readable: &[Path::new("/proc")], ..plan }).unwrap();
+            println!("confined");
+            let number = identity.uid;
+            let all = format!("{number}\t{number}\t{number}\t{number}");
+            assert_eq!((status("self", "Uid"), status("self", "Gid")), (all.clone(), all));
+            assert_eq!(status("self", "Groups"), "");
+            assert_eq!(status("self", "CapBnd"), "0000000000000000");
+            assert!(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err());
+        }
+        other => panic!("{other}"),
+    }
+}

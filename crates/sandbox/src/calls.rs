@@ -1,0 +1,159 @@
+//! System calls: a filter for the process, and narrower ones for threads that read what others send.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use libc::{c_int, c_long};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter,
+};
+
+mod lists;
+
+/// What a system call comes to that is on no list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// The end of the process: whoever makes it is not weir any more.
+    Kill,
+    /// A line in the kernel's log. Nothing is forbidden.
+    Log,
+}
+
+/// What a process is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Guests over vhost-user, and uplinks: all that has a name in the file system is done by another process.
+    Switch,
+    /// Guests of Xen as well: by devices that are opened, and by ioctl.
+    Xen,
+    /// What these have another process do: sockets, network cards, other processes' threads.
+    Helper,
+}
+
+/// What a thread reads that others may have made up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// Rings and frames.
+    Worker,
+    /// Messages of a front end, and its descriptors.
+    Session,
+    /// Nothing: it writes to descriptors of front ends.
+    Caller,
+}
+
+/// Filters of one process.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    process: Vec<BpfProgram>,
+    worker: Vec<BpfProgram>,
+    session: Vec<BpfProgram>,
+    caller: Vec<BpfProgram>,
+}
+
+static INSTALLED: OnceLock<Programs> = OnceLock::new();
+
+/// A system call with what has to hold of its arguments for a rule to apply.
+type Call = (c_long, Vec<SeccompRule>);
+
+impl Programs {
+    pub(crate) fn new(profile: Profile, enforcement: Enforcement) -> Result<Self, BackendError> {
+        let helper = if profile == Profile::Helper { lists::HELPER } else { &[] };
+        let process = [lists::ANY, lists::SESSION, lists::WORKER, lists::PROCESS, helper];
+        let ioctl = if profile == Profile::Xen { vec![] } else { known_ioctls()? };
+        let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
+            let unconditional = lists.iter().copied().flatten().map(|call| (*call, Vec::new()));
+            let calls = unconditional.chain([
+                // A thread, and no process.
+                (libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
+                (libc::SYS_ioctl, ioctl.clone()),
+            ]);
+            let other = match enforcement {
+                Enforcement::Kill => SeccompAction::KillProcess,
+                Enforcement::Log => SeccompAction::Log,
+            };
+            program(calls.collect(), other, SeccompAction::Allow)
+        };
+        let refuse = |calls: Vec<Call>, errno: c_int| {
+            let refusal = SeccompAction::Errno(errno.unsigned_abs());
+            program(calls, SeccompAction::Allow, refusal)
+        };
+        let mut programs = Self {
+            process: vec![allow(&process)?],
+            worker: vec![allow(&[lists::ANY, lists::WORKER])?],
+            session: vec![allow(&[lists::ANY, lists::SESSION])?],
+            caller: vec![allow(&[lists::ANY, lists::CALLER])?],
+        };
+        if enforcement == Enforcement::Kill {
+            // libc then makes threads by `clone`, whose flags can be looked at.
+            programs.process.push(refuse(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
+            programs.process.push(refuse(refused(profile)?, libc::EACCES)?);
+            let no_files = || lists::FILES.iter().map(|call| (*call, Vec::new())).collect();
+            programs.worker.push(refuse(no_files(), libc::EACCES)?);
+            programs.caller.push(refuse(no_files(), libc::EACCES)?);
+        }
+        Ok(programs)
+    }
+
+    /// Filters this thread, and all that it makes from now on.
+    pub(crate) fn install(self) -> Result<(), seccompiler::Error> {
+        let programs = INSTALLED.get_or_init(|| self);
+        programs.process.iter().try_for_each(|program| apply_filter(program))
+    }
+}
+
+pub(crate) fn narrow(thread: Thread) -> Result<(), seccompiler::Error> {
+    let Some(programs) = INSTALLED.get() else { return Ok(()) };
+    let programs = match thread {
+        Thread::Worker => &programs.worker,
+        Thread::Session => &programs.session,
+        Thread::Caller => &programs.caller,
+    };
+    // The last one may forbid what the others are installed with.
+    programs.iter().rev().try_for_each(|program| apply_filter(program))
+}
+
+/// What libc or libpcap may try and do without, so that it is not the end: it gets an error.
+fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
+    let executable = || masked(2, libc::PROT_EXEC, libc::PROT_EXEC);
+    let mut calls =
+        vec![(libc::SYS_mmap, vec![executable()?]), (libc::SYS_mprotect, vec![executable()?])];
+    if profile == Profile::Switch {
+        calls.push((libc::SYS_socket, Vec::new()));
+        calls.push((libc::SYS_connect, Vec::new()));
+        let opened = |mask, flags| masked(2, mask, flags);
+        calls.push((
+            libc::SYS_openat,
+            vec![
+                opened(libc::O_ACCMODE, libc::O_WRONLY)?,
+                opened(libc::O_ACCMODE, libc::O_RDWR)?,
+                opened(libc::O_CREAT, libc::O_CREAT)?,
+            ],
+        ));
+    }
+    Ok(calls)
+}
+
+fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
+    let equals = |request: &u64| {
+        let op = SeccompCmpOp::Eq;
+        SeccompRule::new(vec![SeccompCondition::new(1, SeccompCmpArgLen::Dword, op, *request)?])
+    };
+    lists::IOCTLS.iter().map(equals).collect()
+}
+
+/// Argument `index`, of its lower 32 bits those in `mask`, is `value`.
+fn masked(index: u8, mask: c_int, value: c_int) -> Result<SeccompRule, BackendError> {
+    let (mask, value) = (u64::from(mask.cast_unsigned()), u64::from(value.cast_unsigned()));
+    let op = SeccompCmpOp::MaskedEq(mask);
+    SeccompRule::new(vec![SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value)?])
+}
+
+fn program(
+    calls: Vec<Call>,
+    otherwise: SeccompAction,
+    action: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
+    let rules: BTreeMap<i64, Vec<SeccompRule>> = calls.into_iter().collect();
+    SeccompFilter::new(rules, otherwise, action, std::env::consts::ARCH.try_into()?)?.try_into()
+}

@@ -1,0 +1,133 @@
+//! Whose a process is, and what it could do beyond that.
+
+use std::io;
+
+use nix::unistd::{Gid, Group, Uid, User};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+use weir_limits::SANDBOX_UID;
+
+use crate::SandboxError;
+
+/// A user and its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user.
+    pub uid: u32,
+    /// Its group, the only one.
+    pub gid: u32,
+}
+
+/// Why there is no such user.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// Nobody is called so.
+    #[error("there is no user {0}")]
+    Unknown(String),
+    /// It is root, or has root's group, which would be no change.
+    #[error("the user {0} is root, or in root's group")]
+    Root(String),
+    /// The system cannot look.
+    #[error("cannot look for the user {name}")]
+    Look {
+        /// Who.
+        name: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Identity {
+    /// The user of that name, or of that number.
+    ///
+    /// # Errors
+    /// [`IdentityError`]
+    pub fn named(name: &str) -> Result<Self, IdentityError> {
+        let found = match name.parse() {
+            Ok(uid) => User::from_uid(Uid::from_raw(uid))
+                .map(|user| Some(user.map_or(Self { uid, gid: uid }, |user| Self::from(&user)))),
+            Err(_) => User::from_name(name).map(|user| user.as_ref().map(Self::from)),
+        };
+        let look =
+            |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
+        let found = found.map_err(look)?.ok_or_else(|| IdentityError::Unknown(name.into()))?;
+        if found.uid == 0 || found.gid == 0 {
+            return Err(IdentityError::Root(name.into()));
+        }
+        Ok(found)
+    }
+
+    /// A number that no user has: of those that systemd sets apart for services without a user of their own.
+    ///
+    /// # Errors
+    /// [`IdentityError::Look`]; [`IdentityError::Unknown`] if all that are tried have users.
+    pub fn nobodys() -> Result<Self, IdentityError> {
+        let look = |errno: nix::Error| IdentityError::Look {
+            name: SANDBOX_UID.to_string(),
+            source: errno.into(),
+        };
+        for number in SANDBOX_UID..SANDBOX_UID + 16 {
+            let user = User::from_uid(Uid::from_raw(number)).map_err(look)?;
+            let group = Group::from_gid(Gid::from_raw(number)).map_err(look)?;
+            if user.is_none() && group.is_none() {
+                return Ok(Self { uid: number, gid: number });
+            }
+        }
+        Err(IdentityError::Unknown(format!("{SANDBOX_UID} that is free")))
+    }
+}
+
+impl From<&User> for Identity {
+    fn from(user: &User) -> Self {
+        Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() }
+    }
+}
+
+/// Whether this process may do what others may not.
+pub fn is_privileged() -> bool {
+    rustix::process::geteuid().is_root()
+        || capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty())
+}
+
+/// No capability.
+pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// What weir's helper does takes these.
+pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::SYS_NICE);
+
+/// This process becomes `identity`'s, and can do what that user can, and what `kept` says if it could before: it gets
+/// nothing from a program that it starts, is not traced and leaves no core behind.
+pub(crate) fn give_up(
+    identity: Option<&Identity>,
+    kept: CapabilitySet,
+) -> Result<(), SandboxError> {
+    let cannot = |step| move |errno: Errno| SandboxError::Identity { step, source: errno.into() };
+    for capability in CapabilitySet::all() {
+        match remove_capability_from_bounding_set(capability) {
+            // Who may not take it away, and a kernel that does not know it.
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
+            Err(errno) => return Err(cannot("give up a capability")(errno)),
+        }
+    }
+    if let Some(&Identity { uid, gid }) = identity {
+        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
+        set_thread_groups(&[]).map_err(cannot("leave groups"))?;
+        set_thread_res_gid(gid, gid, gid).map_err(cannot("change the group"))?;
+        set_thread_res_uid(uid, uid, uid).map_err(cannot("change the user"))?;
+    }
+    clear_ambient_capability_set().map_err(cannot("give up capabilities"))?;
+    let had = capabilities(None).map_err(cannot("look at capabilities"))?;
+    let kept = kept & had.permitted;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: NONE };
+    set_capabilities(None, sets).map_err(cannot("give up capabilities"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(cannot("forbid tracing"))?;
+    set_no_new_privs(true).map_err(cannot("refuse new privileges"))
+}
