@@ -204,13 +204,10 @@ fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
     Ok(Some(identity))
 }
 
-/// Real-time threads are made while weir runs: a limit lets its user, too.
+/// Real-time threads are made while weir runs: a limit lets its user, too. Where it cannot be had, the switch says that
+/// these are not allowed.
 fn allow_real_time() {
     let limit = getrlimit(Resource::Rtprio);
-    if limit.maximum.is_none_or(|most| most >= 1) || rustix::process::geteuid().is_root() {
-        let one = Rlimit { current: Some(1), maximum: Some(limit.maximum.unwrap_or(1).max(1)) };
-        if let Err(error) = setrlimit(Resource::Rtprio, one) {
-            tracing::warn!(%error, "cannot allow real-time threads");
-        }
-    }
+    let one = Rlimit { current: Some(1), maximum: limit.maximum.map(|most| most.max(1)) };
+    let _ = setrlimit(Resource::Rtprio, one);
 }

@@ -40,8 +40,7 @@ impl Weir {
 
     fn start_by(mut command: Command, dir: &Path, config: &str, options: &[&str]) -> Self {
         let (file, control) = (dir.join("weir.toml"), dir.join("control.sock"));
-        fs::write(&file, format!("[switch]\ncontrol = {control:?}\nworkers = 2\n{config}"))
-            .unwrap();
+        fs::write(&file, format!("[switch]\ncontrol = {control:?}\n{config}")).unwrap();
         command.arg("run").args(options).arg(file).stderr(Stdio::piped());
         let process = command.spawn().unwrap();
         let weir = Self { process, dir: dir.into() };
@@ -142,7 +141,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let config = format!(
-        "[vif.a]\nagent = {:?}\n[vif.b]\n[vif.c]\nsocket = {:?}\nmode = \"client\"\n",
+        "workers = 2\n[vif.a]\nagent = {:?}\n[vif.b]\n[vif.c]\nsocket = {:?}\nmode = \"client\"\n",
         path("a.agent"),
         path("front")
     );
@@ -277,6 +276,29 @@ fn a_trial_serves_and_says_that_it_is_one() {
     assert!(threads.iter().all(|thread| thread.get("Seccomp") == "2"));
     let log = weir.end();
     assert!(log.contains("sandbox for trial"), "{log}");
+}
+
+#[test]
+fn threads_that_are_made_for_a_guest_serve_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), &format!("execution = \"threads\"\n{TWO_GUESTS}"), &[]);
+    let (mut a, mut b) =
+        (guest(&dir.path().join("a.sock"), 1), guest(&dir.path().join("b.sock"), 2));
+    talk(&mut a.queue_pairs()[0], &mut b.queue_pairs()[0]);
+    weir.end();
+}
+
+#[test]
+fn a_start_that_fails_when_it_is_confined_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
+    let mut second = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let second = second.arg("run").arg(dir.path().join("weir.toml")).output().unwrap();
+    let says = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{:?}: {says}", second.status.signal());
+    assert!(says.contains("confined") && says.contains("another program serves"), "{says}");
+    assert!(says.contains("stop it first"), "{says}");
+    weir.end();
 }
 
 /// A network namespace. Dropped, it is gone.

@@ -23,8 +23,8 @@ pub enum SwitchError {
     /// Real-time threads were asked for and are not allowed.
     #[error("execution \"rt-threads\" is not allowed")]
     #[diagnostic(help(
-        "give weir CAP_SYS_NICE, or a limit of real-time priority (RLIMIT_RTPRIO; systemd: \
-         LimitRTPRIO=1); or use execution \"threads\""
+        "give weir a limit of real-time priority (RLIMIT_RTPRIO; systemd: LimitRTPRIO=1), or with --no-sandbox \
+         CAP_SYS_NICE; or use execution \"threads\""
     ))]
     RealTime(#[source] io::Error),
     /// The socket of an interface.

@@ -46,19 +46,25 @@ pub(super) const SESSION: &[c_long] = &[
     SYS_memfd_create, SYS_ftruncate, SYS_fallocate, SYS_fstatfs,
 ];
 
+/// A worker that is made.
+#[rustfmt::skip]
+pub(super) const HIRE: &[c_long] = &[
+    SYS_epoll_create1, SYS_timerfd_create,
+    SYS_sched_setscheduler, SYS_sched_get_priority_max, SYS_sched_get_priority_min,
+];
+
 /// Calls by pipe or by socket.
 pub(super) const CALLER: &[c_long] = &[SYS_sendto, SYS_sendmsg];
 
-/// What is left: accepting, the control socket, what the manager looks at and sets, workers that are made.
+/// What is left: accepting, the control socket, what the manager looks at and sets.
 #[rustfmt::skip]
 pub(super) const PROCESS: &[c_long] = &[
     SYS_accept4, SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
-    SYS_epoll_create1, SYS_timerfd_create, SYS_pipe2,
+    SYS_pipe2,
     SYS_getdents64, SYS_pread64, SYS_statfs,
     #[cfg(target_arch = "x86_64")] SYS_access,
     SYS_faccessat, SYS_faccessat2,
-    SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setattr, SYS_sched_getattr,
-    SYS_sched_get_priority_max, SYS_sched_get_priority_min,
+    SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr,
     SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_uname, SYS_sysinfo, SYS_prlimit64, SYS_getrusage,
     SYS_wait4, SYS_waitid,
     #[cfg(target_arch = "x86_64")] SYS_open,
@@ -73,5 +79,5 @@ pub(super) const HELPER: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_chmod,
 ];
 
-/// What is asked of descriptors: not to block, not to be inherited, whether it is a terminal.
-pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, TCGETS];
+/// What is asked of descriptors: not to block, not to be inherited, whether it is a terminal, and how wide.
+pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, TCGETS, TIOCGWINSZ];
