@@ -48,8 +48,8 @@ pub enum DeferralError {
 ///
 /// An empty poll is a timer interrupt, about what the interrupt costs that it saves. So as few as
 /// possible, but two: frames that come once in an interval on average leave every third interval empty,
-/// and two in a row are rarer. And enough for the pause between two bursts of a worker that naps, or
-/// short intervals would end at each. A large number does not help a load that goes on, and where it
+/// and two in a row are rarer. And enough for [a short pause](AGENT_POLL_PAUSE_NS), or short intervals would end
+/// at each; a pause of ten intervals and more is cheaper with an interrupt at its end. A large number does not help a load that goes on, and where it
 /// ends each empty poll is a waste.
 pub(crate) fn empty_polls(poll_ns: u64) -> u64 {
     u64::from(AGENT_EMPTY_POLLS_MIN) + AGENT_POLL_PAUSE_NS.div_ceil(poll_ns.max(1))

@@ -19,6 +19,7 @@ use crate::cpu_loss::CpuClock;
 use crate::poller::{QueueRef, Watch, Watched};
 use crate::port::Side;
 use crate::shared::WorkerHandle;
+use crate::stalls::Retry;
 use crate::stats::Counter;
 
 /// Which threads do the work (Dong 2011 §4.3.1).
@@ -119,6 +120,12 @@ impl Pair {
     #[inline]
     pub(crate) fn is_served_by(&self, worker: usize) -> bool {
         self.worker() == Some(worker) || self.helper() == Some(worker)
+    }
+
+    /// As if it had been given to that worker.
+    #[cfg(test)]
+    pub(crate) fn serve_by(&self, worker: usize) {
+        self.set_worker(worker);
     }
 
     fn set_worker(&self, worker: usize) {
@@ -284,7 +291,7 @@ impl Crew {
             && before != number
             && let Some(worker) = worker.and_then(|worker| self.get(worker))
         {
-            worker.retry.store(true, Ordering::SeqCst);
+            worker.tell(Retry::Sender(queue));
             worker.poller.nudge(queue);
         }
     }
@@ -294,6 +301,13 @@ impl Crew {
     pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
         if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
             worker.poller.nudge(queue);
+        }
+    }
+
+    /// Has a worker try frames again.
+    pub(crate) fn tell(&self, worker: usize, retry: Retry) {
+        if let Some(worker) = self.get(worker) {
+            worker.tell(retry);
         }
     }
 

@@ -43,6 +43,8 @@ pub struct WorkerStats {
     pub wakeups: u64,
     /// Bursts it forwarded.
     pub bursts: u64,
+    /// Times it was told to look at a queue, between two bursts, though no kick had come.
+    pub nudges: u64,
     /// CPU time of its thread (ns); `None` when the kernel does not say.
     pub cpu_ns: Option<u64>,
     /// How late its timers have lately been at most, and a quarter of it (ns): it sets them so much before a
@@ -287,6 +289,7 @@ impl Engine {
         let stats = |worker: &Arc<WorkerHandle>| WorkerStats {
             wakeups: worker.wakeups.get(),
             bursts: worker.bursts.get(),
+            nudges: worker.nudges.get(),
             cpu_ns: thread_cpu_ns(worker.thread_id.load(Ordering::Relaxed)),
             timer_lead_ns: worker.timer_lead_ns.load(Ordering::Relaxed),
             late_timers: worker.late_timers.get(),

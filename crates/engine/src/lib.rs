@@ -4,6 +4,8 @@
 //! | file | what |
 //! |---|---|
 //! | `worker.rs` | the loop: sleep, take, forward, arm |
+//! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and who is told when it has buffers |
+//! | `warm.rs` | queues that are looked at because their kicks are off |
 //! | `run_queue.rs` | whose turn it is, and who waits for its rate |
 //! | `share.rs` | what each port is entitled to, and how fast it may send |
 //! | `meter.rs` | what a burst took of its worker |
@@ -50,6 +52,7 @@ mod holds;
 mod lock;
 mod meter;
 mod mtu;
+mod per_queue;
 mod police;
 mod poller;
 mod port;
@@ -58,10 +61,14 @@ mod run_queue;
 mod share;
 mod shared;
 pub mod stages;
+mod stalls;
 pub mod stats;
 mod storm;
 mod switch;
+mod sync;
 pub mod turn;
+mod waiters;
+mod warm;
 mod worker;
 
 pub use cpu_loss::CpuClock;

@@ -17,7 +17,8 @@ use weir_fabric::PortId;
 use crate::port::Side;
 
 /// What an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Eq, Hash)]
+#[cfg_attr(not(test), derive(PartialEq))]
 pub struct QueueRef {
     /// The port.
     pub port: PortId,
@@ -25,6 +26,21 @@ pub struct QueueRef {
     pub queue: usize,
     /// Which one of the pair.
     pub side: Side,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Queues that this thread has compared: who searches a list for one does it with each.
+    pub(crate) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "it is the derived one that counts")]
+impl PartialEq for QueueRef {
+    fn eq(&self, other: &Self) -> bool {
+        COMPARED.set(COMPARED.get() + 1);
+        (self.port, self.queue, self.side) == (other.port, other.queue, other.side)
+    }
 }
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -56,6 +72,23 @@ pub struct Poller {
     wake: OwnedFd,
     timer: OwnedFd,
     inbox: Mutex<Vec<QueueRef>>,
+}
+
+/// What there is of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Its kick came.
+    Kick(QueueRef),
+    /// weir itself has the worker look at it.
+    Nudge(QueueRef),
+}
+
+impl Event {
+    pub(crate) fn queue(self) -> QueueRef {
+        match self {
+            Self::Kick(queue) | Self::Nudge(queue) => queue,
+        }
+    }
 }
 
 /// How long [`Poller::wait`] waits.
@@ -158,7 +191,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Makes the worker look at `queue` as if a kick had come.
+    /// Makes the worker look at `queue`, though no kick has come.
     pub(crate) fn nudge(&self, queue: QueueRef) {
         let mut inbox = self.inbox.lock().unwrap_or_else(|e| e.into_inner());
         inbox.push(queue);
@@ -185,12 +218,12 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits, appends to `queues` whatever happened to them, and says why it came back.
+    /// Waits, appends to `queues` what there is of which of them, and says why it came back.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
         how_long: Wait,
-        queues: &mut Vec<QueueRef>,
+        queues: &mut Vec<Event>,
     ) -> Woken {
         events.clear();
         let timeout = match how_long {
@@ -210,10 +243,10 @@ impl Poller {
             match event.data.u64() {
                 WAKE => {
                     let mut inbox = self.inbox.lock().unwrap_or_else(|e| e.into_inner());
-                    queues.append(&mut inbox);
+                    queues.extend(inbox.drain(..).map(Event::Nudge));
                 }
                 TIMER => woken = Woken::Timer,
-                data => queues.extend(QueueRef::decode(data)),
+                data => queues.extend(QueueRef::decode(data).map(Event::Kick)),
             }
         }
         woken
@@ -251,7 +284,7 @@ mod tests {
         (fd.try_clone().unwrap(), fd)
     }
 
-    fn wait(poller: &Poller) -> Vec<QueueRef> {
+    fn wait(poller: &Poller) -> Vec<Event> {
         let mut queues = Vec::new();
         poller.wait(&mut Vec::with_capacity(8), Wait::Look, &mut queues);
         queues
@@ -266,7 +299,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(wait(&poller), []);
             rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
-            assert_eq!(wait(&poller), [queue]);
+            assert_eq!(wait(&poller), [Event::Kick(queue)]);
         }
         drop(watch);
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
@@ -280,7 +313,7 @@ mod tests {
         let (ours, theirs) = eventfd_pair();
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
         let _watch = poller.watch(ours, queue).unwrap();
-        assert_eq!(wait(&poller), [queue]);
+        assert_eq!(wait(&poller), [Event::Kick(queue)]);
     }
 
     #[test]
@@ -312,7 +345,7 @@ mod tests {
                 queues
             };
             rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
-            assert_eq!(wait(Duration::from_secs(3600)), [queue]);
+            assert_eq!(wait(Duration::from_secs(3600)), [Event::Kick(queue)]);
             assert_eq!(wait(Duration::from_micros(1)), [], "seen already");
         }
     }
@@ -322,7 +355,7 @@ mod tests {
         let poller = Poller::new().unwrap();
         let queue = QueueRef { port: PortId::new(5).unwrap(), queue: 1, side: Side::Tx };
         poller.nudge(queue);
-        assert_eq!(wait(&poller), [queue]);
+        assert_eq!(wait(&poller), [Event::Nudge(queue)]);
         assert_eq!(wait(&poller), []);
     }
 

@@ -1,7 +1,7 @@
 //! What the engine asks of a port, whatever stands behind it: a guest's virtqueues, a TAP, later a
 //! Xen guest's netif rings.
 
-use weir_fabric::EgressTag;
+use weir_fabric::{EgressTag, PortId};
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::{Receiver, Steering};
 
@@ -16,8 +16,8 @@ pub(crate) const PANICKED: &str = "internal error (a panic in the data path; ple
 pub enum Take {
     /// New ones.
     New,
-    /// Those that waited for a receiver, oldest first.
-    Parked,
+    /// Those that waited for a receiver, oldest first: for this one, or whomever they wait for.
+    Parked(Option<PortId>),
 }
 
 /// What [`Port::take`] did.

@@ -5,6 +5,7 @@ use weir_limits::BURST_MAX;
 use weir_policy::schedule::{Kind, Scheduler};
 
 use crate::meter::{Begun, Meter};
+use crate::per_queue::PerQueue;
 use crate::poller::QueueRef;
 use crate::share::{Entitled, Grant, Limiter, Shares};
 
@@ -57,6 +58,8 @@ pub(crate) struct Cost {
 pub(crate) struct RunQueue {
     scheduler: Scheduler<Ready>,
     limited: Vec<Limited>,
+    /// Whether it is in one of the two.
+    has_work: PerQueue<bool>,
     /// By port number, a copy as of `version`.
     entitled: Vec<Entitled>,
     version: u64,
@@ -68,6 +71,7 @@ impl RunQueue {
         Self {
             scheduler: Scheduler::new(kind),
             limited: Vec::new(),
+            has_work: PerQueue::default(),
             entitled: Vec::new(),
             version: 0,
             meter: Meter::new(),
@@ -85,23 +89,27 @@ impl RunQueue {
     }
 
     /// Whether `queue` is among those with work.
+    #[inline]
     pub(crate) fn contains(&self, queue: QueueRef) -> bool {
-        let limited = self.limited.iter().map(|limited| &limited.ready);
-        self.scheduler.iter().chain(limited).any(|ready| ready.queue == queue)
+        self.has_work.get(queue).is_some_and(|has_work| *has_work)
     }
 
     /// A queue that had no work has some.
     pub(crate) fn wake(&mut self, ready: Ready) {
+        *self.has_work.at(ready.queue) = true;
         self.scheduler.wake(ready.queue.port.index(), ready, ready.since_ns);
     }
 
     /// The next queue.
     pub(crate) fn next(&mut self, now_ns: u64) -> Option<Ready> {
-        self.scheduler.next(now_ns)
+        let ready = self.scheduler.next(now_ns)?;
+        *self.has_work.at(ready.queue) = false;
+        Some(ready)
     }
 
     /// A queue that was served has more.
     pub(crate) fn again(&mut self, ready: Ready) {
+        *self.has_work.at(ready.queue) = true;
         self.scheduler.again(ready.queue.port.index(), ready);
     }
 
@@ -128,6 +136,7 @@ impl RunQueue {
 
     /// Puts a queue aside until a time (ns).
     pub(crate) fn wait(&mut self, ready: Ready, until_ns: u64) {
+        *self.has_work.at(ready.queue) = true;
         self.limited.push(Limited { ready, until_ns });
     }
 

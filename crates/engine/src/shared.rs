@@ -1,17 +1,19 @@
 //! What workers share with one another and with the control side.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use weir_fabric::Fabric;
+use weir_fabric::{Fabric, PortId};
 
 use crate::activity::Activity;
 use crate::crew::{Crew, Options};
+use crate::lock::lock;
 use crate::poller::Poller;
 use crate::share::Shares;
+use crate::stalls::Retry;
 use crate::stats::Counter;
-use crate::switch::Ports;
+use crate::switch::{Ports, Slot};
 
 /// What workers and the control side share.
 pub(crate) struct Shared {
@@ -35,16 +37,22 @@ impl Shared {
         })
     }
 
-    /// A receiver has buffers: every worker that holds parked frames tries them again.
-    ///
-    /// A worker parks frames, counts them in `stalled`, and looks at `retry` before it sleeps; here it
-    /// is the other way round, so that one of the two sees the other.
-    pub(crate) fn retry_everywhere(&self, me: usize) {
-        for (index, worker) in self.crew.iter().enumerate() {
-            worker.retry.store(true, Ordering::SeqCst);
-            if worker.stalled.load(Ordering::SeqCst) > 0 && index != me {
-                worker.poller.wake();
-            }
+    /// A receiver has buffers: tells the workers with frames that wait for it, but for `me`. Says whether that one
+    /// has some.
+    #[inline]
+    pub(crate) fn refilled(&self, slot: &Slot, receiver: PortId, me: usize) -> bool {
+        let waiting = slot.waiters.refilled();
+        if waiting & !(1 << me) != 0 {
+            self.tell(waiting & !(1 << me), receiver);
+        }
+        waiting >> me & 1 != 0
+    }
+
+    #[cold]
+    fn tell(&self, mut workers: u64, receiver: PortId) {
+        while workers != 0 {
+            self.crew.tell(workers.trailing_zeros() as usize, Retry::Receiver(receiver));
+            workers &= workers - 1;
         }
     }
 }
@@ -55,16 +63,18 @@ impl Shared {
 pub(crate) struct WorkerHandle {
     /// Its epoll set.
     pub(crate) poller: Arc<Poller>,
-    /// Transmit queues that hold frames for receivers that are full.
-    pub(crate) stalled: AtomicUsize,
-    /// A receiver got buffers: try those frames again.
-    pub(crate) retry: AtomicBool,
+    /// Frames that it is to try again, told by others.
+    retries: Mutex<Vec<Retry>>,
+    /// There are some.
+    told: AtomicBool,
     /// Its thread, once it runs.
     pub(crate) thread_id: AtomicU32,
     /// Times it woke from sleep.
     pub(crate) wakeups: Counter,
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
+    /// Times it was told to look at a queue.
+    pub(crate) nudges: Counter,
     /// How much before a deadline it sets its timer (ns): the most that its timers were
     /// late, and a quarter of it.
     pub(crate) timer_lead_ns: AtomicU64,
@@ -76,13 +86,35 @@ impl WorkerHandle {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             poller: Arc::new(Poller::new()?),
-            stalled: AtomicUsize::new(0),
-            retry: AtomicBool::new(false),
+            retries: Mutex::default(),
+            told: AtomicBool::new(false),
             thread_id: AtomicU32::new(0),
             wakeups: Counter::default(),
             bursts: Counter::default(),
+            nudges: Counter::default(),
             timer_lead_ns: AtomicU64::new(0),
             late_timers: Counter::default(),
         })
+    }
+
+    /// Has it try frames again, at once.
+    pub(crate) fn tell(&self, retry: Retry) {
+        lock(&self.retries).push(retry);
+        self.told.store(true, Ordering::Release);
+        self.poller.wake();
+    }
+
+    /// Whether it was told.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// What it was told, into `retries`.
+    #[cold]
+    pub(crate) fn take_told(&self, retries: &mut Vec<Retry>) {
+        let mut told = lock(&self.retries);
+        self.told.store(false, Ordering::Relaxed);
+        retries.append(&mut told);
     }
 }

@@ -19,6 +19,7 @@ use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 use crate::storm::Storm;
+use crate::waiters::Waiters;
 
 /// A port in the table that workers read.
 #[derive(Clone)]
@@ -37,14 +38,16 @@ pub struct Slot {
     pub(crate) storm: Option<Arc<Storm>>,
     /// How long its frames may be, either way.
     pub(crate) frame_len_max: FrameLenMax,
+    /// Workers with frames that wait for its buffers.
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 impl Slot {
     /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
-        let (pairs, rules, police, storm) = Default::default();
+        let (pairs, rules, police, storm, waiters) = Default::default();
         let frame_len_max = FrameLenMax::NONE;
-        Self { port, counters, pairs, rules, police, storm, frame_len_max }
+        Self { port, counters, pairs, rules, police, storm, frame_len_max, waiters }
     }
 
     /// Nothing is asked of what it sends but what the fabric asks.
@@ -135,8 +138,10 @@ pub struct Forwarder {
     visits: Vec<(PortId, Visit)>,
     /// Deadlines that came up; the worker takes them.
     pub holds: Vec<Hold>,
-    /// A receiver that frames were parked for has buffers already: the worker tries them again.
-    pub retry: bool,
+    /// Receivers that frames were parked for and that have buffers already: the worker tries them again.
+    pub(crate) refilled: Vec<PortId>,
+    /// Whose it is: the worker's number.
+    worker: usize,
 }
 
 const _: () = assert!(weir_limits::BURST_MAX <= u64::BITS as usize);
@@ -153,7 +158,8 @@ impl Default for Forwarder {
             window: Window::default(),
             visits: Vec::new(),
             holds: Vec::new(),
-            retry: false,
+            refilled: Vec::new(),
+            worker: 0,
         }
     }
 }
@@ -183,12 +189,17 @@ struct Run {
 }
 
 impl Forwarder {
+    /// That of a worker.
+    pub(crate) fn of(worker: usize) -> Self {
+        Self { worker, ..Self::default() }
+    }
+
     /// After a burst that did not come to its end: forgets it, but for the deadlines, since receivers
     /// that were served before rely on being asked.
     pub fn start_over(&mut self, ports: &Ports) {
         self.leave(ports);
         let holds = std::mem::take(&mut self.holds);
-        *self = Self { holds, ..Self::default() };
+        *self = Self { holds, ..Self::of(self.worker) };
     }
 
     /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
@@ -438,6 +449,7 @@ impl Forwarder {
         if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
             return;
         }
+        let refills = slot.waiters.refills();
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
             // The receiver's mistake, or weir's about it: its sender and all others go on.
@@ -468,7 +480,10 @@ impl Forwarder {
         if let Some(rules) = rules {
             rules.settle(burst, &self.received, waiting);
         }
-        self.retry |= done.again;
+        let refilled = waiting != 0 && slot.waiters.wait(self.worker, refills);
+        if refilled || done.again {
+            self.refilled.push(list.port);
+        }
     }
 }
 

@@ -24,20 +24,22 @@ use crate::*;
 mod execution;
 mod police;
 mod sharing;
+mod waiting;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A port whose other side is the test.
-struct FakePort {
+pub(crate) struct FakePort {
     id: PortId,
     /// Frames that it will send.
     to_send: Mutex<VecDeque<Vec<u8>>>,
-    waiting: Mutex<VecDeque<Vec<u8>>>,
+    /// With whom they wait for.
+    waiting: Mutex<VecDeque<(PortId, Vec<u8>)>>,
     /// So many of those that wait are tried at once; the next time those behind the ones of which none went.
     tries: usize,
     try_from: AtomicUsize,
-    /// Whom the last that were parked wait for.
-    waits_for: Mutex<Option<PortId>>,
+    /// For whom frames were tried again, and how many.
+    tried_for: Mutex<Vec<(Option<PortId>, usize)>>,
     /// What happens when some have been tried.
     tried: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Frames that it got, with the queue.
@@ -57,6 +59,7 @@ struct FakePort {
     panics_on_delivery: bool,
     /// The call that panics.
     panics_at: &'static str,
+    kicks: AtomicUsize,
     budget_ns: u64,
     failed: AtomicBool,
     /// Held for a burst, as a port holds its queue's lock.
@@ -77,14 +80,14 @@ struct FakePort {
 }
 
 impl FakePort {
-    fn new(id: PortId) -> Self {
+    pub(crate) fn new(id: PortId) -> Self {
         Self {
             id,
             to_send: Mutex::default(),
             waiting: Mutex::default(),
             tries: usize::MAX,
             try_from: AtomicUsize::new(0),
-            waits_for: Mutex::default(),
+            tried_for: Mutex::default(),
             tried: Mutex::default(),
             got: Mutex::default(),
             rx_queues: AtomicUsize::new(1),
@@ -98,6 +101,7 @@ impl FakePort {
             panics: false,
             panics_on_delivery: false,
             panics_at: "",
+            kicks: AtomicUsize::new(0),
             budget_ns: LATENCY_BUDGET_NS_DEFAULT,
             failed: AtomicBool::new(false),
             serving: Mutex::default(),
@@ -137,10 +141,21 @@ impl Port for FakePort {
                 let count = to_send.len().min(BURST_MAX);
                 to_send.drain(..count).collect()
             }
-            Take::Parked => {
+            Take::Parked(None) => {
                 let from = self.try_from.load(Ordering::SeqCst).min(waiting.len());
                 later = waiting.split_off(from);
-                later.drain(..later.len().min(self.tries)).collect()
+                later.drain(..later.len().min(self.tries)).map(|(_, frame)| frame).collect()
+            }
+            Take::Parked(Some(receiver)) => {
+                let mut tried = Vec::new();
+                for (port, frame) in waiting.drain(..) {
+                    if port == receiver && tried.len() < self.tries {
+                        tried.push(frame);
+                    } else {
+                        later.push_back((port, frame));
+                    }
+                }
+                tried
             }
         };
         let buffer = HostBuffer::new(1 << 16);
@@ -157,21 +172,23 @@ impl Port for FakePort {
             burst.add(TakenChain { token, len, pieces: (first, first + 1) }, 12, now_ns).unwrap();
         }
         burst.park_room = 100;
-        if !waiting.is_empty() {
-            burst.blocked.extend(*self.waits_for.lock().unwrap());
-        }
+        burst.blocked.extend(waiting.iter().map(|(port, _)| *port));
         forward(&mut burst);
-        waiting.extend(burst.parked.iter().map(|p| frames[usize::from(p.frame)].clone()));
-        if let Some(first) = burst.parked.first() {
-            *self.waits_for.lock().unwrap() = Some(first.port);
-        }
+        waiting.extend(burst.parked.iter().map(|p| (p.port, frames[usize::from(p.frame)].clone())));
         let none_went = burst.parked.len() == frames.len();
         let (more, kept) = (!later.is_empty(), waiting.len());
         waiting.append(&mut later);
-        let parked_more = if none_went { more } else { !waiting.is_empty() };
-        if what == Take::Parked {
+        let parked_more = match what {
+            Take::New => false,
+            Take::Parked(None) if none_went => more,
+            Take::Parked(None) => !waiting.is_empty(),
+            Take::Parked(Some(_)) => !none_went && frames.len() == self.tries,
+        };
+        if let Take::Parked(receiver) = what {
+            self.tried_for.lock().unwrap().push((receiver, frames.len()));
             self.try_from.store(if none_went && more { kept } else { 0 }, Ordering::SeqCst);
-            if let Some(tried) = self.tried.lock().unwrap().take() {
+            let tried = self.tried.lock().unwrap().take();
+            if let Some(tried) = tried {
                 tried();
             }
         }
@@ -180,7 +197,7 @@ impl Port for FakePort {
             more: !self.to_send.lock().unwrap().is_empty(),
             peek: self.peeks,
             parked: waiting.len(),
-            parked_more: what == Take::Parked && parked_more,
+            parked_more,
             // Longer than a test waits for anything.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
@@ -252,6 +269,7 @@ impl Port for FakePort {
 
     fn kicked(&self, _queue: usize, _side: Side) {
         assert_ne!(self.panics_at, "kicked");
+        self.kicks.fetch_add(1, Ordering::SeqCst);
     }
 
     fn has_one_kick(&self, _queue: usize) -> bool {
@@ -435,9 +453,24 @@ fn a_panic_anywhere_in_a_ports_work_stops_that_port_and_loses_nobody_elses_kicks
             port.peeks = true;
             port.hold = Some(Duration::from_micros(1));
         });
-        send(&engine, &broken, [frame(3, 0xff, 9)]);
-        send(&engine, &a, [frame(1, 0xff, 1)]);
+        // Both kicks in one look of the worker's.
+        let busy = add(&engine, |_| {});
+        let serving = busy.serving.lock().unwrap();
+        engine.nudge(QueueRef { port: busy.id, queue: 0, side: Side::Tx });
+        let kicks = [&broken, &a].map(|port| {
+            let kick = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+            let queue = QueueRef { port: port.id, queue: 0, side: Side::Tx };
+            let watch = engine.watch(queue, kick.try_clone().unwrap()).unwrap();
+            (kick, watch)
+        });
+        broken.to_send.lock().unwrap().push_back(frame(3, 0xff, 9));
+        a.to_send.lock().unwrap().push_back(frame(1, 0xff, 1));
+        for (kick, _) in &kicks {
+            rustix::io::write(kick, &1u64.to_ne_bytes()).unwrap();
+        }
+        drop(serving);
         eventually(call, || broken.failed.load(Ordering::SeqCst));
+        eventually("nor is a kick lost", || a.kicks.load(Ordering::SeqCst) > 0);
         for number in 2..=4 {
             send(&engine, &a, [frame(1, 0xff, number)]);
             eventually("the others go on", || numbers(&b).last() == Some(&number));

@@ -25,15 +25,17 @@ use weir_policy::pace::{Pace, Rest};
 use crate::burst::Scratch;
 use crate::clock;
 use crate::cpu_loss;
-use crate::crew::Realization;
+use crate::crew::{Pair, Realization};
 use crate::dear;
 use crate::holds::Holds;
-use crate::poller::{QueueRef, Wait, Woken};
+use crate::poller::{Event, QueueRef, Wait, Woken};
 use crate::port::{PANICKED, Side, Take, Taken};
 use crate::run_queue::{Ready, RunQueue, Turn};
 use crate::shared::{Shared, WorkerHandle};
 use crate::stages;
+use crate::stalls::{Retry, Stalls};
 use crate::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
+use crate::warm::Warm;
 
 /// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
 /// keep the worker busy waits for at most this many bursts per busy queue.
@@ -53,13 +55,6 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
 type TxQueue = QueueRef;
 
-/// A queue that had work lately and has none now. Its kicks are off: it must be looked at.
-#[derive(Clone, Copy)]
-struct Warm {
-    queue: TxQueue,
-    since_ns: u64,
-}
-
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     index: usize,
@@ -67,10 +62,10 @@ pub(crate) struct Worker {
     scratch: Scratch,
     forwarder: Forwarder,
     events: Vec<epoll::Event>,
-    kicked: Vec<QueueRef>,
+    kicked: Vec<Event>,
     /// Transmit queues with work.
     ready: RunQueue,
-    warm: Vec<Warm>,
+    warm: Warm,
     pace: Pace,
     /// Before the last look at the warm queues, when they had no work (ns).
     looked_ns: u64,
@@ -84,8 +79,11 @@ pub(crate) struct Worker {
     burst_ns: u64,
     /// Rounds since the last look at the epoll set.
     rounds: u32,
-    /// Transmit queues with parked frames, and when the oldest has waited long enough.
-    stalled: Vec<(TxQueue, u64)>,
+    stalls: Stalls,
+    /// Frames to be tried again in the next round.
+    retries: Vec<Retry>,
+    /// Room for the queues whose frames are.
+    retried: Vec<TxQueue>,
     holds: Holds,
     /// When the timer fires that was set for one of them (ns).
     timer_ns: Option<u64>,
@@ -108,11 +106,11 @@ impl Worker {
             index,
             handle,
             scratch: Scratch::default(),
-            forwarder: Forwarder::default(),
+            forwarder: Forwarder::of(index),
             events: Vec::with_capacity(EVENTS_MAX),
             kicked: Vec::with_capacity(EVENTS_MAX),
             ready,
-            warm: Vec::new(),
+            warm: Warm::default(),
             pace: Pace::default(),
             looked_ns: 0,
             woken_ns: 0,
@@ -120,7 +118,9 @@ impl Worker {
             taken_ns: 0,
             burst_ns: 0,
             rounds: 0,
-            stalled: Vec::new(),
+            stalls: Stalls::default(),
+            retries: Vec::new(),
+            retried: Vec::new(),
             holds: Holds::default(),
             timer_ns: None,
             lateness: Lateness::default(),
@@ -167,7 +167,9 @@ impl Worker {
         }
         self.scratch = Scratch::default();
         self.forwarder.start_over(&ports);
-        self.handle.retry.store(true, Ordering::SeqCst);
+        self.stalls.hurry();
+        // Kicks that are left are taken up then.
+        self.handle.poller.wake();
         for (port, slot) in ports.iter().enumerate() {
             let Some((slot, port)) = slot.as_ref().zip(PortId::new(port as u16)) else { continue };
             if touched == Some(port) {
@@ -214,7 +216,7 @@ impl Worker {
     /// There is nothing to do: returns when there may be.
     fn rest(&mut self) {
         // A receiver has got buffers since the last try.
-        if self.handle.retry.load(Ordering::SeqCst) && !self.stalled.is_empty() {
+        if self.handle.is_told() || !self.retries.is_empty() {
             self.poll();
             return;
         }
@@ -267,7 +269,7 @@ impl Worker {
         let wait_ns_max = self.wait_ns_max(now_ns);
         match self.pace.rest(now_ns, wait_ns_max.saturating_sub(self.lateness.lead_ns())) {
             // A receiver's kick, which frames wait for, is not seen while looking at rings.
-            Rest::Poll(_) if !self.stalled.is_empty() => Rest::Sleep,
+            Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
             rest => rest,
         }
     }
@@ -314,7 +316,7 @@ impl Worker {
         }
         let ports = self.shared.ports.load();
         let mut warm = std::mem::take(&mut self.warm);
-        warm.retain(|&Warm { queue, since_ns }| {
+        warm.retain(|queue, since_ns| {
             let Some(slot) = slot(&ports, queue.port) else { return false };
             self.touched = Some(queue.port);
             if !is_of(self.index, slot, queue) {
@@ -339,8 +341,7 @@ impl Worker {
     /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
     fn wake_ns(&self) -> Option<u64> {
         let hold = self.holds.wake_ns(self.lateness.lead_ns());
-        let stalled = self.stalled.iter().map(|(_, until)| *until).min();
-        [hold, stalled, self.ready.next_release_ns()].into_iter().flatten().min()
+        [hold, self.stalls.wake_ns(), self.ready.next_release_ns()].into_iter().flatten().min()
     }
 
     /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
@@ -413,14 +414,21 @@ impl Worker {
             return;
         }
         let ports = self.shared.ports.load();
-        for queue in self.kicked.drain(..) {
+        // In their order, and one by one: those behind one that panics are not lost.
+        self.kicked.reverse();
+        while let Some(event) = self.kicked.pop() {
+            let queue = event.queue();
             let Some(slot) = slot(&ports, queue.port) else {
                 continue;
             };
             self.touched = Some(queue.port);
-            slot.port.kicked(queue.queue, queue.side);
-            if queue.side == Side::Tx && slot.port.has_one_kick(queue.queue) {
-                self.shared.retry_everywhere(self.index);
+            match event {
+                Event::Kick(_) => slot.port.kicked(queue.queue, queue.side),
+                Event::Nudge(_) => self.handle.nudges.add(1),
+            }
+            let refilled = queue.side == Side::Rx || slot.port.has_one_kick(queue.queue);
+            if refilled && self.shared.refilled(slot, queue.port, self.index) {
+                self.retries.push(Retry::Receiver(queue.port));
             }
             match queue.side {
                 // A kick that can be taken once only may have been for its new worker.
@@ -428,13 +436,11 @@ impl Worker {
                     hand_over(&self.shared, slot, queue);
                 }
                 Side::Tx if !self.ready.contains(queue) => {
-                    self.warm.retain(|warm| warm.queue != queue);
+                    self.warm.remove(queue);
                     self.ready
                         .wake(Ready { queue, since_ns: *now_ns.get_or_insert_with(clock::now_ns) });
                 }
-                Side::Tx => {}
-                // A receiver has buffers again.
-                Side::Rx => self.shared.retry_everywhere(self.index),
+                Side::Tx | Side::Rx => {}
             }
         }
     }
@@ -447,6 +453,7 @@ impl Worker {
         };
         let turn = self.ready.turn(queue.port, now_ns);
         let Some(taken) = self.take(queue, Take::New, turn, since_ns, now_ns) else {
+            self.ready.settle(queue.port, turn, 0, 0);
             let ports = self.shared.ports.load();
             if let Some(slot) = slot(&ports, queue.port) {
                 hand_over(&self.shared, slot, queue);
@@ -468,7 +475,7 @@ impl Worker {
             return;
         }
         if taken.peek {
-            self.warm.push(Warm { queue, since_ns: self.served_ns() });
+            self.warm.insert(queue, self.served_ns());
             return;
         }
         let ports = self.shared.ports.load();
@@ -498,6 +505,7 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         self.scratch.frames_max = turn.frames_max();
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
+        let stalls = &mut self.stalls;
         let (fabric, ports) = (&self.shared.fabric, &*ports);
         let taken = catch_unwind(AssertUnwindSafe(|| {
             slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
@@ -507,6 +515,9 @@ impl Worker {
                 let (port, counters) = (queue.port, &slot.counters);
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
                 parked = burst.parked.len();
+                for parked in &burst.parked {
+                    stalls.waits(queue, parked.port);
+                }
             })
         }));
         let taken = taken.unwrap_or_else(|_| {
@@ -526,13 +537,13 @@ impl Worker {
             let QueueRef { port, queue, side } = queue;
             self.holds.push(Hold { until_ns, port, queue, side });
         }
-        let is_new = self.note_stalled(queue, &taken);
+        let is_new = self.stalls.note(queue, taken.parked_until);
         // Frames that another worker has parked: their receivers' kicks may have come before this one knew.
-        self.forwarder.retry |= is_new && taken.parked > parked;
-        self.age(now_ns);
-        if std::mem::take(&mut self.forwarder.retry) {
-            self.handle.retry.store(true, Ordering::SeqCst);
+        if is_new && taken.parked > parked && what != Take::Parked(None) {
+            self.retries.push(Retry::Sender(queue));
         }
+        self.retries.extend(self.forwarder.refilled.drain(..).map(Retry::Receiver));
+        self.age(now_ns);
         self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
         let others_ns = if dear::any() { charge_calls(&mut self.ready, ports) } else { 0 };
         let cost = self.ready.charge(queue.port, begun, others_ns);
@@ -553,54 +564,66 @@ impl Worker {
         }
     }
 
-    /// Keeps the list of queues that wait. Says whether this one was not among them before.
-    fn note_stalled(&mut self, queue: TxQueue, taken: &Taken) -> bool {
-        let position = self.stalled.iter().position(|(stalled, _)| *stalled == queue);
-        match (taken.parked_until, position) {
-            (None, None) => {}
-            (None, Some(position)) => {
-                self.stalled.swap_remove(position);
-            }
-            (Some(until), Some(position)) => self.stalled[position].1 = until,
-            (Some(until), None) => self.stalled.push((queue, until)),
-        }
-        // Whoever takes a receiver's kick sees either this count or, below, its `retry` is seen.
-        self.handle.stalled.store(self.stalled.len(), Ordering::SeqCst);
-        position.is_none()
-    }
-
+    /// Tries frames again whose receivers have buffers, and those that have waited long enough.
     fn retry_stalled(&mut self) {
-        if self.stalled.is_empty() {
+        if self.handle.is_told() {
+            self.handle.take_told(&mut self.retries);
+        }
+        if self.retries.is_empty() && self.stalls.is_empty() {
             return;
         }
         self.fresh_ns = None;
         let now_ns = clock::now_ns();
-        let asked = self.handle.retry.swap(false, Ordering::SeqCst);
-        for i in (0..self.stalled.len()).rev() {
-            let Some(&(queue, until)) = self.stalled.get(i) else {
-                continue;
-            };
-            if !asked && until > now_ns {
-                continue;
+        // What comes up meanwhile is for the next round: others have their turn first.
+        let mut retries = std::mem::take(&mut self.retries);
+        let mut queues = std::mem::take(&mut self.retried);
+        for retry in retries.drain(..) {
+            match retry {
+                Retry::Receiver(receiver) => {
+                    self.stalls.take_waiting_for(receiver, &mut queues);
+                    for queue in queues.drain(..) {
+                        self.retry(queue, Some(receiver), now_ns);
+                    }
+                }
+                Retry::Sender(queue) => self.retry(queue, None, now_ns),
             }
-            // All at once: a receiver's kick in between would ask for the first ones again, and be taken for the rest.
-            let taken = loop {
-                let taken = self.take(queue, Take::Parked, Turn::Whole, now_ns, clock::now_ns());
-                self.expire_holds_after_burst();
-                if !taken.is_some_and(|taken| taken.parked_more) {
-                    break taken;
-                }
-            };
-            match taken {
-                None => {
-                    self.note_stalled(queue, &Taken::default());
-                }
-                // Room was made: what the sender has had to keep back may come now.
-                Some(taken) if taken.more && !self.ready.contains(queue) => {
-                    self.ready.wake(Ready { queue, since_ns: now_ns });
-                }
-                Some(_) => {}
+        }
+        self.stalls.take_due(now_ns, &mut queues);
+        for queue in queues.drain(..) {
+            self.retry(queue, None, now_ns);
+        }
+        retries.append(&mut self.retries);
+        (self.retries, self.retried) = (retries, queues);
+    }
+
+    /// Tries frames of a queue again that wait for `receiver`, or for anybody.
+    fn retry(&mut self, queue: TxQueue, receiver: Option<PortId>, now_ns: u64) {
+        // All at once: a receiver's kick in between would ask for the first ones again, and be taken for the rest.
+        let taken = loop {
+            let what = Take::Parked(receiver);
+            let taken = self.take(queue, what, Turn::Whole, now_ns, clock::now_ns());
+            self.expire_holds_after_burst();
+            if !taken.is_some_and(|taken| taken.parked_more) {
+                break taken;
             }
+        };
+        match taken {
+            // It is another worker's, and so is what waits in it.
+            None => {
+                self.stalls.note(queue, None);
+                let ports = self.shared.ports.load();
+                if let Some(slot) = slot(&ports, queue.port)
+                    && let Some(worker) = slot.pairs.get(queue.queue).and_then(Pair::worker)
+                {
+                    self.shared.crew.tell(worker, Retry::Sender(queue));
+                }
+            }
+            // Room was made: what the sender has had to keep back may come now.
+            Some(taken) if taken.more && !self.ready.contains(queue) => {
+                self.warm.remove(queue);
+                self.ready.wake(Ready { queue, since_ns: now_ns });
+            }
+            Some(_) => {}
         }
     }
 
@@ -800,5 +823,101 @@ mod tests {
         assert_eq!(lead_ns, weir_limits::TIMER_LEAD_NS_MAX);
         worker.note_lateness(worker.woken_ns + LATE_NS, Woken::Event);
         assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
+    }
+
+    /// A worker with so many ports, whose queues it serves if they are `its`.
+    fn worker_of(ports: u16, its: bool) -> Worker {
+        let worker = worker();
+        let slots = (0..ports).map(|number| {
+            let port = Arc::new(crate::tests::FakePort::new(PortId::new(number).unwrap()));
+            let slot = Slot::new(port, Arc::default());
+            slot.pairs[0].serve_by(usize::from(!its));
+            Some(slot)
+        });
+        worker.shared.ports.store(Arc::new(slots.collect()));
+        worker
+    }
+
+    fn queue(port: u16) -> QueueRef {
+        QueueRef { port: PortId::new(port).unwrap(), queue: 0, side: Side::Tx }
+    }
+
+    #[test]
+    fn tokens_of_a_queue_that_has_moved_are_given_back() {
+        let mut worker = worker_of(1, false);
+        let rate = crate::share::Rate { per_s: 1, burst: 10 };
+        let limit = crate::share::RateLimit { bits: None, packets: Some(rate) };
+        let port = PortId::new(0).unwrap();
+        worker.shared.shares.set(port, weir_policy::schedule::Share::default(), limit);
+        let shared = Arc::clone(&worker.shared);
+        worker.ready.refresh(&shared.shares, clock::now_ns);
+        for _ in 0..3 {
+            worker.ready.wake(Ready { queue: queue(0), since_ns: clock::now_ns() });
+            worker.serve_next();
+            assert!(worker.ready.is_empty(), "it is another worker's");
+        }
+        let left = worker.ready.turn(port, clock::now_ns());
+        assert!(left.frames_max() >= 10, "{left:?}");
+    }
+
+    #[test]
+    fn a_kick_costs_as_much_among_a_thousand_busy_queues_as_among_two() {
+        use crate::poller::COMPARED;
+        let cost = |ports: u16| {
+            let mut worker = worker_of(ports, true);
+            // Some have work, some have had it, and some wait for their rate.
+            for number in 0..ports {
+                let ready = Ready { queue: queue(number), since_ns: 1 };
+                match number % 3 {
+                    0 => worker.ready.wake(ready),
+                    1 => worker.warm.insert(queue(number), 1),
+                    _ => worker.ready.wait(ready, u64::MAX),
+                }
+            }
+            let (waiting, before) = (worker.ready.len(), COMPARED.get());
+            for round in 0..3 {
+                worker.kicked.extend((0..ports).map(queue).map(Event::Kick));
+                worker.take_up_kicks(Some(round));
+            }
+            let warm = (usize::from(ports) + 1) / 3;
+            assert_eq!(worker.ready.len(), waiting + warm, "each once");
+            assert!(worker.warm.is_empty());
+            (COMPARED.get() - before) / (3 * u64::from(ports))
+        };
+        assert_eq!([2, 30, 1_000].map(cost), [0; 3], "comparisons of queues for each kick");
+    }
+
+    #[test]
+    fn whoever_is_told_of_buffers_and_does_not_serve_the_sender_any_more_tells_who_does() {
+        let mut worker = worker_of(1, false);
+        let handles = [(); 2].map(|()| worker.shared.crew.add().unwrap().unwrap().1);
+        let receiver = PortId::new(5).unwrap();
+        worker.stalls.note(queue(0), Some(u64::MAX));
+        worker.stalls.waits(queue(0), receiver);
+        worker.retries.push(Retry::Receiver(receiver));
+        worker.retry_stalled();
+        assert!(worker.stalls.is_empty());
+        assert!(handles[1].is_told() && !handles[0].is_told());
+        let mut told = Vec::new();
+        handles[1].take_told(&mut told);
+        assert_eq!(told, [Retry::Sender(queue(0))]);
+    }
+
+    #[test]
+    fn a_receivers_kick_costs_nothing_where_nobody_waits_for_it() {
+        use crate::poller::COMPARED;
+        let mut worker = worker_of(1_000, true);
+        let other = PortId::new(999).unwrap();
+        for number in 0..998 {
+            worker.stalls.note(queue(number), Some(u64::MAX));
+            worker.stalls.waits(queue(number), other);
+        }
+        let before = COMPARED.get();
+        let receiver = QueueRef { side: Side::Rx, ..queue(998) };
+        worker.kicked.push(Event::Kick(receiver));
+        worker.take_up_kicks(None);
+        worker.retry_stalled();
+        assert_eq!((COMPARED.get() - before, worker.handle.bursts.get()), (0, 0));
+        assert!(worker.retries.is_empty());
     }
 }

@@ -199,7 +199,7 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
         assert_eq!(taken.parked, 2);
     }
 
-    let (taken, got) = rig.take_all(Take::Parked, 3000);
+    let (taken, got) = rig.take_all(Take::Parked(None), 3000);
     assert_eq!(got, [frame(0, 700), frame(2, 700)]);
     assert_eq!((taken.parked, taken.parked_until), (0, None));
     assert_eq!(rig.counters.parked.get(), 2, "a retry is not another wait");
@@ -211,7 +211,7 @@ fn frames_parked_again_keep_the_time_of_their_arrival() {
     let mut rig = Rig::new(1);
     rig.send(&frame(1, 60));
     rig.take(Take::New, 50, park_all(port_id(1)));
-    let taken = rig.take(Take::Parked, 1000, park_all(port_id(1)));
+    let taken = rig.take(Take::Parked(None), 1000, park_all(port_id(1)));
     assert_eq!((taken.parked, taken.parked_until), (1, Some(50 + PARKED_NS_MAX)));
 }
 
@@ -222,7 +222,7 @@ fn frames_that_waited_too_long_are_dropped_and_counted() {
         rig.send(&frame(now_ns as u16, 60));
         rig.take(Take::New, now_ns, park_all(port_id(1)));
     }
-    let (taken, got) = rig.take_all(Take::Parked, PARKED_NS_MAX);
+    let (taken, got) = rig.take_all(Take::Parked(None), PARKED_NS_MAX);
     assert_eq!(got, [frame(10, 60)], "only the first has waited that long");
     assert_eq!(taken.parked, 0);
     assert_eq!(rig.drops(), [("rx_waited_too_long", 1)]);
@@ -246,7 +246,7 @@ fn receivers_that_take_nothing_do_not_stop_the_others() {
     });
     assert_eq!((got, taken.frames, taken.parked), (TAP_BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX));
     // All of them come in one burst when the receiver has room.
-    assert_eq!(rig.take_all(Take::Parked, 1).1.len(), TAP_PARKED_MAX);
+    assert_eq!(rig.take_all(Take::Parked(None), 1).1.len(), TAP_PARKED_MAX);
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_failed_port_lets_go_of_what_waits() {
     rig.port.fail("first");
     rig.port.fail("second");
     assert_eq!(rig.port.failure(), Some("first"));
-    let taken = rig.take(Take::Parked, 0, |_| panic!("forwarded"));
+    let taken = rig.take(Take::Parked(None), 0, |_| panic!("forwarded"));
     assert_eq!(taken, Taken::default());
     assert_eq!(rig.drops(), [("tx_disabled", 1)]);
 }
@@ -399,7 +399,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0..3u16, 1..40u16).prop_map(|(to, frames)| Step::Send(to, frames)),
         (0..8u16).prop_map(|full| Step::Take(Take::New, full)),
-        (0..8u16).prop_map(|full| Step::Take(Take::Parked, full)),
+        (0..8u16).prop_map(|full| Step::Take(Take::Parked(None), full)),
     ]
 }
 
@@ -415,7 +415,7 @@ proptest! {
         let mut dropped = 0;
         let mut arrived: [Vec<u16>; 3] = Default::default();
         let (in_socket, steps) = (std::cell::Cell::new(0), steps.into_iter());
-        let emptying = (0..50).flat_map(|_| [Step::Take(Take::Parked, 0), Step::Take(Take::New, 0)]);
+        let emptying = (0..50).flat_map(|_| [Step::Take(Take::Parked(None), 0), Step::Take(Take::New, 0)]);
         for step in steps.chain(emptying) {
             let Step::Take(what, full) = step else {
                 let Step::Send(to, frames) = step else { unreachable!() };

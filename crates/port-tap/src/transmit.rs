@@ -80,7 +80,7 @@ impl<P> State<P> {
     }
 
     fn is_for_one(&self, what: Take) -> bool {
-        what == Take::Parked || !self.waiting.is_empty()
+        what != Take::New || !self.waiting.is_empty()
     }
 }
 
@@ -158,10 +158,10 @@ impl<P> TransmitQueue<P> {
         let turn = RefCell::new(None);
         let mut burst = scratch.lend();
         burst.from_device = true;
-        burst.waited = what == Take::Parked;
+        burst.waited = what != Take::New;
         let frames = match what {
             Take::New => source.fill(&mut state.places, now_ns, &mut burst),
-            Take::Parked => state.fill_waiting(source, taking, &mut burst),
+            Take::Parked(receiver) => state.fill_waiting(receiver, source, taking, &mut burst),
         };
         if what == Take::New
             && let Some(tx) = counters.tx.get(queue)
@@ -220,23 +220,30 @@ impl<P> TransmitQueue<P> {
 }
 
 impl<P> State<P> {
-    /// Takes all frames that wait, but for those that have waited too long. Says how many there were.
+    /// Takes all frames that wait for `receiver`, or for anybody, but for those that have waited too long. Says how
+    /// many there were.
     fn fill_waiting<'m, S: Source<Places = P>>(
         &mut self,
+        receiver: Option<PortId>,
         source: &'m S,
         taking: &Taking<'_>,
         burst: &mut Burst<'m>,
     ) -> usize {
         let frames = self.waiting.len();
-        for Waiting { token, since_ns, .. } in self.waiting.drain(..) {
+        let places = &mut self.places;
+        self.waiting.retain(|&Waiting { token, port, since_ns }| {
+            if receiver.is_some_and(|receiver| receiver != port) {
+                return true;
+            }
             if since_ns.saturating_add(PARKED_NS_MAX) <= taking.now_ns {
                 taking.counters.dropped(DropReason::RxWaitedTooLong, 1);
-                source.release(&mut self.places, token);
+                source.release(places, token);
             } else {
-                source.fill_again(&self.places, token, since_ns, burst);
+                source.fill_again(places, token, since_ns, burst);
             }
-        }
-        frames
+            false
+        });
+        frames - self.waiting.len()
     }
 
     /// After a burst: its frames wait, or their places are released.

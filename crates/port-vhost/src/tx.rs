@@ -71,12 +71,17 @@ impl TxQueue {
         // The burst borrows the memory while the ring is completed below.
         let memory = Arc::clone(&ring.memory);
         let mut burst = scratch.lend();
-        burst.waited = what == Take::Parked;
+        burst.waited = what != Take::New;
         // What waits behind those that are tried now.
         let mut later = VecDeque::new();
         let filled = match what {
             Take::New => fill_new(ring, &memory, &mut burst, now_ns, counters),
-            Take::Parked => {
+            Take::Parked(Some(receiver)) => {
+                self.try_from = 0;
+                let waiting = &mut self.waiting;
+                fill_waiting_for(receiver, ring, &memory, waiting, &mut burst, now_ns, counters)
+            }
+            Take::Parked(None) => {
                 later = self.waiting.split_off(self.try_from.min(self.waiting.len()));
                 fill_waiting(ring, &memory, &mut later, &mut burst, now_ns, counters)
             }
@@ -88,9 +93,15 @@ impl TxQueue {
         }
 
         if enabled {
-            burst.blocked.extend(self.waiting.iter().map(|waiting| waiting.port));
-            burst.blocked.dedup();
-            burst.park_room = self.waiting_max().saturating_sub(self.waiting.len() + later.len());
+            let mut kept = self.waiting.len() + later.len();
+            if let Take::Parked(Some(_)) = what {
+                // They have their places among those that wait, and none that is older is left out.
+                kept -= burst.chains.len();
+            } else {
+                burst.blocked.extend(self.waiting.iter().map(|waiting| waiting.port));
+                burst.blocked.dedup();
+            }
+            burst.park_room = self.waiting_max().saturating_sub(kept);
             if !burst.frames().is_empty() {
                 count(counters, index, &burst, what);
                 forward(&mut burst);
@@ -100,7 +111,12 @@ impl TxQueue {
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
         let hold_until = self.settle(index, what, &burst, now_ns, counters);
-        let parked_more = what == Take::Parked && self.go_on(&burst, later);
+        let parked_more = match what {
+            Take::New => false,
+            Take::Parked(None) => self.go_on(&burst, later),
+            // Where none of a whole burst went, the others would wait behind them.
+            Take::Parked(Some(_)) => consumed == BURST_MAX && burst.parked.len() < BURST_MAX,
+        };
         scratch.give_back(burst);
         self.taken(consumed, parked_more, hold_until)
     }
@@ -160,7 +176,9 @@ impl TxQueue {
     ) -> Option<u64> {
         self.calls.before_more(&mut self.queue);
         let ring = self.queue.ring.as_mut()?;
-        if burst.parked.is_empty() {
+        if let Take::Parked(Some(_)) = what {
+            settle_in_place(ring, &mut self.waiting, burst);
+        } else if burst.parked.is_empty() {
             for chain in &burst.chains {
                 ring.device.complete(chain.token.into(), 0);
             }
@@ -238,6 +256,30 @@ fn settle_parked(
     }
 }
 
+/// Completes chains of frames that wait, but for those which were parked again: these keep their places.
+#[cold]
+fn settle_in_place(ring: &mut Ring, waiting: &mut VecDeque<Waiting>, burst: &Burst<'_>) {
+    let mut waits_for: [Option<PortId>; BURST_MAX] = [None; BURST_MAX];
+    for parked in &burst.parked {
+        waits_for[usize::from(parked.frame)] = Some(parked.port);
+    }
+    let mut chains = burst.chains.iter().peekable();
+    let mut frames = burst.frames().iter().zip(waits_for).peekable();
+    waiting.retain_mut(|waiting| {
+        let Some(chain) = chains.next_if(|chain| waiting.token == chain.token.into()) else {
+            return true;
+        };
+        let frame = frames.next_if(|(frame, _)| frame.token == chain.token);
+        let Some(port) = frame.and_then(|(_, port)| port) else {
+            ring.device.complete(waiting.token, 0);
+            return false;
+        };
+        ring.device.keep(waiting.token);
+        waiting.port = port;
+        true
+    });
+}
+
 /// A ring or frame error, before it is known in which ring.
 enum Broken {
     Ring(RingError),
@@ -309,22 +351,59 @@ fn fill_waiting<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring { device, features, .. } = ring;
     while burst.chains.len() < BURST_MAX {
         let Some(frame) = waiting.pop_front() else { break };
-        if frame.since_ns + PARKED_NS_MAX <= now_ns {
-            counters.dropped(DropReason::RxWaitedTooLong, 1);
-            device.complete(frame.token, 0);
-            continue;
-        }
-        let first = burst.pieces.len();
-        let chain = device.retake_readable(frame.token, memory, &mut burst.pieces)?;
-        let chain = note(chain, Pieces { first, all: &burst.pieces });
-        burst.chains.push(chain);
-        let added = burst.add(chain, features.vnet_len(), frame.since_ns);
-        added.or_else(|error| refused(error, counters))?;
+        take_again(ring, memory, frame, burst, now_ns, counters)?;
     }
     Ok(burst.chains.len())
+}
+
+/// The same of those that wait for one receiver. They keep their places among the others.
+fn fill_waiting_for<'m>(
+    receiver: PortId,
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    waiting: &mut VecDeque<Waiting>,
+    burst: &mut Burst<'m>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<usize, Broken> {
+    let mut broken = None;
+    waiting.retain(|frame| {
+        let full = burst.chains.len() == BURST_MAX;
+        if frame.port != receiver || full || broken.is_some() {
+            return true;
+        }
+        take_again(ring, memory, *frame, burst, now_ns, counters).unwrap_or_else(|error| {
+            broken = Some(error);
+            true
+        })
+    });
+    broken.map_or(Ok(burst.chains.len()), Err)
+}
+
+/// A frame that waited; `false` if it did so for too long, and is dropped.
+fn take_again<'m>(
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    frame: Waiting,
+    burst: &mut Burst<'m>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<bool, Broken> {
+    let Ring { device, features, .. } = ring;
+    if frame.since_ns + PARKED_NS_MAX <= now_ns {
+        counters.dropped(DropReason::RxWaitedTooLong, 1);
+        device.complete(frame.token, 0);
+        return Ok(false);
+    }
+    let first = burst.pieces.len();
+    let chain = device.retake_readable(frame.token, memory, &mut burst.pieces)?;
+    let chain = note(chain, Pieces { first, all: &burst.pieces });
+    burst.chains.push(chain);
+    let added = burst.add(chain, features.vnet_len(), frame.since_ns);
+    added.or_else(|error| refused(error, counters))?;
+    Ok(true)
 }
 
 /// A chain as the burst knows it; its front is fetched.

@@ -483,7 +483,7 @@ fn waiting_frames_keep_their_bytes_and_their_order(several_workers: bool) {
 
     // Still full for the later half of them.
     let mut seen = Vec::new();
-    let again = rig.take(0, Take::Parked, 7, &mut |burst| {
+    let again = rig.take(0, Take::Parked(None), 7, &mut |burst| {
         seen.extend(contents(burst));
         for frame in 32..burst.frames().len() as u16 {
             burst.park(frame, PortId::new(7).unwrap());
@@ -492,7 +492,7 @@ fn waiting_frames_keep_their_bytes_and_their_order(several_workers: bool) {
     assert_eq!((again.frames, again.parked), (XDP_PARKED_MAX, 32));
     assert_eq!(again.parked_until, Some(5 + PARKED_NS_MAX), "the time of their arrival");
     assert_eq!(seen, frames[..BURST_MAX]);
-    let (last, got) = rig.take_all(Take::Parked, 8);
+    let (last, got) = rig.take_all(Take::Parked(None), 8);
     assert_eq!((last.parked, last.parked_until), (0, None));
     assert_eq!(got, frames[32..BURST_MAX]);
     assert_eq!(rig.drops(), []);
@@ -505,14 +505,14 @@ fn root_frames_that_waited_too_long_are_dropped_and_counted() {
         rig.host.send(&frame(1, 60));
         soon("the frame waits", || rig.take(0, Take::New, 1, &mut park_all).parked == 1);
         assert_eq!(
-            rig.take_all(Take::Parked, 1 + PARKED_NS_MAX),
+            rig.take_all(Take::Parked(None), 1 + PARKED_NS_MAX),
             (Taken { frames: 1, peek: true, ..Taken::default() }, vec![])
         );
         assert_eq!(rig.drops(), [("rx_waited_too_long", 1)]);
         rig.host.send(&frame(2, 60));
         soon("the frame waits", || rig.take(0, Take::New, 1, &mut park_all).parked == 1);
         rig.port.fail("a test");
-        assert_eq!(rig.take(0, Take::Parked, 2, &mut park_all), Taken::default());
+        assert_eq!(rig.take(0, Take::Parked(None), 2, &mut park_all), Taken::default());
         assert_eq!(rig.drops(), [("tx_disabled", 1), ("rx_waited_too_long", 1)]);
     });
 }

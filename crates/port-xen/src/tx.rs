@@ -86,7 +86,7 @@ impl TxQueue {
     /// `what` is for one worker at a time.
     fn is_for_one(&self, what: Take) -> bool {
         !self.shared
-            || what == Take::Parked
+            || what != Take::New
             || self.ring.as_ref().is_some_and(|ring| ring.waiting() > 0)
     }
 
@@ -110,7 +110,7 @@ impl TxQueue {
             Take::New => ring
                 .take_new(&mut haul, groups, frames_max, now_ns, counters)
                 .map_err(StopReason::tx(index))?,
-            Take::Parked => ring.take_waiting(&mut haul, now_ns, counters),
+            Take::Parked(receiver) => ring.take_waiting(receiver, &mut haul, now_ns, counters),
         };
         Ok(Some(Begun { haul, consumed, stopped: self.stopped }))
     }
@@ -221,7 +221,7 @@ impl XenPort {
         // The burst borrows both.
         let mut begun;
         let mut burst = scratch.lend();
-        burst.waited = what == Take::Parked;
+        burst.waited = what != Take::New;
         begun = match tx.begin(context, what, burst.frames_max, now_ns)? {
             Some(begun) => begun,
             None => {

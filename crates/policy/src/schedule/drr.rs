@@ -106,11 +106,6 @@ impl<Q: Copy> Drr<Q> {
         self.fresh.len() + self.current.len() + self.spent.len()
     }
 
-    /// Those that are ready.
-    pub(super) fn lists(&self) -> [Option<&VecDeque<Entry<Q>>>; 3] {
-        [&self.fresh, &self.current, &self.spent].map(Some)
-    }
-
     pub(super) fn wake(&mut self, entry: Entry<Q>) {
         let has_deficit = self.deficit_ns(entry.flow) > 0;
         if has_deficit { &mut self.fresh } else { &mut self.spent }.push_back(entry);

@@ -187,15 +187,6 @@ impl<Q: Copy> Scheduler<Q> {
         self.len() == 0
     }
 
-    /// All of them, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Q> {
-        let entries = match &self.turns {
-            Turns::Drr(drr) => drr.lists(),
-            Turns::RoundRobin(ready) | Turns::Dwcs(Dwcs { ready, .. }) => [Some(ready), None, None],
-        };
-        entries.into_iter().flatten().flatten().map(|entry| &entry.queue)
-    }
-
     /// A queue of `flow` that had no work has some.
     pub fn wake(&mut self, flow: usize, queue: Q, now_ns: u64) {
         let entry = Entry { flow, queue };

@@ -45,7 +45,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
     let worker = |share: bool| {
         let mut scratch = Scratch::default();
         while !done.load(Ordering::Relaxed) {
-            for what in [Take::New, Take::Parked, Take::New] {
+            for what in [Take::New, Take::Parked(None), Take::New] {
                 port.take(0, what, 0, &mut scratch, &mut |burst| {
                     together
                         .fetch_max(taking.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);

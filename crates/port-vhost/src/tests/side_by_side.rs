@@ -169,7 +169,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
     });
     let (may, waits) = mpsc::channel();
     may.send(()).unwrap();
-    assert_eq!(take(Take::Parked, false, waits)().frames, 1);
+    assert_eq!(take(Take::Parked(None), false, waits)().frames, 1);
     assert_eq!(hears.recv().unwrap(), (1, vec![]));
     a.reap();
 }

@@ -34,7 +34,7 @@ impl TxQueue {
     /// `what` is for one worker at a time.
     pub(crate) fn is_for_one(&self, what: Take) -> bool {
         let waiting = !self.waiting.is_empty() || self.injected.is_some();
-        what == Take::Parked || waiting || !self.queue.enabled
+        what != Take::New || waiting || !self.queue.enabled
     }
 
     /// The memory that its ring is in; `None` while nothing may be taken from it.

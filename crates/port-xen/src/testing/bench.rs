@@ -156,13 +156,14 @@ impl Bench {
     pub fn settle(&self) {
         let ports: Vec<_> = lock(&self.ports).values().map(Arc::clone).collect();
         for port in ports {
-            let kicks = || port.counters().tx[0].kicks.get();
-            let before = kicks();
+            let Some(worker) = self.engine.worker_of(port.id(), 0) else { continue };
+            let nudges = || self.engine.workers()[worker].nudges;
+            let before = nudges();
             let queue = QueueRef { port: port.id(), queue: 0, side: Side::Tx };
             self.engine.nudge(queue);
             // A worker looks at this between two bursts.
             eventually("its worker is told", || {
-                kicks() > before || port.info().state != State::Running
+                nudges() > before || port.info().state != State::Running
             });
         }
     }

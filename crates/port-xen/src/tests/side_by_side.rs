@@ -245,7 +245,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
     // While it waits, one worker takes at a time.
     let (may, waits) = mpsc::channel();
     may.send(()).unwrap();
-    assert_eq!(taken(&port, Take::Parked, &told, &waits, |_| {}).frames, 1);
+    assert_eq!(taken(&port, Take::Parked(None), &told, &waits, |_| {}).frames, 1);
     eventually("both are answered", || one.is_answered());
 }
 
@@ -266,7 +266,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     assert!(taken.parked_until.unwrap() > now_ns - PARKED_NS_MAX / 2);
     let mut tried = 0;
     let mut try_again = |now_ns: u64| {
-        port.take(0, Take::Parked, now_ns, &mut scratch, &mut |burst| {
+        port.take(0, Take::Parked(None), now_ns, &mut scratch, &mut |burst| {
             // Its hold counts from when it may have come, all the same.
             assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
             assert!(burst.park(0, receiver));

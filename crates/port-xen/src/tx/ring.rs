@@ -171,10 +171,11 @@ impl TxRing {
         slots
     }
 
-    /// Packets that wait, oldest first, into `haul`; those that waited too long are dropped. Says how many there
-    /// were.
+    /// Packets that wait for `receiver`, or for anybody, oldest first, into `haul`; those that waited too long are
+    /// dropped. Says how many there were.
     pub(super) fn take_waiting(
         &mut self,
+        receiver: Option<PortId>,
         haul: &mut Haul,
         now_ns: u64,
         counters: &PortCounters,
@@ -184,7 +185,10 @@ impl TxRing {
         for (flight, token) in self.flights.iter_mut().zip(self.first..) {
             let from = buffer;
             buffer += flight.slots;
-            let State::Waits { arrived_ns, .. } = flight.state else { continue };
+            let State::Waits { arrived_ns, port } = flight.state else { continue };
+            if receiver.is_some_and(|receiver| receiver != port) {
+                continue;
+            }
             taken += 1;
             let since_ns = flight.full_ns.unwrap_or(arrived_ns);
             if since_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
@@ -195,7 +199,7 @@ impl TxRing {
                 haul.push(token, flight.packet, self.buffers.range(from..buffer), arrived_ns);
             }
         }
-        self.waiting = 0;
+        self.waiting -= taken;
         taken
     }
 

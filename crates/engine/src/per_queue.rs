@@ -1,0 +1,43 @@
+//! What a worker keeps of each queue, found without a search however many there are.
+
+use weir_limits::QUEUE_PAIRS_MAX;
+
+use crate::poller::QueueRef;
+
+/// A `T` for each pair of queues, by number: it grows when a port is first heard of, and never shrinks.
+#[derive(Debug)]
+pub(crate) struct PerQueue<T>(Vec<T>);
+
+impl<T> Default for PerQueue<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+#[inline]
+fn place(queue: QueueRef) -> usize {
+    queue.port.index() * QUEUE_PAIRS_MAX + queue.queue % QUEUE_PAIRS_MAX
+}
+
+impl<T: Default> PerQueue<T> {
+    /// That of `queue`, if anything was ever noted of it or of a later one.
+    #[inline]
+    pub(crate) fn get(&self, queue: QueueRef) -> Option<&T> {
+        self.0.get(place(queue))
+    }
+
+    /// That of `queue`, to be changed.
+    #[inline]
+    pub(crate) fn at(&mut self, queue: QueueRef) -> &mut T {
+        let place = place(queue);
+        if place >= self.0.len() {
+            self.grow(place);
+        }
+        &mut self.0[place]
+    }
+
+    #[cold]
+    fn grow(&mut self, place: usize) {
+        self.0.resize_with(place + 1, T::default);
+    }
+}
