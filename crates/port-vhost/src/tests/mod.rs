@@ -300,7 +300,11 @@ impl Guest {
 
     /// Puts a frame into the transmit ring, header and frame in one buffer; `slot` chooses where.
     pub fn offer(&mut self, slot: u64, vnet: &VnetHdr, frame: &[u8]) {
-        let address = TX_BUFFERS + slot * 0x11000;
+        self.offer_at(TX_BUFFERS + slot * 0x11000, vnet, frame);
+    }
+
+    /// The same, at an address.
+    pub fn offer_at(&mut self, address: u64, vnet: &VnetHdr, frame: &[u8]) {
         let len = (VnetHdr::LEN + frame.len()) as u32;
         let at = self.memory.slice(address, len).unwrap();
         at.write(&vnet.to_bytes());

@@ -1,6 +1,7 @@
 //! Two workers that send from one queue.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use weir_engine::burst::Scratch;
@@ -200,4 +201,61 @@ fn a_transmit_ring_that_stops_amid_two_workers_has_sent_all_that_it_took() {
             a.reap();
         }
     }
+}
+
+/// Two workers follow one another without end: one of them always has a burst under way.
+#[test]
+fn a_ring_that_two_workers_never_let_settle_stops_soon() {
+    /// How long a burst waits for the next one to be under way.
+    const OVERLAP: Duration = Duration::from_millis(500);
+    // The workers sleep, and are not told of anything: this test serves the ring.
+    let switch = Switch::new();
+    let (mut a, b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    let port = Arc::clone(&a.port);
+    assert!(port.share_tx(0, true));
+    a.tx.suppress_calls();
+    let (begun, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let stops = StopsAtEnd(&over);
+    let is_over = || over.load(Ordering::SeqCst);
+    let worker = || {
+        while !is_over() {
+            let mut scratch = Scratch::default();
+            port.take(0, Take::New, clock::now_ns(), &mut scratch, &mut |burst| {
+                // What is left are its copies: the next has its turn.
+                drop(burst.turn.and_then(RefCell::take));
+                let mine = begun.fetch_add(1, Ordering::SeqCst) + 1;
+                let start = Instant::now();
+                let alone = || begun.load(Ordering::SeqCst) == mine;
+                while alone() && !is_over() && start.elapsed() < OVERLAP {
+                    std::thread::yield_now();
+                }
+            });
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        let stops = stops;
+        scope.spawn(worker);
+        scope.spawn(worker);
+        scope.spawn(|| {
+            while !is_over() {
+                while a.tx.take().is_some() {}
+                if a.tx.in_flight() < SIZE / 2 {
+                    let sent = frame(&a, Some(&b), 60, 1);
+                    a.offer(0, &VnetHdr::default(), &sent);
+                    a.tx.publish();
+                }
+                std::thread::yield_now();
+            }
+        });
+        eventually("both are at it", || begun.load(Ordering::SeqCst) > 10);
+        let stopped = scope.spawn(|| port.stop_ring(1).is_some());
+        let end = Instant::now() + PATIENCE / 4;
+        while !stopped.is_finished() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let in_time = stopped.is_finished();
+        drop(stops);
+        assert!(stopped.join().unwrap() && in_time, "it waits for both to pause at once");
+    });
 }

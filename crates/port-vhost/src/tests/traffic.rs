@@ -605,6 +605,78 @@ fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
     formats().into_iter().for_each(|format| until_none_is_late(|| got_them_in_time(format)));
 }
 
+/// A receiver with few buffers at a time has more frames than a burst wait for it, among those for another without any:
+/// each of its kicks brings the next ones, in order.
+#[test]
+fn no_kick_is_missed_by_more_frames_than_a_burst_among_those_for_another() {
+    const FOR_STUCK: usize = 28;
+    const AT_ONCE: u16 = 7;
+    fn got_them_in_time(format: u64, workers: usize) -> bool {
+        let switch = Switch::with_workers(workers);
+        let mut a = switch.guest_with_rings(1, format, SIZE_MAX);
+        let (mut stuck, mut other) = (switch.guest(2, format), switch.guest(3, format));
+        for receiver in [&mut stuck, &mut other] {
+            let hello = frame(receiver, None, 60, 0);
+            receiver.send(&hello);
+        }
+        for receiver in [&stuck, &other] {
+            let small = frame(&a, Some(receiver), 60, 0);
+            let room = receiver.rx.in_flight() - receiver.port.counters().rx[0].frames.get() as u16;
+            for _ in 0..room {
+                a.offer(0, &VnetHdr::default(), &small);
+            }
+            a.send_now();
+            a.reap();
+        }
+        let sender = Arc::clone(&a.port);
+        let receivers = [&stuck, &other].map(|guest| Arc::clone(&guest.port));
+        let late = || receivers.iter().any(|receiver| lost([&sender, receiver]) > 0);
+        let (mut for_stuck, mut numbers) = (0, Vec::new());
+        for n in 0..PARKED_MAX {
+            let is_stuck = n % 4 == 1 && for_stuck < FOR_STUCK;
+            let receiver = if is_stuck { &stuck } else { &other };
+            for_stuck += usize::from(is_stuck);
+            if !is_stuck {
+                numbers.push(n as u8);
+            }
+            let sent = frame(&a, Some(receiver), 60, n as u8);
+            a.offer_at(TX_BUFFERS + n as u64 * 128, &VnetHdr::default(), &sent);
+        }
+        a.send_now();
+        eventually("they wait, or have waited too long", || {
+            sender.counters().parked.get() == PARKED_MAX as u64 || late()
+        });
+        // What filled its ring.
+        let mut buffers = std::iter::from_fn(|| other.received()).count() as u16;
+        for some in numbers.chunks(AT_ONCE.into()) {
+            let posted = buffers.min(AT_ONCE);
+            other.post(posted);
+            buffers -= posted;
+            let mut got = Vec::new();
+            eventually("the next ones arrive, or have waited too long", || {
+                got.extend(std::iter::from_fn(|| other.received()).map(|(_, frame)| frame[14]));
+                got.len() == some.len() || late()
+            });
+            if got.len() < some.len() {
+                return false;
+            }
+            assert_eq!(got, some);
+            buffers += got.len() as u16;
+        }
+        let received = std::iter::from_fn(|| stuck.received()).count() as u16;
+        stuck.post(received);
+        let mut got = 0;
+        eventually("those for the other arrive, or have waited too long", || {
+            got += std::iter::from_fn(|| stuck.received()).count();
+            got == FOR_STUCK || late()
+        });
+        got == FOR_STUCK
+    }
+    for (format, workers) in formats().into_iter().flat_map(|it| [(it, 1), (it, 2)]) {
+        until_none_is_late(|| got_them_in_time(format, workers));
+    }
+}
+
 #[test]
 fn frames_for_a_receiver_that_never_takes_them_are_dropped_and_the_sender_gets_its_buffers() {
     for format in formats() {
