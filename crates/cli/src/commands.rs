@@ -252,7 +252,7 @@ pub fn vif(
         }
         VifCommand::Set { name, settings } => {
             let changes = VifChanges::from_settings(name, settings)?;
-            let request = Request::VifSet { name: name.clone(), changes };
+            let request = Request::VifSet { name: name.clone(), changes: changes.into() };
             let note = connect()?.request_noted(&request)?;
             writeln!(out, "{name}: changed")?;
             if let Some(note) = note {

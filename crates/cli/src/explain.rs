@@ -14,6 +14,7 @@ use crate::stats::{
 use crate::text::{Table, decimal, ratio, time};
 
 mod dispatch;
+mod guard;
 mod manager;
 mod placement;
 mod receiving;
@@ -21,6 +22,7 @@ mod sharing;
 mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
+pub use guard::GuardExplanation;
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer,
@@ -106,6 +108,9 @@ pub struct VifExplanation {
     /// What it may receive, and what was dropped beyond that.
     #[serde(default)]
     pub receiving: ReceivingExplanation,
+    /// From which addresses its guest may send; none where nobody asks.
+    #[serde(default)]
+    pub guard: Option<GuardExplanation>,
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
@@ -203,6 +208,9 @@ impl fmt::Display for VifExplanation {
         for silent in &self.silent {
             writeln!(f, "{silent}; {}", silent.advice())?;
         }
+        if let Some(guard) = &self.guard {
+            write!(f, "{guard}")?;
+        }
         if let Some(steering) = &self.steering {
             write!(f, "{steering}")?;
         }
@@ -273,6 +281,7 @@ mod tests {
                 ..SharingExplanation::default()
             },
             receiving: ReceivingExplanation::default(),
+            guard: None,
             steering: None,
             silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
         }

@@ -16,6 +16,7 @@ use weir_engine::stats::TimesSummary;
 use crate::config::{
     ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
 };
+use crate::explain::GuardExplanation;
 use crate::text::{Table, bytes, decimal, ratio, time, uptime};
 
 mod placement;
@@ -176,6 +177,9 @@ pub struct PortStats {
     /// Rings in service that serve nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,
+    /// From which addresses its guest may send; none where nobody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardExplanation>,
 }
 
 /// When a guest is called, as it is configured.
@@ -309,6 +313,7 @@ impl PortStats {
             calls: None,
             filter: Vec::new(),
             silent: Vec::new(),
+            guard: None,
         }
     }
 

@@ -19,9 +19,9 @@ use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
 use crate::config::{
-    self, CallsError, Change, Config, FilterRule, LatencyBudget, PortName, SharingError,
-    SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers,
-    filter,
+    self, CallsError, Change, Config, FilterRule, GuardError, LatencyBudget, PortName,
+    SharingError, SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges,
+    VifConfig, Workers, filter,
 };
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::helper::Hands;
@@ -236,6 +236,7 @@ impl Switch {
         self.engine.set_receive_limit(id, config.sharing.receive.limit());
         self.engine.set_storm_limit(id, config.storm.limit());
         self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
+        self.engine.set_source_guard(id, config.guarding.guard());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -423,6 +424,9 @@ impl Switch {
         if let Err(error) = config.sharing.check(Some(self.schedule)) {
             return sharing_refused(error);
         }
+        if let Err(error) = config.guarding.check(config.mac_check) {
+            return guard_refused(error);
+        }
         let resized = config.queues != ports.vifs[index].config.queues;
         if let (true, Vif { config, link: Link::Xen, .. }) = (resized, &ports.vifs[index]) {
             return xen::queues_are_in_xenstore(config);
@@ -455,6 +459,9 @@ impl Switch {
         let receive = config.sharing.receive;
         if receive != vif.config.sharing.receive {
             self.engine.set_receive_limit(vif.port.id(), receive.limit());
+        }
+        if config.guarding != vif.config.guarding {
+            self.engine.set_source_guard(vif.port.id(), config.guarding.guard());
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
@@ -567,6 +574,10 @@ fn sharing_refused(error: SharingError) -> Response {
     Response::Error { message: error.to_string(), help: Some(error.help()) }
 }
 
+fn guard_refused(error: GuardError) -> Response {
+    Response::Error { message: error.to_string(), help: Some(error.help().into()) }
+}
+
 fn no_such_vif(name: &PortName, is_uplink: bool) -> Response {
     if is_uplink {
         return Response::Error {
@@ -601,7 +612,7 @@ impl ControlHandler for Switch {
         match request {
             Request::Ping => Response::Ok,
             Request::VifAdd { config } => self.vif_add(*config),
-            Request::VifSet { name, changes } => self.vif_set(&name, changes),
+            Request::VifSet { name, changes } => self.vif_set(&name, *changes),
             Request::VifDel { name } => self.vif_del(&name),
             Request::FilterSet { name, rules } => self.filter_set(&name, rules),
             Request::VifList => self.vif_list(),

@@ -11,7 +11,7 @@ use thread_priority::{
     ScheduleParams, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
     thread_native_id, thread_schedule_policy,
 };
-use weir_fabric::{Fabric, PortConfig, PortError, PortId};
+use weir_fabric::{Fabric, PortConfig, PortError, PortId, SourceGuard};
 use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::Share;
 
@@ -187,6 +187,11 @@ impl Engine {
     /// is as long as its segments.
     pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
         self.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
+    }
+
+    /// Replaces what a port's frames may say that they come from: each burst meets the old guard or the new one.
+    pub fn set_source_guard(&self, id: PortId, guard: Option<Arc<SourceGuard>>) {
+        self.change(id, |slot| slot.guard.clone_from(&guard));
     }
 
     /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.

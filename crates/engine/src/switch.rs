@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use weir_fabric::{EgressTag, Forward, FrameKey, PortId, View};
+use weir_fabric::{EgressTag, Forward, FrameKey, PortId, SourceGuard, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Tci};
@@ -40,20 +40,22 @@ pub struct Slot {
     pub(crate) frame_len_max: FrameLenMax,
     /// Workers with frames that wait for its buffers.
     pub(crate) waiters: Arc<Waiters>,
+    /// From which addresses it may send; `None` where nobody asks.
+    pub(crate) guard: Option<Arc<SourceGuard>>,
 }
 
 impl Slot {
     /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
-        let (pairs, rules, police, storm, waiters) = Default::default();
+        let (pairs, rules, police, storm, guard, waiters) = Default::default();
         let frame_len_max = FrameLenMax::NONE;
-        Self { port, counters, pairs, rules, police, storm, frame_len_max, waiters }
+        Self { port, counters, pairs, rules, police, storm, frame_len_max, guard, waiters }
     }
 
     /// Nothing is asked of what it sends but what the fabric asks.
     #[inline]
     fn sends_freely(&self) -> bool {
-        self.rules.tx.is_none() && self.frame_len_max == FrameLenMax::NONE
+        self.rules.tx.is_none() && self.guard.is_none() && self.frame_len_max == FrameLenMax::NONE
     }
 }
 
@@ -500,6 +502,14 @@ fn refuse(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, mut refused: 
     }
     if sender.frame_len_max != FrameLenMax::NONE {
         drop(sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
+    }
+    if let Some(guard) = sender.guard.as_deref() {
+        for (index, frame) in burst.frames().iter().enumerate() {
+            let csum_at = frame.offload.csum().map(|csum| csum.field());
+            if let Err(reason) = guard.check(frame.head.as_slice(), frame.len, csum_at) {
+                drop(1 << index, reason.into());
+            }
+        }
     }
     refused
 }

@@ -31,6 +31,14 @@ pub enum DropReason {
     /// The destination is one of 01:80:c2:00:00:00 to 0f, which a bridge never forwards
     /// (IEEE 802.1Q §8.6.3).
     ReservedGroupAddress,
+    /// The IPv4 or IPv6 source is not one of the port's addresses, or its headers can't be followed.
+    SourceGuardIp,
+    /// The sender in an ARP packet is not the port's guest.
+    SourceGuardArp,
+    /// A message of neighbour discovery about an address that is not the port's, or one that may be hidden.
+    SourceGuardNd,
+    /// The port is held to its addresses, and the frame is no IP and no ARP.
+    SourceGuardOther,
     /// The destination is behind the port that the frame came in by.
     Hairpin,
 }
@@ -40,7 +48,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, each at its [`Self::index`].
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::PortUnknown,
         Self::PortInactive,
         Self::VlanTaggedOnAccess,
@@ -53,6 +61,10 @@ impl DropReason {
         Self::SrcMacSpoofed,
         Self::SrcMacOwned,
         Self::ReservedGroupAddress,
+        Self::SourceGuardIp,
+        Self::SourceGuardArp,
+        Self::SourceGuardNd,
+        Self::SourceGuardOther,
         Self::Hairpin,
     ];
 
@@ -76,6 +88,10 @@ impl DropReason {
             Self::SrcMacSpoofed => "src_mac_spoofed",
             Self::SrcMacOwned => "src_mac_owned",
             Self::ReservedGroupAddress => "reserved_group_address",
+            Self::SourceGuardIp => "source_guard_ip",
+            Self::SourceGuardArp => "source_guard_arp",
+            Self::SourceGuardNd => "source_guard_nd",
+            Self::SourceGuardOther => "source_guard_other",
             Self::Hairpin => "hairpin",
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! 1. [`vlan`]: the ingress port's mode and the tag give the VLAN, or a drop.
 //! 2. [`mac_check`]: the source address must be one that this port may use.
+//!    What it says above Ethernet is judged before that, where a port has a [`source_guard`].
 //! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`],
 //!    everything else [`Forward::Flood`].
 //! 4. For each receiver, [`View::egress`] says how the frame is tagged there.
@@ -19,6 +20,7 @@ mod fabric;
 pub mod fdb;
 pub mod mac_check;
 mod port;
+pub mod source_guard;
 mod view;
 pub mod vlan;
 
@@ -27,5 +29,6 @@ pub use fabric::{Fabric, PortError};
 pub use fdb::{Claim, Fdb, FdbEntry, FdbStats};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};
+pub use source_guard::SourceGuard;
 pub use view::{Forward, FrameKey, View};
 pub use vlan::{EgressTag, Vid, VidError, VidSet, VlanMode, VlanSet};

@@ -167,6 +167,9 @@ pub const FILTER_MEMORY_WORDS: usize = 16;
 /// Bytes of a frame's front that a filter can see: one with an MTU of 1500 whole.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
+/// Most addresses and prefixes that a source guard is given for one guest: each costs every frame of that guest a
+/// comparison.
+pub const SOURCE_ADDRESSES_MAX: usize = 32;
 /// What a storm budget lets go at once: what its rate brings in so long a time (ns), and so many frames at least. ARP for
 /// a subnet comes in a row.
 pub const STORM_BURST_NS: u64 = 100_000_000;

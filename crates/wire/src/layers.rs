@@ -19,8 +19,34 @@ pub mod protocol {
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
+    /// IPv6 authentication header.
+    pub const AUTHENTICATION: u8 = 51;
+    /// ICMPv6.
+    pub const ICMPV6: u8 = 58;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
+    /// IPv6 mobility header.
+    pub const MOBILITY: u8 = 135;
+    /// Host identity protocol.
+    pub const HIP: u8 = 139;
+    /// Shim6.
+    pub const SHIM6: u8 = 140;
+
+    /// Whether another header may follow this one of IPv6, whether it is walked or not (IANA IPv6 extension header
+    /// types, without ESP and those for experiments).
+    pub fn is_extension(number: u8) -> bool {
+        matches!(
+            number,
+            HOP_BY_HOP
+                | ROUTING
+                | FRAGMENT
+                | AUTHENTICATION
+                | DESTINATION_OPTIONS
+                | MOBILITY
+                | HIP
+                | SHIM6
+        )
+    }
 }
 
 /// Bytes of an IPv4 header without options.

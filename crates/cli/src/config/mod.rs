@@ -22,6 +22,7 @@
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
 //! * [`filter`]: which frames a port may send and receive.
+//! * `guard`: from which addresses a guest may send.
 //! * `sharing`: what an interface is entitled to of the workers, and how fast it may send.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * `xen`: which vifs of Xen guests are served, and what holds for each.
@@ -37,6 +38,7 @@ use weir_limits as limits;
 
 pub mod error;
 pub mod filter;
+mod guard;
 mod moderation;
 mod parse;
 mod placement;
@@ -55,6 +57,7 @@ mod tests;
 
 pub use error::{ConfigError, Problem};
 pub use filter::FilterRule;
+pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;
 pub use receiving::{Receiving, ReceivingChanges};
@@ -65,10 +68,10 @@ pub use sharing::{
 };
 pub use storm::StormControl;
 pub use values::{
-    ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
-    Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid, VlanMode,
-    Weight, WorkerCount, Workers,
+    ContainerBytes, Direction, Execution, FilterAction, GuardMode, InterfaceName, LatencyBudget,
+    MacAddress, Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid,
+    VlanMode, Weight, WorkerCount, Workers,
 };
 pub use xen::{ChannelName, XenConfig};
 
@@ -226,6 +229,9 @@ pub struct VifConfig {
     /// How much of what it sends may be flooded.
     #[serde(default)]
     pub storm: StormControl,
+    /// From which addresses it may send.
+    #[serde(default)]
+    pub guarding: Guarding,
     /// Which frames it may send and receive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<FilterRule>,
@@ -265,6 +271,7 @@ impl VifConfig {
             mtu: None,
             memory_max: MemoryMax::DEFAULT,
             storm: StormControl::default(),
+            guarding: Guarding::default(),
             filter: Vec::new(),
             sharing: Sharing::default(),
         }

@@ -12,6 +12,7 @@ use weir_limits as limits;
 
 use super::error::{Problem, count};
 use super::filter;
+use super::guard::Guarding;
 use super::section::{KindOfUplink, Located, Section};
 use super::sharing::{self, MemoryMax, Schedule, Sharing};
 use super::storm::StormControl;
@@ -249,6 +250,7 @@ fn vif(
     let mtu = section.take("mtu", problems).map(Located::into_value);
     let memory_max = section.take_or("memory_max", MemoryMax::DEFAULT, problems);
     let storm = StormControl::from_section(&mut section, problems);
+    let guarding = Guarding::from_section(&mut section, mac_check, problems);
     let filter = filter::rules(&mut section, problems);
     let schedule = switch.map(|switch| switch.schedule);
     let sharing = Sharing::from_section(&mut section, schedule, problems);
@@ -276,6 +278,7 @@ fn vif(
         mtu,
         memory_max,
         storm,
+        guarding,
         filter,
         sharing,
     };

@@ -13,10 +13,10 @@ use super::moderation::Moderation;
 use super::sharing::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 use super::suggest;
 use super::values::{
-    ContainerBytes, Direction, Execution, FilterAction, InterfaceName, LatencyBudget, MacAddress,
-    Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid, Weight,
-    WorkerCount, Workers,
+    ContainerBytes, Direction, Execution, FilterAction, GuardMode, InterfaceName, LatencyBudget,
+    MacAddress, Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid,
+    Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -265,6 +265,7 @@ from_toml_string! {
     PlacementMode = "\"off\", \"static\" or \"dynamic\"";
     Direction = "\"tx\" or \"rx\"";
     FilterAction = "\"accept\" or \"drop\"";
+    GuardMode = "\"off\" or \"configured\"";
     Expression = "an expression in quotes, such as \"tcp port 80\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
     Schedule = "the name of a schedule in quotes, such as \"drr\"";

@@ -12,6 +12,7 @@ use toml::de::DeValue;
 
 use super::VifConfig;
 use super::error::{ConfigError, Problem};
+use super::guard::GuardChanges;
 use super::moderation::Moderation;
 use super::parse;
 use super::section::{Fault, FromToml, Located, Section};
@@ -149,6 +150,8 @@ pub struct VifChanges {
     pub rss_rebalance: Option<bool>,
     /// VLANs of the port.
     pub vlan: Option<VlanMode>,
+    /// From which addresses its guest may send.
+    pub guarding: GuardChanges,
     /// What the interface is entitled to, and how fast it may send.
     pub sharing: SharingChanges,
 }
@@ -199,6 +202,7 @@ impl VifChanges {
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.take("mac_check", problems).map(Located::into_value);
         let rss_rebalance = section.take("rss_rebalance", problems).map(Located::into_value);
+        let guarding = GuardChanges::from_section(&mut section, problems);
         let sharing = SharingChanges::from_section(&mut section, problems);
         let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
@@ -237,6 +241,7 @@ impl VifChanges {
             mac_check,
             rss_rebalance,
             vlan,
+            guarding,
             sharing,
         }
     }
@@ -258,6 +263,7 @@ impl VifChanges {
         self.rx_frames.apply(&mut vif.rx_frames);
         self.container_bytes.apply(&mut vif.container_bytes);
         self.sharing.apply(&mut vif.sharing);
+        self.guarding.apply(&mut vif.guarding);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
         vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);
         if let Some(vlan) = self.vlan {

@@ -105,6 +105,7 @@ fn every_key_is_read() {
         broadcasts_per_second = 100
         multicasts_per_second = 200
         unknown_per_second = 300
+        router = true
 
         [[vif.web0.filter]]
         direction = "tx"
@@ -156,6 +157,7 @@ fn every_key_is_read() {
             multicasts_per_second: Some(200.try_into().unwrap()),
             unknown_per_second: Some(300.try_into().unwrap()),
         },
+        guarding: Guarding { router: true, ..Guarding::default() },
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
         sharing: Sharing::default(),
     };

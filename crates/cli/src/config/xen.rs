@@ -51,13 +51,20 @@ pub struct XenConfig {
     pub sharing: Sharing,
 }
 
+/// What there is in place of the same addresses for all guests.
+const ADDRESSES: &str =
+    "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
+
 /// Keys of `[vif.NAME]` that a Xen guest's interface has not, and what there is in their place.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 9] = [
     ("socket", "a Xen guest is met in xenstore"),
     ("mode", "a Xen guest is met in xenstore"),
     ("socket_mode", "a Xen guest is met in xenstore"),
     ("agent", "name the channel of the guest's configuration: agent_channel = \"weir.agent\""),
     ("mac", "the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']"),
+    ("source_guard", ADDRESSES),
+    ("addresses", ADDRESSES),
+    ("router", ADDRESSES),
     ("mtu", "set it in the guest; netfront is not told one"),
 ];
 

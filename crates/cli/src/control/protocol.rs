@@ -22,7 +22,7 @@ pub enum Request {
         /// Its name.
         name: PortName,
         /// What changes.
-        changes: VifChanges,
+        changes: Box<VifChanges>,
     },
     /// Removes an interface; its guest is disconnected. Answer: [`Response::Ok`].
     VifDel {

@@ -104,7 +104,7 @@ fn requests_reach_the_handler_and_answers_the_client() {
     let requests = [
         Request::Ping,
         Request::VifAdd { config: Box::new(vif("web0")) },
-        Request::VifSet { name: name("web0"), changes: VifChanges::default() },
+        Request::VifSet { name: name("web0"), changes: VifChanges::default().into() },
         Request::FilterSet {
             name: name("web0"),
             rules: ["tx drop port 25", "rx accept"].map(|rule| rule.parse().unwrap()).into(),

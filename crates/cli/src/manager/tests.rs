@@ -58,7 +58,7 @@ fn set(switch: &Switch, name: &str, setting: &str) {
     let name: PortName = name.parse().unwrap();
     let setting: Setting = setting.parse().unwrap();
     let changes = VifChanges::from_settings(&name, &[setting]).unwrap();
-    assert_eq!(switch.handle(Request::VifSet { name, changes }), Response::Ok);
+    assert_eq!(switch.handle(Request::VifSet { name, changes: changes.into() }), Response::Ok);
 }
 
 fn explain(switch: &Switch, name: &str) -> VifExplanation {

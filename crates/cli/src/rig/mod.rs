@@ -228,7 +228,9 @@ impl Rig {
                 container_bytes: change(calls.container_bytes),
                 ..VifChanges::default()
             };
-            let answer = self.switch.handle(Request::VifSet { name: port_name(role), changes });
+            let answer = self
+                .switch
+                .handle(Request::VifSet { name: port_name(role), changes: changes.into() });
             if let Response::Error { message, .. } = answer {
                 return Err(RigError::Calls { guest: role.name(), message });
             }

@@ -33,7 +33,7 @@ fn set(rig: &Rig, settings: &[&str]) -> Response {
     let settings: Vec<Setting> = settings.iter().map(|text| text.parse().unwrap()).collect();
     let name = port_name(RECEIVER);
     let changes = VifChanges::from_settings(&name, &settings).unwrap();
-    rig.switch.handle(Request::VifSet { name, changes })
+    rig.switch.handle(Request::VifSet { name, changes: changes.into() })
 }
 
 fn explain(rig: &Rig) -> VifExplanation {

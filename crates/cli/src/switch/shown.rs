@@ -13,8 +13,8 @@ use super::{Ports, Switch, Uplink, Vif};
 use crate::config::{Moderation, PortName, Weight};
 use crate::control::Response;
 use crate::explain::{
-    DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
-    SharingExplanation, UplinkExplanation, VifExplanation,
+    DispatchExplanation, GuardExplanation, MovedPair, PortShare, QueueExplanation,
+    ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
@@ -70,6 +70,7 @@ impl Switch {
                 policed: vif.port.counters().dropped_for(DropReason::PolicedRx),
                 elapsed_ns: now_ns,
             },
+            guard: GuardExplanation::of(&vif.config.guarding, vif.port.counters()),
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
@@ -176,6 +177,7 @@ impl Switch {
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
+        stats.guard = GuardExplanation::of(&vif.config.guarding, vif.port.counters());
         stats.budget_breaches = breaches(vif.port.counters());
         stats.queue_pairs = Some(vif.queue_pairs());
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);

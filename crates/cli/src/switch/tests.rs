@@ -81,7 +81,7 @@ impl Bench {
     fn set(&self, vif: &str, setting: &str) -> Response {
         let settings: [Setting; 1] = [setting.parse().unwrap()];
         let changes = VifChanges::from_settings(&name(vif), &settings).unwrap();
-        self.switch.handle(Request::VifSet { name: name(vif), changes })
+        self.switch.handle(Request::VifSet { name: name(vif), changes: changes.into() })
     }
 
     fn explain(&self, vif: &str) -> Box<VifExplanation> {
@@ -214,7 +214,7 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     let settings =
         ["rx_packets_per_second=1", "rx_packet_burst=5"].map(|text| text.parse().unwrap());
     let changes = VifChanges::from_settings(&name("c"), &settings).unwrap();
-    let set = bench.switch.handle(Request::VifSet { name: name("c"), changes });
+    let set = bench.switch.handle(Request::VifSet { name: name("c"), changes: changes.into() });
     assert_eq!(set, Response::Ok);
     let (received, policed) = round(&mut c[0]);
     // Those that come with time are few.

@@ -130,6 +130,20 @@ pub enum ValueError {
         /// Largest quantity.
         max: String,
     },
+    /// An address with the length of a prefix that it is not the first of.
+    #[error("`{value}` is one address of {network}")]
+    HostBits {
+        /// The text.
+        value: String,
+        /// The whole network.
+        network: String,
+    },
+    /// An address that no station has.
+    #[error("`{value}` is no address that a guest can have")]
+    AddressNotUnicast {
+        /// The text.
+        value: String,
+    },
     /// A trunk without VLANs.
     #[error("a trunk needs at least one VLAN")]
     TrunkEmpty,
@@ -175,6 +189,9 @@ impl ValueError {
                 "write tx or rx, accept or drop, and an expression: \"tx drop tcp dst port 25\""
                     .into()
             }
+            Self::HostBits { network, .. } => {
+                format!("write the address without a length, or all of the network: \"{network}\"")
+            }
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
             Self::NotAChoice { value, choices } => {
                 format!("did you mean `{}`?", crate::config::suggest::closest(value, choices)?)
@@ -184,6 +201,7 @@ impl ValueError {
             | Self::OutOfRange { .. }
             | Self::Quantity { .. }
             | Self::NotWithin { .. }
+            | Self::AddressNotUnicast { .. }
             | Self::SocketPathText => return None,
         })
     }

@@ -21,7 +21,9 @@ pub use numbers::{
     WorkerCount,
 };
 pub use vlan::{TrunkVids, VlanMode};
-pub use words::{Direction, Execution, FilterAction, PlacementMode, Realization, SocketRole};
+pub use words::{
+    Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,
+};
 
 /// Serialises a type as the text of its `Display` and reads it back by its `FromStr`.
 macro_rules! serde_as_text {

@@ -78,6 +78,17 @@ words! {
 }
 
 words! {
+    /// Whether a guest is held to its addresses above Ethernet, and how they are known.
+    GuardMode {
+        /// It is not.
+        #[default]
+        Off = "off",
+        /// To those that are configured.
+        Configured = "configured",
+    }
+}
+
+words! {
     /// Which threads do the work (Dong 2011 §4.3.1).
     Execution {
         /// A fixed number of workers, each of which serves many queues.

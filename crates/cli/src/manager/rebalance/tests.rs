@@ -32,7 +32,7 @@ fn set(switch: &Switch, setting: &str) {
     let name: PortName = "web0".parse().unwrap();
     let setting: Setting = setting.parse().unwrap();
     let changes = VifChanges::from_settings(&name, &[setting]).unwrap();
-    assert_eq!(switch.handle(Request::VifSet { name, changes }), Response::Ok);
+    assert_eq!(switch.handle(Request::VifSet { name, changes: changes.into() }), Response::Ok);
 }
 
 fn steering(switch: &Switch) -> Option<SteeringExplanation> {

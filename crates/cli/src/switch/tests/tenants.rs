@@ -105,3 +105,85 @@ fn what_is_longer_than_the_receivers_mtu_is_dropped_and_counted_there() {
     assert_eq!(bench.drops("b"), [("over_mtu_rx".into(), 2)]);
     assert_eq!([bench.drops("a"), bench.drops("c")], [[], []]);
 }
+
+const OWN: [u8; 4] = [10, 0, 0, 1];
+const OTHERS: [u8; 4] = [10, 0, 0, 9];
+
+/// A frame of guest `from` to all, with what follows its Ethernet header.
+fn to_all(from: u8, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&[0xff; 6][..], &mac(from), &ethertype.to_be_bytes(), payload].concat()
+}
+
+/// A datagram over IPv4.
+fn udp(from: u8, addresses: [[u8; 4]; 2], ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
+    let udp_len = 8 + payload.len() as u16;
+    let len = (20 + udp_len).to_be_bytes();
+    let words = [ports[0], ports[1], udp_len, 0].map(u16::to_be_bytes);
+    let ip = [&[0x45, 0][..], &len, &[0, 0, 0, 0, 64, 17, 0, 0], addresses.as_flattened()].concat();
+    to_all(from, 0x0800, &[&ip[..], words.as_flattened(), payload].concat())
+}
+
+/// An ARP reply, in which guest `from` says that it has `address`.
+fn arp(from: u8, address: [u8; 4]) -> Vec<u8> {
+    let says = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &mac(from), &address, &[0xff; 6], &OTHERS].concat();
+    to_all(from, 0x0806, &says)
+}
+
+/// A neighbour advertisement, in which guest `from` says that it has `address`.
+fn advertisement(from: u8, src: &str, address: &str) -> Vec<u8> {
+    let [src, address, to] =
+        [src, address, "ff02::1"].map(|it| it.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &address, &[2, 1], &mac(from)].concat();
+    let ip = [&[0x60, 0, 0, 0, 0, 32, 58, 255][..], &src, &to].concat();
+    to_all(from, 0x86dd, &[ip, message].concat())
+}
+
+#[test]
+fn a_guest_that_is_held_to_its_addresses_speaks_for_nobody_else() {
+    let bench = Bench::with(
+        "[vif.a]\nsource_guard = \"configured\"\naddresses = [\"10.0.0.1\", \"fd00::1\"]\n[vif.b]\n",
+    );
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let spoofed = [
+        udp(1, [OTHERS, OWN], [9, 9], b"x"),
+        arp(1, OTHERS),
+        advertisement(1, "fd00::1", "fd00::9"),
+        advertisement(1, "fd00::9", "fd00::1"),
+        plain(1, 2, 60),
+    ];
+    let own =
+        [udp(1, [OWN, OTHERS], [9, 9], b"x"), arp(1, OWN), advertisement(1, "fd00::1", "fd00::1")];
+    // Where its address is, a checksum would be filled in for who takes none that is left to do.
+    let fill = VnetHdr {
+        flags: vnet::F_NEEDS_CSUM,
+        csum_start: 14,
+        csum_offset: 14,
+        ..VnetHdr::default()
+    };
+    send_as(&mut a[0], &arp(1, OWN), &fill);
+    for frame in spoofed.iter().chain(&own) {
+        send_frame(&mut a[0], frame);
+    }
+    assert_eq!([(); 3].map(|()| next(&mut b[0])), own);
+    let drops = ["arp", "ip", "nd", "other"].map(|it| format!("source_guard_{it}"));
+    let expected: Vec<_> = drops.into_iter().zip([2, 2, 1, 1]).collect();
+    assert_eq!(bench.drops("a"), expected);
+    let explained = bench.explain("a").to_string();
+    let line = "source guard: configured: 10.0.0.1, fd00::1; dropped: source_guard_arp 2";
+    assert!(explained.contains(line), "{explained}");
+
+    // While it runs it gets another address, and then nobody asks any more.
+    assert_eq!(bench.set("a", "addresses=10.0.0.9"), Response::Ok);
+    send_frame(&mut a[0], &udp(1, [OWN, OTHERS], [9, 9], b"x"));
+    send_frame(&mut a[0], &arp(1, OTHERS));
+    assert_eq!(next(&mut b[0]), arp(1, OTHERS));
+    let Response::Error { message, .. } = bench.set("a", "mac_check=false") else {
+        panic!("what would ARP be compared with?")
+    };
+    assert!(message.contains("mac_check = false"), "{message}");
+    assert_eq!(bench.set("a", "source_guard=off"), Response::Ok);
+    send_frame(&mut a[0], &plain(1, 2, 60));
+    assert_eq!(next(&mut b[0]), plain(1, 2, 60));
+    assert_eq!(bench.explain("a").guard, None);
+}

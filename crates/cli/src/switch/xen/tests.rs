@@ -179,7 +179,7 @@ fn commands_work_on_a_vif_as_on_any_interface() {
         latency_budget: Change::Set("2ms".parse().unwrap()),
         ..VifChanges::default()
     };
-    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes: changes.into() });
     assert!(matches!(set, Response::Ok), "{set:?}");
     assert_eq!(bench.port("vif3.0").unwrap().latency_budget_ns, 2_000_000);
     exchange(&mut front, &mut pair, 3);
@@ -191,12 +191,12 @@ fn commands_work_on_a_vif_as_on_any_interface() {
     eventually("filtered", || bench.port("vif3.0").unwrap().drops.get("filtered_tx") == Some(&1));
 
     let changes = VifChanges { queues: Some(4.try_into().unwrap()), ..VifChanges::default() };
-    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes: changes.into() });
     let Response::Error { message, help } = set else { panic!("{set:?}") };
     assert!(message.contains("its queues were offered"), "{message}");
     assert!(help.unwrap().contains("[xen]"));
     let changes = VifChanges { mac: Change::Clear, ..VifChanges::default() };
-    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes });
+    let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes: changes.into() });
     assert!(matches!(set, Response::Error { .. }), "{set:?}");
     let Response::Vifs { vifs } = switch.handle(Request::VifList) else { panic!("no list") };
     let xen: Vec<_> = vifs.iter().map(|vif| (vif.config.name.as_str(), vif.xen)).collect();

@@ -1,0 +1,213 @@
+//! Which addresses a guest's frames may say that they come from, above Ethernet: in IPv4 and IPv6, in ARP, and in
+//! neighbour discovery.
+//!
+//! A frame is judged by its front, which has been copied out of its sender's memory and is delivered from that copy.
+//! What can't be seen there does not pass: a message behind more headers than a front has room for, or in a second
+//! fragment. Neither does one that will not stay as it is, where a checksum is to be filled in among what was judged. The Ethernet source, with which ARP and neighbour discovery are compared, is
+//! [checked](crate::mac_check) by itself.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::layers::protocol;
+use weir_wire::{Ethernet, Ipv4, Ipv6, Layers, Mac, Network, ethertype};
+
+use crate::DropReason;
+
+mod dhcp;
+mod neighbour;
+#[cfg(test)]
+mod tests;
+
+/// Ports of DHCP (RFC 2131 §4.1) and DHCPv6 (RFC 8415 §7.2): client, then server.
+const DHCP: (u16, u16) = (68, 67);
+/// See [`DHCP`]. A guest's own, which no server has.
+const DHCPV6: (u16, u16) = (546, 547);
+
+/// Where a UDP header has its checksum.
+const UDP_CSUM: usize = 6;
+
+/// What a guest's frames are held to.
+#[derive(Debug)]
+pub struct SourceGuard {
+    addresses: Box<[IpNet]>,
+    /// It may say that it is a router, or a DHCP server.
+    router: bool,
+}
+
+/// A frame as the guard looks at it.
+#[derive(Clone, Copy)]
+struct Seen<'f> {
+    /// The front, without a tag.
+    head: &'f [u8],
+    /// Bytes of the frame.
+    len: usize,
+    /// The Ethernet source.
+    src: Mac,
+    /// Where two bytes are to be filled in before it is delivered.
+    csum_at: Option<usize>,
+}
+
+impl SourceGuard {
+    /// For a guest that has these addresses; as a `router` it may also advertise itself as one, and answer DHCP.
+    pub fn new(addresses: impl Into<Box<[IpNet]>>, router: bool) -> Self {
+        Self { addresses: addresses.into(), router }
+    }
+
+    /// Judges a frame of `len` bytes that begins with `head`, from which its VLAN tag has been taken, and whose checksum
+    /// is left to whoever needs it, at `csum_at`.
+    ///
+    /// # Errors
+    /// [`DropReason::SourceGuardIp`], [`DropReason::SourceGuardArp`], [`DropReason::SourceGuardNd`] or
+    /// [`DropReason::SourceGuardOther`].
+    pub fn check(&self, head: &[u8], len: u32, csum_at: Option<usize>) -> Result<(), DropReason> {
+        let ethernet = Ethernet::parse(head).map_err(|_| DropReason::SourceGuardOther)?;
+        let seen = Seen { head, len: len as usize, src: ethernet.src, csum_at };
+        match ethernet.ethertype {
+            // What another tag hides, or a protocol that carries any other, could say anything.
+            _ if ethernet.tag.is_some() => Err(DropReason::SourceGuardOther),
+            ethertype::IPV4 | ethertype::IPV6 => match Layers::parse(head).map(|it| it.network) {
+                Ok(Network::Ipv4(ip)) => self.ipv4(seen, &ip),
+                Ok(Network::Ipv6(ip)) => self.ipv6(seen, &ip),
+                _ => Err(DropReason::SourceGuardIp),
+            },
+            ethertype::ARP => self.arp(seen).ok_or(DropReason::SourceGuardArp),
+            ethertype::RARP => self.rarp(seen).ok_or(DropReason::SourceGuardArp),
+            _ => Err(DropReason::SourceGuardOther),
+        }
+    }
+
+    /// Whether the guest has an address; that of its link is made from `mac` (RFC 4291 appendix A).
+    fn has(&self, address: IpAddr, mac: Mac) -> bool {
+        self.addresses.iter().any(|own| own.contains(&address))
+            || address == IpAddr::V6(link_local(mac))
+    }
+
+    fn ipv4(&self, seen: Seen<'_>, ip: &Ipv4) -> Result<(), DropReason> {
+        let refused = Err(DropReason::SourceGuardIp);
+        let at = HEADER_LEN + usize::from(ip.header_len);
+        let first = seen.be16(HEADER_LEN + 6).is_some_and(|field| field & 0x1fff == 0);
+        if !seen.stays_up_to(at) {
+            return refused;
+        }
+        let mut asks_for_an_address = false;
+        if ip.protocol == protocol::UDP && first {
+            // Ports that can't be seen could be any.
+            let Some(ports) = seen.ports(at) else { return refused };
+            let from_client = ports == DHCP;
+            // Who asks in another's name gets that one's address.
+            let forged = from_client && !dhcp::is_from(seen, at);
+            if forged || ports.0 == DHCP.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
+                return refused;
+            }
+            asks_for_an_address = from_client && !ip.fragment && ip.dst.is_broadcast();
+        }
+        let has = self.has(ip.src.into(), seen.src);
+        let may = has || ip.src.is_unspecified() && asks_for_an_address;
+        if may { Ok(()) } else { refused }
+    }
+
+    /// A request or a reply (RFC 826), or a probe (RFC 5227 §1.1).
+    fn arp(&self, seen: Seen<'_>) -> Option<()> {
+        let arp = Arp::read(seen)?;
+        let probes = arp.operation == Arp::REQUEST && arp.sender.1.is_unspecified();
+        let is_known = matches!(arp.operation, Arp::REQUEST | Arp::REPLY);
+        let own = probes || self.has(arp.sender.1.into(), seen.src);
+        (is_known && arp.sender.0 == seen.src && own).then_some(())
+    }
+
+    /// "Who am I" (RFC 903), by which a guest that has moved is learned.
+    fn rarp(&self, seen: Seen<'_>) -> Option<()> {
+        let arp = Arp::read(seen)?;
+        let own = arp.sender.1.is_unspecified() || self.has(arp.sender.1.into(), seen.src);
+        let asks_of_itself = [arp.sender.0, arp.target.0] == [seen.src; 2];
+        (arp.operation == Arp::REVERSE_REQUEST && asks_of_itself && own).then_some(())
+    }
+
+    fn ipv6(&self, seen: Seen<'_>, ip: &Ipv6) -> Result<(), DropReason> {
+        let (refused, hidden) = (Err(DropReason::SourceGuardIp), Err(DropReason::SourceGuardNd));
+        let unspecified = ip.src.is_unspecified();
+        if !unspecified && !self.has(ip.src.into(), seen.src) {
+            return refused;
+        }
+        let at = HEADER_LEN + usize::from(ip.header_len);
+        if !seen.stays_up_to(at) {
+            return hidden;
+        }
+        // The fragment header comes last of those that were walked.
+        let first = !ip.fragment || seen.be16(at - 6).is_some_and(|field| field & 0xfff8 == 0);
+        match ip.protocol {
+            // Headers that go on beyond the front, are too many, or lie behind a fragment header (RFC 7112).
+            _ if protocol::is_extension(ip.protocol) => return hidden,
+            // No driver leaves that checksum to others.
+            protocol::ICMPV6 if seen.csum_at.is_some() => return hidden,
+            protocol::ICMPV6 if first => {
+                return neighbour::check(self, seen, ip, at);
+            }
+            protocol::UDP if first => {
+                let Some(ports) = seen.ports(at) else { return refused };
+                if ports.0 == DHCPV6.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
+                    return refused;
+                }
+            }
+            _ => {}
+        }
+        if unspecified { refused } else { Ok(()) }
+    }
+}
+
+impl<'f> Seen<'f> {
+    fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
+        self.head.get(at..)?.first_chunk().copied()
+    }
+
+    fn be16(self, at: usize) -> Option<u16> {
+        self.array(at).map(u16::from_be_bytes)
+    }
+
+    /// What comes before `at` is delivered as it is.
+    fn stays_up_to(self, at: usize) -> bool {
+        self.csum_at.is_none_or(|csum_at| csum_at >= at)
+    }
+
+    /// Source and destination port of the UDP header at `at`.
+    fn ports(self, at: usize) -> Option<(u16, u16)> {
+        Some((self.be16(at)?, self.be16(at + 2)?))
+    }
+}
+
+/// An ARP packet of IPv4 over Ethernet.
+struct Arp {
+    operation: u16,
+    sender: (Mac, Ipv4Addr),
+    target: (Mac, Ipv4Addr),
+}
+
+impl Arp {
+    const REQUEST: u16 = 1;
+    const REPLY: u16 = 2;
+    const REVERSE_REQUEST: u16 = 3;
+    /// Hardware and protocol, and how long the addresses of each are.
+    const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+    fn read(seen: Seen<'_>) -> Option<Self> {
+        let at = HEADER_LEN;
+        // It has no checksum: one that is to be filled in would be another address.
+        if seen.array(at)? != Self::ETHERNET_IPV4 || seen.csum_at.is_some() {
+            return None;
+        }
+        let party = |at| Some((Mac(seen.array(at)?), Ipv4Addr::from(seen.array::<4>(at + 6)?)));
+        Some(Self {
+            operation: seen.be16(at + 6)?,
+            sender: party(at + 8)?,
+            target: party(at + 18)?,
+        })
+    }
+}
+
+/// The address of its link that a station makes of its MAC address.
+fn link_local(mac: Mac) -> Ipv6Addr {
+    let Mac([a, b, c, d, e, f]) = mac;
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}

@@ -1,0 +1,81 @@
+//! Neighbour discovery (RFC 4861): whose address a message is about, and which link-layer address it gives it.
+
+use std::net::Ipv6Addr;
+
+use weir_wire::Ipv6;
+use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::layers::IPV6_HEADER_LEN;
+
+use super::{Seen, SourceGuard};
+use crate::DropReason;
+
+/// Types of ICMPv6 messages.
+const MLD_REPORT: u8 = 131;
+const MLD_DONE: u8 = 132;
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+const INVERSE_SOLICITATION: u8 = 141;
+const INVERSE_ADVERTISEMENT: u8 = 142;
+const MLD2_REPORT: u8 = 143;
+
+/// Options with the link-layer address of the sender, and of the target (RFC 4861 §4.6.1).
+const LINK_LAYER_ADDRESSES: [u8; 2] = [1, 2];
+
+/// Judges the ICMPv6 message at `at`, whose IPv6 source the guest has unless it is unspecified.
+pub(super) fn check(
+    guard: &SourceGuard,
+    seen: Seen<'_>,
+    ip: &Ipv6,
+    at: usize,
+) -> Result<(), DropReason> {
+    let refused = Err(DropReason::SourceGuardNd);
+    let Some([kind]) = seen.array(at) else { return refused };
+    let unspecified = ip.src.is_unspecified();
+    let is_nd = (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
+        || matches!(kind, INVERSE_SOLICITATION | INVERSE_ADVERTISEMENT);
+    if !is_nd {
+        // Before it has an address a guest says what it listens to (RFC 3590, RFC 3810 §5.2.13).
+        let reports = matches!(kind, MLD_REPORT | MLD_DONE | MLD2_REPORT) && !ip.fragment;
+        return if !unspecified || reports { Ok(()) } else { Err(DropReason::SourceGuardIp) };
+    }
+    // Receivers ignore them (RFC 6980), or should.
+    if ip.fragment {
+        return refused;
+    }
+    let target = || seen.array::<16>(at + 8).map(Ipv6Addr::from);
+    let own = || target().is_some_and(|target| guard.has(target.into(), seen.src));
+    let options = match kind {
+        ROUTER_SOLICITATION => Some(at + 8),
+        // Whether an address is free is asked about one that is to be the guest's.
+        NEIGHBOUR_SOLICITATION if !unspecified || own() => Some(at + 24),
+        NEIGHBOUR_ADVERTISEMENT if !unspecified && own() => Some(at + 24),
+        // Its options tell of prefixes and servers, and have no end in sight.
+        ROUTER_ADVERTISEMENT | REDIRECT if guard.router && !unspecified => return Ok(()),
+        _ => None,
+    };
+    let sound = options.and_then(|options| options_are_of(seen, ip, options));
+    sound.map_or(refused, Ok)
+}
+
+/// Whether each link-layer address in the options from `at` on is that of the station that sends them. All of them
+/// have to be in sight.
+fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
+    let end = HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(ip.payload_len);
+    if end > seen.len || end > seen.head.len() || at > end {
+        return None;
+    }
+    while at < end {
+        let [kind, units] = seen.array(at)?;
+        let next = at + 8 * usize::from(units);
+        let foreign = LINK_LAYER_ADDRESSES.contains(&kind)
+            && (units != 1 || seen.array(at + 2)? != seen.src.0);
+        if units == 0 || next > end || foreign {
+            return None;
+        }
+        at = next;
+    }
+    Some(())
+}
