@@ -29,6 +29,8 @@ pub enum DropReason {
     StormMulticast,
     /// More frames for stations that nobody knows.
     StormUnknown,
+    /// For a station that nobody knows, and of the ports that there are none can have it; counted at the sender.
+    UnknownUnicast,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
     /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
@@ -65,7 +67,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 23] = [
+    const OWN: [Self; 24] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -74,6 +76,7 @@ impl DropReason {
         Self::StormBroadcast,
         Self::StormMulticast,
         Self::StormUnknown,
+        Self::UnknownUnicast,
         Self::TxDisabled,
         Self::RxWaitedTooLong,
         Self::TxStopped,
@@ -120,6 +123,7 @@ impl DropReason {
             Self::StormBroadcast => "storm_broadcast",
             Self::StormMulticast => "storm_multicast",
             Self::StormUnknown => "storm_unknown",
+            Self::UnknownUnicast => "unknown_unicast",
             Self::FilteredRx => "filtered_rx",
             Self::PolicedRx => "policed_rx",
             Self::TxDisabled => "tx_disabled",

@@ -312,11 +312,14 @@ impl Forwarder {
                     ingress.counters.dropped(reason, 1);
                     return None;
                 }
-                for port in ingress.view.flood_ports(ingress.port, vid) {
+                let mut goes_nowhere = !dst.is_multicast();
+                for port in ingress.view.flood_ports(ingress.port, vid, dst) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
                         self.append_careful(ingress, burst, port, Outgoing { frame, tag }, false);
+                        goes_nowhere = false;
                     }
                 }
+                ingress.counters.dropped(DropReason::UnknownUnicast, goes_nowhere.into());
             }
         }
         None

@@ -96,10 +96,16 @@ impl<'a> View<'a> {
         port.is_some_and(|port| !matches!(port.config.vlan, VlanMode::Access(_)))
     }
 
-    /// The ports that a flooded frame goes to: active, in the VLAN, not `ingress`; in ascending order.
-    pub fn flood_ports(&self, ingress: PortId, vid: Vid) -> impl Iterator<Item = PortId> {
-        let ports = self.ports.active().iter().copied();
-        ports.filter(move |&port| port != ingress && self.is_member(port, vid))
+    /// The ports that a flooded frame for `dst` goes to: active, in the VLAN, not `ingress`; in ascending order. What is
+    /// for one station goes to no guest that may have one address only, and has another.
+    pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {
+        let ports = self.ports.active().iter().copied().filter(move |&port| port != ingress);
+        ports.filter(move |&port| {
+            self.ports.active_port(port).is_some_and(|port| {
+                port.config.vlan.is_member(vid)
+                    && (dst.is_multicast() || port.only_mac().is_none_or(|only| only == dst))
+            })
+        })
     }
 
     /// How a frame of `vid` that came in with `tag` leaves by `port`; `None` if the port is not there,

@@ -26,6 +26,15 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// The only address that the port may have, as far as it is known.
+    pub fn only_mac(&self) -> Option<Mac> {
+        match self.config.mac_check {
+            MacCheck::Off => None,
+            MacCheck::Pinned(mac) => Some(mac),
+            MacCheck::First => self.first_mac.get(),
+        }
+    }
+
     /// The address that is configured for an active port, the VLANs in which it is known before its guest has said a
     /// word, and how many addresses the port may have. A trunk of all VLANs has it in none: it is learned there.
     fn configured(&self) -> Option<(Mac, Vec<Vid>, u32)> {

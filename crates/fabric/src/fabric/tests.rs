@@ -35,7 +35,7 @@ fn forward(fabric: &Fabric, ingress: PortId, frame: FrameKey) -> Result<Forward,
 }
 
 fn flood(fabric: &Fabric, ingress: PortId, number: u16) -> Vec<PortId> {
-    fabric.view().flood_ports(ingress, vid(number)).collect()
+    fabric.view().flood_ports(ingress, vid(number), Mac::BROADCAST).collect()
 }
 
 const FLOOD: Result<Forward, DropReason> = Ok(Forward::Flood { vid: Vid::DEFAULT });
@@ -233,6 +233,29 @@ fn vlans_are_apart() {
 }
 
 #[test]
+fn what_is_for_an_unknown_station_goes_to_nobody_who_has_another_address() {
+    let fabric = Fabric::new();
+    let sender = add(&fabric, PortConfig::vif());
+    let trunk = VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All };
+    let configured = add(&fabric, PortConfig { vlan: trunk, ..pinned(A) });
+    let silent = add(&fabric, PortConfig::vif());
+    let bridge = add(&fabric, PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() });
+    let uplink = add(&fabric, PortConfig::uplink());
+    let flood =
+        |dst, number| -> Vec<_> { fabric.view().flood_ports(sender, vid(number), dst).collect() };
+    assert_eq!(flood(C, 1), [silent, bridge, uplink]);
+    // Once it has spoken there is one that it may have.
+    forward(&fabric, silent, frame(B, A)).unwrap();
+    assert_eq!(flood(C, 1), [bridge, uplink]);
+    assert_eq!(flood(B, 1), [silent, bridge, uplink], "forgotten, and found again");
+    assert_eq!(flood(A, 20), [configured, uplink], "where its guest has not spoken yet");
+    let group = Mac([1, 0, 0x5e, 0, 0, 1]);
+    for dst in [Mac::BROADCAST, group] {
+        assert_eq!(flood(dst, 1), [configured, silent, bridge, uplink]);
+    }
+}
+
+#[test]
 fn one_address_in_two_vlans_is_two_stations() {
     let fabric = Fabric::new();
     let a = add(&fabric, access(10));
@@ -305,7 +328,10 @@ fn removed_port_is_gone_for_new_views_and_still_there_for_old_ones() {
     fabric.remove_port(a).unwrap();
     assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::PortUnknown));
     assert_eq!(flood(&fabric, b, 1), [uplink]);
-    assert_eq!(before.flood_ports(b, Vid::DEFAULT).collect::<Vec<_>>(), [a, uplink]);
+    assert_eq!(
+        before.flood_ports(b, Vid::DEFAULT, Mac::BROADCAST).collect::<Vec<_>>(),
+        [a, uplink]
+    );
     assert_eq!(fabric.remove_port(a), Err(PortError::NoSuchPort(a)));
     assert_eq!(fabric.set_active(a, true), Err(PortError::NoSuchPort(a)));
     assert_eq!(fabric.update_port(a, access(2)), Err(PortError::NoSuchPort(a)));

@@ -63,9 +63,9 @@ pub fn mac(domain: u16) -> [u8; 6] {
     [2, 0, 0, 0, 0, domain as u8]
 }
 
-/// A frame from one domain to another.
+/// A frame from one domain to another, or to everybody (0xff).
 pub fn frame(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::from(mac(to));
+    let mut frame = if to == 0xff { vec![0xff; 6] } else { mac(to).into() };
     frame.extend(mac(from));
     frame.extend([0x88, 0xb5]); // IEEE 802 local experimental
     frame.extend(payload);

@@ -187,3 +187,21 @@ fn a_guest_that_is_held_to_its_addresses_speaks_for_nobody_else() {
     assert_eq!(next(&mut b[0]), plain(1, 2, 60));
     assert_eq!(bench.explain("a").guard, None);
 }
+
+#[test]
+fn what_is_for_a_station_that_nobody_knows_no_other_guest_sees() {
+    let bench =
+        Bench::with("[vif.a]\n[vif.b]\nmac = \"52:54:00:00:00:02\"\n[vif.c]\nmac_check = false\n");
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    send_frame(&mut a[0], &plain(1, 9, 60));
+    let dropped = [("unknown_unicast".into(), 1)];
+    eventually("it goes nowhere", || bench.drops("a") == dropped);
+    // A guest that may have any address could be meant.
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    send_frame(&mut a[0], &plain(1, 9, 60));
+    send_frame(&mut a[0], &plain(1, 2, 70));
+    assert_eq!(next(&mut c[0]), plain(1, 9, 60));
+    assert_eq!(next(&mut b[0]), plain(1, 2, 70));
+    assert_eq!(bench.drops("a"), dropped);
+}
