@@ -22,7 +22,7 @@ mod sharing;
 mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
-pub use guard::GuardExplanation;
+pub use guard::{GuardExplanation, LeaseExplanation};
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer,

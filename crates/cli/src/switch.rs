@@ -10,7 +10,7 @@ use miette::Diagnostic;
 use weir_engine::filter::PortRules;
 use weir_engine::guest::State;
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
-use weir_fabric::PortId;
+use weir_fabric::{PortId, SourceGuard};
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
@@ -44,6 +44,7 @@ struct Vif {
     config: VifConfig,
     port: Arc<dyn GuestPort>,
     rules: PortRules,
+    guard: Option<Arc<SourceGuard>>,
     agent: Option<AgentSocket>,
     link: Link,
 }
@@ -236,7 +237,8 @@ impl Switch {
         self.engine.set_receive_limit(id, config.sharing.receive.limit());
         self.engine.set_storm_limit(id, config.storm.limit());
         self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
-        self.engine.set_source_guard(id, config.guarding.guard());
+        let guard = config.guarding.guard(None);
+        self.engine.set_source_guard(id, guard.clone(), config.guarding.router);
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -249,7 +251,7 @@ impl Switch {
             settings: self.vif_settings(&config),
         });
         let link = Link::Socket { _bound: socket };
-        self.ports().vifs.push(Vif { config, port, rules, agent, link });
+        self.ports().vifs.push(Vif { config, port, rules, guard, agent, link });
         Ok(())
     }
 
@@ -461,7 +463,9 @@ impl Switch {
             self.engine.set_receive_limit(vif.port.id(), receive.limit());
         }
         if config.guarding != vif.config.guarding {
-            self.engine.set_source_guard(vif.port.id(), config.guarding.guard());
+            vif.guard = config.guarding.guard(vif.guard.as_deref());
+            let router = config.guarding.router;
+            self.engine.set_source_guard(vif.port.id(), vif.guard.clone(), router);
         }
         vif.config = config;
         self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));

@@ -189,9 +189,18 @@ impl Engine {
         self.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
     }
 
-    /// Replaces what a port's frames may say that they come from: each burst meets the old guard or the new one.
-    pub fn set_source_guard(&self, id: PortId, guard: Option<Arc<SourceGuard>>) {
-        self.change(id, |slot| slot.guard.clone_from(&guard));
+    /// Replaces what a port's frames may say that they come from: each burst meets the old guard or the new one. What a
+    /// port answers as a DHCP server counts if it `gives_leases`, as an uplink always does.
+    pub fn set_source_guard(
+        &self,
+        id: PortId,
+        guard: Option<Arc<SourceGuard>>,
+        gives_leases: bool,
+    ) {
+        self.change(id, |slot| {
+            slot.guard.clone_from(&guard);
+            slot.gives_leases = gives_leases || slot.port.is_uplink();
+        });
     }
 
     /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.

@@ -235,7 +235,7 @@ impl Default for Verdicts {
     }
 }
 
-/// Room for a frame's front where a filter looks further than what was copied out before.
+/// Room for a frame's front where a filter, or a source guard, looks further than what was copied out before.
 pub(crate) struct Window(Box<[u8; FILTER_WINDOW_LEN]>);
 
 impl Default for Window {
@@ -247,7 +247,7 @@ impl Default for Window {
 impl Window {
     /// Copies in `front`, which is kept as it is, and what follows it in the frame.
     #[cold]
-    fn fill(&mut self, front: &[u8], index: u16, burst: &Burst<'_>) -> &[u8] {
+    pub(crate) fn fill(&mut self, front: &[u8], index: u16, burst: &Burst<'_>) -> &[u8] {
         // Rules that look so far at one frame are likely to at others.
         burst.fetch(u64::MAX);
         let lost = burst.lost() >> index & 1 != 0;

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use weir_fabric::source_guard::Origin;
 use weir_fabric::{EgressTag, Forward, FrameKey, PortId, SourceGuard, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
@@ -42,6 +43,8 @@ pub struct Slot {
     pub(crate) waiters: Arc<Waiters>,
     /// From which addresses it may send; `None` where nobody asks.
     pub(crate) guard: Option<Arc<SourceGuard>>,
+    /// What it answers as a DHCP server counts.
+    pub(crate) gives_leases: bool,
 }
 
 impl Slot {
@@ -49,7 +52,19 @@ impl Slot {
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
         let (pairs, rules, police, storm, guard, waiters) = Default::default();
         let frame_len_max = FrameLenMax::NONE;
-        Self { port, counters, pairs, rules, police, storm, frame_len_max, guard, waiters }
+        let gives_leases = port.is_uplink();
+        Self {
+            port,
+            counters,
+            pairs,
+            rules,
+            police,
+            storm,
+            frame_len_max,
+            waiters,
+            guard,
+            gives_leases,
+        }
     }
 
     /// Nothing is asked of what it sends but what the fabric asks.
@@ -221,7 +236,7 @@ impl Forwarder {
     /// The same where frames have more tags than one, or something is asked of them.
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        let refused = refuse(sender, &ingress, burst, 0);
+        let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
         self.forward_but(refused, ingress, burst);
     }
 
@@ -236,7 +251,7 @@ impl Forwarder {
     ) {
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
-        let refused = refuse(sender, &ingress, burst, refused);
+        let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
         self.forward_but(refused, ingress, burst);
         let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
         rules.settle(burst, &self.sent, waiting);
@@ -442,6 +457,9 @@ impl Forwarder {
                 return;
             }
         }
+        if let Some(guard) = slot.guard.as_deref().filter(|guard| guard.snoops()) {
+            snoop(guard, ingress, burst, list, &mut self.window);
+        }
         let mut charge = Charge::default();
         let police = slot.police.as_deref();
         if let Some(police) = police {
@@ -493,7 +511,13 @@ impl Forwarder {
 }
 
 /// Drops frames that the sender may not send, but for those that are `refused` already; says which go nowhere.
-fn refuse(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, mut refused: u64) -> u64 {
+fn refuse(
+    sender: &Slot,
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    window: &mut Window,
+    mut refused: u64,
+) -> u64 {
     let mut drop = |frames: u64, reason: DropReason| {
         let dropped = frames & !refused;
         ingress.counters.dropped(reason, dropped.count_ones().into());
@@ -507,14 +531,43 @@ fn refuse(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, mut refused: 
         drop(sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
     }
     if let Some(guard) = sender.guard.as_deref() {
-        for (index, frame) in burst.frames().iter().enumerate() {
+        let now_secs = clock::secs(ingress.now_ns);
+        for (index, frame) in (0..).zip(burst.frames()) {
+            let head = frame.head.as_slice();
             let csum_at = frame.offload.csum().map(|csum| csum.field());
-            if let Err(reason) = guard.check(frame.head.as_slice(), frame.len, csum_at) {
+            if let Err(reason) = guard.check(head, frame.len, csum_at, now_secs) {
                 drop(1 << index, reason.into());
+            } else if guard.may_be_question(head) {
+                guard.snoop_question(window.fill(head, index, burst));
             }
         }
     }
     refused
+}
+
+/// Shows a guest's guard which addresses the guest is about to be given by who may give some.
+#[inline(never)]
+fn snoop(
+    guard: &SourceGuard,
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    list: &List,
+    window: &mut Window,
+) {
+    if !slot(ingress.ports, ingress.port).is_some_and(|sender| sender.gives_leases) {
+        return;
+    }
+    let now_secs = clock::secs(ingress.now_ns);
+    for outgoing in &list.frames {
+        let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+        let head = frame.head.as_slice();
+        if SourceGuard::may_be_answer(head) {
+            let origin = Origin::new(ingress.port, frame.tag);
+            let others = || ingress.ports.iter().flatten().filter_map(|slot| slot.guard.as_deref());
+            let is_free = |address| !others().any(|guard| guard.holds(address, origin, now_secs));
+            guard.snoop(window.fill(head, outgoing.frame, burst), origin, now_secs, is_free);
+        }
+    }
 }
 
 fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {

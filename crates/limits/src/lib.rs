@@ -170,6 +170,13 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 /// Most addresses and prefixes that a source guard is given for one guest: each costs every frame of that guest a
 /// comparison.
 pub const SOURCE_ADDRESSES_MAX: usize = 32;
+/// Addresses that a guest may have by DHCP at a time, where a source guard learns them: one more takes the place of the
+/// one that ends first.
+pub const SNOOPED_LEASES_MAX: usize = 16;
+/// Questions of a guest that DHCP may answer: with more than these under way, the oldest is forgotten.
+pub const DHCP_QUESTIONS_MAX: usize = 4;
+/// How long an answer may take (s): clients ask again after 64 s at most (RFC 2131 §4.1).
+pub const DHCP_ANSWER_SECS: u32 = 64;
 /// What a storm budget lets go at once: what its rate brings in so long a time (ns), and so many frames at least. ARP for
 /// a subnet comes in a row.
 pub const STORM_BURST_NS: u64 = 100_000_000;

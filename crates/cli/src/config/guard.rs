@@ -175,18 +175,20 @@ impl Guarding {
         match self.mode {
             GuardMode::Off if has_addresses => Err(GuardError::Unguarded),
             GuardMode::Configured if !has_addresses => Err(GuardError::NoAddresses),
-            GuardMode::Configured if !mac_check => Err(GuardError::MacUnchecked),
+            GuardMode::Configured | GuardMode::Snooped if !mac_check => {
+                Err(GuardError::MacUnchecked)
+            }
             _ => Ok(()),
         }
     }
 
-    /// What the engine is told.
-    pub fn guard(&self) -> Option<Arc<SourceGuard>> {
+    /// What the engine is told; what DHCP has given under the guard `before` it goes on to count.
+    pub fn guard(&self, before: Option<&SourceGuard>) -> Option<Arc<SourceGuard>> {
+        let guard = || SourceGuard::new(self.addresses.0.clone(), self.router);
         match self.mode {
             GuardMode::Off => None,
-            GuardMode::Configured => {
-                Some(Arc::new(SourceGuard::new(self.addresses.0.clone(), self.router)))
-            }
+            GuardMode::Configured => Some(Arc::new(guard())),
+            GuardMode::Snooped => Some(Arc::new(guard().snooping(before))),
         }
     }
 

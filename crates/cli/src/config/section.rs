@@ -265,7 +265,7 @@ from_toml_string! {
     PlacementMode = "\"off\", \"static\" or \"dynamic\"";
     Direction = "\"tx\" or \"rx\"";
     FilterAction = "\"accept\" or \"drop\"";
-    GuardMode = "\"off\" or \"configured\"";
+    GuardMode = "\"off\", \"configured\" or \"snooped\"";
     Expression = "an expression in quotes, such as \"tcp port 80\"";
     Moderation = "the name of a policy in quotes, such as \"immediate\"";
     Schedule = "the name of a schedule in quotes, such as \"drr\"";

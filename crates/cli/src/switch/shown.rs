@@ -70,7 +70,7 @@ impl Switch {
                 policed: vif.port.counters().dropped_for(DropReason::PolicedRx),
                 elapsed_ns: now_ns,
             },
-            guard: GuardExplanation::of(&vif.config.guarding, vif.port.counters()),
+            guard: vif.guard_explanation(now_ns),
             steering,
         };
         Response::Explained { explanation: Box::new(explanation) }
@@ -177,7 +177,7 @@ impl Switch {
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
-        stats.guard = GuardExplanation::of(&vif.config.guarding, vif.port.counters());
+        stats.guard = vif.guard_explanation(clock::now_ns());
         stats.budget_breaches = breaches(vif.port.counters());
         stats.queue_pairs = Some(vif.queue_pairs());
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
@@ -187,6 +187,12 @@ impl Switch {
 }
 
 impl Vif {
+    fn guard_explanation(&self, now_ns: u64) -> Option<GuardExplanation> {
+        let guard = self.guard.as_deref()?;
+        let (guarding, counters) = (&self.config.guarding, self.port.counters());
+        Some(GuardExplanation::of(guarding, guard, counters, clock::secs(now_ns)))
+    }
+
     pub(super) fn queue_pairs(&self) -> QueuePairNumbers {
         QueuePairNumbers {
             configured: self.config.queues.get().into(),

@@ -201,7 +201,14 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        let shown = Vif { config, port: Arc::clone(&port) as _, rules, agent, link: Link::Xen };
+        let shown = Vif {
+            config,
+            port: Arc::clone(&port) as _,
+            rules,
+            guard: None,
+            agent,
+            link: Link::Xen,
+        };
         self.ports().vifs.push(shown);
         Ok(port)
     }

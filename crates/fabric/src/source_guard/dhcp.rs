@@ -1,13 +1,42 @@
-//! What DHCP says of who asks, and of what it is given.
+//! What DHCP (RFC 2131) and DHCPv6 (RFC 8415) say of who asks, and of what it is given.
 
-use super::Seen;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of a UDP header.
-const UDP: usize = 8;
-/// `op` of a client, Ethernet, and how long its addresses are (RFC 2131 §2).
+use weir_wire::Mac;
+
+use super::{Seen, UDP_LEN as UDP};
+
+/// Ports: of a client, and of a server (RFC 2131 §4.1).
+pub(super) const PORTS: (u16, u16) = (68, 67);
+/// The same of DHCPv6 (RFC 8415 §7.2).
+pub(super) const PORTS6: (u16, u16) = (546, 547);
+
+/// `op` of a client and of a server, each with Ethernet and how long its addresses are (RFC 2131 §2).
 const REQUEST: [u8; 3] = [1, 1, 6];
-/// Where a message has its client's hardware address.
+const REPLY: [u8; 3] = [2, 1, 6];
+/// Where a message has its transaction, the address that its client has, the one it gives, its client's hardware address, and its options.
+const XID: usize = 4;
+const CIADDR: usize = 12;
+const YIADDR: usize = 16;
 const CHADDR: usize = 28;
+const COOKIE: usize = 236;
+const OPTIONS: usize = 240;
+/// What options begin with (RFC 2132 §2).
+const MAGIC: [u8; 4] = [99, 130, 83, 99];
+const PAD: u8 = 0;
+const END: u8 = 255;
+const LEASE_TIME: u8 = 51;
+const MESSAGE_TYPE: u8 = 53;
+const ACK: u8 = 5;
+const RELEASE: u8 = 7;
+
+/// Messages of DHCPv6 (RFC 8415 §7.3): a server's answer, and two by which a client gives addresses back. Options that have addresses (§21.4 to §21.6).
+const REPLY6: u8 = 7;
+const RELEASE6: u8 = 8;
+const DECLINE6: u8 = 9;
+const IA_NA: u16 = 3;
+const IA_TA: u16 = 4;
+const IA_ADDR: u16 = 5;
 
 /// Whether the message in the UDP datagram at `at` is from the station that sends it.
 pub(super) fn is_from(seen: Seen<'_>, at: usize) -> bool {
@@ -17,4 +46,154 @@ pub(super) fn is_from(seen: Seen<'_>, at: usize) -> bool {
     stays
         && seen.array(message) == Some(REQUEST)
         && seen.array(message + CHADDR) == Some(seen.src.0)
+}
+
+/// Which of its questions a message belongs to, by what its client has chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transaction {
+    Four([u8; 4]),
+    Six([u8; 3]),
+}
+
+impl Transaction {
+    /// That of the message in the UDP datagram at `at`.
+    pub(super) fn four(seen: Seen<'_>, at: usize) -> Option<Self> {
+        seen.array(at + UDP + XID).map(Self::Four)
+    }
+
+    /// The same of DHCPv6.
+    pub(super) fn six(seen: Seen<'_>, at: usize) -> Option<Self> {
+        seen.array(at + UDP + 1).map(Self::Six)
+    }
+}
+
+/// What a server says to a client: that it has these addresses, each for so many seconds.
+pub(super) struct Answer<'f> {
+    pub(super) transaction: Transaction,
+    /// Whom it names; in DHCPv6 it is sent to that one alone.
+    pub(super) client: Option<Mac>,
+    given: Given<'f>,
+}
+
+enum Given<'f> {
+    Four(Ipv4Addr, u32),
+    Six(&'f [u8]),
+}
+
+impl<'f> Answer<'f> {
+    /// Reads the message in a UDP datagram.
+    pub(super) fn four(message: &'f [u8]) -> Option<Self> {
+        let client = Mac(array(message, CHADDR)?);
+        let Options { kind: ACK, secs } = Options::read(message)? else { return None };
+        if array(message, 0)? != REPLY {
+            return None;
+        }
+        let address = Ipv4Addr::from(array::<4>(message, YIADDR)?);
+        let transaction = Transaction::Four(array(message, XID)?);
+        let given = Given::Four(address, secs?);
+        Some(Self { transaction, client: Some(client), given })
+    }
+
+    /// The same of DHCPv6.
+    pub(super) fn six(message: &'f [u8]) -> Option<Self> {
+        let (kind, rest) = message.split_first()?;
+        let transaction = Transaction::Six(array(rest, 0)?);
+        let given = Given::Six(rest.get(3..)?);
+        (*kind == REPLY6).then_some(Self { transaction, client: None, given })
+    }
+
+    /// Each address, and for how many seconds; 0 takes it back.
+    pub(super) fn each(&self, mut then: impl FnMut(IpAddr, u32)) {
+        match self.given {
+            Given::Four(address, secs) => then(address.into(), secs),
+            Given::Six(options) => {
+                each6(options, then);
+            }
+        }
+    }
+}
+
+/// Gives each address that a client gives back by the message in a UDP datagram to `then`.
+pub(super) fn each_released(message: &[u8], mut then: impl FnMut(IpAddr)) {
+    if array(message, 0) != Some(REQUEST) {
+        if let Some(&RELEASE6 | &DECLINE6) = message.first() {
+            each6(message.get(4..).unwrap_or(&[]), |address, _| then(address));
+        }
+    } else if let (Some(Options { kind: RELEASE, .. }), Some(address)) =
+        (Options::read(message), array::<4>(message, CIADDR))
+    {
+        then(Ipv4Addr::from(address).into());
+    }
+}
+
+/// Whether the source of a question is the address that it says its client has.
+pub(super) fn is_own_address(seen: Seen<'_>, at: usize, src: Ipv4Addr) -> bool {
+    seen.array(at + UDP + CIADDR) == Some(src.octets())
+}
+
+/// What counts of the options of DHCP.
+struct Options {
+    kind: u8,
+    secs: Option<u32>,
+}
+
+impl Options {
+    fn read(message: &[u8]) -> Option<Self> {
+        if array(message, COOKIE)? != MAGIC {
+            return None;
+        }
+        let (mut kind, mut secs) = (0, None);
+        let mut rest = message.get(OPTIONS..)?;
+        while let [code, after @ ..] = rest {
+            if *code == PAD {
+                rest = after;
+                continue;
+            }
+            if *code == END {
+                break;
+            }
+            let (len, after) = after.split_first()?;
+            let (value, after) = after.split_at_checked(usize::from(*len))?;
+            match (*code, value) {
+                (MESSAGE_TYPE, [it]) => kind = *it,
+                (LEASE_TIME, _) => secs = value.try_into().ok().map(u32::from_be_bytes),
+                _ => {}
+            }
+            rest = after;
+        }
+        Some(Self { kind, secs })
+    }
+}
+
+/// Each address in the options of a message of DHCPv6, and for how many seconds it is valid.
+fn each6(options: &[u8], mut then: impl FnMut(IpAddr, u32)) {
+    for (code, value) in options6(options) {
+        let skip = match code {
+            IA_NA => 12,
+            IA_TA => 4,
+            _ => continue,
+        };
+        for (code, value) in options6(value.get(skip..).unwrap_or(&[])) {
+            // The address, how long it is preferred, and how long it is valid.
+            if let (IA_ADDR, Some(address), Some(valid)) =
+                (code, array::<16>(value, 0), array(value, 20))
+            {
+                then(Ipv6Addr::from(address).into(), u32::from_be_bytes(valid));
+            }
+        }
+    }
+}
+
+/// The options of a DHCPv6 message, up to one that is longer than what there is.
+fn options6(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let [code, len] = [array(rest, 0)?, array(rest, 2)?].map(u16::from_be_bytes);
+        let (value, after) = rest.get(4..)?.split_at_checked(usize::from(len))?;
+        rest = after;
+        Some((code, value))
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }

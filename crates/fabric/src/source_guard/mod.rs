@@ -7,26 +7,30 @@
 //! [checked](crate::mac_check) by itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::protocol;
-use weir_wire::{Ethernet, Ipv4, Ipv6, Layers, Mac, Network, ethertype};
+use weir_wire::{Ethernet, Ipv4, Ipv6, Layers, Mac, Network, Ports, Transport, ethertype};
 
 use crate::DropReason;
 
 mod dhcp;
+mod leases;
 mod neighbour;
 #[cfg(test)]
 mod tests;
 
-/// Ports of DHCP (RFC 2131 §4.1) and DHCPv6 (RFC 8415 §7.2): client, then server.
-const DHCP: (u16, u16) = (68, 67);
-/// See [`DHCP`]. A guest's own, which no server has.
-const DHCPV6: (u16, u16) = (546, 547);
+pub use leases::{Lease, Origin};
 
-/// Where a UDP header has its checksum.
+use dhcp::{Answer, Transaction};
+use leases::Leases;
+
+/// Where a UDP header has its checksum, and how long it is.
 const UDP_CSUM: usize = 6;
+/// See [`UDP_CSUM`].
+const UDP_LEN: usize = 8;
 
 /// What a guest's frames are held to.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub struct SourceGuard {
     addresses: Box<[IpNet]>,
     /// It may say that it is a router, or a DHCP server.
     router: bool,
+    /// What it was given by DHCP, where that counts.
+    leases: Option<Arc<Leases>>,
 }
 
 /// A frame as the guard looks at it.
@@ -47,12 +53,73 @@ struct Seen<'f> {
     src: Mac,
     /// Where two bytes are to be filled in before it is delivered.
     csum_at: Option<usize>,
+    now_secs: u32,
 }
 
 impl SourceGuard {
     /// For a guest that has these addresses; as a `router` it may also advertise itself as one, and answer DHCP.
     pub fn new(addresses: impl Into<Box<[IpNet]>>, router: bool) -> Self {
-        Self { addresses: addresses.into(), router }
+        Self { addresses: addresses.into(), router, leases: None }
+    }
+
+    /// The guest also has what DHCP gives it from now on, and what it had given it under `before`.
+    pub fn snooping(self, before: Option<&Self>) -> Self {
+        let known = before.and_then(|before| before.leases.clone());
+        Self { leases: Some(known.unwrap_or_default()), ..self }
+    }
+
+    /// Whether it wants to see [answers](Self::snoop) of DHCP.
+    pub fn snoops(&self) -> bool {
+        self.leases.is_some()
+    }
+
+    /// What the guest has by DHCP.
+    pub fn leases(&self, now_secs: u32) -> impl Iterator<Item = Lease> {
+        self.leases.iter().flat_map(move |leases| leases.held(now_secs))
+    }
+
+    /// Whether a frame that begins with `head` may be an answer of DHCP.
+    pub fn may_be_answer(head: &[u8]) -> bool {
+        datagram(head, false).is_some()
+    }
+
+    /// Looks at an answer of DHCP that somebody who may give it sends to the guest. An address that the guest did not
+    /// have before is its own if it `is_free`.
+    pub fn snoop(
+        &self,
+        frame: &[u8],
+        origin: Origin,
+        now_secs: u32,
+        is_free: impl FnMut(IpAddr) -> bool,
+    ) {
+        let (Some(leases), Ok(ethernet)) = (&self.leases, Ethernet::parse(frame)) else { return };
+        let Some((at, ports)) = datagram(frame, false) else { return };
+        let message = frame.get(at + UDP_LEN..).unwrap_or(&[]);
+        let answer = match ports.dst == dhcp::PORTS.0 {
+            true => Answer::four(message),
+            false => Answer::six(message),
+        };
+        if let Some(answer) = answer {
+            leases.answered(&answer, ethernet.dst, origin, now_secs, is_free);
+        }
+    }
+
+    /// Whether the guest was given an address by the same way.
+    pub fn holds(&self, address: IpAddr, origin: Origin, now_secs: u32) -> bool {
+        self.leases(now_secs).any(|lease| (lease.address, lease.origin) == (address, origin))
+    }
+
+    /// Whether it wants to see a [question](Self::snoop_question) that the guest asks.
+    pub fn may_be_question(&self, head: &[u8]) -> bool {
+        self.snoops() && datagram(head, true).is_some()
+    }
+
+    /// Looks at a message of DHCP that the guest sends.
+    pub fn snoop_question(&self, frame: &[u8]) {
+        if let (Some(leases), Some((at, _))) = (&self.leases, datagram(frame, true)) {
+            let message = frame.get(at + UDP_LEN..).unwrap_or(&[]);
+            dhcp::each_released(message, |address| leases.released(address));
+        }
     }
 
     /// Judges a frame of `len` bytes that begins with `head`, from which its VLAN tag has been taken, and whose checksum
@@ -61,9 +128,15 @@ impl SourceGuard {
     /// # Errors
     /// [`DropReason::SourceGuardIp`], [`DropReason::SourceGuardArp`], [`DropReason::SourceGuardNd`] or
     /// [`DropReason::SourceGuardOther`].
-    pub fn check(&self, head: &[u8], len: u32, csum_at: Option<usize>) -> Result<(), DropReason> {
+    pub fn check(
+        &self,
+        head: &[u8],
+        len: u32,
+        csum_at: Option<usize>,
+        now_secs: u32,
+    ) -> Result<(), DropReason> {
         let ethernet = Ethernet::parse(head).map_err(|_| DropReason::SourceGuardOther)?;
-        let seen = Seen { head, len: len as usize, src: ethernet.src, csum_at };
+        let seen = Seen { head, len: len as usize, src: ethernet.src, csum_at, now_secs };
         match ethernet.ethertype {
             // What another tag hides, or a protocol that carries any other, could say anything.
             _ if ethernet.tag.is_some() => Err(DropReason::SourceGuardOther),
@@ -78,10 +151,11 @@ impl SourceGuard {
         }
     }
 
-    /// Whether the guest has an address; that of its link is made from `mac` (RFC 4291 appendix A).
-    fn has(&self, address: IpAddr, mac: Mac) -> bool {
+    /// Whether the guest has an address; that of its link is made from its MAC address (RFC 4291 appendix A).
+    fn has(&self, address: IpAddr, seen: Seen<'_>) -> bool {
         self.addresses.iter().any(|own| own.contains(&address))
-            || address == IpAddr::V6(link_local(mac))
+            || address == IpAddr::V6(link_local(seen.src))
+            || self.leases.as_ref().is_some_and(|leases| leases.has(address, seen.now_secs))
     }
 
     fn ipv4(&self, seen: Seen<'_>, ip: &Ipv4) -> Result<(), DropReason> {
@@ -91,19 +165,29 @@ impl SourceGuard {
         if !seen.stays_up_to(at) {
             return refused;
         }
-        let mut asks_for_an_address = false;
+        let (mut asks_for_an_address, mut renews) = (false, false);
         if ip.protocol == protocol::UDP && first {
             // Ports that can't be seen could be any.
             let Some(ports) = seen.ports(at) else { return refused };
-            let from_client = ports == DHCP;
+            let from_client = ports == dhcp::PORTS;
             // Who asks in another's name gets that one's address.
             let forged = from_client && !dhcp::is_from(seen, at);
-            if forged || ports.0 == DHCP.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
+            if forged
+                || ports.0 == dhcp::PORTS.1 && !self.router
+                || !seen.stays_up_to(at + UDP_CSUM)
+            {
                 return refused;
             }
             asks_for_an_address = from_client && !ip.fragment && ip.dst.is_broadcast();
+            if let (Some(leases), true, false) = (&self.leases, from_client, ip.fragment)
+                && let Some(transaction) = Transaction::four(seen, at)
+            {
+                leases.asked(transaction, seen.src, seen.now_secs);
+                // weir has not seen how it got what it goes on to use.
+                renews = dhcp::is_own_address(seen, at, ip.src);
+            }
         }
-        let has = self.has(ip.src.into(), seen.src);
+        let has = renews || self.has(ip.src.into(), seen);
         let may = has || ip.src.is_unspecified() && asks_for_an_address;
         if may { Ok(()) } else { refused }
     }
@@ -113,14 +197,14 @@ impl SourceGuard {
         let arp = Arp::read(seen)?;
         let probes = arp.operation == Arp::REQUEST && arp.sender.1.is_unspecified();
         let is_known = matches!(arp.operation, Arp::REQUEST | Arp::REPLY);
-        let own = probes || self.has(arp.sender.1.into(), seen.src);
+        let own = probes || self.has(arp.sender.1.into(), seen);
         (is_known && arp.sender.0 == seen.src && own).then_some(())
     }
 
     /// "Who am I" (RFC 903), by which a guest that has moved is learned.
     fn rarp(&self, seen: Seen<'_>) -> Option<()> {
         let arp = Arp::read(seen)?;
-        let own = arp.sender.1.is_unspecified() || self.has(arp.sender.1.into(), seen.src);
+        let own = arp.sender.1.is_unspecified() || self.has(arp.sender.1.into(), seen);
         let asks_of_itself = [arp.sender.0, arp.target.0] == [seen.src; 2];
         (arp.operation == Arp::REVERSE_REQUEST && asks_of_itself && own).then_some(())
     }
@@ -128,7 +212,7 @@ impl SourceGuard {
     fn ipv6(&self, seen: Seen<'_>, ip: &Ipv6) -> Result<(), DropReason> {
         let (refused, hidden) = (Err(DropReason::SourceGuardIp), Err(DropReason::SourceGuardNd));
         let unspecified = ip.src.is_unspecified();
-        if !unspecified && !self.has(ip.src.into(), seen.src) {
+        if !unspecified && !self.has(ip.src.into(), seen) {
             return refused;
         }
         let at = HEADER_LEN + usize::from(ip.header_len);
@@ -147,8 +231,14 @@ impl SourceGuard {
             }
             protocol::UDP if first => {
                 let Some(ports) = seen.ports(at) else { return refused };
-                if ports.0 == DHCPV6.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
+                if ports.0 == dhcp::PORTS6.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
                     return refused;
+                }
+                if let (Some(leases), true, false) =
+                    (&self.leases, ports == dhcp::PORTS6, ip.fragment)
+                    && let Some(transaction) = Transaction::six(seen, at)
+                {
+                    leases.asked(transaction, seen.src, seen.now_secs);
                 }
             }
             _ => {}
@@ -175,6 +265,16 @@ impl<'f> Seen<'f> {
     fn ports(self, at: usize) -> Option<(u16, u16)> {
         Some((self.be16(at)?, self.be16(at + 2)?))
     }
+}
+
+/// Where the UDP header of a message of DHCP is, and its ports; of a client's, or of a server's.
+fn datagram(frame: &[u8], of_client: bool) -> Option<(usize, Ports)> {
+    let Transport::Udp { offset, ports } = Layers::parse(frame).ok()?.transport else {
+        return None;
+    };
+    let (client, server) = if of_client { (ports.src, ports.dst) } else { (ports.dst, ports.src) };
+    let known = [dhcp::PORTS, dhcp::PORTS6].contains(&(client, server));
+    known.then_some((usize::from(offset), ports))
 }
 
 /// An ARP packet of IPv4 over Ethernet.

@@ -46,7 +46,7 @@ pub(super) fn check(
         return refused;
     }
     let target = || seen.array::<16>(at + 8).map(Ipv6Addr::from);
-    let own = || target().is_some_and(|target| guard.has(target.into(), seen.src));
+    let own = || target().is_some_and(|target| guard.has(target.into(), seen));
     let options = match kind {
         ROUTER_SOLICITATION => Some(at + 8),
         // Whether an address is free is asked about one that is to be the guest's.

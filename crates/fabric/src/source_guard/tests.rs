@@ -39,7 +39,7 @@ fn judge_before_fill(
     frame: &[u8],
     csum_at: Option<usize>,
 ) -> Result<(), DropReason> {
-    guard.check(&frame[..frame.len().min(HEAD_LEN)], frame.len() as u32, csum_at)
+    guard.check(&frame[..frame.len().min(HEAD_LEN)], frame.len() as u32, csum_at, 0)
 }
 
 fn passes(frame: &[u8]) -> bool {
@@ -66,7 +66,7 @@ fn udp(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
 }
 
 /// A message of a DHCP client that says that it is `mac`.
-fn dhcp(mac: Mac) -> Vec<u8> {
+fn question(mac: Mac) -> Vec<u8> {
     let mut message = vec![0; 300];
     message[..3].copy_from_slice(&[1, 1, 6]);
     message[28..34].copy_from_slice(&mac.0);
@@ -119,17 +119,17 @@ fn ipv4_comes_from_the_guests_addresses_only() {
 
 #[test]
 fn a_guest_without_an_address_can_ask_dhcp_for_one_and_nothing_else() {
-    let asks = udp(DHCP, &dhcp(MAC));
+    let asks = udp(dhcp::PORTS, &question(MAC));
     assert!(passes(&ipv4([0; 4], ALL4, 17, 0, &asks)));
     assert!(passes(&ipv4(OWN4, OTHER4, 17, 0, &asks)), "and renew it");
     for frame in [
         ipv4([0; 4], OTHER4, 17, 0, &asks),
         ipv4([0; 4], ALL4, 17, 0x2000, &asks),
-        ipv4([0; 4], ALL4, 17, 0, &udp((68, 69), &dhcp(MAC))),
+        ipv4([0; 4], ALL4, 17, 0, &udp((68, 69), &question(MAC))),
         // In another's name, and so for its address.
-        ipv4([0; 4], ALL4, 17, 0, &udp(DHCP, &dhcp(OTHER_MAC))),
-        ipv4(OWN4, OTHER4, 17, 0, &udp(DHCP, &dhcp(OTHER_MAC))),
-        ipv4([0; 4], ALL4, 17, 0, &udp(DHCP, &dhcp(MAC)[..30])),
+        ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
+        ipv4(OWN4, OTHER4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
+        ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC)[..30])),
     ] {
         assert_eq!(reason(&frame), "source_guard_ip");
     }
@@ -299,10 +299,10 @@ fn no_checksum_is_filled_in_where_an_address_is() {
     // Its own, or that of what is in a tunnel.
     assert!(passes_with(&four, 40) && passes_with(&four, 100));
     assert!(passes_with(&six, 60) && passes_with(&six, 120));
-    assert!(passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(DHCP, &dhcp(MAC))), 40));
+    assert!(passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 40));
     // Ports, what a guest asks for, an option, an address in ARP and in an advertisement.
     assert!(!passes_with(&four, 34) && !passes_with(&four, 39) && !passes_with(&six, 55));
-    assert!(!passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(DHCP, &dhcp(MAC))), 70));
+    assert!(!passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 70));
     assert!(!passes_with(
         &ipv6(own6(), 60, &[&[17, 0, 0, 0, 0, 0, 0, 0][..], &udp((9, 9), &[])].concat()),
         54
@@ -310,6 +310,8 @@ fn no_checksum_is_filled_in_where_an_address_is() {
     assert!(!passes_with(&arp(1, (MAC, OWN4), (MAC, OTHER4)), 30));
     assert!(!passes_with(&ipv6(own6(), 58, &nd(136, Some(own6()), &[])), 76));
 }
+
+mod snooped;
 
 #[test]
 fn what_is_no_ip_and_no_arp_does_not_pass() {
@@ -357,8 +359,10 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
             (58, nd(kind, has_target.then_some(target), &options))
         },
     );
-    let ports = prop_oneof![Just(DHCP), Just((67, 68)), Just((547, 546)), any::<(u16, u16)>()];
-    let datagram = (ports, any_mac()).prop_map(|(ports, mac)| (17, udp(ports, &dhcp(mac)))).boxed();
+    let ports =
+        prop_oneof![Just(dhcp::PORTS), Just((67, 68)), Just((547, 546)), any::<(u16, u16)>()];
+    let datagram =
+        (ports, any_mac()).prop_map(|(ports, mac)| (17, udp(ports, &question(mac)))).boxed();
     let upper = prop_oneof![message, datagram.clone(), Just((6, vec![0; 20]))];
     let six = (any6(), prop::collection::vec(any_extension(), 0..4), upper).prop_map(
         |(src, extensions, (last, message))| {
@@ -395,7 +399,8 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 
 /// What another reader of the frame takes for its source, where it sees one.
 fn has(address: IpAddr) -> bool {
-    guard_of(false).has(address, MAC)
+    let seen = Seen { head: &[], len: 0, src: MAC, csum_at: None, now_secs: 0 };
+    guard_of(false).has(address, seen)
 }
 
 fn is_sound(frame: &[u8]) -> bool {
@@ -409,7 +414,7 @@ fn is_sound(frame: &[u8]) -> bool {
             let src = ip.header().source_addr();
             let asks = || match &packet.transport {
                 Some(TransportSlice::Udp(udp)) => {
-                    (udp.source_port(), udp.destination_port()) == DHCP
+                    (udp.source_port(), udp.destination_port()) == dhcp::PORTS
                 }
                 _ => false,
             };
@@ -475,6 +480,7 @@ proptest! {
     fn any_bytes_are_judged(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = judge(&guard_of(true), &bytes);
         let _ = passes(&ethernet(ethertype::IPV6, &bytes));
+        snooped::any_message_is_read(&bytes);
         let _ = passes(&ethernet(ethertype::IPV4, &bytes));
     }
 }

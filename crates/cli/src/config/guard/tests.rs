@@ -12,10 +12,10 @@ fn addresses_and_prefixes_are_read_and_written_back() {
     let vif = vif(lines);
     assert_eq!(vif.guarding.mode, GuardMode::Configured);
     assert_eq!(vif.guarding.addresses.to_string(), "10.0.0.5, fd00::5, 10.9.0.0/24");
-    assert!(vif.guarding.router && vif.guarding.guard().is_some());
+    assert!(vif.guarding.router && vif.guarding.guard(None).is_some());
     let json = serde_json::to_string(&vif).unwrap();
     assert_eq!(serde_json::from_str::<VifConfig>(&json).unwrap(), vif);
-    assert!(VifConfig::default_guarding().guard().is_none());
+    assert!(VifConfig::default_guarding().guard(None).is_none());
 }
 
 impl VifConfig {
@@ -66,6 +66,9 @@ fn keys_that_do_not_go_together_are_refused() {
     assert_eq!(message(addresses), [format!("`vif.web0`: {}", GuardError::Unguarded)]);
     let unchecked = format!("{guarded}\n{addresses}\nmac_check = false");
     assert_eq!(message(&unchecked), [format!("`vif.web0`: {}", GuardError::MacUnchecked)]);
+    assert!(vif("source_guard = \"snooped\"").guarding.guard(None).unwrap().snoops());
+    let unchecked = message("source_guard = \"snooped\"\nmac_check = false");
+    assert_eq!(unchecked, [format!("`vif.web0`: {}", GuardError::MacUnchecked)]);
     // A bad value is all that is said of it.
     assert_eq!(message(&format!("{guarded}\naddresses = 7")).len(), 1);
     assert_eq!(message(&format!("source_guard = \"on\"\n{addresses}")).len(), 1);

@@ -85,6 +85,8 @@ words! {
         Off = "off",
         /// To those that are configured.
         Configured = "configured",
+        /// To those, and to what DHCP gives it.
+        Snooped = "snooped",
     }
 }
 

@@ -205,3 +205,84 @@ fn what_is_for_a_station_that_nobody_knows_no_other_guest_sees() {
     assert_eq!(next(&mut b[0]), plain(1, 2, 70));
     assert_eq!(bench.drops("a"), dropped);
 }
+
+/// A message of DHCP for or from the station `mac`: `op`, its transaction, the address it is about, its kind, and for
+/// how long.
+fn dhcp(op: u8, client: u8, gives: [u8; 4], kind: u8) -> Vec<u8> {
+    let mut message = vec![0; 240];
+    message[..8].copy_from_slice(&[op, 1, 6, 0, 1, 2, 3, 4]);
+    message[16..20].copy_from_slice(&gives);
+    message[28..34].copy_from_slice(&mac(client));
+    message[236..].copy_from_slice(&[99, 130, 83, 99]);
+    message.extend([53, 1, kind, 51, 4, 0, 0, 14, 16, 255]);
+    message
+}
+
+const NOBODY: [u8; 4] = [0; 4];
+const ALL: [u8; 4] = [255; 4];
+const SERVER: [u8; 4] = [10, 0, 0, 254];
+
+fn requests(client: u8) -> Vec<u8> {
+    udp(client, [NOBODY, ALL], [68, 67], &dhcp(1, client, NOBODY, 3))
+}
+
+fn acknowledges(server: u8, client: u8, address: [u8; 4]) -> Vec<u8> {
+    udp(server, [SERVER, ALL], [67, 68], &dhcp(2, client, address, 5))
+}
+
+#[test]
+fn what_dhcp_gives_a_guest_it_may_send_from() {
+    let bench = Bench::with(
+        "[vif.a]\nsource_guard = \"snooped\"\n[vif.b]\nsource_guard = \"snooped\"\n[vif.c]\nrouter = true\n[vif.d]\n",
+    );
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    let (_d, mut d) = bench.guest("d", 4, 1);
+    let sends = udp(1, [OWN, OTHERS], [9, 9], b"x");
+    send_frame(&mut a[0], &sends);
+    send_frame(&mut a[0], &requests(1));
+    assert_eq!(next(&mut c[0]), requests(1), "what it sent before went nowhere");
+    // Who is no server gives nothing, whatever it says.
+    let forged = acknowledges(4, 1, OWN);
+    send_frame(&mut d[0], &forged);
+    assert_eq!(next(&mut a[0]), forged);
+    send_frame(&mut a[0], &sends);
+    eventually("it is dropped", || bench.drops("a") == [("source_guard_ip".into(), 2)]);
+
+    let given = acknowledges(3, 1, OWN);
+    send_frame(&mut c[0], &given);
+    assert_eq!(next(&mut a[0]), given);
+    send_frame(&mut a[0], &sends);
+    send_frame(&mut a[0], &arp(1, OWN));
+    let got = [(); 4].map(|()| next(&mut d[0]));
+    assert_eq!(got, [requests(1), given.clone(), sends.clone(), arp(1, OWN)]);
+    let explained = bench.explain("a").to_string();
+    assert!(explained.contains("source guard: snooped, 10.0.0.1 for "), "{explained}");
+
+    // What one guest has, another is not given, though a server were made to think so.
+    send_frame(&mut b[0], &requests(2));
+    eventually("it is asked", || {
+        let mut got = Vec::new();
+        c[0].recv_into(&mut got).is_some() && got == requests(2)
+    });
+    send_frame(&mut c[0], &acknowledges(3, 2, OWN));
+    send_frame(&mut c[0], &acknowledges(3, 2, OTHERS));
+    eventually("it is answered", || {
+        let mut got = Vec::new();
+        b[0].recv_into(&mut got).is_some() && got == acknowledges(3, 2, OTHERS)
+    });
+    send_frame(&mut b[0], &udp(2, [OWN, OTHERS], [9, 9], b"x"));
+    send_frame(&mut b[0], &udp(2, [OTHERS, OWN], [9, 9], b"x"));
+    eventually("only its own is there", || {
+        let mut got = Vec::new();
+        c[0].recv_into(&mut got).is_some() && got == udp(2, [OTHERS, OWN], [9, 9], b"x")
+    });
+    assert_eq!(bench.drops("b"), [("source_guard_ip".into(), 1)]);
+    // It keeps it while other things change, and not under another kind of guard.
+    assert_eq!(bench.set("a", "addresses=10.7.0.0/16"), Response::Ok);
+    let guard = || bench.port("a").guard.unwrap();
+    assert_eq!(guard().leases.len(), 1);
+    assert_eq!(bench.set("a", "source_guard=configured"), Response::Ok);
+    assert_eq!(guard().leases, []);
+}

@@ -1,0 +1,144 @@
+//! Addresses that a guest was given by DHCP while weir looked on: those for which it had asked.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use weir_limits::{DHCP_ANSWER_SECS, DHCP_QUESTIONS_MAX, SNOOPED_LEASES_MAX};
+use weir_wire::{Mac, Tci};
+
+use super::dhcp::{Answer, Transaction};
+use crate::PortId;
+
+/// By which way an answer has come: which of a switch's networks an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The server's port.
+    pub port: PortId,
+    /// The VLAN id that the answer came with; 0 without a tag.
+    pub vid: u16,
+}
+
+impl Origin {
+    /// Of a frame that came in by `port`.
+    pub fn new(port: PortId, tag: Option<Tci>) -> Self {
+        Self { port, vid: tag.map_or(0, Tci::vid) }
+    }
+}
+
+/// An address that is a guest's for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The address.
+    pub address: IpAddr,
+    /// Until when (s), on the clock that the guard is asked by.
+    pub until_secs: u32,
+    /// Who gave it.
+    pub origin: Origin,
+}
+
+/// What a guest has asked.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    transaction: Transaction,
+    mac: Mac,
+    asked_secs: u32,
+}
+
+/// Held by who learns an address, of whichever guest.
+static LEARNING: Mutex<()> = Mutex::new(());
+
+/// What a guest has asked lately, and what it was given. Small, so that each frame can be looked up, and allocated
+/// once.
+#[derive(Debug, Default)]
+pub(super) struct Leases(RwLock<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    questions: [Option<Question>; DHCP_QUESTIONS_MAX],
+    leases: [Option<Lease>; SNOOPED_LEASES_MAX],
+}
+
+impl Leases {
+    pub(super) fn has(&self, address: IpAddr, now_secs: u32) -> bool {
+        self.held(now_secs).any(|lease| lease.address == address)
+    }
+
+    /// Those that hold now.
+    pub(super) fn held(&self, now_secs: u32) -> impl Iterator<Item = Lease> {
+        let leases = self.read().leases;
+        leases.into_iter().flatten().filter(move |lease| lease.until_secs > now_secs)
+    }
+
+    /// The guest asks; the oldest of its questions is forgotten for it.
+    pub(super) fn asked(&self, transaction: Transaction, mac: Mac, now_secs: u32) {
+        let mut state = self.write();
+        let same = |it: &Option<Question>| it.is_some_and(|it| it.transaction == transaction);
+        let place = state.questions.iter().position(same);
+        let oldest = || {
+            let age = |(_, it): &(usize, &Option<Question>)| it.map(|it| it.asked_secs);
+            state.questions.iter().enumerate().min_by_key(age).map_or(0, |(place, _)| place)
+        };
+        let place = place.unwrap_or_else(oldest);
+        state.questions[place] = Some(Question { transaction, mac, asked_secs: now_secs });
+    }
+
+    /// An answer is on its way to the guest, in a frame for `dst`. An address that is new to the guest is its own only if
+    /// it `is_free`.
+    pub(super) fn answered(
+        &self,
+        answer: &Answer<'_>,
+        dst: Mac,
+        origin: Origin,
+        now_secs: u32,
+        mut is_free: impl FnMut(IpAddr) -> bool,
+    ) {
+        // Two guests that are given one address at once: one of them has it. No guest's lock is held meanwhile.
+        let _one = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_for = |it: &Question| {
+            let lately = now_secs.saturating_sub(it.asked_secs) <= DHCP_ANSWER_SECS;
+            it.transaction == answer.transaction && it.mac == answer.client.unwrap_or(dst) && lately
+        };
+        if !self.read().questions.iter().flatten().any(is_for) {
+            return;
+        }
+        answer.each(|address, secs| {
+            if address.is_unspecified() || address.is_multicast() {
+                return;
+            }
+            if self.has(address, now_secs) || secs > 0 && is_free(address) {
+                let until_secs = now_secs.saturating_add(secs);
+                self.write().put(Lease { address, until_secs, origin });
+            }
+        });
+    }
+
+    /// The guest gives an address back.
+    pub(super) fn released(&self, address: IpAddr) {
+        for lease in &mut self.write().leases {
+            lease.take_if(|lease| lease.address == address);
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        // Whatever panicked with the lock has left whole entries.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Puts a lease in, in place of one of the same address or else of the one that ends first.
+    fn put(&mut self, lease: Lease) {
+        let same = |it: &Option<Lease>| it.is_some_and(|it| it.address == lease.address);
+        let known = self.leases.iter().position(same);
+        let first = || {
+            let end = |(_, it): &(usize, &Option<Lease>)| it.map(|it| it.until_secs);
+            self.leases.iter().enumerate().min_by_key(end).map_or(0, |(place, _)| place)
+        };
+        let place = known.unwrap_or_else(first);
+        self.leases[place] = Some(lease);
+    }
+}

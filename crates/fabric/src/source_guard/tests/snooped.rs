@@ -1,0 +1,190 @@
+//! Addresses that a guest is given by DHCP.
+
+use weir_limits::{DHCP_QUESTIONS_MAX, SNOOPED_LEASES_MAX};
+
+use super::*;
+use crate::PortId;
+
+const LAN: u16 = 7;
+const XID: [u8; 4] = [9, 8, 7, 6];
+const GIVEN4: [u8; 4] = [10, 5, 0, 1];
+/// Where a message of DHCP begins in a frame over IPv4.
+const MESSAGE: usize = 14 + 20 + 8;
+
+fn origin(vid: u16) -> Origin {
+    Origin { port: PortId::new(LAN).unwrap(), vid }
+}
+
+/// What a guest says that has an address, or has none: `kind` of message.
+fn asks(kind: u8, has: [u8; 4]) -> Vec<u8> {
+    let mut message = question(MAC);
+    message[4..8].copy_from_slice(&XID);
+    message[12..16].copy_from_slice(&has);
+    message[236..244].copy_from_slice(&[99, 130, 83, 99, 53, 1, kind, 255]);
+    let dst = if has == [0; 4] { ALL4 } else { OTHER4 };
+    ipv4(has, dst, 17, 0, &udp(dhcp::PORTS, &message))
+}
+
+/// What a server answers: an address for so many seconds.
+fn gives(mac: Mac, address: [u8; 4], secs: u32) -> Vec<u8> {
+    let mut message = question(mac);
+    message[0] = 2;
+    message[4..8].copy_from_slice(&XID);
+    message[16..20].copy_from_slice(&address);
+    let options = [&[99, 130, 83, 99, 0, 53, 1, 5, 51, 4][..], &secs.to_be_bytes(), &[255]];
+    message.splice(236.., options.concat());
+    let mut frame = ipv4(OTHER4, ALL4, 17, 0, &udp((67, 68), &message));
+    frame[6..12].copy_from_slice(&OTHER_MAC.0);
+    frame
+}
+
+fn snooping() -> SourceGuard {
+    SourceGuard::new([], false).snooping(None)
+}
+
+fn passes_at(guard: &SourceGuard, frame: &[u8], now_secs: u32) -> bool {
+    let head = &frame[..frame.len().min(HEAD_LEN)];
+    guard.check(head, frame.len() as u32, None, now_secs).is_ok()
+}
+
+#[test]
+fn an_address_is_the_guests_from_the_answer_to_its_question_until_it_ends() {
+    let guard = snooping();
+    let sends = ipv4(GIVEN4, OTHER4, 6, 0, &[0; 20]);
+    let says = arp(2, (MAC, GIVEN4), (OTHER_MAC, OTHER4));
+    let learn = |frame: &[u8], now| guard.snoop(frame, origin(0), now, |_| true);
+    learn(&gives(MAC, GIVEN4, 100), 1000);
+    assert!(!passes_at(&guard, &sends, 1000), "it has not asked");
+    assert!(passes_at(&guard, &asks(3, [0; 4]), 1000));
+    assert!(guard.may_be_question(&asks(3, [0; 4])[..HEAD_LEN]));
+    let answer = gives(MAC, GIVEN4, 100);
+    assert!(SourceGuard::may_be_answer(&answer[..HEAD_LEN]));
+    let changed = |at: usize, byte: u8| {
+        let mut frame = answer.clone();
+        frame[MESSAGE + at] = byte;
+        frame
+    };
+    learn(&gives(OTHER_MAC, GIVEN4, 100), 1000);
+    learn(&gives(MAC, [224, 0, 0, 1], 100), 1000);
+    learn(&changed(4, 1), 1000); // another question's
+    learn(&changed(0, 1), 1000); // a question itself
+    learn(&changed(243, 2), 1000); // an offer
+    learn(&answer[..answer.len() - 3], 1000);
+    learn(&answer, 1000 + 65);
+    assert_eq!(guard.leases(1000).collect::<Vec<_>>(), []);
+    learn(&answer, 1001);
+    assert!(passes_at(&guard, &sends, 1001) && passes_at(&guard, &says, 1100));
+    assert!(!passes_at(&guard, &sends, 1101) && !passes_at(&guard, &says, 1101));
+    // Renewed from the address itself, also where weir does not know of it any more.
+    assert!(passes_at(&guard, &asks(3, GIVEN4), 1101));
+    learn(&gives(MAC, GIVEN4, u32::MAX), 1101);
+    assert!(passes_at(&guard, &sends, u32::MAX - 1));
+    // Another guard of the same guest goes on with it, and the guest gives it back.
+    let next = SourceGuard::new([], false).snooping(Some(&guard));
+    assert!(passes_at(&next, &sends, 1200));
+    next.snoop_question(&asks(3, GIVEN4));
+    assert!(passes_at(&next, &sends, 1200));
+    next.snoop_question(&asks(7, GIVEN4));
+    assert!(!passes_at(&next, &sends, 1200));
+}
+
+#[test]
+fn an_address_that_another_guest_has_is_not_given_again() {
+    let guard = snooping();
+    let learn = |secs, free| {
+        guard.snoop(&gives(MAC, GIVEN4, secs), origin(0), 1, |address| {
+            assert_eq!(address, IpAddr::from(GIVEN4));
+            free
+        });
+    };
+    assert!(passes_at(&guard, &asks(3, [0; 4]), 1));
+    learn(100, false);
+    assert_eq!(guard.leases(1).count(), 0);
+    learn(100, true);
+    assert!(guard.holds(GIVEN4.into(), origin(0), 100));
+    assert!(!guard.holds(GIVEN4.into(), origin(20), 100), "another VLAN's");
+    assert!(!guard.holds(GIVEN4.into(), origin(0), 101));
+    // It has it, whoever else has.
+    learn(200, false);
+    assert!(guard.holds(GIVEN4.into(), origin(0), 200));
+}
+
+#[test]
+fn a_guest_has_so_many_leases_and_questions_and_no_more() {
+    let guard = snooping();
+    assert!(passes_at(&guard, &asks(3, [0; 4]), 1));
+    let last = SNOOPED_LEASES_MAX as u8;
+    for number in 0..=last {
+        let lease = gives(MAC, [10, 6, 0, number], 1000 + u32::from(number));
+        guard.snoop(&lease, origin(0), 1, |_| true);
+    }
+    let has = |number| passes_at(&guard, &ipv4([10, 6, 0, number], OTHER4, 6, 0, &[0; 20]), 1);
+    assert_eq!(guard.leases(1).count(), SNOOPED_LEASES_MAX);
+    assert!(!has(0) && has(1) && has(last), "the one that ends first went");
+    for number in 0..DHCP_QUESTIONS_MAX as u8 {
+        let mut asks = asks(3, [0; 4]);
+        asks[MESSAGE + 4] = number;
+        assert!(passes_at(&guard, &asks, 2));
+    }
+    guard.snoop(&gives(MAC, GIVEN4, 100), origin(0), 2, |_| true);
+    assert!(!guard.holds(GIVEN4.into(), origin(0), 2), "the oldest question is forgotten");
+}
+
+#[test]
+fn dhcpv6_gives_and_takes_back() {
+    let guard = snooping();
+    let given = "fd05::1".parse::<Ipv6Addr>().unwrap().octets();
+    let association = |valid: u32| {
+        let times = [valid.to_be_bytes(); 2].concat();
+        [&[0, 3, 0, 40][..], &[0; 12], &[0, 5, 0, 24], &given, &times].concat()
+    };
+    let message = |kind: u8, options: &[u8]| [&[kind, 1, 2, 3], options].concat();
+    let asks = ipv6(link6(), 17, &udp(dhcp::PORTS6, &message(3, &[0, 1, 0, 0])));
+    let reply = |kind, options: &[u8]| {
+        let mut frame = ipv6(other6(), 17, &udp((547, 546), &message(kind, options)));
+        frame[..6].copy_from_slice(&MAC.0);
+        frame
+    };
+    let sends = ipv6(given, 6, &[0; 20]);
+    let learn = |frame: &[u8]| guard.snoop(frame, origin(0), 1, |_| true);
+    learn(&reply(7, &association(50)));
+    assert!(!passes_at(&guard, &sends, 1), "it has not asked");
+    assert!(passes_at(&guard, &asks, 1));
+    let mut to_other = reply(7, &association(50));
+    to_other[..6].copy_from_slice(&OTHER_MAC.0);
+    learn(&to_other);
+    learn(&reply(2, &association(50)));
+    learn(&reply(7, &association(50)[..30]));
+    learn(&reply(7, &association(0)));
+    assert!(!passes_at(&guard, &sends, 1));
+    learn(&reply(7, &[&[0, 2, 0, 1, 9][..], &association(50)].concat()));
+    assert!(passes_at(&guard, &sends, 50) && !passes_at(&guard, &sends, 51));
+    learn(&reply(7, &association(0)));
+    assert!(!passes_at(&guard, &sends, 2), "taken back");
+    learn(&reply(7, &association(50)));
+    assert!(passes_at(&guard, &sends, 2));
+    let releases = message(8, &association(0));
+    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, &releases)));
+    assert!(!passes_at(&guard, &sends, 2));
+}
+
+pub(super) fn any_message_is_read(bytes: &[u8]) {
+    let guard = snooping();
+    let answers = [
+        ipv4(OTHER4, ALL4, 17, 0, &udp((67, 68), bytes)),
+        ipv6(other6(), 17, &udp((547, 546), bytes)),
+        ipv4(
+            OTHER4,
+            ALL4,
+            17,
+            0,
+            &udp((67, 68), &[&gives(MAC, GIVEN4, 1)[MESSAGE..][..240], bytes].concat()),
+        ),
+    ];
+    for frame in answers {
+        guard.snoop(&frame, origin(0), 1, |_| true);
+    }
+    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, bytes)));
+    guard.snoop_question(&ipv4(GIVEN4, OTHER4, 17, 0, &udp(dhcp::PORTS, bytes)));
+    assert_eq!(guard.leases(1).count(), 0);
+}
