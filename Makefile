@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build test fresh test-xen soak fuzz bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build test fresh test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,9 @@ soak: libpcap ## Hosts by chance on which things go wrong, until Ctrl-C
 
 fuzz: ## Every fuzz target for its share of MINUTES (10)
 	$(XTASK) fuzz --minutes $(or $(MINUTES),10)
+
+attack: ## Attack a running weir in 180 ways; what its other guests notice (12 minutes)
+	$(XTASK) attack
 
 bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench

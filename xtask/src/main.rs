@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod attack;
 mod bench;
 mod cpio;
 mod demo_vm;
@@ -59,7 +60,7 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `xen`) and system tests whose name
+        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `attack`, `xen`) and system tests whose name
         /// contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
@@ -77,6 +78,16 @@ enum Task {
         #[arg(long, default_value_t = 5)]
         rounds: u32,
         /// A built weir to measure instead of this workspace's; nothing is then written.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Attack a running weir in every way there is, and measure what its other guests notice; into
+    /// target/bench/report.json and target/attack/report.md.
+    Attack {
+        /// Only attacks whose class or name contains this; nothing is then written.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// A built weir to attack instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
@@ -166,6 +177,12 @@ fn run(task: Task) -> Result<ExitCode> {
                 }
             }
             if report.failures() > 0 {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Attack { only, weir } => {
+            let selection = Selection { only, weir };
+            if !attack::measured(&workspace, &selection)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

@@ -2,7 +2,12 @@
 
 mod chart;
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, fs, path::PathBuf};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     error::{Error, Result},
@@ -134,6 +139,9 @@ impl Figure {
     }
 }
 
+/// What figures of other tasks begin with: `make attack`.
+const OTHERS: [&str; 1] = ["attack"];
+
 /// The unit of ratios.
 const RATIO: &str = "x";
 
@@ -254,6 +262,18 @@ impl Report {
         format!("{:#}\n", serde_json::json!(numbers))
     }
 
+    /// The same beside what other tasks have written into the file at `path`.
+    fn merged(&self, path: &Path) -> String {
+        let others =
+            fs::read_to_string(path).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let mut all: BTreeMap<String, serde_json::Value> = others.unwrap_or_default();
+        all.retain(|name, _| OTHERS.iter().any(|other| name.starts_with(other)));
+        let own: BTreeMap<String, serde_json::Value> =
+            serde_json::from_str(&self.to_json()).unwrap_or_default();
+        all.extend(own);
+        format!("{:#}\n", serde_json::json!(all))
+    }
+
     /// The ratios that have a goal, as bars.
     pub fn to_svg(&self) -> String {
         let ratios = self.figures.iter().filter(|figure| figure.is_ratio());
@@ -272,7 +292,7 @@ impl Report {
             dir.join("report.md"),
             workspace.root.join("docs").join("bench.svg"),
         ];
-        let texts = [self.to_json(), self.to_markdown(), self.to_svg()];
+        let texts = [self.merged(&paths[0]), self.to_markdown(), self.to_svg()];
         for (path, text) in paths.iter().zip(texts) {
             fs::write(path, text).map_err(Error::io("write", path))?;
         }
@@ -323,6 +343,18 @@ mod tests {
         assert_eq!(json["fast_min"], 1.5);
         assert_eq!(json["idle_max"], 2.0);
         assert_eq!(json.as_object().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn what_other_tasks_wrote_stays() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&path, r#"{"attacks_total": 181, "gone": 1, "fast": 9}"#).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&report().merged(path.path())).unwrap();
+        assert_eq!(
+            (json["attacks_total"].as_f64(), json["fast"].as_f64()),
+            (Some(181.0), Some(2.0))
+        );
+        assert!(json["gone"].is_null());
     }
 
     #[test]

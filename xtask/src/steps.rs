@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    attack,
     error::{Error, Result},
     instructions::{self, Outcome},
     lab::Lab,
@@ -111,6 +112,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         Ok(checked("soak", passed))
     });
     step("instructions", &|| count_instructions(workspace));
+    step("attack", &|| attack::survived(workspace, selection));
     let selected: Vec<_> =
         system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
     if !selected.is_empty() {
@@ -333,7 +335,7 @@ fn cargo(
 
 /// Runs a program in the workspace, shows what it prints and gives each line of its standard output to
 /// `see`; whether it succeeded.
-fn shown(
+pub fn shown(
     workspace: &Workspace,
     program: &OsStr,
     args: &[&str],

@@ -74,13 +74,14 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack)> {
 pub struct Field {
     dir: PathBuf,
     weir: PathBuf,
+    first: usize,
     done: AtomicU64,
 }
 
 impl Field {
-    /// A running weir's directory, and weir's program.
-    pub fn new(dir: PathBuf, weir: PathBuf) -> Self {
-        Self { dir, weir, done: AtomicU64::new(0) }
+    /// A running weir's directory, weir's program, and which of the attacker's interfaces is the first one.
+    pub fn new(dir: PathBuf, weir: PathBuf, first: usize) -> Self {
+        Self { dir, weir, first, done: AtomicU64::new(0) }
     }
 
     /// Strikes that were carried out.
@@ -102,7 +103,7 @@ impl Field {
 
     /// The socket of one of the attacker's interfaces.
     pub fn evil(&self, number: usize) -> PathBuf {
-        self.socket(&format!("evil{}", number % EVILS))
+        self.socket(&format!("evil{}", (self.first + number) % EVILS))
     }
 
     /// The control socket.

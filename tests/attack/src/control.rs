@@ -196,15 +196,19 @@ fn control_interfaces_that_come_and_go(field: &Field) -> Strike {
 fn control_settings_without_pause(field: &Field) -> Strike {
     let socket = open(field)?;
     let changes = [
-        "{\"request\":\"vif_set\",\"name\":\"evil9\",\"changes\":{\"vlan\":2}}",
-        "{\"request\":\"filter_set\",\"name\":\"evil9\",\"rules\":[]}",
+        "{\"request\":\"vif_set\",\"name\":\"stormy\",\"changes\":{\"vlan\":{\"access\":2}}}",
+        "{\"request\":\"vif_set\",\"name\":\"stormy\",\"changes\":{\"vlan\":{\"access\":1}}}",
+        "{\"request\":\"filter_set\",\"name\":\"stormy\",\"rules\":[]}",
         "{\"request\":\"stages\",\"on\":true}",
         "{\"request\":\"stages\",\"on\":false}",
         "{\"request\":\"vif_list\"}",
     ];
     loop {
         for change in changes {
-            ask(&socket, change)?;
+            let answer = ask(&socket, change)?;
+            if answer.contains("\"response\":\"error\"") {
+                return harm(answer);
+            }
         }
         field.struck();
         std::thread::sleep(Duration::from_millis(1));

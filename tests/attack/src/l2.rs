@@ -1,6 +1,6 @@
 //! Frames that a switch between tenants must not let pass, or must not trip over.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use crate::{
     attack,
@@ -47,8 +47,8 @@ pub const ALL: &[Attack] = &[
 ];
 
 /// A guest that sends `frames` again and again, each taken before the next.
-fn send(field: &Field, socket: &str, frames: &[(Header, Vec<u8>)]) -> Strike {
-    let guest = Guest::attach(&field.socket(socket), Plan::default())?;
+fn send(field: &Field, socket: &Path, frames: &[(Header, Vec<u8>)]) -> Strike {
+    let guest = Guest::attach(socket, Plan::default())?;
     loop {
         for (header, bytes) in frames {
             guest.send(1, *header, bytes);
@@ -66,7 +66,7 @@ fn plain(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<(Header, Vec<u8>)> {
 
 fn sources_of_the_victims(field: &Field) -> Strike {
     let frames = ADDRESSES.map(|mac| frame(BROADCAST, mac, EXPERIMENTAL, 60));
-    send(field, "evil0", &plain(frames))
+    send(field, &field.evil(0), &plain(frames))
 }
 
 fn the_gateways_address(field: &Field) -> Strike {
@@ -77,12 +77,16 @@ fn the_gateways_address(field: &Field) -> Strike {
         arp.extend([10, 0, 0, 1]);
     }
     arp.resize(60, 0);
-    send(field, "evil0", &plain([arp, frame(ADDRESSES[0], GATEWAY, EXPERIMENTAL, 60)]))
+    send(field, &field.evil(0), &plain([arp, frame(ADDRESSES[0], GATEWAY, EXPERIMENTAL, 60)]))
 }
 
 fn sources_that_are_groups(field: &Field) -> Strike {
     let sources: [Mac; 3] = [BROADCAST, [1, 0, 0x5e, 0, 0, 1], [0; 6]];
-    send(field, "evil0", &plain(sources.map(|mac| frame(ADDRESSES[0], mac, EXPERIMENTAL, 60))))
+    send(
+        field,
+        &field.evil(0),
+        &plain(sources.map(|mac| frame(ADDRESSES[0], mac, EXPERIMENTAL, 60))),
+    )
 }
 
 fn from_many(to: Mac, first: u32, count: u32) -> Vec<(Header, Vec<u8>)> {
@@ -94,7 +98,7 @@ fn from_many(to: Mac, first: u32, count: u32) -> Vec<(Header, Vec<u8>)> {
 }
 
 fn sources_that_change(field: &Field) -> Strike {
-    send(field, "evil0", &from_many(ADDRESSES[0], 0, 200))
+    send(field, &field.evil(0), &from_many(ADDRESSES[0], 0, 200))
 }
 
 fn a_hundred_thousand_addresses(field: &Field) -> Strike {
@@ -113,7 +117,7 @@ fn a_hundred_thousand_addresses(field: &Field) -> Strike {
 
 fn addresses_that_flap(field: &Field) -> Strike {
     let guests =
-        ["bridge", "evil0"].map(|name| Guest::attach(&field.socket(name), Plan::default()));
+        [field.socket("bridge"), field.evil(0)].map(|path| Guest::attach(&path, Plan::default()));
     let [Ok(a), Ok(b)] = guests else { return Err(rustix::io::Errno::CONNREFUSED.into()) };
     let frames = from_many(ADDRESSES[0], 0, 64);
     loop {
@@ -132,7 +136,7 @@ fn tags_on_an_access_port(field: &Field) -> Strike {
     let tags = [0x8100, 0x88a8, 0x9100].into_iter().flat_map(|kind| {
         [1, 2, 4094, 4095, 0xffff].map(|id| tagged(ADDRESSES[0], Guest::mac(0), &[(kind, id)], 64))
     });
-    send(field, "evil0", &plain(tags))
+    send(field, &field.evil(0), &plain(tags))
 }
 
 fn tags_behind_tags(field: &Field) -> Strike {
@@ -140,7 +144,7 @@ fn tags_behind_tags(field: &Field) -> Strike {
         let tags: Vec<_> = (0..depth).map(|tag| (0x8100, tag + 1)).collect();
         tagged(ADDRESSES[0], Guest::mac(0), &tags, 120)
     });
-    send(field, "evil0", &plain(many))
+    send(field, &field.evil(0), &plain(many))
 }
 
 fn tags_behind_priority_tags(field: &Field) -> Strike {
@@ -150,13 +154,17 @@ fn tags_behind_priority_tags(field: &Field) -> Strike {
         &[(0x88a8, 0), (0x8100, 2)],
         &[(0x8100, 0), (0x88a8, 0)],
     ];
-    send(field, "evil0", &plain(hidden.map(|tags| tagged(ADDRESSES[0], Guest::mac(0), tags, 64))))
+    send(
+        field,
+        &field.evil(0),
+        &plain(hidden.map(|tags| tagged(ADDRESSES[0], Guest::mac(0), tags, 64))),
+    )
 }
 
 fn tags_of_a_trunk_that_are_not_its_own(field: &Field) -> Strike {
     let frames =
         [3, 10, 4094, 4095].map(|id| tagged(BROADCAST, Guest::mac(0), &[(0x8100, id)], 64));
-    send(field, "trunk", &plain(frames))
+    send(field, &field.socket("trunk"), &plain(frames))
 }
 
 fn bridge_and_slow_protocols(field: &Field) -> Strike {
@@ -165,7 +173,7 @@ fn bridge_and_slow_protocols(field: &Field) -> Strike {
         [0x0026_u16, 0x8808, 0x8809, 0x88cc]
             .map(|kind| frame([1, 0x80, 0xc2, 0, 0, last], Guest::mac(0), kind, 60))
     });
-    send(field, "evil0", &plain(frames))
+    send(field, &field.evil(0), &plain(frames))
 }
 
 fn runts(field: &Field) -> Strike {

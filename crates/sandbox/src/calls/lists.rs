@@ -41,7 +41,7 @@ pub(super) const WORKER: &[c_long] = &[
 /// Messages with descriptors, memory that is mapped and judged, a thread that calls.
 #[rustfmt::skip]
 pub(super) const SESSION: &[c_long] = &[
-    SYS_recvmsg, SYS_sendmsg, SYS_sendto, SYS_getsockopt, SYS_shutdown,
+    SYS_recvmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendto, SYS_getsockopt, SYS_getsockname, SYS_getpeername, SYS_shutdown,
     SYS_eventfd2, SYS_epoll_ctl, SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
     SYS_memfd_create, SYS_ftruncate, SYS_fallocate, SYS_fstatfs,
 ];

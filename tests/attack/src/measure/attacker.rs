@@ -22,8 +22,8 @@ use rustix::{
 
 use crate::attack::{self, Attack, Field};
 
-/// The user that attacks as another one.
-const NOBODY: u32 = 65_534;
+/// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
+const SOMEBODY: u32 = 65_533;
 
 /// An attacker at work.
 #[derive(Debug)]
@@ -49,13 +49,12 @@ pub struct Outcome {
 }
 
 impl Attacker {
-    /// Starts one.
-    pub fn start(attack: &Attack, dir: &Path, weir: &Path) -> Result<Self, String> {
+    /// Starts one, whose interfaces begin with number `first`.
+    pub fn start(attack: &Attack, dir: &Path, weir: &Path, first: usize) -> Result<Self, String> {
         let (dir, weir) = (dir.to_string_lossy(), weir.to_string_lossy());
-        Self::spawn(
-            &["strike", attack.name, "--dir", &dir, "--weir", &weir],
-            attack.as_another_user,
-        )
+        let first = first.to_string();
+        let args = ["strike", attack.name, "--dir", &dir, "--weir", &weir, "--first", &first];
+        Self::spawn(&args, attack.as_another_user)
     }
 
     /// Starts what takes as much of the processors and does nothing.
@@ -68,7 +67,7 @@ impl Attacker {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         if as_another_user {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(SOMEBODY).gid(SOMEBODY);
         }
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let end = child.stdin.take();

@@ -20,7 +20,7 @@ pub struct Trial {
     pub weir: PathBuf,
     /// Where its sockets and its log go.
     pub dir: PathBuf,
-    /// Windows with the attacker; as many without. Without any, it comes once, and nothing is compared.
+    /// Windows with the attacker; as many without.
     pub rounds: usize,
     /// How long a window is.
     pub window: Duration,
@@ -61,78 +61,133 @@ pub struct Row {
 /// Windows of one kind.
 type Windows = Vec<Window>;
 
-impl Trial {
-    /// Tries `attack`.
-    ///
-    /// # Errors
-    /// There is no weir to attack, or no guests to notice.
-    pub fn run(&self, attack: &Attack) -> Result<Row, String> {
-        let mut switch = Switch::start(&self.weir, &self.dir)?;
-        let steady = self.rounds == 0 || attack.own_share.is_none();
-        let load = if steady { Load::Steady } else { Load::Greedy };
+/// A weir, its guests, and what weir had before anyone attacked.
+#[derive(Debug)]
+pub struct Scene {
+    switch: Switch,
+    victims: Victims,
+    before: Held,
+}
+
+/// Descriptors and threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    fds: usize,
+    threads: usize,
+}
+
+impl Held {
+    fn of(switch: &Switch) -> Self {
+        Self { fds: switch.observed().fds(), threads: switch.observed().threads() }
+    }
+}
+
+impl Scene {
+    /// Starts weir and the guests.
+    fn set(trial: &Trial, load: Load) -> Result<Self, String> {
+        let switch = Switch::start(&trial.weir, &trial.dir)?;
         let victims = Victims::start(&switch, load)?;
         // Whatever weir makes once, it has made: a newcomer's lines in the log, too.
         for _ in 0..6 {
             let _ = visit(&switch.socket("newcomer"));
         }
-        victims.window(|| std::thread::sleep(SETTLE));
-        let before = (switch.observed().fds(), switch.observed().threads());
-        let mut watch = Watch { own_kib: switch.observed().own_kib(), ..Watch::default() };
-        let newcomer = Newcomer::start(switch.socket("newcomer"));
-        let (mut with, mut without, mut well_behaved) =
-            (Windows::new(), Windows::new(), Windows::new());
-        let mut outcomes = Vec::new();
-        for _ in 0..self.rounds.max(1) {
-            let (window, outcome) = self.attacked(attack, &switch, &victims, &mut watch)?;
-            let cpus = outcome.cpus;
-            with.push(window);
-            outcomes.push(outcome);
-            if self.rounds == 0 {
-                break;
-            }
-            without.push(self.beside(&victims, Attacker::stand_in(cpus)?));
-            if attack.own_share.is_some() {
-                let other =
-                    Attacker::start(&crate::floods::WELL_BEHAVED, switch.dir(), &self.weir)?;
-                well_behaved.push(self.beside(&victims, other));
+        let mut before = Held::of(&switch);
+        loop {
+            std::thread::sleep(SETTLE);
+            let now = Held::of(&switch);
+            if std::mem::replace(&mut before, now) == now {
+                return Ok(Self { switch, victims, before });
             }
         }
-        let visits = newcomer.end();
-        let mut row = watch.row(&visits, &outcomes);
+    }
+}
+
+impl Trial {
+    /// Tries `attack` against a weir of its own, and compares.
+    ///
+    /// # Errors
+    /// There is no weir to attack, or no guests to notice.
+    pub fn run(&self, attack: &Attack) -> Result<Row, String> {
+        let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
+        let mut scene = Scene::set(self, load)?;
+        let Scene { switch, victims, .. } = &scene;
+        let mut watch = Watch::new(switch);
+        let newcomer = Newcomer::start(switch.socket("newcomer"));
+        let (mut with, mut without) = (Windows::new(), Windows::new());
+        let mut well_behaved = Windows::new();
+        let mut outcomes = Vec::new();
+        for _ in 0..self.rounds {
+            let (window, outcome) = self.attacked(attack, &scene, &mut watch)?;
+            with.push(window);
+            without.push(self.beside(victims, Attacker::stand_in(outcome.cpus)?));
+            outcomes.push(outcome);
+            if attack.own_share.is_some() {
+                let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
+                well_behaved.push(self.beside(victims, other));
+            }
+        }
+        let mut row = watch.row(&newcomer.end(), &outcomes);
         row.pps = ratio(&with, &without, |window| window.pps);
         let beside = if well_behaved.is_empty() { &without } else { &well_behaved };
         row.p99 = ratio(&with, beside, |window| window.p99_ns);
-        row.fds = recovered(&switch, before);
-        judge(&mut switch, &victims, &mut row, before);
+        judge(&mut scene, &mut row);
         Ok(row)
+    }
+
+    /// Carries `attack` out once, from the attacker's interface `first` on, and looks whether it is survived. Uses the scene of
+    /// the attack before, and leaves it to the next one where all is well.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn glance(
+        &self,
+        attack: &Attack,
+        first: usize,
+        kept: &mut Option<Scene>,
+    ) -> Result<Row, String> {
+        let mut scene = match kept.take() {
+            Some(scene) => scene,
+            None => Scene::set(self, Load::Steady)?,
+        };
+        let Scene { switch, victims, .. } = &scene;
+        let mut watch = Watch::new(switch);
+        let began = Instant::now();
+        let mut attacker = self.attacker(attack, switch, first)?;
+        let mut visits = Vec::new();
+        let window = victims.window(|| {
+            attacker.struck(FIRST_STRIKE);
+            watch.sample(switch, self.window);
+            visits.push(visit(&switch.socket("newcomer")));
+        });
+        watch.attacked(began, Instant::now(), 0);
+        let mut row = watch.row(&visits, &[attacker.end()]);
+        if window.pps == 0.0 {
+            row.failures.push("no frame arrived meanwhile".into());
+        }
+        judge(&mut scene, &mut row);
+        if row.failures.is_empty() {
+            *kept = Some(scene);
+        }
+        Ok(row)
+    }
+
+    fn attacker(&self, attack: &Attack, switch: &Switch, first: usize) -> Result<Attacker, String> {
+        Attacker::start(attack, switch.dir(), &self.weir, first)
     }
 
     fn attacked(
         &self,
         attack: &Attack,
-        switch: &Switch,
-        victims: &Victims,
+        Scene { switch, victims, .. }: &Scene,
         watch: &mut Watch,
     ) -> Result<(Window, Outcome), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
-        let mut attacker = Attacker::start(attack, switch.dir(), &self.weir)?;
-        let sample = |watch: &mut Watch, time: Duration| {
-            let end = Instant::now() + time;
-            while let Some(left) = end.checked_duration_since(Instant::now()) {
-                std::thread::sleep(left.min(Duration::from_millis(50)));
-                watch.most_kib = watch.most_kib.max(switch.observed().own_kib());
-            }
-        };
-        sample(watch, SETTLE);
-        let window = victims.window(|| sample(watch, self.window));
-        if self.rounds == 0 {
-            attacker.struck(FIRST_STRIKE);
-        }
+        let attacker = self.attacker(attack, switch, 0)?;
+        watch.sample(switch, SETTLE);
+        let window = victims.window(|| watch.sample(switch, self.window));
         let ended = Instant::now();
         let outcome = attacker.end();
-        watch.log_lines += switch.log_lines().saturating_sub(lines);
-        watch.attacked += began.elapsed();
-        watch.spans.push((began, ended));
+        watch.attacked(began, ended, switch.log_lines().saturating_sub(lines));
         Ok((window, outcome))
     }
 
@@ -152,20 +207,40 @@ struct Watch {
     own_kib: u64,
     most_kib: u64,
     log_lines: usize,
-    attacked: Duration,
     spans: Vec<(Instant, Instant)>,
 }
 
 impl Watch {
+    fn new(switch: &Switch) -> Self {
+        Self { own_kib: switch.observed().own_kib(), ..Self::default() }
+    }
+
+    /// Lets time pass.
+    fn sample(&mut self, switch: &Switch, time: Duration) {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+            self.most_kib = self.most_kib.max(switch.observed().own_kib());
+        }
+    }
+
+    /// The attacker was there.
+    fn attacked(&mut self, began: Instant, ended: Instant, log_lines: usize) {
+        self.log_lines += log_lines;
+        self.spans.push((began, ended));
+    }
+
     fn row(&self, visits: &[Visit], outcomes: &[Outcome]) -> Row {
         let longest = self.spans.iter().filter_map(|(began, ended)| {
             let within = visits.iter().filter(|visit| (*began..*ended).contains(&visit.at));
             within.map(|visit| visit.took.as_secs_f64() * 1e3).reduce(f64::max)
         });
+        let seconds: f64 =
+            self.spans.iter().map(|(began, ended)| (*ended - *began).as_secs_f64()).sum();
         let mut row = Row {
             newcomer_ms: median(longest.collect()),
             rss_mib: self.most_kib.saturating_sub(self.own_kib) as f64 / 1024.0,
-            log_lines_per_s: self.log_lines as f64 / self.attacked.as_secs_f64(),
+            log_lines_per_s: self.log_lines as f64 / seconds,
             strikes: outcomes.iter().map(|outcome| outcome.done).sum(),
             cpus: median(outcomes.iter().map(|outcome| outcome.cpus).collect()),
             ..Row::default()
@@ -187,35 +262,36 @@ impl Watch {
     }
 }
 
-/// Waits until weir has what it had before; the descriptors that it has more.
-fn recovered(switch: &Switch, (fds, threads): (usize, usize)) -> i64 {
+/// Waits until weir has what it had before; what it has.
+fn recovered(switch: &Switch, before: Held) -> Held {
     // An administrator's attack may have been ended between adding and removing.
     switch.forget("guest");
     let end = Instant::now() + RECOVERY;
     loop {
-        let now = (switch.observed().fds(), switch.observed().threads());
-        if now.0 <= fds && now.1 <= threads || Instant::now() > end {
-            return now.0 as i64 - fds as i64;
+        let now = Held::of(switch);
+        if now.fds <= before.fds && now.threads <= before.threads || Instant::now() > end {
+            return now;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Whether all is as it was.
-fn judge(switch: &mut Switch, victims: &Victims, row: &mut Row, (_, threads): (usize, usize)) {
-    let failures = &mut row.failures;
+fn judge(Scene { switch, victims, before }: &mut Scene, row: &mut Row) {
     if !switch.is_alive() {
         let log = switch.log();
         let last: Vec<_> = log.lines().rev().take(5).collect();
-        failures.push(format!("weir has ended: {}", last.join(" / ")));
+        row.failures.push(format!("weir has ended: {}", last.join(" / ")));
         return;
     }
-    if row.fds != 0 {
+    let now = recovered(switch, *before);
+    row.fds = now.fds as i64 - before.fds as i64;
+    let failures = &mut row.failures;
+    if row.fds > 0 {
         failures.push(format!("{} descriptors are left", row.fds));
     }
-    let left = switch.observed().threads().saturating_sub(threads);
-    if left > 0 {
-        failures.push(format!("{left} threads are left"));
+    if now.threads > before.threads {
+        failures.push(format!("{} threads are left", now.threads - before.threads));
     }
     if let Err(error) = switch.stats(ANSWER) {
         failures.push(format!("no statistics: {error}"));
@@ -223,9 +299,9 @@ fn judge(switch: &mut Switch, victims: &Victims, row: &mut Row, (_, threads): (u
     if !visit(&switch.socket("newcomer")).served {
         failures.push("no newcomer is served afterwards".into());
     }
-    let before = victims.received();
+    let received = victims.received();
     let end = Instant::now() + ANSWER;
-    while victims.received() == before {
+    while victims.received() == received {
         if Instant::now() > end {
             failures.push("the guests' frames do not arrive afterwards".into());
             return;

@@ -1,0 +1,70 @@
+//! `make attack`, and its short form in `make test`: the program of `tests/attack` against weir as it ships.
+
+use crate::{
+    error::Result,
+    release::Programs,
+    steps::{Selection, Tally, shown},
+    workspace::Workspace,
+};
+
+/// Measures what attacks do to others; whether all bars are held.
+pub fn measured(workspace: &Workspace, selection: &Selection) -> Result<bool> {
+    let only = selection.only.iter().flat_map(|only| ["--only", only]);
+    run(workspace, selection, only, |_| ())
+}
+
+/// Each attack once: whether it is survived.
+pub fn survived(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let passed = run(workspace, selection, ["--short"], |line| see(line, &mut tally))?;
+    if !passed && tally.failed == 0 {
+        tally += Tally::failed("attacks that could not be tried");
+    }
+    Ok(tally)
+}
+
+fn run<'a>(
+    workspace: &Workspace,
+    selection: &Selection,
+    more: impl IntoIterator<Item = &'a str>,
+    see: impl FnMut(&str),
+) -> Result<bool> {
+    let programs = Programs::build(workspace)?;
+    let weir = selection.weir.clone().unwrap_or_else(|| programs.weir());
+    let weir = weir.to_string_lossy();
+    let args: Vec<_> = ["run", "--weir", &weir].into_iter().chain(more).collect();
+    shown(workspace, programs.attack().as_os_str(), &args, &[], see)
+}
+
+/// Counts by what the program prints.
+fn see(line: &str, tally: &mut Tally) {
+    if let Some(what) = line.strip_prefix("failed: ") {
+        *tally += Tally::failed(what);
+    } else if line.starts_with("skipped test: ") {
+        *tally += Tally::skipped();
+    } else if let Some((passed, _)) = line.split_once(" attacks passed, ") {
+        tally.passed += passed.parse::<u32>().unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attack_counts_one_way() {
+        let mut tally = Tally::default();
+        for line in [
+            "attack        pps    p99",
+            "rings::a                -  ok",
+            "skipped test: control::b: needs root, to be another user",
+            "rings::c                -  FAILED: 2 descriptors are left",
+            "failed: rings::c: 2 descriptors are left",
+            "7 attacks passed, 1 failed",
+        ] {
+            see(line, &mut tally);
+        }
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (7, 1, 1));
+        assert_eq!(tally.failures, ["rings::c: 2 descriptors are left"]);
+    }
+}
