@@ -33,8 +33,12 @@ pub const SESSION_MESSAGES_MAX: usize = 64;
 /// What the sessions of one interface may take of a processor, in percent: to set up a guest takes some milliseconds
 /// once. More of it would be others' time: workers and sessions share processors.
 pub const SESSION_CPU_PERCENT: u64 = 5;
-/// What they may take at once (ns): a front end with eight queues and hundreds of regions.
-pub const SESSION_CPU_BURST_NS: u64 = 100_000_000;
+/// The same of the sessions of all interfaces that are being held back for it: many front ends that flood at once share
+/// this, so that they take no more of the machine than a few.
+pub const SESSIONS_CPU_PERCENT: u64 = 20;
+/// What sessions of one interface may take at once (ns): twice what a front end with eight queues and hundreds of regions
+/// needs, and with many interfaces not much of a second.
+pub const SESSION_CPU_BURST_NS: u64 = 30_000_000;
 /// Front ends of one socket that may come one after the other without a pause, and then so many a second: each costs a
 /// thread, and all of the manager's time that others wait for.
 pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
@@ -461,6 +465,7 @@ const _: () = {
     assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
+    assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
     // What all ports with all their queues may have, and as much again for the switch itself.
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_engine::{Engine, dear};
 use weir_limits::{
     SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_MESSAGES_MAX, SESSION_STALL_NS,
+    SESSIONS_CPU_PERCENT,
 };
 use weir_vhost_user::{Connection, ConnectionError};
 
@@ -43,7 +44,8 @@ impl End {
     }
 }
 
-/// What sessions of one interface may take of the processors: `SESSION_CPU_PERCENT` of one, and a little at once.
+/// What sessions of one interface may take of the processors: `SESSION_CPU_PERCENT` of one, or their part of what all that are
+/// held back may take together, and a little at once.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left_ns: i64,
@@ -57,16 +59,42 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// `used_ns` were used until `now`. For how long nothing more may be; `None`: it goes on.
-    fn spend(&mut self, used_ns: u64, now: Instant) -> Option<Duration> {
+    /// `used_ns` were used until `now`, while sessions of `held_back` interfaces are, this one's among them if it is. For
+    /// how long nothing more may be; `None`: it goes on.
+    fn spend(&mut self, used_ns: u64, now: Instant, held_back: u64) -> Option<Duration> {
+        let sharers = held_back.div_ceil(SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT).max(1);
         let passed_ns = now.saturating_duration_since(self.at).as_nanos() as u64;
         self.at = now;
-        let gained_ns = (passed_ns / 100 * SESSION_CPU_PERCENT).min(SESSION_CPU_BURST_NS);
+        let gained_ns = (passed_ns / 100 * SESSION_CPU_PERCENT / sharers).min(SESSION_CPU_BURST_NS);
         let most_ns = SESSION_CPU_BURST_NS as i64;
         self.left_ns = (self.left_ns.saturating_add(gained_ns as i64)).min(most_ns);
         self.left_ns = self.left_ns.saturating_sub(used_ns as i64);
         let short_ns = u64::try_from(-self.left_ns).ok().filter(|short| *short > 0)?;
-        Some(Duration::from_nanos(short_ns.saturating_mul(100) / SESSION_CPU_PERCENT))
+        let pause_ns = short_ns.saturating_mul(100).saturating_mul(sharers) / SESSION_CPU_PERCENT;
+        Some(Duration::from_nanos(pause_ns))
+    }
+}
+
+/// Sessions of this process that are held back.
+static HELD_BACK: AtomicU64 = AtomicU64::new(0);
+
+/// Whether one session is, and counts there.
+#[derive(Debug, Default)]
+struct HeldBack(bool);
+
+impl HeldBack {
+    fn set(&mut self, held_back: bool) {
+        match (std::mem::replace(&mut self.0, held_back), held_back) {
+            (false, true) => drop(HELD_BACK.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(HELD_BACK.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -129,6 +157,7 @@ fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End)
 fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason> {
     let mut cpu_ns = dear::thread_cpu_ns();
     let mut stall_at = None;
+    let mut held_back = HeldBack::default();
     while !end.is_asked() {
         if let Err(reason) = session.serve(SESSION_MESSAGES_MAX) {
             return Some(reason);
@@ -142,6 +171,7 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
         let now_ns = dear::thread_cpu_ns();
         let pause = port.spend(now_ns.saturating_sub(cpu_ns));
         cpu_ns = now_ns;
+        held_back.set(pause.is_some());
         let flags = if session.connection.wants_write() { PollFlags::OUT } else { PollFlags::IN };
         match pause {
             Some(pause) => {
@@ -170,7 +200,11 @@ fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
 impl VhostPort {
     /// Its session has used `used_ns` of a processor. For how long it is to pause.
     fn spend(&self, used_ns: u64) -> Option<Duration> {
-        weir_engine::lock(&self.allowance).spend(used_ns, Instant::now())
+        weir_engine::lock(&self.allowance).spend(
+            used_ns,
+            Instant::now(),
+            HELD_BACK.load(Ordering::Relaxed),
+        )
     }
 }
 
@@ -182,13 +216,35 @@ mod tests {
     fn a_session_gets_its_part_of_a_processor_and_a_little_at_once() {
         let mut allowance = Allowance::default();
         let start = allowance.at;
-        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, start), None);
+        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, start, 0), None);
         let ms = 1_000_000;
-        let pause = allowance.spend(ms, start).unwrap();
+        let pause = allowance.spend(ms, start, 1).unwrap();
         assert_eq!(pause, Duration::from_nanos(ms * 100 / SESSION_CPU_PERCENT));
-        assert_eq!(allowance.spend(0, start + pause), None);
+        assert_eq!(allowance.spend(0, start + pause, 1), None);
         let rested = start + Duration::from_secs(3600);
-        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, rested), None, "no more than that");
-        assert!(allowance.spend(ms, rested).is_some());
+        assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, rested, 0), None, "no more than that");
+        assert!(allowance.spend(ms, rested, 1).is_some());
+    }
+
+    #[test]
+    fn sessions_that_are_held_back_share_what_all_of_them_may_take() {
+        let (floods, ms) = (20, 1_000_000);
+        let pause = |held_back| {
+            let mut allowance = Allowance::default();
+            let start = allowance.at;
+            allowance.spend(SESSION_CPU_BURST_NS + ms, start, held_back).unwrap()
+        };
+        // Each has a millisecond in its pause.
+        let all = Duration::from_nanos(ms * floods * 100 / SESSIONS_CPU_PERCENT);
+        assert_eq!(pause(floods), all);
+        let few = SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT;
+        assert_eq!(pause(few), pause(1), "as many as have their own part");
+        let mut newcomer = Allowance::default();
+        let start = newcomer.at;
+        assert_eq!(
+            newcomer.spend(SESSION_CPU_BURST_NS, start, floods),
+            None,
+            "who comes anew waits for none of them"
+        );
     }
 }
