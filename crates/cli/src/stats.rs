@@ -19,12 +19,14 @@ use crate::config::{
 use crate::explain::GuardExplanation;
 use crate::text::{Table, bytes, decimal, ratio, time, uptime};
 
+mod limits;
 mod placement;
 mod queue_pairs;
 mod rules;
 mod silent;
 mod stages;
 
+pub use limits::{Limit, Limits, descriptors, limits};
 pub use placement::PlacementStats;
 pub use queue_pairs::QueuePairNumbers;
 pub use rules::{RuleStats, of_ports, table as rules_table};
@@ -50,6 +52,9 @@ pub struct SwitchStats {
     /// they are not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
+    /// How much is used of what the whole switch is bounded in.
+    #[serde(default)]
+    pub limits: Limits,
     /// One entry for each port, VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }
@@ -180,6 +185,9 @@ pub struct PortStats {
     /// From which addresses its guest may send; none where nobody asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardExplanation>,
+    /// How much is used of what it is bounded in.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// When a guest is called, as it is configured.
@@ -314,6 +322,7 @@ impl PortStats {
             filter: Vec::new(),
             silent: Vec::new(),
             guard: None,
+            limits: Limits::new(),
         }
     }
 
@@ -349,6 +358,9 @@ impl fmt::Display for SwitchStats {
             time(cpu),
         )?;
         write!(f, "{}", self.placement)?;
+        if let Some(near) = limits::nearly_reached(&self.limits) {
+            writeln!(f, "nearly at their limits: {near}")?;
+        }
         if self.ports.is_empty() {
             return writeln!(f, "no ports; add one with `weir vif add NAME`");
         }
@@ -413,6 +425,9 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
+    }
+    if let Some(near) = limits::nearly_reached(&port.limits) {
+        writeln!(f, "{}: nearly at its limits: {near}", port.name)?;
     }
     for silent in &port.silent {
         writeln!(f, "{}: {silent}", port.name)?;
@@ -485,6 +500,7 @@ mod tests {
         bad.state = PortState::Stopped;
         bad.stopped_reason = Some("TX queue 0: descriptor loop".into());
         bad.budget_breaches = BTreeMap::from([("asked_late".into(), 1_000), ("policy".into(), 0)]);
+        web0.limits = limits([("addresses", Limit::new(64, 64))]);
         web0.silent = vec![
             SilentRing { ring: 3, why: Silence::KicksWithoutBuffers { kicks: 5_700 } },
             SilentRing { ring: 1, why: Silence::BuffersWithoutKick },
@@ -507,6 +523,7 @@ mod tests {
             }],
             placement: PlacementStats::default(),
             stages: Vec::new(),
+            limits: limits([("descriptors", Limit::new(980, 1_024)), ("ports", Limit::new(3, 9))]),
             ports: vec![web0, bad, lan],
         }
     }
@@ -515,11 +532,13 @@ mod tests {
     fn table_for_people() {
         insta::assert_snapshot!(sample().to_string(), @r#"
         weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
+        nearly at their limits: descriptors 980 of 1,024 (95%)
 
         PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
         web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us
         bad   stopped  -             0       0 B          0       0 B      0       0            -         0       0       0       0
         lan   running  -            99       0 B          0       0 B      0       0            -         -       -       -       -
+        web0: nearly at its limits: addresses 64 of 64 (100%)
         web0: ring 3 (tx of queue 1) is never served: 5,700 kicks came, and where weir looks there was never a buffer
         web0: ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came
         web0: ring 0 (rx of queue 0) is served in silence: its driver waits to be called, and there is no call descriptor

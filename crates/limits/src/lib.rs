@@ -67,6 +67,8 @@ pub const LOG_LINES_PER_SEC_MAX: u64 = 4;
 pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
 /// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
+/// From so many percent on a bound is named in the table of `weir stats`.
+pub const LIMIT_SHOWN_PERCENT: u64 = 80;
 /// How long (ns) a ring has been in service before it is said to serve nobody: its first kick may be under way.
 pub const SILENT_NS_MIN: u64 = 1_000_000_000;
 /// Kicks of a ring in which nothing ever was, before that is said: monitors of virtual machines kick at each start, and weir
@@ -457,6 +459,8 @@ const _: () = {
         MEM_REGIONS_TOTAL_MAX <= 65_530 / 2
             && MEM_TABLES_MAX * MEM_SLOTS_MAX < MEM_REGIONS_TOTAL_MAX
     );
+    // Each port has room for a whole memory table, and for the one that replaces it.
+    assert!(PORTS_MAX * MEM_TABLES_MAX * MEM_TABLE_REGIONS_MAX <= MEM_REGIONS_TOTAL_MAX);
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
@@ -471,6 +475,14 @@ const _: () = {
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));
     assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);
     assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
+    // Who makes its calls dear again and again takes a tenth of a worker at most.
+    assert!(10 * CALL_DEBT_NS_MAX <= CALL_PAUSE_NS);
+    assert!(SESSION_CPU_BURST_NS < SESSION_GRACE_NS && SESSION_MESSAGES_MAX > 0);
+    assert!(LOG_LINES_MAX > 0 && LIMIT_SHOWN_PERCENT <= 100 && SILENT_KICKS_MIN > 0);
+    // A burst holds the longest frame, and names its pieces by 32 bits.
+    assert!(BURST_BYTES_MAX > FRAME_LEN_MAX as u64);
+    assert!(BURST_MAX * CHAIN_LEN_MAX * BUFFER_PIECES_MAX < u32::MAX as usize);
+    assert!(STORM_BURST_MIN >= BURST_MAX as u64 && PARKED_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);
     assert!(GRANT_COPY_MAX >= BURST_MAX && XEN_PAGE_LEN <= u16::MAX as usize);
     assert!(XEN_PARKED_MAX <= BURST_MAX);

@@ -17,6 +17,7 @@ use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response};
 use crate::config::SocketMode;
 use crate::helper::Hands;
+use crate::stats::Limit;
 use crate::unix_socket::{BoundListener, ListenError};
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
@@ -161,7 +162,7 @@ fn admit(
         let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
         move || {
             // The connection ends with its error; the client has been told where it can be.
-            let _ = serve(&stream, &turn, &*handler);
+            let _ = serve(&stream, &turn, &*handler, || shared.lock().open.len());
             shared.lock().open.remove(&id);
         }
     });
@@ -241,7 +242,13 @@ impl Turn {
 }
 
 /// Answers one request after the other until the client closes, stays silent or sends too much.
-fn serve(stream: &UnixStream, turn: &Turn, handler: &dyn ControlHandler) -> io::Result<()> {
+/// `open` says how many connections there are.
+fn serve(
+    stream: &UnixStream,
+    turn: &Turn,
+    handler: &dyn ControlHandler,
+    open: impl Fn() -> usize,
+) -> io::Result<()> {
     let mut lines = LineReader::new(stream, limits::CONTROL_REQUEST_BYTES_MAX);
     loop {
         let line = match lines.next_line(TIMEOUT) {
@@ -255,7 +262,11 @@ fn serve(stream: &UnixStream, turn: &Turn, handler: &dyn ControlHandler) -> io::
         let response = match serde_json::from_slice(&line) {
             Ok(request) => {
                 turn.works();
-                let response = handler.handle(request);
+                let mut response = handler.handle(request);
+                if let Response::Stats { stats } = &mut response {
+                    let limit = Limit::new(open(), limits::CONTROL_CONNECTIONS_MAX);
+                    stats.limits.insert("control_connections".to_owned(), limit);
+                }
                 turn.waits();
                 response
             }

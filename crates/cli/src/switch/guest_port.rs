@@ -68,6 +68,10 @@ pub(crate) struct PortInfo {
     pub(crate) throttled: u64,
     /// Messages about it that were not logged.
     pub(crate) log_lines_unsaid: u64,
+    /// Bytes of the memory table in use.
+    pub(crate) memory_bytes: u64,
+    /// Regions that are mapped, with those of older tables.
+    pub(crate) memory_regions: usize,
     /// Bytes of its memory that are mapped.
     pub(crate) memory_mapped_bytes: u64,
     /// Bytes of it that may be.
@@ -86,7 +90,7 @@ impl From<VhostInfo> for PortInfo {
             state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
         } = info;
         let VhostInfo { turned_away, throttled, log_lines_unsaid, .. } = info;
-        let VhostInfo { memory_mapped, memory_max_bytes, silent, .. } = info;
+        let VhostInfo { memory_bytes, memory_mapped, memory_max_bytes, silent, .. } = info;
         Self {
             state,
             stop_reason,
@@ -96,6 +100,8 @@ impl From<VhostInfo> for PortInfo {
             turned_away,
             throttled,
             log_lines_unsaid,
+            memory_bytes,
+            memory_regions: memory_mapped.regions,
             memory_mapped_bytes: memory_mapped.bytes,
             memory_max_bytes,
             session_queue_pairs,
@@ -117,6 +123,8 @@ impl From<XenInfo> for PortInfo {
             turned_away: 0,
             throttled: 0,
             log_lines_unsaid: 0,
+            memory_bytes: 0,
+            memory_regions: 0,
             memory_mapped_bytes: 0,
             memory_max_bytes: 0,
             session_queue_pairs: None,

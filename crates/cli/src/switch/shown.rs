@@ -6,6 +6,11 @@ use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, PortCounters, clock};
 use weir_fabric::PortId;
+use weir_guestmem::total_mapped;
+use weir_limits::{
+    FDB_ENTRIES_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
+    PORTS_MAX,
+};
 use weir_policy::steering::Steering;
 
 use super::guest_port::PortInfo;
@@ -18,8 +23,8 @@ use crate::explain::{
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats,
-    RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats,
+    CallSettings, Limit, Limits, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
+    QueueStats, RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats, descriptors, limits,
 };
 
 /// The word that stands for no port, unless there is one of this name.
@@ -130,7 +135,10 @@ impl Switch {
     /// The counters of everything.
     pub fn stats(&self) -> SwitchStats {
         let ports = self.ports();
-        let uplinks = ports.uplinks.iter().map(uplink_stats);
+        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
+            limits: limits([("addresses", self.addresses(uplink.id))]),
+            ..uplink_stats(uplink)
+        });
         let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
         let workers = self.engine.workers().into_iter().zip(0..);
         SwitchStats {
@@ -148,9 +156,53 @@ impl Switch {
                 })
                 .collect(),
             placement: self.manager.placement_counts().into(),
+            limits: self.limits(&ports),
             stages: StageStats::of_this_process(),
             ports: uplinks.chain(vifs).collect(),
         }
+    }
+
+    /// What the whole switch is bounded in. Its control connections are their server's to tell.
+    fn limits(&self, ports: &Ports) -> Limits {
+        let mapped = total_mapped();
+        let front_ends =
+            ports.vifs.iter().filter(|vif| !matches!(vif.port.info().state, State::Waiting));
+        let used = [
+            ("memory_mapped_bytes", Limit::new(mapped.bytes, MEMORY_TOTAL_MAX)),
+            ("memory_regions", Limit::new(mapped.regions, MEM_REGIONS_TOTAL_MAX)),
+            // A thread each.
+            ("front_ends", Limit::new(front_ends.count(), PORTS_MAX)),
+            ("ports", Limit::new(ports.vifs.len() + ports.uplinks.len(), PORTS_MAX)),
+            ("addresses", Limit::new(self.engine.fabric().fdb().len(), FDB_ENTRIES_MAX)),
+        ];
+        let mut limits = limits(used);
+        limits.extend(descriptors().map(|limit| ("descriptors".to_owned(), limit)));
+        limits
+    }
+
+    /// Entries of the forwarding table that a port has.
+    fn addresses(&self, port: PortId) -> Limit {
+        let fabric = self.engine.fabric();
+        let max = fabric.port_config(port).map_or(0, |config| config.learn_max);
+        Limit::new(fabric.fdb().learned_by(port), max)
+    }
+
+    fn vif_limits(&self, vif: &Vif, info: &PortInfo) -> Limits {
+        let mut all = limits([("addresses", self.addresses(vif.port.id()))]);
+        let PortInfo { memory_bytes, memory_mapped_bytes, memory_regions, .. } = *info;
+        let max = info.memory_max_bytes;
+        if max > 0 {
+            let tables = MEM_TABLES_MAX as u64;
+            all.extend(limits([
+                ("memory_bytes", Limit::new(memory_bytes, max)),
+                (
+                    "memory_mapped_bytes",
+                    Limit::new(memory_mapped_bytes, max.saturating_mul(tables)),
+                ),
+                ("memory_regions", Limit::new(memory_regions, MEM_TABLES_MAX * MEM_SLOTS_MAX)),
+            ]));
+        }
+        all
     }
 
     fn vif_stats(&self, vif: &Vif) -> PortStats {
@@ -171,6 +223,7 @@ impl Switch {
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
+        stats.limits = self.vif_limits(vif, &info);
         let PortInfo { hold, state, stop_reason, silent, .. } = info;
         stats.silent = silent;
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);

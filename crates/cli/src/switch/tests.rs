@@ -1,5 +1,7 @@
 //! A switch that is changed by requests while built-in guests talk.
 
+mod limits;
+
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;

@@ -1,0 +1,164 @@
+//! Every bound that a tenant can fill is to be seen.
+
+use std::collections::BTreeSet;
+
+use weir_engine::DropReason;
+use weir_limits as limits;
+
+use super::*;
+use crate::control::{ControlClient, ControlServer};
+use crate::stats::{Limit, SwitchStats};
+
+/// Where a bound shows.
+enum Shows {
+    /// `limits` of the switch: its name, and the bound where it is a constant's.
+    Switch(&'static str, Option<u64>),
+    /// `limits` of an interface, likewise.
+    Vif(&'static str, Option<u64>),
+    /// A counter of the interface: a drop's name, or a field.
+    Counter(&'static str),
+    /// The interface stops, or its session or agent ends, with a reason that names it.
+    Reason,
+}
+
+use Shows::{Counter, Reason, Switch as Whole, Vif as Own};
+
+/// Bounds that a guest, a front end, a network or whoever connects can run into.
+const TENANTS: &[(&str, Shows)] = &[
+    ("MEMORY_TOTAL_MAX", Whole("memory_mapped_bytes", Some(limits::MEMORY_TOTAL_MAX))),
+    ("MEM_REGIONS_TOTAL_MAX", Whole("memory_regions", Some(limits::MEM_REGIONS_TOTAL_MAX as u64))),
+    ("FDB_ENTRIES_MAX", Whole("addresses", Some(limits::FDB_ENTRIES_MAX as u64))),
+    ("PORTS_MAX", Whole("ports", Some(limits::PORTS_MAX as u64))),
+    ("DESCRIPTORS_MAX", Whole("descriptors", None)),
+    (
+        "CONTROL_CONNECTIONS_MAX",
+        Whole("control_connections", Some(limits::CONTROL_CONNECTIONS_MAX as u64)),
+    ),
+    ("MEMORY_MAX_MAX", Own("memory_bytes", Some(limits::MEMORY_MAX_DEFAULT))),
+    ("MEM_SLOTS_MAX", Own("memory_regions", None)),
+    ("MEM_TABLES_MAX", Own("memory_mapped_bytes", Some(2 * limits::MEMORY_MAX_DEFAULT))),
+    ("FDB_PER_VIF_MAX", Own("addresses", Some(limits::FDB_PER_VIF_MAX as u64))),
+    ("FDB_PER_PORT_MAX", Own("addresses", None)),
+    ("SESSIONS_AT_ONCE_MAX", Counter("throttled")),
+    ("SESSIONS_PER_SEC_MAX", Counter("throttled")),
+    ("SESSION_MESSAGES_MAX", Counter("throttled")),
+    ("LOG_LINES_MAX", Counter("log_lines_unsaid")),
+    ("CALL_NS_USUAL_MAX", Counter("dear_calls")),
+    ("PARKED_MAX", Counter("rx_ring_full")),
+    ("XEN_PARKED_MAX", Counter("rx_ring_full")),
+    ("PARKED_NS_MAX", Counter("rx_waited_too_long")),
+    ("FRAME_LEN_MAX", Counter("frame_too_long")),
+    ("IPV6_EXT_HEADERS_MAX", Counter("gso_headers")),
+    ("NETIF_TX_FRAGS_MAX", Counter("frame_too_long")),
+    ("XEN_MULTICAST_MAX", Counter("multicast_unwanted")),
+    ("RX_MERGE_MAX", Counter("rx_ring_full")),
+    ("CALL_NS_MAX", Reason),
+    ("CALL_DEBT_NS_MAX", Reason),
+    ("CHAIN_LEN_MAX", Reason),
+    ("BUFFER_PIECES_MAX", Reason),
+    ("GSO_SEGMENTS_MAX", Reason),
+    ("NETIF_EXTRAS_MAX", Reason),
+    ("QUEUE_SIZE_MAX", Reason),
+    ("QUEUE_PAIRS_MAX", Reason),
+    ("VRINGS_MAX", Reason),
+    ("MEM_TABLE_REGIONS_MAX", Reason),
+    ("VHOST_USER_BODY_MAX", Reason),
+    ("VHOST_USER_FDS_MAX", Reason),
+    ("VHOST_USER_OUTBOUND_BYTES_MAX", Reason),
+    ("MTU_MAX", Reason),
+    ("CONTROL_REQUEST_BYTES_MAX", Reason),
+];
+
+/// Bounds of an administrator's settings, of weir's own steps, of files that it reads, and of programs beside it.
+const NOBODYS: &[&str] = &[
+    "LAB_",
+    "CONFIG_",
+    "AGENT_",
+    "RATE_",
+    "WINDOW_",
+    "WEIGHT_",
+    "XDP_",
+    "TAP_",
+    "FILTER_",
+    "STEERING_",
+    "GRO_",
+    "BURST_",
+    "CONTAINER_",
+    "XENSTORE_",
+    "WORKER",
+    "MEMORY_FILE_SYSTEMS_MAX",
+    "MOUNTINFO_BYTES_MAX",
+    "XEN_RING_PAGES_MAX",
+    "XEN_CTRL_REQUESTS_MAX",
+    "GRANT_COPY_MAX",
+    "LATENCY_BUDGET_NS_MAX",
+    "TIMER_LEAD_NS_MAX",
+    "RX_FRAMES_MAX",
+    "VHOST_USER_REPLY_NS_MAX",
+    "CONTROL_RESPONSE_BYTES_MAX",
+    "UPLINK_FOUND_BYTES_MAX",
+    "CPUS_MAX",
+    "SYSFS_BYTES_MAX",
+    "CACHE_INDEXES_MAX",
+    "PROC_STAT_BYTES_MAX",
+    "PORT_NAME_LEN_MAX",
+    "IFNAME_LEN_MAX",
+    "SOCKET_PATH_LEN_MAX",
+    "VLAN_ID_MAX",
+];
+
+/// Every constant of `crates/limits` that says how much there may be at most.
+fn bounds() -> BTreeSet<&'static str> {
+    let source = include_str!("../../../../limits/src/lib.rs");
+    let names = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
+    names.map(|(name, _)| name).filter(|name| name.ends_with("_MAX")).collect()
+}
+
+fn stats_as_clients_see_them(bench: &Bench) -> SwitchStats {
+    let socket = bench.dir.path().join("control.sock");
+    let handler = Arc::clone(&bench.switch) as Arc<dyn crate::control::ControlHandler>;
+    let _server = ControlServer::start(&socket, handler).unwrap();
+    let response = ControlClient::connect(&socket).unwrap().request(&Request::Stats).unwrap();
+    match response {
+        Response::Stats { stats } => *stats,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_bound_that_a_tenant_can_fill_is_shown() {
+    for name in bounds() {
+        let tenants = TENANTS.iter().filter(|(bound, _)| *bound == name).count();
+        let nobodys = NOBODYS.iter().any(|prefix| name.starts_with(prefix));
+        assert_eq!(tenants + usize::from(nobodys), 1, "{name}: say once where it shows");
+    }
+    let bench = Bench::new();
+    let (_guest, mut pairs) = bench.guest("a", 1, 1);
+    send(&mut pairs[0], [0xff; 6], 1, b"hello");
+    eventually("its address is known", || bench.port("a").limits["addresses"].used == 1);
+    let stats = stats_as_clients_see_them(&bench);
+    let port = stats.ports.iter().find(|port| port.name == name("a")).unwrap();
+    let fields = serde_json::to_string(port).unwrap();
+    let drops: BTreeSet<_> = DropReason::all().map(DropReason::as_str).collect();
+    let is_shown = |limits: &crate::stats::Limits, key: &str, max: Option<u64>| {
+        let Limit { used, max: shown } = limits[key];
+        assert!(used > 0 && used < shown, "{key}: {used} of {shown}");
+        assert!(max.is_none_or(|max| max == shown), "{key}: {shown}");
+    };
+    let known = bounds();
+    for (bound, shows) in TENANTS {
+        assert!(known.contains(bound), "there is no {bound}");
+        match shows {
+            Whole(key, max) => is_shown(&stats.limits, key, *max),
+            Own(key, max) => is_shown(&port.limits, key, *max),
+            Counter(name) => {
+                let field = fields.contains(&format!("\"{name}\":"));
+                assert!(field || drops.contains(name), "{bound}: nothing counts {name}");
+            }
+            Reason => {}
+        }
+    }
+    assert_eq!(stats.limits["front_ends"], Limit::new(1, limits::PORTS_MAX));
+    assert_eq!(stats.limits["ports"].used, 3);
+    assert_eq!(stats.limits["control_connections"].used, 1);
+}
