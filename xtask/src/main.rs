@@ -9,6 +9,8 @@
 mod address;
 mod attack;
 mod bench;
+#[cfg(test)]
+mod claims;
 mod cpio;
 mod demo_vm;
 mod error;

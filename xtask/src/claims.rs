@@ -1,0 +1,131 @@
+//! What SECURITY.md and ARCHITECTURE.md claim, each claim with the test that shows it: that the tests exist.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Words of a name in running text that is a test's: settings, counters and functions have fewer.
+const WORDS_MIN: usize = 5;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Names of all functions below `dir` that are marked as tests.
+fn tests_below(dir: &Path, names: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).expect("a directory of the workspace").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            tests_below(&path, names);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            tests_in(&fs::read_to_string(&path).expect("a source file"), names);
+        }
+    }
+}
+
+fn tests_in(source: &str, names: &mut BTreeSet<String>) {
+    let mut marked = false;
+    for line in source.lines().map(str::trim) {
+        marked |= line == "#[test]";
+        if let Some((_, rest)) = line.split_once("fn ") {
+            let name = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_');
+            if std::mem::take(&mut marked) {
+                names.insert(name.collect());
+            }
+        }
+    }
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// A name as tests have them, or the front of one, with `*`.
+fn is_name(text: &str) -> bool {
+    let stem = text.strip_suffix('*').unwrap_or(text);
+    let snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    stem.contains('_') && stem.chars().all(snake)
+}
+
+/// What a document says that tests show.
+#[derive(Debug, Default)]
+struct Claims<'d> {
+    named: Vec<&'d str>,
+    /// Rows of a table with a column of tests, and points of a list of what holds, that name none.
+    bare: Vec<&'d str>,
+}
+
+/// `holds` is the heading of the list in which each point is a claim.
+fn claims<'d>(document: &'d str, holds: &str) -> Claims<'d> {
+    let mut claims = Claims::default();
+    let mut column = None;
+    for line in document.lines() {
+        let cells: Vec<_> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        if !line.starts_with('|') {
+            column = None;
+            let name = |text: &&str| is_name(text) && text.split('_').count() >= WORDS_MIN;
+            claims.named.extend(quoted(line).filter(name));
+            continue;
+        }
+        let Some(column) = column else {
+            column = cells.iter().position(|cell| *cell == "test").or(Some(usize::MAX));
+            continue;
+        };
+        if column == usize::MAX || line.starts_with("|---") {
+            continue;
+        }
+        let before = claims.named.len();
+        let shown = cells.get(column).copied().unwrap_or_default();
+        claims.named.extend(quoted(shown).filter(|text| is_name(text)));
+        if claims.named.len() == before && shown != "by construction" {
+            claims.bare.push(line);
+        }
+    }
+    let list = document.split_once(holds).map_or("", |(_, rest)| rest);
+    let list = list.split_once("\n## ").map_or(list, |(list, _)| list);
+    for point in list.split("\n- ").skip(1) {
+        let names = quoted(point).any(|text| is_name(text) && text.split('_').count() >= WORDS_MIN);
+        let elsewhere = point.contains("ARCHITECTURE.md#");
+        if !names && !elsewhere {
+            claims.bare.push(point.lines().next().unwrap_or_default());
+        }
+    }
+    claims
+}
+
+#[test]
+fn each_claim_of_the_documents_names_a_test_that_exists() {
+    let mut tests = BTreeSet::new();
+    for dir in ["crates", "xtask", "tests"] {
+        tests_below(&root().join(dir), &mut tests);
+    }
+    let exists = |name: &str| match name.strip_suffix('*') {
+        Some(front) => tests.iter().any(|test| test.starts_with(front)),
+        None => tests.contains(name),
+    };
+    for (file, holds) in [("SECURITY.md", "## What stands in the way"), ("ARCHITECTURE.md", "\0")] {
+        let document = fs::read_to_string(root().join(file)).expect("a document");
+        let Claims { named, bare } = claims(&document, holds);
+        assert!(named.len() > 10, "{file} names {} tests", named.len());
+        let missing: Vec<_> = named.into_iter().filter(|name| !exists(name)).collect();
+        assert!(missing.is_empty(), "{file} names tests that do not exist: {missing:#?}");
+        assert!(bare.is_empty(), "{file} claims without a test: {bare:#?}");
+    }
+}
+
+#[test]
+fn tests_and_claims_are_told_from_what_looks_like_them() {
+    let source =
+        "#[test]\nfn spec_1_holds() {}\n#[test]\n#[ignore]\n    fn b_c() {}\nfn helper_of_it() {}";
+    let mut tests = BTreeSet::new();
+    tests_in(source, &mut tests);
+    assert_eq!(tests.iter().map(String::as_str).collect::<Vec<_>>(), ["b_c", "spec_1_holds"]);
+    let document = "## Holds\n\n- **A.** `memory_max` (`what_is_too_long_is_refused`).\n- **B.** `no_cpu`.\n\n## Next\n\n- C.\n\
+        | of | test |\n|---|---|\n| `x_y` | `lying_*`, `b_c` |\n| z | by construction |\n| w | |\n";
+    let found = claims(document, "## Holds");
+    assert_eq!(found.named, ["what_is_too_long_is_refused", "lying_*", "b_c"]);
+    assert_eq!(found.bare, ["| w | |", "**B.** `no_cpu`."]);
+}
