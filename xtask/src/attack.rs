@@ -9,30 +9,30 @@ use crate::{
 
 /// Measures what attacks do to others; whether all bars are held.
 pub fn measured(workspace: &Workspace, selection: &Selection) -> Result<bool> {
-    let only = selection.only.iter().flat_map(|only| ["--only", only]);
-    run(workspace, selection, only, |_| ())
+    let only: Vec<_> = selection.only.iter().flat_map(|only| ["--only", only]).collect();
+    run(workspace, selection, &only, |_| ())
 }
 
 /// Each attack once: whether it is survived.
 pub fn survived(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let mut tally = Tally::default();
-    let passed = run(workspace, selection, ["--short"], |line| see(line, &mut tally))?;
+    let passed = run(workspace, selection, &["--short"], |line| see(line, &mut tally))?;
     if !passed && tally.failed == 0 {
         tally += Tally::failed("attacks that could not be tried");
     }
     Ok(tally)
 }
 
-fn run<'a>(
+fn run(
     workspace: &Workspace,
     selection: &Selection,
-    more: impl IntoIterator<Item = &'a str>,
+    more: &[&str],
     see: impl FnMut(&str),
 ) -> Result<bool> {
     let programs = Programs::build(workspace)?;
     let weir = selection.weir.clone().unwrap_or_else(|| programs.weir());
     let weir = weir.to_string_lossy();
-    let args: Vec<_> = ["run", "--weir", &weir].into_iter().chain(more).collect();
+    let args = [&["run", "--weir", &weir], more].concat();
     shown(workspace, programs.attack().as_os_str(), &args, &[], see)
 }
 

@@ -169,3 +169,17 @@ pub fn strike_for_ever(attack: &Attack, field: &Field) -> ! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_attack_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = all().map(|(_, attack)| attack.name).collect();
+        assert_eq!(names.len(), all().count());
+        assert!(names.len() >= 80);
+    }
+}

@@ -88,7 +88,7 @@ fn headers_of_other_versions(field: &Field) -> Strike {
 
 fn flags_that_nobody_defined(field: &Field) -> Strike {
     let link = field.link()?;
-    link.flagged(request::SET_OWNER, !0 & !REPLY, &[], &[])?;
+    link.flagged(request::SET_OWNER, !REPLY, &[], &[])?;
     link.hung_up("undefined flags")
 }
 
@@ -195,8 +195,7 @@ fn misplaced(field: &Field, places: [u64; 3], what: &str) -> Strike {
 
 fn ring_addresses_that_wrap_around(field: &Field) -> Strike {
     let good = Guest::places(1);
-    for bad in [0, u64::MAX & !15, u64::MAX & !4095, good[0] + (1 << 30), good[0] + (8 << 20) - 16]
-    {
+    for bad in [0, !15, !4095, good[0] + (1 << 30), good[0] + (8 << 20) - 16] {
         for part in 0..3 {
             let mut places = good;
             places[part] = bad;

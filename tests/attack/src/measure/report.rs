@@ -1,6 +1,6 @@
 //! What all attacks came to: a table, and figures for `target/bench/report.json`.
 
-use std::{fs, path::Path};
+use std::{fmt, fs, path::Path};
 
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,15 @@ impl Bar {
         match self {
             Self::AtLeast(bar) => value >= bar,
             Self::AtMost(bar) => value <= bar,
+        }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(bar) => write!(out, ">= {bar}"),
+            Self::AtMost(bar) => write!(out, "<= {bar}"),
         }
     }
 }
@@ -53,7 +62,7 @@ impl Result {
         let pps = if self.attack.own_share.is_some() { OWN_SHARE_PPS } else { PPS };
         let mut check = |name: &str, bar: Bar, value: Option<f64>| {
             if let Some(value) = value.filter(|value| !bar.held(*value)) {
-                faults.push(format!("{name} {value:.2} ({bar:?})"));
+                faults.push(format!("{name} {value:.2} (bar {bar})"));
             }
         };
         check("pps", pps, row.pps);
@@ -150,7 +159,7 @@ pub fn summary(results: &[Result]) -> (String, bool) {
         let Some(value) = figures.get(name).and_then(Value::as_f64) else { continue };
         all &= bar.held(value);
         let verdict = if bar.held(value) { "reached" } else { "missed" };
-        text += &format!("{name:<40}{value:>10.2}  ({bar:?}: {verdict})\n");
+        text += &format!("{name:<40}{value:>10.2}  ({bar}: {verdict})\n");
     }
     (text, all)
 }
@@ -200,4 +209,47 @@ fn markdown(results: &[Result]) -> String {
         text += &format!("| {class} | `{name}` | {tries}.{own} | {cells} | {verdict} |\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(rows: &[Row]) -> Vec<Result> {
+        let (class, attack) = crate::attack::all().next().unwrap();
+        rows.iter().map(|row| Result { class, attack, row: Ok(row.clone()) }).collect()
+    }
+
+    #[test]
+    fn the_worst_of_all_is_what_counts() {
+        let good = Row { pps: Some(1.0), p99: Some(1.0), ..Row::default() };
+        let bad = Row { pps: Some(0.5), p99: Some(3.0), fds: 2, ..Row::default() };
+        let dead = Row { failures: vec!["weir has ended".into()], ..Row::default() };
+        let results = results(&[good.clone(), bad, dead]);
+        let figures = figures(&results);
+        let figure = |name: &str| figures.get(name).and_then(Value::as_f64);
+        assert_eq!(figure("attacks_survived"), Some(2.0));
+        assert_eq!(figure("attacks_total"), Some(3.0));
+        assert_eq!(figure("attack_victim_pps_worst"), Some(0.5));
+        assert_eq!(figure("attack_victim_p99_worst"), Some(3.0));
+        assert_eq!(figure("attack_fds_left"), Some(2.0));
+        assert!(!summary(&results).1);
+        let faults = results[1].faults();
+        assert_eq!(faults, ["pps 0.50 (bar >= 0.9)", "p99 3.00 (bar <= 2)"]);
+    }
+
+    #[test]
+    fn what_others_wrote_into_the_report_stays() {
+        let target = std::env::temp_dir().join(format!("weir-attack-{}", std::process::id()));
+        fs::create_dir_all(target.join("bench")).unwrap();
+        fs::write(target.join("bench/report.json"), r#"{"other": 7, "attacks_total": 9}"#).unwrap();
+        write(&target, &results(&[Row::default()])).unwrap();
+        let text = fs::read_to_string(target.join("bench/report.json")).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (json["other"].as_f64(), json["attacks_total"].as_f64()),
+            (Some(7.0), Some(1.0))
+        );
+        fs::remove_dir_all(&target).unwrap();
+    }
 }

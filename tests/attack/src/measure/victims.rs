@@ -146,7 +146,7 @@ fn talk(mut pair: QueuePair, to: [u8; 6], load: Load, meter: &Meter) {
             frame.len
         }) {
             let [.., a, b, c, d, e, f, g, h] = head;
-            if len as usize == FRAME_LEN && head[12..14] == MARK {
+            if len == FRAME_LEN && head[12..14] == MARK {
                 delays.push(now_ns.saturating_sub(u64::from_le_bytes([a, b, c, d, e, f, g, h])));
             }
         }
