@@ -7,7 +7,7 @@ use std::fs;
 pub struct Observed(pub u32);
 
 impl Observed {
-    /// Descriptors.
+    /// Descriptors; 0 where they cannot be seen.
     pub fn fds(self) -> usize {
         self.entries("fd")
     }
