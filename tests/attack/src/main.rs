@@ -56,7 +56,7 @@ enum Task {
         #[arg(long)]
         short: bool,
         /// Windows with the attacker, and without.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
     /// Lists every attack.
@@ -78,11 +78,11 @@ enum Task {
 }
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
-const WINDOW: Duration = Duration::from_millis(400);
+const WINDOW: Duration = Duration::from_millis(250);
 /// See [`WINDOW`].
 const SHORT_WINDOW: Duration = Duration::from_millis(100);
 /// See [`WINDOW`].
-const ROUNDS_IN_DOUBT: usize = 9;
+const ROUNDS_IN_DOUBT: usize = 15;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
