@@ -65,7 +65,7 @@ impl Attacker {
     fn spawn(args: &[&str], as_another_user: bool) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         if as_another_user {
             command.uid(SOMEBODY).gid(SOMEBODY);
         }

@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Write},
-    os::unix::{net::UnixStream, process::CommandExt},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -64,8 +64,8 @@ impl Switch {
         let log = fs::File::create(dir.join("weir.log")).map_err(|error| error.to_string())?;
         let mut command = Command::new(weir);
         command.arg("run").arg(&config).env_remove("WEIR_LOG");
-        // In a group of its own: Ctrl-C is for this program, which ends it.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        // In this program's group: Ctrl-C ends all of them.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| format!("{}: {error}", weir.display()))?;
         let mut switch = Self { child, dir: dir.to_owned() };
         let end = Instant::now() + PATIENCE;
