@@ -449,7 +449,7 @@ fn is_sound(frame: &[u8]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     /// Whatever passes has a source that the guest has in the eyes of another reader, too.
     #[test]
