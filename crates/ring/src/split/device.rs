@@ -55,6 +55,11 @@ impl SplitDevice {
     ) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = split_areas(memory, config.size, at)?;
         let next_used = used.load(IDX);
+        // DPDK's virtio-user says 0 whenever it comes again, however far its ring has gone. Where that cannot be meant,
+        // the driver has been given back all before the used index, as other back ends take it.
+        let to = avail.load(IDX);
+        let reaches = |from| distance(from, to) <= config.size;
+        let base = if base == 0 && !reaches(0) && reaches(next_used) { next_used } else { base };
         let mut ring = Self {
             config,
             descriptors,

@@ -332,3 +332,25 @@ fn weir_sees_what_is_taken_once_the_ring_is_full_again_or_a_call_is_asked_for() 
         }
     }
 }
+
+/// DPDK's virtio-user, when it comes to a new switch with a ring that has been used.
+#[test]
+fn a_base_of_0_that_cannot_be_meant_is_where_the_used_index_stands() {
+    const SIZE: u16 = 8;
+    let memory = memory();
+    let raw = memory.window(0, MEMORY as usize).unwrap();
+    let (avail, used) = (AT.driver as usize + 2, AT.device as usize + 2);
+    let base = |avail_idx: u16, used_idx: u16, base: u16| {
+        raw.store(avail, avail_idx);
+        raw.store(used, used_idx);
+        let mut device = SplitDevice::new(&memory, config(SIZE), &AT, base).unwrap();
+        (device.base(), device.refill().ok())
+    };
+    assert_eq!(base(103, 100, 0), (100, Some(3)));
+    // What can be meant is.
+    assert_eq!(base(5, 3, 0), (0, Some(5)));
+    assert_eq!(base(3, u16::MAX, 0), (0, Some(3)));
+    // Another base, or a ring in which nothing fits, is the front end's mistake.
+    assert_eq!(base(103, 100, 1), (1, None));
+    assert_eq!(base(103, 50, 0), (0, None));
+}
