@@ -118,22 +118,30 @@ pub(crate) fn narrow(thread: Thread) -> Result<(), seccompiler::Error> {
 /// What libc or libpcap may try and do without, so that it is not the end: it gets an error.
 fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     let executable = || masked(2, libc::PROT_EXEC, libc::PROT_EXEC);
-    let mut calls =
-        vec![(libc::SYS_mmap, vec![executable()?]), (libc::SYS_mprotect, vec![executable()?])];
+    let mut calls = vec![
+        (libc::SYS_mmap, vec![executable()?]),
+        (libc::SYS_mprotect, vec![executable()?]),
+        // Nobody is to trace it again.
+        (libc::SYS_prctl, vec![masked(0, -1, libc::PR_SET_DUMPABLE)?]),
+    ];
     if profile == Profile::Switch {
         calls.push((libc::SYS_socket, Vec::new()));
         calls.push((libc::SYS_connect, Vec::new()));
-        let opened = |mask, flags| masked(2, mask, flags);
-        calls.push((
-            libc::SYS_openat,
-            vec![
-                opened(libc::O_ACCMODE, libc::O_WRONLY)?,
-                opened(libc::O_ACCMODE, libc::O_RDWR)?,
-                opened(libc::O_CREAT, libc::O_CREAT)?,
-            ],
-        ));
+        calls.push((libc::SYS_openat, writing(2)?));
+        #[cfg(target_arch = "x86_64")]
+        calls.push((libc::SYS_open, writing(1)?));
     }
     Ok(calls)
+}
+
+/// Opens a file not to read it only; its flags are argument `index`.
+fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
+    let flags = [
+        (libc::O_ACCMODE, libc::O_WRONLY),
+        (libc::O_ACCMODE, libc::O_RDWR),
+        (libc::O_CREAT, libc::O_CREAT),
+    ];
+    flags.into_iter().map(|(mask, flags)| masked(index, mask, flags)).collect()
 }
 
 fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {

@@ -88,12 +88,6 @@ impl From<&User> for Identity {
     }
 }
 
-/// Whether this process may do what others may not.
-pub fn is_privileged() -> bool {
-    rustix::process::geteuid().is_root()
-        || capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty())
-}
-
 /// No capability.
 pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use calls::{Enforcement, Profile, Thread};
 pub use files::Landlocked;
-pub use identity::{Identity, IdentityError, is_privileged};
+pub use identity::{Identity, IdentityError};
 
 /// What is left to a process.
 #[derive(Debug)]
