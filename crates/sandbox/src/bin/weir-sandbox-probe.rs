@@ -151,6 +151,9 @@ fn main() {
             assert_eq!((status("self", "Uid"), status("self", "Gid")), (all.clone(), all));
             assert_eq!(status("self", "Groups"), "");
             assert_eq!(status("self", "CapBnd"), "0000000000000000");
+            // Files below are root's for who may not be traced; a process sees its own nevertheless.
+            assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 2);
+            std::fs::read_link("/proc/self/fd/0").unwrap();
             assert!(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err());
         }
         other => panic!("{other}"),
