@@ -36,9 +36,9 @@ pub const SESSION_CPU_PERCENT: u64 = 5;
 /// The same of the sessions of all interfaces that are being held back for it: many front ends that flood at once share
 /// this, so that they take no more of the machine than a few.
 pub const SESSIONS_CPU_PERCENT: u64 = 20;
-/// What sessions of one interface may take at once (ns): twice what a front end with eight queues and hundreds of regions
-/// needs, and with many interfaces not much of a second.
-pub const SESSION_CPU_BURST_NS: u64 = 30_000_000;
+/// What sessions of one interface may take at once (ns): to set up a front end with eight queues takes one millisecond. Each
+/// of many interfaces can take it at the same time, and again after a tenth of a second.
+pub const SESSION_CPU_BURST_NS: u64 = 5_000_000;
 /// Front ends of one socket that may come one after the other without a pause, and then so many a second: each costs a
 /// thread, and all of the manager's time that others wait for.
 pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
