@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build test fresh test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -31,6 +31,9 @@ test: ## Format, lints, unit tests, model checks and, as root, real guests
 
 fresh: ## `make demo` and `make build` as first commands on a new Debian 12 (needs root)
 	tests/fresh/run.sh
+
+frontends: ## Every front end that is installed somewhere, against a running weir (needs root, 15 minutes)
+	$(XTASK) frontends
 
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen

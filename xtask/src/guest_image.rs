@@ -33,9 +33,9 @@ pub const BUSYBOX_PACKAGE: &str = "busybox-static";
 /// Goes into guests with its libraries.
 pub const IPERF3: &str = "/usr/bin/iperf3";
 
-/// What a guest needs to drive a virtio-net PCI device and its agent's port; what these depend on is
+/// What a guest needs to drive a virtio-net device, on PCI or as a microvm has it, and its agent's port; what these depend on is
 /// found out.
-const MODULES: &[&str] = &["virtio_pci", "virtio_net", "virtio_console"];
+const MODULES: &[&str] = &["virtio_pci", "virtio_mmio", "virtio_net", "virtio_console"];
 
 /// Guests have none of the host's libraries: `weir-agent` brings its own.
 const AGENT_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -100,13 +100,20 @@ impl GuestImage {
             }
             fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
         }
+        self.write_initrd(&modules, programs, &initrd)?;
+        Ok(Self { kernel, initrd, busybox: self.busybox.clone() })
+    }
+
+    /// A first root file system, written to `initrd`, for another kernel, with `programs`; it loads what is in the
+    /// directory `modules`, by name.
+    pub fn write_initrd(&self, modules: &Path, programs: &[&Path], initrd: &Path) -> Result<()> {
         let mut archive = Archive::default();
         for dir in ["bin", "dev", "modules", "proc", "run", "sys", "tmp"] {
             archive.directory(dir);
         }
         archive.file("init", INIT.as_bytes());
         archive.file("bin/busybox", &read(&self.busybox)?);
-        for entry in fs::read_dir(&modules).map_err(Error::io("list", &modules))?.flatten() {
+        for entry in fs::read_dir(modules).map_err(Error::io("list", modules))?.flatten() {
             let name = format!("modules/{}", entry.file_name().to_string_lossy());
             archive.file(&name, &read(&entry.path())?);
         }
@@ -116,8 +123,7 @@ impl GuestImage {
             archive.file(&format!("bin/{name}"), &read(program)?);
             add_libraries(&mut archive, &program.to_string_lossy(), &mut made)?;
         }
-        fs::write(&initrd, archive.finish()).map_err(Error::io("write", &initrd))?;
-        Ok(Self { kernel, initrd, busybox: self.busybox.clone() })
+        fs::write(initrd, archive.finish()).map_err(Error::io("write", initrd))
     }
 
     fn build(&self, dir: &Path, agent: &Path) -> Result<()> {
@@ -282,10 +288,11 @@ pub fn current_kernel_package(metapackage: &str) -> Result<String> {
     package.map(str::to_owned).ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
 }
 
-/// Downloads `package` and unpacks it below `root`, installing nothing.
+/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`, installing nothing.
 pub fn unpack(package: &str, root: &Path) -> Result<()> {
     run_in(&["apt-get", "download", "-q", package], root, &[])?;
-    let archive = only_entry(root, &format!("{package}_"))?;
+    let name = package.split('/').next().unwrap_or(package);
+    let archive = only_entry(root, &format!("{name}_"))?;
     run(&["dpkg".as_ref(), "-x".as_ref(), archive.as_os_str(), root.as_os_str()])?;
     fs::remove_file(&archive).map_err(Error::io("remove", &archive))
 }

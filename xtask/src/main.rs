@@ -14,6 +14,7 @@ mod claims;
 mod cpio;
 mod demo_vm;
 mod error;
+mod frontends;
 mod fuzz;
 mod guest_image;
 mod hugepages;
@@ -62,8 +63,8 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `attack`, `xen`) and system tests whose name
-        /// contains this.
+        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `attack`, `frontends`, `xen`) and system
+        /// tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -110,6 +111,15 @@ enum Task {
         /// Put inputs that reach something new into the repository's corpus.
         #[arg(long)]
         keep: bool,
+    },
+    /// Try weir with every front end that is installed somewhere; write target/frontends/report.md. Needs root.
+    Frontends {
+        /// Only cells whose name contains this; nothing is then written.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// A built weir to try instead of this workspace's; nothing is then written.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
     },
     /// Boot two Linux guests on weir and let them talk. Needs root.
     DemoVm {
@@ -201,6 +211,10 @@ fn run(task: Task) -> Result<ExitCode> {
             if !fuzz::run(&workspace, &fuzz::Selection { only, time, keep })? {
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        Task::Frontends { only, weir } => {
+            need_root()?;
+            return Ok(frontends::run(workspace, only, weir)?.report());
         }
         Task::DemoVm { weir } => {
             need_root()?;

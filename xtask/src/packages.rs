@@ -34,6 +34,12 @@ const TOOLS: &[Tool] = &[
     Tool { program: crate::instructions::VALGRIND, package: "valgrind" },
 ];
 
+/// What `make frontends` needs beside that.
+const LIBVIRT: &[Tool] = &[
+    Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
+    Tool { program: "/usr/bin/virsh", package: "libvirt-clients" },
+];
+
 /// What weir is linked with; xtask is not.
 const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
 
@@ -52,7 +58,11 @@ const SOURCES_LIST: &str = "/etc/apt/sources.list";
 
 /// The packages that are missing here, in the order they would be installed.
 pub fn missing() -> Vec<&'static str> {
-    TOOLS.iter().filter(|tool| !Path::new(tool.program).exists()).map(|tool| tool.package).collect()
+    missing_of(TOOLS)
+}
+
+fn missing_of(tools: &[Tool]) -> Vec<&'static str> {
+    tools.iter().filter(|tool| !Path::new(tool.program).exists()).map(|tool| tool.package).collect()
 }
 
 /// Whether packages can be installed and namespaces made.
@@ -78,9 +88,17 @@ pub fn ensure_to_build() -> Result<()> {
     install(&[], &[package])
 }
 
+/// Installs libvirt, if it is missing. Needs root unless it is there.
+pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(LIBVIRT))
+}
+
 /// Installs what is missing. Needs root unless nothing is.
 pub fn ensure(workspace: &Workspace) -> Result<()> {
-    let missing = missing();
+    install_all(workspace, missing())
+}
+
+fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }

@@ -3,10 +3,10 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
     path::Path,
-    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
@@ -58,7 +58,7 @@ impl Process {
         let mut process = Self::spawn(command)?;
         let stdin =
             process.child.stdin.take().ok_or_else(|| Error::parse("a standard input", ""))?;
-        Ok((process, Dialogue { stdin, lines: lines_of(reader) }))
+        Ok((process, Dialogue::over(reader, stdin)))
     }
 
     fn spawn(mut command: Command) -> Result<Self> {
@@ -125,9 +125,16 @@ impl Drop for Process {
 /// The two ends of a conversation with a [`Process`].
 pub struct Dialogue {
     /// Where its input lines are written.
-    pub stdin: ChildStdin,
+    pub stdin: Box<dyn Write + Send>,
     /// What it prints, line by line without the line ends. Closed when it ends.
     pub lines: Receiver<String>,
+}
+
+impl Dialogue {
+    /// Over something else than a process's standard streams.
+    pub fn over(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Self {
+        Self { stdin: Box::new(writer), lines: lines_of(reader) }
+    }
 }
 
 fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {

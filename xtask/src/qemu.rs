@@ -63,7 +63,12 @@ pub struct Qemu {
 impl Qemu {
     /// Asks the installed QEMU for its version.
     pub fn installed() -> Result<Self> {
-        let text = run(&[QEMU, "--version"])?;
+        Self::at(QEMU)
+    }
+
+    /// Asks `program` for its version.
+    pub fn at(program: &str) -> Result<Self> {
+        let text = run(&[program, "--version"])?;
         Ok(Self {
             major: major_version(&text).ok_or_else(|| Error::parse("QEMU's version", &*text))?,
         })
@@ -144,16 +149,38 @@ impl Guest {
         Ok(guest)
     }
 
+    /// Boots one guest under another QEMU than the installed one: `qemu` is how its command begins.
+    pub fn boot_under(
+        qemu: &[String],
+        image: &GuestImage,
+        spec: &GuestSpec,
+        log_dir: &std::path::Path,
+    ) -> Result<Self> {
+        let mut guest = Self::launch_under(qemu, image, spec, log_dir)?;
+        guest.await_ready()?;
+        Ok(guest)
+    }
+
     fn launch(image: &GuestImage, spec: &GuestSpec, log_dir: &std::path::Path) -> Result<Self> {
+        Self::launch_under(&[QEMU.to_owned()], image, spec, log_dir)
+    }
+
+    fn launch_under(
+        qemu: &[String],
+        image: &GuestImage,
+        spec: &GuestSpec,
+        log_dir: &std::path::Path,
+    ) -> Result<Self> {
         let console = log_dir.join(format!("{}.console", spec.name));
         let kernel = image.kernel.to_string_lossy();
         let initrd = image.initrd.to_string_lossy();
         let vcpus = spec.vcpus.to_string();
-        let append =
-            format!("console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={}", spec.cidr);
+        let microvm = spec.plug.qemu_args.iter().any(|arg| arg.starts_with("microvm"));
+        let own = if microvm { microvm_arguments()? } else { String::from("console=ttyS0") };
+        let append = format!("{own} quiet panic=-1 ipv6.disable=1 weir.address={}", spec.cidr);
         let console_arg = format!("file:{}", console.display());
-        let mut argv = vec![
-            QEMU,
+        let mut argv: Vec<_> = qemu.iter().map(String::as_str).collect();
+        argv.extend([
             "-accel",
             "tcg,thread=multi",
             "-cpu",
@@ -172,11 +199,11 @@ impl Guest {
             &initrd,
             "-append",
             &append,
-            "-serial",
-            &console_arg,
-            "-serial",
-            "stdio",
-        ];
+        ]);
+        if !microvm {
+            argv.extend(["-serial", &console_arg]);
+        }
+        argv.extend(["-serial", "stdio"]);
         if !spec.plug.qemu_args.iter().any(|arg| arg == "-m") {
             argv.extend(["-m", MEMORY]);
         }
@@ -190,6 +217,18 @@ impl Guest {
     /// the machine's console to the file `console`.
     pub fn boot_machine(name: &str, argv: &[&str], console: PathBuf) -> Result<Self> {
         let mut guest = Self::start_machine(name, argv, &Placement::default(), console)?;
+        guest.await_ready()?;
+        Ok(guest)
+    }
+
+    /// A machine that is there already, whose shell's serial port is `dialogue`; it ends with `process`.
+    pub fn over(
+        name: &str,
+        process: Process,
+        dialogue: Dialogue,
+        console: PathBuf,
+    ) -> Result<Self> {
+        let mut guest = Self { name: name.to_owned(), process, dialogue, next_id: 0, console };
         guest.await_ready()?;
         Ok(guest)
     }
@@ -324,6 +363,22 @@ impl Guest {
     }
 }
 
+/// What the kernel of a microvm is told. There is one serial port, and no console then; and without KVM it has nothing
+/// to measure a clock by: the processor counts as this machine's does, and a delay loop of any length will do.
+fn microvm_arguments() -> Result<String> {
+    let cpus = std::path::Path::new("/proc/cpuinfo");
+    let text = fs::read_to_string(cpus).map_err(Error::io("read", cpus))?;
+    let khz = counter_khz(&text).ok_or_else(|| Error::parse("bogomips", text))?;
+    Ok(format!("weir.shell=ttyS0 tsc_early_khz={khz:.0} lpj=4000000"))
+}
+
+/// How fast a processor's time stamp counter counts: Linux derives `bogomips`, twice as many MHz, from that.
+fn counter_khz(cpuinfo: &str) -> Option<f64> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
+    let bogomips: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
+    Some(bogomips * 500.0)
+}
+
 /// What comes next within `patience`, which is less then by how long it took.
 ///
 /// Counted in short waits, each for no longer than it was meant to be: where all of this machine stood still, the guest
@@ -379,6 +434,12 @@ mod tests {
         let counts = parse_interrupts(text);
         assert_eq!(counts.get("virtio0-input.0"), Some(&5844));
         assert_eq!(counts.get("timer"), Some(&120));
+    }
+
+    #[test]
+    fn the_counters_rate_is_read() {
+        assert_eq!(counter_khz("processor: 0\nbogomips\t: 5192.27\n"), Some(2_596_135.0));
+        assert_eq!(counter_khz("processor: 0\n"), None);
     }
 
     #[test]

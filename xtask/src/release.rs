@@ -1,6 +1,6 @@
 //! The release build: weir as it ships, and the programs that load and count it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{error::Result, process::run_in, workspace::Workspace};
 
@@ -21,6 +21,11 @@ impl Programs {
         let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(BUILD.split(' ')).collect();
         run_in(&argv, &workspace.root, &[])?;
         Ok(Self { dir: workspace.build_dir()?.join("release") })
+    }
+
+    /// What was built beside the program `weir`.
+    pub fn beside(weir: &Path) -> Self {
+        Self { dir: weir.parent().map(Path::to_owned).unwrap_or_default() }
     }
 
     /// weir's program.

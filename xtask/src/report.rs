@@ -139,8 +139,8 @@ impl Figure {
     }
 }
 
-/// What figures of other tasks begin with: `make attack`.
-const OTHERS: [&str; 1] = ["attack"];
+/// What figures of other tasks begin with: `make attack`, `make frontends`.
+const OTHERS: [&str; 2] = ["attack", "frontends"];
 
 /// The unit of ratios.
 const RATIO: &str = "x";
@@ -298,6 +298,18 @@ impl Report {
         }
         Ok(paths)
     }
+}
+
+/// Sets `numbers` in `target/bench/report.json`, and leaves what else is there; its path.
+pub fn merge(workspace: &Workspace, numbers: &[(&str, f64)]) -> Result<PathBuf> {
+    let path = workspace.target("bench")?.join("report.json");
+    let text = fs::read_to_string(&path).unwrap_or_else(|_| String::from("{}"));
+    let mut all: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(&text).map_err(|_| Error::parse("a report", text))?;
+    all.extend(numbers.iter().map(|(name, value)| (String::from(*name), (*value).into())));
+    let text = format!("{:#}\n", serde_json::json!(all));
+    fs::write(&path, text).map_err(Error::io("write", &path))?;
+    Ok(path)
 }
 
 /// Three or more significant digits, without a fraction where it says nothing.

@@ -15,6 +15,7 @@ use std::{
 use crate::{
     attack,
     error::{Error, Result},
+    frontends,
     instructions::{self, Outcome},
     lab::Lab,
     packages,
@@ -118,6 +119,9 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     if !selected.is_empty() {
         tally += timed("guests", &|| system_tests(workspace, selection, &selected));
     }
+    if selection.includes("frontends") {
+        tally += timed("frontends", &|| front_ends(workspace, selection));
+    }
     if selection.includes("xen") {
         tally += timed("xen", &|| on_xen(workspace, selection));
     }
@@ -144,6 +148,15 @@ fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
 fn checked(name: &str, passed: bool) -> Tally {
     println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
     if passed { Tally::passed() } else { Tally::failed(name) }
+}
+
+/// Some of `make frontends`.
+fn front_ends(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+    if !packages::is_root() {
+        println!("skipped: needs root: weir with other front ends");
+        return Ok(Tally::skipped());
+    }
+    frontends::run_short(&Lab::prepare(workspace.clone(), selection.weir.clone())?)
 }
 
 /// `make test-xen`.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The packets that go round, and the rings they go through.
 #[derive(Clone, Copy, Debug)]
-pub struct Traffic {
+pub struct Traffic<'a> {
     /// Queue pairs of each port.
     pub queues: u8,
     /// Length of each packet without its checksum, 64 to 1500.
@@ -37,6 +37,10 @@ pub struct Traffic {
     pub queue_size: u16,
     /// The rings' format.
     pub rings: Rings,
+    /// Whether it is to do without huge pages, more slowly.
+    pub small_pages: bool,
+    /// Further options of both virtio-user devices, each with a comma before it.
+    pub device: &'a str,
 }
 
 /// The format of rings (virtio 1.2 §2.7 and §2.8).
@@ -48,7 +52,7 @@ pub enum Rings {
     PackedInOrder,
 }
 
-impl Default for Traffic {
+impl Default for Traffic<'_> {
     /// The shortest packets that Ethernet carries, 128 of them in each direction of one queue pair
     /// with split rings of 256 entries.
     fn default() -> Self {
@@ -59,6 +63,8 @@ impl Default for Traffic {
             first_bursts: 4,
             queue_size: 256,
             rings: Rings::Split,
+            small_pages: false,
+            device: "",
         }
     }
 }
@@ -82,8 +88,17 @@ pub struct Testpmd {
 
 impl Testpmd {
     /// Starts testpmd on `links` for `traffic`, all its threads on CPU `cpu`.
-    pub fn start(links: [&Link; 2], traffic: &Traffic, cpu: usize) -> Result<Self> {
-        let Traffic { queues, packet_bytes, burst, first_bursts, queue_size, rings } = *traffic;
+    pub fn start(links: [&Link; 2], traffic: &Traffic<'_>, cpu: usize) -> Result<Self> {
+        let Traffic {
+            queues,
+            packet_bytes,
+            burst,
+            first_bursts,
+            queue_size,
+            rings,
+            small_pages,
+            device,
+        } = *traffic;
         let [first, second] = links;
         let format = match rings {
             Rings::Split => "",
@@ -94,7 +109,7 @@ impl Testpmd {
             let path = socket.display();
             format!(
                 "--vdev=net_virtio_user{number},path={path},queues={queues},\
-                 queue_size={queue_size},mac={mac}{format}"
+                 queue_size={queue_size},mac={mac}{format}{device}"
             )
         };
         let length = format!("--txpkts={packet_bytes}");
@@ -106,17 +121,22 @@ impl Testpmd {
         let (peer0, peer1) =
             (format!("--eth-peer=0,{}", second.mac), format!("--eth-peer=1,{}", first.mac));
         let (rxq, txq) = (format!("--rxq={queues}"), format!("--txq={queues}"));
+        // Memory that another process can map.
+        let pages: &[_] =
+            if small_pages { &["--no-huge"] } else { &["--single-file-segments", "--in-memory"] };
         let argv = [
             "stdbuf",
             "-oL",
             "dpdk-testpmd",
             &lcores,
             "--no-pci",
-            "--single-file-segments",
-            "--in-memory",
             "-m",
             "256",
             "--no-telemetry",
+            // Which of its ways through a ring it takes.
+            "--log-level=pmd.net.virtio.init:info",
+            // The vectorised ones over packed rings.
+            "--force-max-simd-bitwidth=512",
             &vdev0,
             &vdev1,
             "--",
@@ -135,6 +155,9 @@ impl Testpmd {
             &peer0,
             &peer1,
         ];
+        // Behind the program's name.
+        let (program, options) = argv.split_at(3);
+        let argv = [program, pages, options].concat();
         let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
         let mut testpmd = Self { process, dialogue, transcript: String::new(), first_bursts };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
@@ -188,6 +211,31 @@ impl Testpmd {
         self.command("quit")?;
         let what = "testpmd to end after `quit`";
         crate::process::wait_until(what, PATIENCE, || Ok(self.process.ended()?.is_some()))
+    }
+
+    /// Whether it has said `words`.
+    pub fn has_said(&self, words: &str) -> bool {
+        self.transcript.contains(words)
+    }
+
+    /// What it has said of the ways through its rings that it takes.
+    pub fn paths(&self) -> String {
+        let paths = self.transcript.lines().filter(|line| line.contains(" path "));
+        paths.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Answers ARP and ping on both ports from now on.
+    pub fn answer(&mut self) -> Result<()> {
+        self.command("set fwd icmpecho")?;
+        self.command("start")?;
+        self.await_line("answering to start", |line| line.contains("packet forwarding"))
+    }
+
+    /// Ends what it does, and has it circulate packets when it is told to again.
+    pub fn pause(&mut self) -> Result<()> {
+        self.command("stop")?;
+        self.await_line("forwarding to stop", |line| line.trim() == "Done.")?;
+        self.command("set fwd io")
     }
 
     fn command(&mut self, command: &str) -> Result<()> {

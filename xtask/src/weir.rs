@@ -39,6 +39,10 @@ pub struct Vif {
     pub latency_budget: Option<&'static str>,
     /// Whether its guest has a port for an agent.
     pub agent: bool,
+    /// Whether weir connects to the front end's socket, instead of the other way round.
+    pub client: bool,
+    /// Whether other users may connect.
+    pub for_all_users: bool,
 }
 
 /// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
@@ -82,6 +86,12 @@ impl Setup {
                     let _ = writeln!(toml, "{key} = \"{value}\"");
                 }
             }
+            if vif.client {
+                toml.push_str("mode = \"client\"\n");
+            }
+            if vif.for_all_users {
+                toml.push_str("socket_mode = \"0666\"\n");
+            }
             if vif.agent {
                 let _ = writeln!(toml, "agent = {:?}", socket_path(dir, &agent_socket(index))?);
             }
@@ -104,7 +114,11 @@ pub struct Weir {
 impl Weir {
     /// Starts weir and waits until every interface's socket exists.
     pub fn start(lab: &Lab, setup: &Setup) -> Result<Self> {
-        let dir = lab.workspace.run_dir("weir")?;
+        Self::start_in(lab.workspace.run_dir("weir")?, lab, setup)
+    }
+
+    /// The same in `dir`, where another one may have been before.
+    pub fn start_in(dir: PathBuf, lab: &Lab, setup: &Setup) -> Result<Self> {
         let config = dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
 
@@ -117,6 +131,7 @@ impl Weir {
 
         let sockets: Vec<_> = (0_u16..)
             .zip(&setup.vifs)
+            .filter(|(_, vif)| !vif.client)
             .map(|(index, _)| weir.socket(index))
             .chain([socket_path(&weir.dir, "control.sock")])
             .collect::<Result<_>>()?;
@@ -141,13 +156,34 @@ impl Weir {
 
     /// The same again after [`Weir::crash`]: returns when every interface has its guest back.
     pub fn restart(&mut self) -> Result<()> {
+        self.launch_again()?;
+        self.await_stats("the guests to be back", START_PATIENCE, Stats::all_running)
+    }
+
+    /// The same again after [`Weir::crash`], without waiting for anybody.
+    pub fn launch_again(&mut self) -> Result<()> {
         self.process = launch(&self.program, &self.dir, &self.placement)?;
-        wait_until("the guests to be back", START_PATIENCE, || {
+        Ok(())
+    }
+
+    /// Waits until its statistics are as wanted.
+    pub fn await_stats(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&Stats) -> bool,
+    ) -> Result<()> {
+        wait_until(what, patience, || {
             self.process.check_alive()?;
             // Until it listens again, its old control socket answers nobody.
-            Ok(self.stats().is_ok_and(|stats| stats.all_running()))
+            Ok(self.stats().is_ok_and(|stats| wanted(&stats)))
         })
         .map_err(|error| self.with_log(&error))
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("weir.log")).unwrap_or_default()
     }
 
     /// Where its uplink leads.
@@ -217,14 +253,28 @@ impl Weir {
     }
 
     fn with_log(&self, error: &Error) -> Error {
-        let log = fs::read_to_string(self.dir.join("weir.log")).unwrap_or_default();
-        Error::Check(format!("{error}\nweir's log:\n{log}"))
+        Error::Check(format!("{error}\nweir's log:\n{}", self.log()))
+    }
+}
+
+impl Weir {
+    /// How a guest of interface `index` is plugged in under `qemu`.
+    pub fn plug_into(&self, qemu: Qemu, index: u8) -> Result<Plug> {
+        plug(&self.program, qemu, &name(index), &self.dir.join("weir.toml"))
+    }
+
+    /// What `weir qemu-args` prints for interface `index` with `options`.
+    pub fn monitor_args(&self, index: u8, options: &[&str]) -> Result<String> {
+        let (name, config) = (name(index), self.dir.join("weir.toml"));
+        let config = config.to_string_lossy();
+        let argv = [self.program.as_str(), "qemu-args", &name, "--config", &config];
+        run(&[&argv, options].concat())
     }
 }
 
 impl Switch for Weir {
     fn plug(&self, index: u8) -> Result<Plug> {
-        plug(&self.program, self.qemu, &name(index), &self.dir.join("weir.toml"))
+        self.plug_into(self.qemu, index)
     }
 
     fn link(&self, index: u8) -> Result<Link> {

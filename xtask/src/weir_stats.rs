@@ -1,6 +1,6 @@
 //! `weir stats --json`: the only place that knows its shape.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
@@ -91,6 +91,28 @@ impl Stats {
         let queues = |port: &Value| port["queues"].as_array()?.iter().map(of).sum::<Option<u64>>();
         let ports = || self.report["ports"].as_array()?.iter().map(queues).sum::<Option<u64>>();
         ports().ok_or_else(|| self.unreadable("queues' calls"))
+    }
+
+    /// Dropped frames, by port and reason, where there are any.
+    pub fn drops(&self) -> Result<BTreeMap<(String, String), u64>> {
+        let ports = self.report["ports"].as_array();
+        let mut drops = BTreeMap::new();
+        for port in ports.ok_or_else(|| self.unreadable("ports"))? {
+            let name = port["name"].as_str().unwrap_or_default();
+            let counts = port["drops"].as_object();
+            for (reason, count) in counts.ok_or_else(|| self.unreadable("a port's drops"))? {
+                let count = count.as_u64().ok_or_else(|| self.unreadable("a number of drops"))?;
+                if count > 0 {
+                    drops.insert((name.to_owned(), reason.clone()), count);
+                }
+            }
+        }
+        Ok(drops)
+    }
+
+    /// The last reason for which a front end's session ended.
+    pub fn last_error(&self, port: &str) -> Result<Option<&str>> {
+        Ok(self.port(port)?["sessions"]["last_error"].as_str())
     }
 
     fn port(&self, name: &str) -> Result<&Value> {

@@ -1,6 +1,9 @@
-//! What tests of several crates share: they say that they were skipped, so that `make test` counts them as that.
+//! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
+//! it as that, and how a guest answers ping.
 
 #![forbid(unsafe_code)]
+
+pub mod echo;
 
 use std::io::{self, Write};
 

@@ -28,7 +28,9 @@ const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "V
 /// Each traffic's rings have the size with which the peer was fastest: DPDK's split rings are slow
 /// when all their entries are in flight, while its packed rings, and those of large packets, gain
 /// from the caches they fit.
-const IN_FLIGHT_256: Traffic = Traffic {
+const IN_FLIGHT_256: Traffic<'static> = Traffic {
+    small_pages: false,
+    device: "",
     queues: 1,
     packet_bytes: 64,
     burst: 256,
@@ -40,7 +42,7 @@ const IN_FLIGHT_256: Traffic = Traffic {
 /// A row: the same traffic through weir and through a peer.
 struct Comparison {
     peer: Contender,
-    traffic: Traffic,
+    traffic: Traffic<'static>,
     /// Names of the figures: the ratio, weir's rate, the peer's, and what the client could do.
     names: [&'static str; 4],
     /// What is measured.

@@ -142,7 +142,7 @@ fn receive_buffer_errors(guest: &mut Guest) -> Result<u64> {
 }
 
 /// Fails if the guest's kernel found a wrong checksum in anything it received.
-pub(super) fn no_checksum_errors(guest: &mut Guest) -> Result<()> {
+pub fn no_checksum_errors(guest: &mut Guest) -> Result<()> {
     let snmp = guest.run("cat /proc/net/snmp", Duration::from_secs(10))?;
     for protocol in ["Tcp", "Udp"] {
         let errors = snmp_counter(&snmp, protocol, "InCsumErrors");

@@ -3,7 +3,7 @@
 mod agent;
 mod backend_program;
 mod card;
-mod guests;
+pub mod guests;
 mod kill;
 mod queues;
 mod restart;
