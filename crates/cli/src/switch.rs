@@ -15,7 +15,7 @@ use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
 use weir_port_tap::{FramePort, UplinkPort};
-use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
+use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
 use crate::config::{
@@ -52,7 +52,7 @@ struct Vif {
 /// By what an interface's front end is met.
 enum Link {
     /// A vhost-user socket. Keeps its file, where weir has made it, and removes it.
-    Socket { _bound: Option<BoundListener> },
+    Socket { _bound: Option<BoundListener>, has_records: bool },
     /// xenstore, in which the toolstack attached it.
     Xen,
 }
@@ -218,8 +218,11 @@ impl Switch {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
+        let in_place = matches!(meeting, Meeting::Configured);
         let (endpoint, socket) = self.meet(&config, meeting).map_err(not_listening)?;
         let agent = self.agent_socket(&config).map_err(not_listening)?;
+        let records = self.records(&config, in_place);
+        let has_records = records.is_some();
         let options = VhostOptions {
             name: name.to_string(),
             queue_pairs: config.queues.get().into(),
@@ -229,7 +232,11 @@ impl Switch {
             .engine
             .add_port(config.port_config(), |id, counters| {
                 let memory = Account::new(config.memory_max.get(), &[]);
-                Arc::new(VhostPort::new(id, counters, &options).with_memory(memory))
+                let port = VhostPort::new(id, counters, &options).with_memory(memory);
+                Arc::new(match records {
+                    Some(records) => port.with_records(records),
+                    None => port,
+                })
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
@@ -250,7 +257,7 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        let link = Link::Socket { _bound: socket };
+        let link = Link::Socket { _bound: socket, has_records };
         self.ports().vifs.push(Vif { config, port, rules, guard, agent, link });
         Ok(())
     }
@@ -279,6 +286,18 @@ impl Switch {
                 (Endpoint::Listener(listener), Some(bound))
             }
         })
+    }
+
+    /// What its rings need to outlive weir. An interface can do without.
+    fn records(&self, config: &VifConfig, in_place: bool) -> Option<Records> {
+        match in_place.then(|| self.hands.open_records(&config.socket))? {
+            Ok(records) => Some(records),
+            Err(error) => {
+                let (vif, socket) = (&config.name, &config.socket);
+                tracing::warn!(%vif, %socket, %error, "after a SIGKILL of weir this guest may need a reset");
+                None
+            }
+        }
     }
 
     /// Where the agent of this interface's guest is met: interfaces of one virtual machine share it.
@@ -519,6 +538,9 @@ impl Switch {
             ));
         }
         self.engine.remove_port(vif.port.id());
+        if let Link::Socket { has_records: true, .. } = &vif.link {
+            self.hands.remove_records(&vif.config.socket);
+        }
         tracing::info!(vif = %name, "interface removed");
         Response::Ok
     }

@@ -21,6 +21,7 @@
 //! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
 //! | `shared.rs` | [`SharedPages`]: pages that a device file maps, such as a Xen guest's rings |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
+//! | `watch.rs` | `watch`: for tests, a look between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a line of cache; `unsafe` for the same reason |
 
 mod account;
@@ -40,6 +41,8 @@ mod shared;
 mod slice;
 mod spare;
 pub mod ticks;
+#[cfg(all(feature = "watch-writes", not(loom)))]
+pub mod watch;
 #[cfg_attr(loom, path = "window_loom.rs")]
 mod window;
 

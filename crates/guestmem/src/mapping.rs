@@ -114,6 +114,8 @@ pub(crate) struct Mapping {
     pub(crate) spec: RegionSpec,
     /// First byte of the region (not of the mapping, which begins at a page boundary).
     start: NonNull<u8>,
+    /// Device and inode of its file.
+    file: [u64; 2],
     /// There until the end.
     held: Option<Held>,
 }
@@ -164,12 +166,17 @@ impl Mapping {
         let Some(start) = NonNull::new(start) else {
             unreachable!("mmap without MAP_FIXED never returns null")
         };
-        Ok(Self { spec, start, held: Some(held) })
+        Ok(Self { spec, start, file: extent.file, held: Some(held) })
     }
 
     /// Bytes that are mapped: whole pages.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.held.as_ref().map_or(0, |held| held.len as u64)
+    }
+
+    /// Device and inode of its file.
+    pub(crate) fn file(&self) -> [u64; 2] {
+        self.file
     }
 
     /// Where the region's first byte is mapped.
@@ -206,6 +213,8 @@ struct Extent {
     /// Where it begins in the file.
     offset: u64,
     len: usize,
+    /// Its device and inode.
+    file: [u64; 2],
 }
 
 impl Extent {
@@ -239,7 +248,8 @@ impl Extent {
             .max(rustix::param::page_size() as u64);
         let offset = mmap_offset & !(page - 1);
         let end = needed.checked_next_multiple_of(page).ok_or_else(wraps)?;
-        Ok(Self { offset, len: usize::try_from(end - offset).map_err(|_| wraps())? })
+        let len = usize::try_from(end - offset).map_err(|_| wraps())?;
+        Ok(Self { offset, len, file: [stat.st_dev, stat.st_ino] })
     }
 }
 

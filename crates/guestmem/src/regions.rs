@@ -232,12 +232,22 @@ impl GuestMemory {
         true
     }
 
+    /// What tells the memory at an address of the front end's own process from any other: device and inode of its
+    /// file.
+    pub fn file_at(&self, user_address: u64) -> Option<[u64; 2]> {
+        Some(self.region_with(user_address)?.file())
+    }
+
+    fn region_with(&self, user_address: u64) -> Option<&Arc<Mapping>> {
+        self.regions.iter().find(|r| {
+            user_address >= r.spec.user_address && user_address - r.spec.user_address < r.spec.size
+        })
+    }
+
     /// `len` bytes at an address of the front end's own process, kept mapped by the result
     /// (vhost-user gives the rings' addresses so).
     pub fn window(self: &Arc<Self>, user_address: u64, len: usize) -> Option<Window> {
-        let region = self.regions.iter().find(|r| {
-            user_address >= r.spec.user_address && user_address - r.spec.user_address < r.spec.size
-        })?;
+        let region = self.region_with(user_address)?;
         let start = region.at(user_address - region.spec.user_address, len as u64)?;
         // SAFETY: `at` checked that `len` bytes from `start` are mapped while `region` lives, and
         // the window holds it.

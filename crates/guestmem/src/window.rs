@@ -11,6 +11,13 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::shared::SharedPages;
 use crate::slice::{prefetch_line, prefetch_line_to_write, read_once};
 
+#[cfg(feature = "watch-writes")]
+use crate::watch::about_to_write;
+/// For tests that look at memory between any two writes (`watch.rs`); else nothing.
+#[cfg(not(feature = "watch-writes"))]
+#[inline(always)]
+fn about_to_write() {}
+
 /// A ring structure in foreign memory, kept mapped for as long as this lives.
 pub struct Window {
     start: NonNull<u8>,
@@ -106,12 +113,14 @@ impl Window {
     /// Writes a little-endian 32-bit field; earlier writes are not moved after it.
     #[inline]
     pub fn store32_release(&self, at: usize, value: u32) {
+        about_to_write();
         self.atomic32(at).store(value.to_le(), Ordering::Release);
     }
 
     /// Writes a little-endian 32-bit field.
     #[inline]
     pub fn store32(&self, at: usize, value: u32) {
+        about_to_write();
         self.atomic32(at).store(value.to_le(), Ordering::Relaxed);
     }
 
@@ -139,12 +148,14 @@ impl Window {
     /// Writes a little-endian 16-bit field; earlier writes are not moved after it.
     #[inline]
     pub fn store_release(&self, at: usize, value: u16) {
+        about_to_write();
         self.atomic(at).store(value.to_le(), Ordering::Release);
     }
 
     /// Writes a little-endian 16-bit field.
     #[inline]
     pub fn store(&self, at: usize, value: u16) {
+        about_to_write();
         self.atomic(at).store(value.to_le(), Ordering::Relaxed);
     }
 
@@ -162,6 +173,7 @@ impl Window {
     /// Writes `N` bytes at `at`. A position beyond the end is a programming error.
     #[inline(always)]
     pub fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
+        about_to_write();
         assert!(self.holds(at, N), "ring offset {at} of {}", self.len);
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };

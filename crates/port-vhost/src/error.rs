@@ -125,6 +125,19 @@ pub enum Refusal {
     /// More than a byte.
     #[error("a device status of {0:#x}")]
     Status(u64),
+    /// An area for records that cannot be, or is too short.
+    #[error("{bytes} bytes for {rings} rings of {size} entries in flight")]
+    Inflight {
+        /// Rings.
+        rings: u16,
+        /// Entries of each.
+        size: u16,
+        /// Bytes of the area.
+        bytes: u64,
+    },
+    /// One for a session is enough.
+    #[error("a second area for what is in flight")]
+    SecondInflight,
     /// A request of a feature that was not offered.
     #[error("not supported by this back end")]
     Unsupported,

@@ -11,10 +11,10 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use weir_ring::RingConfig;
 use weir_vhost_user::{
     VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
-    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU,
-    VHOST_USER_PROTOCOL_F_RARP, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS,
-    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_RARP,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_RESET_DEVICE,
+    VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 };
 use weir_wire::{OffloadCaps, VnetHdr};
 
@@ -78,8 +78,8 @@ pub(crate) const fn offered(queue_pairs: usize) -> u64 {
 }
 
 /// Protocol features. In-band notifications are not among them: a kick is an eventfd that a worker
-/// sleeps on, never a message. In-flight tracking and the dirty log are not there yet. `BACKEND_REQ` is for user-mode
-/// Linux, whose device has no interrupt without it (its rings ask for the timer's); weir has no request to make.
+/// sleeps on, never a message. The dirty log is not there yet. `BACKEND_REQ` is for user-mode Linux, whose device has no
+/// interrupt without it (its rings ask for the timer's); weir has no request to make.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_RARP,
@@ -89,6 +89,7 @@ pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_RESET_DEVICE,
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 ]);
 

@@ -13,6 +13,7 @@
 //! | `front_end.rs` | a thread for each front end that is there |
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | how often a port's messages are logged |
+//! | `records.rs` | what rings need to go on after a SIGKILL, and where it lies |
 //! | `features.rs` | what is offered, and what was agreed |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ mod manager;
 mod notify;
 mod port;
 mod queue;
+mod records;
 mod rx;
 mod session;
 mod silent;
@@ -33,6 +35,7 @@ mod tx;
 pub use error::{Refusal, StopReason};
 pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy, connect};
 pub use port::{VhostInfo, VhostOptions, VhostPort};
+pub use records::Records;
 pub use silent::{Silence, SilentRing};
 
 #[cfg(test)]

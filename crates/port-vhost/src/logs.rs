@@ -16,9 +16,10 @@ pub(crate) enum Said {
     TurnedAway,
     AcceptFailed,
     Stopped,
+    NoRecord,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// What all ports of the process may say together.
 static ALL: All = All(Mutex::new((LOG_LINES_AT_ONCE_MAX * SECOND_NS, 0)));

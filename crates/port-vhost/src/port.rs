@@ -15,11 +15,13 @@ use weir_guestmem::{Account, Mapped};
 use weir_limits::CALL_PAUSE_NS;
 use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::Steering;
+use weir_ring::Record;
 
 use crate::error::StopReason;
 use crate::front_end::Allowance;
 use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
+use crate::records::Records;
 use crate::rx::{Placed, RxQueue};
 use crate::silent::SilentRing;
 use crate::tx::TxQueue;
@@ -120,6 +122,7 @@ pub struct VhostPort {
     proxy: Proxy,
     /// What front ends have mapped, and may have.
     memory: Arc<Account>,
+    records: Option<Records>,
     pub(crate) shown: Mutex<Shown>,
     /// What its sessions may take of the processors.
     pub(crate) allowance: Mutex<Allowance>,
@@ -148,6 +151,7 @@ impl VhostPort {
             pause_until_ns: AtomicU64::new(0),
             proxy: Proxy::new(&options.name),
             memory: Arc::default(),
+            records: None,
             shown: Mutex::default(),
             allowance: Mutex::default(),
             logs: Logs::default(),
@@ -159,6 +163,22 @@ impl VhostPort {
     /// With this account for its front ends' memory, in place of one with the default bound.
     pub fn with_memory(self, memory: Account) -> Self {
         Self { memory: Arc::new(memory), ..self }
+    }
+
+    /// With records of its rings, so that they outlive this process.
+    pub fn with_records(self, records: Records) -> Self {
+        Self { records: Some(records), ..self }
+    }
+
+    /// The record of vring `ring`, if there is a file for it; why there is none is logged.
+    pub(crate) fn record(&self, ring: usize, size: u16) -> Option<Record> {
+        let record = self.records.as_ref()?.record(ring, size);
+        let say = |error: &std::io::Error| {
+            self.log(Said::NoRecord, |unsaid| {
+                tracing::warn!(vif = self.name, ring, %error, unsaid, "no record of a ring is kept");
+            });
+        };
+        record.inspect_err(say).ok()
     }
 
     /// What its front ends have mapped, and may have.
@@ -520,7 +540,8 @@ impl Port for VhostPort {
         };
         let mut tx = lock(&pair.tx);
         // What is wrong with the ring shows when it is served.
-        tx.queue.ring.as_mut().is_some_and(|ring| ring.started && ring.device.peek())
+        let ring = tx.queue.ring.as_mut().filter(|ring| ring.is_served());
+        ring.is_some_and(|ring| ring.device.peek() || !ring.left_behind.is_empty())
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
@@ -541,11 +562,11 @@ impl Port for VhostPort {
             return false;
         };
         let mut tx = lock(&pair.tx);
-        let Some(ring) = tx.queue.ring.as_mut().filter(|ring| ring.started) else {
+        let Some(ring) = tx.queue.ring.as_mut().filter(|ring| ring.is_served()) else {
             return false;
         };
         match ring.device.enable_kicks() {
-            Ok(available) => available > 0,
+            Ok(available) => available > 0 || !ring.left_behind.is_empty(),
             Err(error) => {
                 self.broken(&mut tx, &StopReason::Ring { ring: 2 * queue + 1, error });
                 false

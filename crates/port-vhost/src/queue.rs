@@ -1,11 +1,12 @@
 //! What both directions of a queue have in common: a ring that may be running.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_calls::Price;
 use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
-use weir_ring::DeviceRing;
+use weir_ring::{DeviceRing, Token};
 
 use crate::features::Features;
 use crate::notify::Notifier;
@@ -23,6 +24,13 @@ pub(crate) struct Ring {
     /// a ring upon receiving a kick").
     pub(crate) started: bool,
     pub(crate) beginning: Beginning,
+    /// It was running before it was set up: its driver need not kick, and may wait for a call.
+    pub(crate) resumed: bool,
+    /// Chains that a weir which is gone had taken, and not given back: they go first.
+    pub(crate) left_behind: VecDeque<Token>,
+    /// It was running before, and whether it is enabled is yet to be said: nothing is taken from it, for what a disabled
+    /// ring has is dropped.
+    pub(crate) expects_enable: bool,
     /// [`fault_count`] when the memory was last found whole.
     faults: u64,
 }
@@ -39,7 +47,32 @@ impl Ring {
     ) -> Self {
         let beginning = Beginning::new(device.base(), kicks);
         // 0 makes the first look a real one: the file may be gone already.
-        Self { device, memory, features, containers, started, beginning, faults: 0 }
+        let left_behind = device.left_behind().into();
+        let expects_enable = false;
+        Self {
+            device,
+            memory,
+            features,
+            containers,
+            started,
+            beginning,
+            resumed: false,
+            left_behind,
+            expects_enable,
+            faults: 0,
+        }
+    }
+
+    /// Frames may be taken from it.
+    #[inline]
+    pub(crate) fn is_served(&self) -> bool {
+        self.started && !self.expects_enable
+    }
+
+    /// There is something to take, as far as is known.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.device.has_more() || !self.left_behind.is_empty()
     }
 
     /// The memory was truncated under us: what was read is not what the guest wrote.
@@ -72,6 +105,17 @@ impl Queue {
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
             err.notify(&mut self.price);
+        }
+    }
+}
+
+impl Queue {
+    /// The guest may wait for a call that a weir which is gone has not given. Front ends set the descriptor before or
+    /// after the ring is in service, and some set another one then.
+    pub(crate) fn call_if_resumed(&mut self) {
+        if let (Some(_), Some(call)) = (self.ring.as_ref().filter(|ring| ring.resumed), &self.call)
+        {
+            call.notify(&mut self.price);
         }
     }
 }

@@ -479,6 +479,9 @@ impl<'m> Writer<'_, 'm> {
             self.completed += 1;
             left -= written;
         }
+        if chains.len() > 1 {
+            self.device.join();
+        }
         Ok(Put::Done)
     }
 

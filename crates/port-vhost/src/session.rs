@@ -15,10 +15,10 @@ use std::sync::Arc;
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
-use weir_ring::{Addresses, DeviceRing, SetupError, ring_size};
+use weir_ring::{Addresses, DeviceRing, Origin, Record, SetupError, ring_size};
 use weir_vhost_user::{
-    Connection, FrontMessage, Incoming, MemoryRegion, Request, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
-    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request,
+    VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
 use weir_wire::ethernet::ethertype;
@@ -28,6 +28,7 @@ use crate::features::{Features, PROTOCOL_OFFERED, offered};
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
+use crate::records::Region;
 
 /// What a front end has said about one ring.
 #[derive(Default)]
@@ -36,6 +37,8 @@ struct Vring {
     addresses: Option<Addresses>,
     /// Where the ring goes on; `None` where nobody said so, and it has not run.
     base: Option<u32>,
+    /// What the front end has said of it last.
+    said: Option<u32>,
     /// Where it was stopped last.
     stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
@@ -55,6 +58,8 @@ pub(crate) struct Session {
     /// The front end's channel for requests of ours: there are none, but some front ends take its end for the session's.
     requests: Option<OwnedFd>,
     status: u8,
+    /// Where the front end keeps records of its rings; else they are the port's.
+    inflight: Option<Region>,
     /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
 }
@@ -65,6 +70,7 @@ enum Answer {
     Done,
     Number(u64),
     Vring(VringState),
+    Inflight(Inflight, OwnedFd),
 }
 
 impl Session {
@@ -91,6 +97,7 @@ impl Session {
             protocol_features: 0,
             requests: None,
             status: 0,
+            inflight: None,
             vrings,
         }
     }
@@ -121,7 +128,14 @@ impl Session {
         let ack = need_reply && reply_ack && !own_reply;
         match handled {
             Ok(Answer::Number(value)) => self.connection.reply_u64(request, value)?,
-            Ok(Answer::Vring(state)) => self.connection.reply(request, state)?,
+            Ok(Answer::Vring(state)) => {
+                self.connection.reply(request, state)?;
+                // Not before the front end is told: it says so when it comes again.
+                self.forget(state.index as usize);
+            }
+            Ok(Answer::Inflight(told, fd)) => {
+                self.connection.send_reply(request, &told.encode(), vec![fd])?;
+            }
             Ok(Answer::Done) if ack => self.connection.ack(request, true)?,
             Ok(Answer::Done) => {}
             Err(refusal) => {
@@ -178,7 +192,8 @@ impl Session {
                 if !self.features.packed() && num > u16::MAX.into() {
                     return Err(Refusal::Base(num));
                 }
-                self.vring(index)?.base = Some(num);
+                let vring = self.vring(index)?;
+                (vring.base, vring.said) = (Some(num), Some(num));
             }
             FrontMessage::GetVringBase { index } => {
                 self.vring(index)?;
@@ -192,7 +207,11 @@ impl Session {
             FrontMessage::SetVringCall { index, fd } => {
                 self.vring(index)?;
                 let call = self.notifier("call", index, fd)?;
-                let with = |queue: &mut Queue| std::mem::replace(&mut queue.call, call);
+                let with = |queue: &mut Queue| {
+                    let old = std::mem::replace(&mut queue.call, call);
+                    queue.call_if_resumed();
+                    old
+                };
                 // Closed without the queue's lock: nobody knows how long that takes.
                 drop(self.port.with_queue(index as usize, with));
             }
@@ -216,13 +235,13 @@ impl Session {
             {
                 self.requests = Some(fd);
             }
+            FrontMessage::GetInflightFd(wanted) => return self.make_inflight(wanted),
+            FrontMessage::SetInflightFd { inflight, fd } => self.set_inflight(&inflight, fd)?,
             FrontMessage::VringKick { .. }
             | FrontMessage::SetVringEndian(_)
             | FrontMessage::SetLogBase(_)
             | FrontMessage::SetLogFd(_)
             | FrontMessage::SetBackendReqFd(_)
-            | FrontMessage::GetInflightFd(_)
-            | FrontMessage::SetInflightFd { .. }
             | FrontMessage::GetConfig(_)
             | FrontMessage::SetConfig(_)
             | FrontMessage::Unknown { .. } => return Err(Refusal::Unsupported),
@@ -255,6 +274,7 @@ impl Session {
         if self.status == 0 {
             // virtio 1.2 §2.1.1: the driver resets the device.
             self.stop_all();
+            self.forget_all();
             self.port.clear_failure();
         }
         Ok(())
@@ -263,6 +283,7 @@ impl Session {
     /// `RESET_DEVICE`: everything but the session and its memory.
     fn reset(&mut self) {
         self.stop_all();
+        self.forget_all();
         self.enable_all(false);
         for vring in &mut self.vrings {
             *vring = Vring::default();
@@ -329,7 +350,10 @@ impl Session {
         let Some(old) = self.port.stop_ring(index) else {
             return Ok(());
         };
-        let ring = self.build(index, size, &addresses, old.device.base(), old.started)?;
+        let (base, started) = (old.device.base(), old.started);
+        let expects_enable = old.expects_enable;
+        let mut ring = self.build(index, size, &addresses, base, started)?;
+        ring.expects_enable = expects_enable;
         self.port.with_queue(index, |queue| queue.ring = Some(ring));
         self.nudge(index);
         Ok(())
@@ -347,10 +371,56 @@ impl Session {
         // A table of its own, of mappings that all rings share: each burst counts itself among its users, and
         // workers of the guest's other rings are not to wait for that line of cache.
         let memory = Arc::new(self.memory.clone());
-        let device = DeviceRing::new(&memory, config, addresses, base)?;
+        let origin = self.memory.file_at(addresses.descriptor);
+        let record = self.record(index, size).zip(origin);
+        let device = match record {
+            Some((record, memory_file)) => {
+                let origin = Origin { memory: memory_file, at: *addresses };
+                let said = self.vrings[index].said.unwrap_or(config.fresh_base());
+                DeviceRing::recorded(&memory, config, addresses, base, said, record, &origin)?
+            }
+            None => DeviceRing::new(&memory, config, addresses, base)?,
+        };
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
         Ok(Ring::new(device, memory, self.features, containers, started, kicks))
+    }
+
+    /// Where what vring `index` needs to go on without weir is to be written.
+    fn record(&self, index: usize, size: u16) -> Option<Record> {
+        match &self.inflight {
+            Some(region) => region.record(index, size),
+            None => self.port.record(index, size),
+        }
+    }
+
+    /// The ring is not to go on where it stands, unless its front end says so.
+    fn forget(&self, index: usize) {
+        let size = self.vrings.get(index).and_then(|vring| vring.size);
+        if let Some(record) = size.and_then(|size| self.record(index, size)) {
+            record.forget();
+        }
+    }
+
+    fn forget_all(&self) {
+        (0..self.vrings.len()).for_each(|index| self.forget(index));
+    }
+
+    /// `GET_INFLIGHT_FD`.
+    fn make_inflight(&mut self, wanted: Inflight) -> Result<Answer, Refusal> {
+        if self.inflight.is_some() {
+            return Err(Refusal::SecondInflight);
+        }
+        let account = self.port.memory();
+        let (region, told, fd) = Region::make(wanted, self.vrings.len(), account)?;
+        self.inflight = Some(region);
+        Ok(Answer::Inflight(told, fd))
+    }
+
+    /// `SET_INFLIGHT_FD`, before rings are in service. Before this comes, they may have been kept elsewhere.
+    fn set_inflight(&mut self, told: &Inflight, fd: OwnedFd) -> Result<(), Refusal> {
+        self.inflight = Some(Region::over(told, fd, self.vrings.len(), self.port.memory())?);
+        Ok(())
     }
 
     /// `SET_VRING_KICK`: the ring is complete, and from its first kick on it is served.
@@ -371,9 +441,14 @@ impl Session {
         let fresh = self.features.ring(size).fresh_base();
         let base = base.unwrap_or(fresh);
         // Of a packed ring's base some front ends say the lower half only.
-        let resumed = base as u16 != fresh as u16;
-        let ring = self.build(ring_index, size, &addresses, base, resumed)?;
-        self.port.with_queue(ring_index, |queue| queue.ring = Some(ring));
+        let mut ring = self.build(ring_index, size, &addresses, base, false)?;
+        let resumed = base as u16 != fresh as u16 || ring.device.is_resumed();
+        (ring.started, ring.resumed) = (resumed, resumed);
+        self.port.with_queue(ring_index, |queue| {
+            ring.expects_enable = resumed && !queue.enabled;
+            queue.ring = Some(ring);
+            queue.call_if_resumed();
+        });
         // Before the kick is watched: the first frame may come with it.
         let _ = self.engine.fabric().set_active(self.port.id(), true);
         let watch = self
@@ -412,7 +487,12 @@ impl Session {
     }
 
     fn enable(&self, ring: usize, enabled: bool) {
-        self.port.with_queue(ring, |queue| queue.enabled = enabled);
+        self.port.with_queue(ring, |queue| {
+            queue.enabled = enabled;
+            if let Some(ring) = &mut queue.ring {
+                ring.expects_enable = false;
+            }
+        });
         self.nudge(ring);
     }
 

@@ -65,7 +65,8 @@ impl TxQueue {
     ) -> Result<Taken, StopReason> {
         let enabled = self.queue.enabled;
         let closing = self.closing;
-        let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.started && !closing) else {
+        let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.is_served() && !closing)
+        else {
             return Ok(Taken::default());
         };
         // The burst borrows the memory while the ring is completed below.
@@ -74,7 +75,10 @@ impl TxQueue {
         burst.waited = what != Take::New;
         // What waits behind those that are tried now.
         let mut later = VecDeque::new();
+        // They stayed, and are completed as such.
+        let stayed = what != Take::New || !ring.left_behind.is_empty();
         let filled = match what {
+            Take::New if stayed => fill_left(ring, &memory, &mut burst, now_ns, counters),
             Take::New => fill_new(ring, &memory, &mut burst, now_ns, counters),
             Take::Parked(Some(receiver)) => {
                 self.try_from = 0;
@@ -110,7 +114,7 @@ impl TxQueue {
             // A disabled ring is still drained: "must process and discard any TX packets".
             counters.dropped(DropReason::TxDisabled, burst.frames().len() as u64);
         }
-        let hold_until = self.settle(index, what, &burst, now_ns, counters);
+        let hold_until = self.settle(index, what, stayed, &burst, now_ns, counters);
         let parked_more = match what {
             Take::New => false,
             Take::Parked(None) => self.go_on(&burst, later),
@@ -138,7 +142,7 @@ impl TxQueue {
     ) -> Result<Taken, StopReason> {
         let ring = self.queue.ring.as_mut();
         let (more, gone) =
-            ring.map_or((false, false), |ring| (ring.device.has_more(), ring.memory_gone()));
+            ring.map_or((false, false), |ring| (ring.has_more(), ring.memory_gone()));
         if gone {
             return Err(StopReason::MemoryTruncated);
         }
@@ -170,6 +174,7 @@ impl TxQueue {
         &mut self,
         index: usize,
         what: Take,
+        stayed: bool,
         burst: &Burst<'_>,
         now_ns: u64,
         counters: &PortCounters,
@@ -178,12 +183,12 @@ impl TxQueue {
         let ring = self.queue.ring.as_mut()?;
         if let Take::Parked(Some(_)) = what {
             settle_in_place(ring, &mut self.waiting, burst);
-        } else if burst.parked.is_empty() {
+        } else if burst.parked.is_empty() && !stayed {
             for chain in &burst.chains {
                 ring.device.complete(chain.token.into(), 0);
             }
         } else {
-            settle_parked(ring, &mut self.waiting, what, burst, counters);
+            settle_parked(ring, &mut self.waiting, what, stayed, burst, counters);
         }
         let published = ring.device.publish();
         stages::lap(Stage::Publish);
@@ -218,10 +223,11 @@ impl TxQueue {
         self.injected = None;
         self.try_from = 0;
         let waiting = std::mem::take(&mut self.waiting);
-        counters.dropped(DropReason::TxStopped, waiting.len() as u64);
         if let Some(ring) = self.queue.ring.as_mut() {
-            for frame in waiting {
-                ring.device.complete(frame.token, 0);
+            let left = std::mem::take(&mut ring.left_behind);
+            counters.dropped(DropReason::TxStopped, (waiting.len() + left.len()) as u64);
+            for token in waiting.into_iter().map(|frame| frame.token).chain(left) {
+                ring.device.complete_kept(token, 0);
             }
             ring.device.publish();
         }
@@ -234,6 +240,7 @@ fn settle_parked(
     ring: &mut Ring,
     waiting: &mut VecDeque<Waiting>,
     what: Take,
+    stayed: bool,
     burst: &Burst<'_>,
     counters: &PortCounters,
 ) {
@@ -251,6 +258,7 @@ fn settle_parked(
                 waiting.push_back(Waiting { token, port, since_ns: frame.arrived_ns });
                 counters.parked.add(u64::from(what == Take::New));
             }
+            _ if stayed => ring.device.complete_kept(token, 0),
             _ => ring.device.complete(token, 0),
         }
     }
@@ -271,7 +279,7 @@ fn settle_in_place(ring: &mut Ring, waiting: &mut VecDeque<Waiting>, burst: &Bur
         };
         let frame = frames.next_if(|(frame, _)| frame.token == chain.token);
         let Some(port) = frame.and_then(|(_, port)| port) else {
-            ring.device.complete(waiting.token, 0);
+            ring.device.complete_kept(waiting.token, 0);
             return false;
         };
         ring.device.keep(waiting.token);
@@ -342,6 +350,29 @@ fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain>) {
     device.give_back(chains.drain(kept..).map(|chain| chain.token.into()));
 }
 
+/// Frames that a weir which is gone had taken, oldest first: nobody knows whom they waited for.
+#[cold]
+fn fill_left<'m>(
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    burst: &mut Burst<'m>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<usize, Broken> {
+    let Ring { device, features, left_behind, .. } = ring;
+    while burst.chains.len() < BURST_MAX
+        && let Some(token) = left_behind.pop_front()
+    {
+        let first = burst.pieces.len();
+        let chain = device.retake_readable(token, memory, &mut burst.pieces)?;
+        let chain = note(chain, Pieces { first, all: &burst.pieces });
+        burst.chains.push(chain);
+        let added = burst.add(chain, features.vnet_len(), now_ns);
+        added.or_else(|error| refused(error, counters))?;
+    }
+    Ok(burst.chains.len())
+}
+
 /// Frames that waited, oldest first; those that waited too long are dropped.
 fn fill_waiting<'m>(
     ring: &mut Ring,
@@ -394,7 +425,7 @@ fn take_again<'m>(
     let Ring { device, features, .. } = ring;
     if frame.since_ns + PARKED_NS_MAX <= now_ns {
         counters.dropped(DropReason::RxWaitedTooLong, 1);
-        device.complete(frame.token, 0);
+        device.complete_kept(frame.token, 0);
         return Ok(false);
     }
     let first = burst.pieces.len();

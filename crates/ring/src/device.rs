@@ -1,5 +1,6 @@
 //! A ring that weir serves, of whatever format the driver chose.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_guestmem::{GuestMemory, Slice};
@@ -9,6 +10,7 @@ use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
 use crate::layout::{Addresses, RingConfig};
 use crate::packed::device::PackedDevice;
+use crate::record::{List, Origin, Record, Valid};
 use crate::split::device::SplitDevice;
 
 /// A ring that weir serves. Each call is one `match` away from its format's own.
@@ -17,6 +19,16 @@ pub struct DeviceRing {
     format: Format,
     /// With `VIRTIO_F_IN_ORDER`; else nothing ever waits there.
     in_order: InOrder,
+    /// Chains that stay, without `VIRTIO_F_IN_ORDER`, in the order in which they were taken.
+    kept: VecDeque<Token>,
+    /// Some stay, or did at the last publication.
+    busy: bool,
+    /// Which ones, or which of them are done, is not recorded yet.
+    changed: bool,
+    /// What the next process would need.
+    record: Option<Record>,
+    /// A record was found, and this ring goes on by it.
+    resumed: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +75,181 @@ impl DeviceRing {
             let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
             Format::Split(SplitDevice::new(memory, config, at, base)?)
         };
-        Ok(Self { format, in_order: InOrder::default() })
+        Ok(Self::of(format))
+    }
+
+    fn of(format: Format) -> Self {
+        Self {
+            format,
+            in_order: InOrder::default(),
+            kept: VecDeque::new(),
+            busy: false,
+            changed: false,
+            record: None,
+            resumed: false,
+        }
+    }
+
+    /// As [`new`](Self::new), with a record of what the next process would need. If `record` is of this very
+    /// ring, which a process served that is gone, the ring goes on where that was: see
+    /// [`left_behind`](Self::left_behind).
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn recorded(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        base: u32,
+        said: u32,
+        mut record: Record,
+        origin: &Origin,
+    ) -> Result<Self, SetupError> {
+        let found = match record.base_if_of(&config, origin) {
+            Some(before) if config.packed => {
+                let is_said_again = said == before;
+                Self::packed_by(memory, config, at, base, is_said_again, &mut record)?
+            }
+            Some(_) => Self::split_by(memory, config, at, base, &mut record)?,
+            None => None,
+        };
+        let mut ring = match found {
+            Some(found) => {
+                record.go_on(said);
+                Self { resumed: true, ..found }
+            }
+            None if config.packed => {
+                let next_used = PackedDevice::next_used_by(config.size, base)?;
+                // Before the ring is touched: from then on it is one that the record may be of.
+                record.begin(&config, origin, said, next_used);
+                Self::new(memory, config, at, base)?
+            }
+            None => {
+                let ring = Self::new(memory, config, at, base)?;
+                record.begin(&config, origin, said, 0);
+                ring
+            }
+        };
+        ring.record = Some(record);
+        Ok(ring)
+    }
+
+    /// A split ring as `record` has it; `None` if that says nothing of it.
+    fn split_by(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        base: u32,
+        record: &mut Record,
+    ) -> Result<Option<Self>, SetupError> {
+        let used = SplitDevice::used_index(memory, config.size, at)?;
+        // A driver that begins anew does so at 0, where no chain that stays is ever recorded.
+        if used == 0 || base != used.into() {
+            return Ok(None);
+        }
+        let valid = match record.valid() {
+            Valid::Moving(_, to, key) if key == used => Valid::Final(to),
+            Valid::Moving(0, ..) => Valid::None,
+            Valid::Moving(from, ..) => Valid::Final(from),
+            valid => valid,
+        };
+        let list = match valid {
+            Valid::Final(list) => record.list(list),
+            _ => Some(List::default()),
+        };
+        let Some(list) = list.filter(|list| list.log.is_empty()) else { return Ok(None) };
+        let taken = used.wrapping_add(list.chains.len() as u16); // at most the ring's size
+        let device = SplitDevice::new(memory, config, at, taken)?;
+        record.set_valid(valid);
+        Ok(Some(Self::with_list(Format::Split(device), &list)))
+    }
+
+    /// A packed ring as `record` has it; `None` if that says nothing of it.
+    fn packed_by(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        base: u32,
+        is_said_again: bool,
+        record: &mut Record,
+    ) -> Result<Option<Self>, SetupError> {
+        if !PackedDevice::was_served(memory, config.size, at)? {
+            return Ok(None);
+        }
+        let valid = record.valid();
+        let list = match valid {
+            Valid::Final(list) | Valid::Logged(list) => record.list(list),
+            Valid::None | Valid::Moving(..) => Some(List::default()),
+        };
+        let Some(list) = list else { return Ok(None) };
+        let slots: u32 = list.chains.iter().map(|(token, _)| u32::from(token.slots())).sum();
+        if slots > config.size.into() {
+            return Ok(None);
+        }
+        let stays = match list.chains.is_empty() {
+            true => Valid::None,
+            false => valid.list().map_or(Valid::None, Valid::Final),
+        };
+        let mut device;
+        if matches!(valid, Valid::Logged(_)) {
+            if !is_said_again {
+                return Ok(None);
+            }
+            let Ok(found) = PackedDevice::at(memory, config, at, list.before) else {
+                return Ok(None);
+            };
+            device = found;
+            if !device.make_again(&list.log) {
+                return Ok(None);
+            }
+            record.publishes(&device.nothing_more());
+        } else {
+            let publication = record.published();
+            let Ok(found) = PackedDevice::at(memory, config, at, publication.before) else {
+                return Ok(None);
+            };
+            device = found;
+            let Some(outcome) = device.outcome(&publication) else { return Ok(None) };
+            let place = config.base_at(outcome.after);
+            // Some front ends say the lower half only.
+            if !is_said_again && base != place && base != place & 0xffff {
+                return Ok(None);
+            }
+            record.publishes(&outcome);
+            device.make(&outcome);
+        }
+        record.set_valid(stays);
+        device.take_all(slots as u16);
+        let mut descriptors = list.descriptors.iter();
+        for (token, _) in list.chains.iter().filter(|(_, done)| !done) {
+            device.keep_copied(*token, descriptors.by_ref().take(token.slots().into()));
+        }
+        Ok(Some(Self::with_list(Format::Packed(device), &list)))
+    }
+
+    fn with_list(format: Format, list: &List) -> Self {
+        let mut ring = Self::of(format);
+        ring.busy = !list.chains.is_empty();
+        for &(token, done) in &list.chains {
+            if ring.config().in_order {
+                ring.in_order.restore(token, done);
+            } else {
+                ring.kept.push_back(token);
+            }
+        }
+        ring
+    }
+
+    /// A process that is gone has left this ring, and it goes on there.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// Chains that were taken before, by a process that is gone, and stay: they are to be [read
+    /// again](Self::retake_readable) and [completed](Self::complete_kept) before any other is taken.
+    pub fn left_behind(&self) -> Vec<Token> {
+        let waiting = self.in_order.waiting().filter(|(_, done)| !done).map(|(token, _)| token);
+        self.kept.iter().copied().chain(waiting).collect()
     }
 
     /// What was negotiated.
@@ -211,8 +397,12 @@ impl DeviceRing {
     /// and those that were kept completed at any time.
     pub fn keep(&mut self, token: Token) {
         if self.config().in_order {
-            self.in_order.keep(token);
+            self.changed |= self.in_order.keep(token);
+        } else if !self.kept.contains(&token) {
+            self.kept.push_back(token);
+            self.changed = true;
         }
+        self.busy = true;
         if let Format::Packed(ring) = &mut self.format {
             ring.keep(token);
         }
@@ -229,7 +419,7 @@ impl DeviceRing {
         each!(&self.format, ring => ring.retake_readable(token, memory, pieces))
     }
 
-    /// Completes a chain: `written` bytes were put into it. The guest sees it after
+    /// Completes a chain that was just taken: `written` bytes were put into it. The guest sees it after
     /// [`publish`](Self::publish); with `VIRTIO_F_IN_ORDER`, once those before it that were
     /// [kept](Self::keep) are complete, too.
     #[inline(always)]
@@ -237,21 +427,108 @@ impl DeviceRing {
         if self.in_order.is_idle() {
             self.format.complete(token, written);
         } else {
+            self.changed = true;
             self.in_order.complete(&mut self.format, token, written);
+        }
+    }
+
+    /// As [`complete`](Self::complete), for a chain that was [kept](Self::keep).
+    #[cold]
+    pub fn complete_kept(&mut self, token: Token, written: u32) {
+        self.changed = true;
+        // They go roughly in their order.
+        if let Some(place) = self.kept.iter().position(|kept| *kept == token) {
+            self.kept.remove(place);
+        }
+        if let Format::Packed(ring) = &mut self.format {
+            ring.forget(token);
+        }
+        self.complete(token, written);
+    }
+
+    /// Says that some of what is completed, and not published, belongs together: a packet in several buffers.
+    /// All of it is published, or nothing, even if this process is killed meanwhile.
+    pub fn join(&mut self) {
+        if let Format::Packed(ring) = &mut self.format {
+            ring.join();
         }
     }
 
     /// Shows the guest what was completed, at once. Says how many chains that was.
     #[inline]
     pub fn publish(&mut self) -> u16 {
-        each!(&mut self.format, ring => ring.publish())
+        self.publish_first(u16::MAX)
     }
 
     /// As [`publish`](Self::publish), for the first `count` of the completed chains: behind them are
     /// some whose buffers are being written to yet.
     #[inline]
     pub fn publish_first(&mut self, count: u16) -> u16 {
-        each!(&mut self.format, ring => ring.publish_first(count))
+        if self.busy {
+            return self.publish_busy(count);
+        }
+        match &mut self.format {
+            Format::Split(ring) => ring.publish_first(count),
+            Format::Packed(ring) if ring.is_plain() => {
+                ring.publish_first(count, self.record.as_ref())
+            }
+            Format::Packed(_) => self.publish_logged(count),
+        }
+    }
+
+    /// Some chains stay, or did until now.
+    #[cold]
+    fn publish_busy(&mut self, count: u16) -> u16 {
+        let stay = !self.kept.is_empty() || !self.in_order.is_idle();
+        let Self { format, changed, record, .. } = self;
+        let published = match format {
+            // A driver that begins anew has 0 there: see `split_by`.
+            Format::Split(ring) if stay && record.is_some() && ring.would_show(count) == 0 => {
+                return 0;
+            }
+            Format::Split(ring) => match record.as_mut().filter(|_| *changed) {
+                Some(record) => {
+                    let (from, to) = (record.current(), record.other());
+                    let chains = in_flight(&self.kept, &self.in_order);
+                    record.write_list(to, 0, chains, [].iter(), [].into_iter());
+                    record.set_valid(Valid::Moving(from, to, ring.would_show(count)));
+                    let published = ring.publish_first(count);
+                    record.set_valid(if stay { Valid::Final(to) } else { Valid::None });
+                    published
+                }
+                None => ring.publish_first(count),
+            },
+            Format::Packed(ring) if !*changed && ring.is_plain() => {
+                ring.publish_first(count, record.as_ref())
+            }
+            Format::Packed(_) => self.publish_logged(count),
+        };
+        self.changed = false;
+        self.busy = stay;
+        published
+    }
+
+    /// A packed ring's publication, of which all is recorded first.
+    #[cold]
+    fn publish_logged(&mut self, count: u16) -> u16 {
+        let Self { format: Format::Packed(ring), record: Some(record), .. } = self else {
+            return match &mut self.format {
+                Format::Packed(ring) => ring.publish_first(count, None),
+                Format::Split(ring) => ring.publish_first(count),
+            };
+        };
+        let list = record.other();
+        let chains = in_flight(&self.kept, &self.in_order);
+        let descriptors = in_flight(&self.kept, &self.in_order)
+            .filter(|(_, done)| !done)
+            .flat_map(|(token, _)| ring.kept_descriptors(token));
+        record.write_list(list, ring.next_used(), chains, descriptors, ring.to_publish(count));
+        record.set_valid(Valid::Logged(list));
+        let published = ring.publish_first(count, None);
+        record.publishes(&ring.nothing_more());
+        let stay = !self.kept.is_empty() || !self.in_order.is_idle();
+        record.set_valid(if stay { Valid::Final(list) } else { Valid::None });
+        published
     }
 
     /// Does the guest want a call for what was published since the last look?
@@ -308,4 +585,12 @@ impl DeviceRing {
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
         each!(&mut self.format, ring => ring.enable_kicks())
     }
+}
+
+/// What was taken and is not given back, as far as it stays, in that order; and whether it is done.
+fn in_flight<'r>(
+    kept: &'r VecDeque<Token>,
+    in_order: &'r InOrder,
+) -> impl Iterator<Item = (Token, bool)> + 'r {
+    kept.iter().map(|token| (*token, false)).chain(in_order.waiting())
 }

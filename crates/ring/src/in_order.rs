@@ -35,11 +35,25 @@ impl InOrder {
         self.waiting.len()
     }
 
-    /// A chain stays.
-    pub(crate) fn keep(&mut self, token: Token) {
-        if self.waiting.iter().all(|chain| chain.token != token || chain.written.is_some()) {
+    /// A chain stays. `false`: that was known.
+    pub(crate) fn keep(&mut self, token: Token) -> bool {
+        let is_new =
+            self.waiting.iter().all(|chain| chain.token != token || chain.written.is_some());
+        if is_new {
             self.waiting.push_back(Waiting { token, written: None });
         }
+        is_new
+    }
+
+    /// A chain stayed, or waited for one that did, with a process that is gone. Nothing is written to the
+    /// chains of which some stay.
+    pub(crate) fn restore(&mut self, token: Token, done: bool) {
+        self.waiting.push_back(Waiting { token, written: done.then_some(0) });
+    }
+
+    /// Chains that stay, and those that wait for them, which are done.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Token, bool)> {
+        self.waiting.iter().map(|chain| (chain.token, chain.written.is_some()))
     }
 
     /// Completes a chain while some stay: those that need not wait any longer go to `ring`.

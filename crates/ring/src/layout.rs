@@ -6,6 +6,7 @@ use weir_guestmem::{GuestMemory, Window};
 use weir_limits::QUEUE_SIZE_MAX;
 
 use crate::error::SetupError;
+use crate::index::to_off_wrap;
 
 /// Bytes of one descriptor: `addr: le64, len: le32, flags: le16, next: le16` in a split ring
 /// (§2.7.5), `addr: le64, len: le32, id: le16, flags: le16` in a packed one (§2.8.13).
@@ -162,6 +163,12 @@ impl RingConfig {
     pub fn fresh_base(&self) -> u32 {
         // Both wrap counters of a packed ring begin at 1 (§2.8.1).
         if self.packed { 0x8000_8000 } else { 0 }
+    }
+
+    /// Where a packed ring stands that is at this place with nothing taken, said in the same way.
+    pub(crate) fn base_at(&self, index: u16) -> u32 {
+        let off_wrap = u32::from(to_off_wrap(index, self.size));
+        off_wrap | off_wrap << 16
     }
 }
 

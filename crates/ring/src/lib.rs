@@ -24,6 +24,7 @@ mod in_order;
 mod index;
 mod layout;
 mod packed;
+mod record;
 mod split;
 
 pub use buffers::{Chain, Pieces, Token};
@@ -34,6 +35,7 @@ pub use fill::{FillOrder, Place};
 pub use layout::{Addresses, RingConfig, area_sizes, ring_size};
 pub use packed::device::{PackedDevice, is_untouched};
 pub use packed::driver::PackedDriver;
+pub use record::{Origin, Record};
 pub use split::device::SplitDevice;
 pub use split::driver::SplitDriver;
 

@@ -14,6 +14,11 @@ impl Event {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
+    /// The same once more.
+    pub(crate) fn again(&self) -> std::io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Adds one signal.
     pub(crate) fn signal(&self) {
         // EAGAIN: 2^64 - 2 signals are waiting, one more tells nothing.

@@ -39,6 +39,8 @@ pub(crate) struct Handshake {
 pub(crate) struct Vring<'v> {
     pub(crate) index: u32,
     pub(crate) config: RingConfig,
+    /// Where it goes on.
+    pub(crate) base: u32,
     pub(crate) at: Addresses,
     pub(crate) kick: &'v Event,
     pub(crate) call: &'v Event,
@@ -166,7 +168,7 @@ impl Handshake {
         };
         let front = &mut self.front;
         let size = u32::from(vring.config.size);
-        let base = vring.config.fresh_base();
+        let base = vring.base;
         at(Request::SetVringNum, ring, front.set_vring_num(index, size))?;
         at(Request::SetVringBase, ring, front.set_vring_base(index, base))?;
         at(Request::SetVringAddr, ring, front.set_vring_addr(addr))?;

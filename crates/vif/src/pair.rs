@@ -166,6 +166,11 @@ impl QueuePair {
         self.tx.flush(&self.counters);
     }
 
+    /// Frames that were sent, and that the device had not given back when the last was [flushed](Self::flush).
+    pub fn in_flight(&self) -> u16 {
+        self.tx.in_flight()
+    }
+
     /// Takes the next received frame, if there is one, and shows it to `look` where it lies. Its
     /// buffers go back to the device afterwards, in batches.
     pub fn recv<R>(&mut self, look: impl FnOnce(&Frame<'_>) -> R) -> Option<R> {

@@ -162,7 +162,7 @@ impl Transmit {
         }
         let owned_count = (VnetHdr::LEN + head.len()).div_ceil(SEGMENT_BYTES as usize);
         if !self.plan_chain(owned_count, head.len(), &body)? {
-            self.reclaim();
+            self.reclaim(counters);
             // What was planned named the segments that were free before.
             if !self.plan_chain(owned_count, head.len(), &body)? {
                 self.refusal = Refusal::Standing;
@@ -293,16 +293,25 @@ impl Transmit {
     }
 
     /// Takes back what the device has sent.
-    fn reclaim(&mut self) {
+    fn reclaim(&mut self, counters: &PairCounters) {
         let mut freed = false;
         while let Some(used) = self.ring.take() {
             let owned = std::mem::take(&mut self.owned[usize::from(used.head)]);
             self.free.extend_from_slice(owned.as_slice());
             freed = true;
         }
+        let skipped = self.ring.skipped();
+        if skipped > 0 {
+            counters.device_errors.add(skipped);
+        }
         if freed && self.refusal == Refusal::Standing {
             self.refusal = Refusal::Over;
         }
+    }
+
+    /// Frames that the device has, or gave back unseen.
+    pub(crate) fn in_flight(&self) -> u16 {
+        self.ring.in_flight()
     }
 
     /// Whether there is room again since a frame was last refused; says so once.
@@ -319,7 +328,7 @@ impl Transmit {
         if self.ring.publish() {
             self.kick(counters);
         }
-        self.reclaim();
+        self.reclaim(counters);
     }
 
     pub(crate) fn kick(&self, counters: &PairCounters) {

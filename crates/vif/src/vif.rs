@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_guestmem::GuestMemory;
-use weir_ring::{Addresses, DriverRing};
+use weir_ring::{Addresses, DriverRing, RingConfig};
 use weir_vhost_user::FrontEnd;
 use weir_wire::Mac;
 
@@ -17,7 +17,7 @@ use crate::error::VifError;
 use crate::event::Event;
 use crate::features::Features;
 use crate::handshake::{Handshake, Vring};
-use crate::memory::{Plan, Slots};
+use crate::memory::{Plan, SharedMemory, Slots};
 use crate::options::Options;
 use crate::pair::QueuePair;
 use crate::receive::{Format, Receive};
@@ -48,8 +48,19 @@ pub struct Vif {
     features: Features,
     containers: bool,
     err: Event,
-    rings: u32,
     pairs: Vec<QueuePair>,
+    /// What a back end that comes later needs to know.
+    options: Options,
+    memory: SharedMemory,
+    rings: Vec<Served>,
+}
+
+/// A ring that a back end serves.
+#[derive(Debug)]
+struct Served {
+    at: Addresses,
+    kick: Event,
+    call: Event,
 }
 
 /// Where things of one pair are to be.
@@ -105,6 +116,22 @@ impl PairPlan {
     }
 }
 
+impl Served {
+    fn vring<'v>(&'v self, index: u32, config: RingConfig, base: u32, err: &'v Event) -> Vring<'v> {
+        Vring { index, config, base, at: self.at, kick: &self.kick, call: &self.call, err }
+    }
+
+    /// `used.idx` of a split ring (virtio 1.2 §2.7.8).
+    fn used_index(&self, memory: &SharedMemory) -> u16 {
+        let head = memory.memory.window(self.at.device, 4).expect("a ring is in the memory");
+        head.load_acquire(2)
+    }
+}
+
+fn again(event: &Event) -> Result<Event, VifError> {
+    event.again().map_err(|source| VifError::Os { call: "dup", source })
+}
+
 fn event() -> Result<Event, VifError> {
     Event::new().map_err(|errno| VifError::Os { call: "eventfd", source: errno.into() })
 }
@@ -148,7 +175,7 @@ impl Vif {
 
         let err = event()?;
         let mut pairs = Vec::with_capacity(plans.len());
-        let mut rings = 0;
+        let mut rings = Vec::new();
         for plan in &plans {
             let pair = plan.build(&memory.memory, options, features, containers)?;
             let (rx, tx) = pair.halves();
@@ -156,21 +183,48 @@ impl Vif {
                 (plan.rx_ring, rx.kick_event(), &rx.call),
                 (plan.tx_ring, tx.kick_event(), &tx.call),
             ] {
-                handshake.set_vring(&Vring {
-                    index: rings,
-                    config: features.ring(options.queue_size),
-                    at,
-                    kick,
-                    call,
-                    err: &err,
-                })?;
-                rings += 1;
+                rings.push(Served { at, kick: again(kick)?, call: again(call)? });
             }
             pairs.push(pair);
         }
-        let front = handshake.finish(rings)?;
+        let base = features.ring(options.queue_size).fresh_base();
+        for (index, ring) in (0..).zip(&rings) {
+            handshake.set_vring(&ring.vring(
+                index,
+                features.ring(options.queue_size),
+                base,
+                &err,
+            ))?;
+        }
+        let front = handshake.finish(rings.len() as u32)?;
         pairs.iter_mut().for_each(QueuePair::start);
-        Ok(Self { front, mac: options.mac, features, containers, err, rings, pairs })
+        let (mac, options) = (options.mac, options.clone());
+        Ok(Self { front, mac, features, containers, err, pairs, options, memory, rings })
+    }
+
+    /// Sets a session up with a back end that comes after one that is gone, as QEMU does: rings go on where they
+    /// stand, split ones at the used index that is in their memory. Of a packed ring that memory says no such thing;
+    /// the back end is told what it was told first, and has to know better. The queue pairs need not know.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); the next back end may be tried.
+    pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), VifError> {
+        let mut handshake = Handshake::negotiate(FrontEnd::new(stream), &self.options)?;
+        let missing = self.features - handshake.features;
+        if missing != Features::NONE {
+            return Err(VifError::Required { missing });
+        }
+        handshake.share(&self.memory)?;
+        let config = self.features.ring(self.options.queue_size);
+        for (index, ring) in (0..).zip(&self.rings) {
+            let base = match config.packed {
+                true => config.fresh_base(),
+                false => ring.used_index(&self.memory).into(),
+            };
+            handshake.set_vring(&ring.vring(index, config, base, &self.err))?;
+        }
+        self.front = handshake.finish(self.rings.len() as u32)?;
+        Ok(())
     }
 
     /// The queue pairs, in order, to be moved to the threads that use them. Empty the second time.
@@ -228,7 +282,7 @@ impl Vif {
 impl Drop for Vif {
     fn drop(&mut self) {
         self.front.set_timeout(STOP_TIMEOUT);
-        for ring in 0..self.rings {
+        for ring in 0..self.rings.len() as u32 {
             // A back end that is gone has stopped its rings.
             if self.front.get_vring_base(ring).is_err() {
                 break;

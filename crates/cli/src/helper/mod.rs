@@ -9,12 +9,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use weir_port_vhost::Records;
 
 use crate::config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use crate::explain::UplinkLayer;
@@ -41,6 +42,11 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
+/// The file beside a socket in which records of rings outlive weir.
+fn records_path(socket: &SocketPath) -> PathBuf {
+    PathBuf::from(format!("{socket}.rings"))
+}
+
 /// Who does what takes a name in the file system, or a privilege.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Hands {
@@ -60,6 +66,30 @@ impl Hands {
         match self {
             Self::Own => BoundListener::bind(path, mode),
             Self::Helper(helper) => helper.bind(path, mode),
+        }
+    }
+
+    /// Opens the file beside a socket in which records of rings outlive weir.
+    ///
+    /// # Errors
+    /// The kernel's, or that it is no file of weir's alone.
+    pub(crate) fn open_records(&self, socket: &SocketPath) -> io::Result<Records> {
+        match self {
+            Self::Own => Records::open(&records_path(socket)),
+            Self::Helper(helper) => {
+                let (_, file) = helper.ask(&Request::OpenRecords { path: socket.clone() })?;
+                file.map(Records::over).ok_or_else(|| io::Error::from(no_descriptor()))
+            }
+        }
+    }
+
+    /// Removes it.
+    pub(crate) fn remove_records(&self, socket: &SocketPath) {
+        match self {
+            Self::Own => drop(std::fs::remove_file(records_path(socket))),
+            Self::Helper(helper) => {
+                drop(helper.ask(&Request::RemoveRecords { path: socket.clone() }));
+            }
         }
     }
 

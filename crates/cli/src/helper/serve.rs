@@ -10,6 +10,9 @@ use std::sync::atomic::AtomicBool;
 use miette::Diagnostic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use weir_port_vhost::Records;
+
+use super::records_path;
 use super::wire::{self, Answer, Request, Tasks};
 use crate::config::{InterfaceName, QueuePairs, SocketMode, SocketPath, UplinkKind};
 use crate::manager::{self, Gathering, UplinkInterface};
@@ -96,6 +99,8 @@ impl Serving {
                 self.bound.remove(&path);
                 (Answer::Done, None)
             }
+            Request::OpenRecords { path } => self.open_records(&path),
+            Request::RemoveRecords { path } => (self.remove_records(&path), None),
             Request::Connect { path } => self.connect(&path),
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
             Request::Leave { interface } => {
@@ -135,6 +140,24 @@ impl Serving {
                 (refused(message, help), None)
             }
         }
+    }
+
+    fn open_records(&self, path: &SocketPath) -> (Answer, Option<Given>) {
+        if !self.may_use(path) {
+            let message = format!("a confined weir may keep no records beside {path}");
+            return (refused(message, Some(HELP_SOCKET.into())), None);
+        }
+        match Records::open(&records_path(path)) {
+            Ok(records) => (Answer::Done, Some(records.into_file())),
+            Err(error) => (refused(error.to_string(), None), None),
+        }
+    }
+
+    fn remove_records(&self, path: &SocketPath) -> Answer {
+        if self.may_use(path) {
+            let _ = std::fs::remove_file(records_path(path));
+        }
+        Answer::Done
     }
 
     fn connect(&self, path: &SocketPath) -> (Answer, Option<Given>) {

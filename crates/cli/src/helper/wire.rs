@@ -44,6 +44,10 @@ pub(super) enum Request {
     Bind { path: SocketPath, mode: SocketMode },
     /// Removes one that was made by `Bind`.
     Remove { path: SocketPath },
+    /// Opens the file of records beside a socket, whose descriptor comes with the answer.
+    OpenRecords { path: SocketPath },
+    /// Removes it.
+    RemoveRecords { path: SocketPath },
     /// Connects to a socket, whose descriptor comes with the answer.
     Connect { path: SocketPath },
     /// Has an interface gather frames for that long; with 0, for as long as it was found to.

@@ -5,6 +5,7 @@ mod containers;
 mod fair;
 mod front_ends;
 mod hostile;
+mod inflight;
 mod moderation;
 mod peer;
 mod resize;
@@ -76,6 +77,13 @@ impl Switch {
 
     /// A port, and the front end's side of its socket.
     pub fn port(&self) -> (Arc<VhostPort>, UnixStream) {
+        self.port_with(|port| port)
+    }
+
+    pub fn port_with(
+        &self,
+        more: impl FnOnce(VhostPort) -> VhostPort,
+    ) -> (Arc<VhostPort>, UnixStream) {
         let options = VhostOptions {
             name: "test".into(),
             queue_pairs: 2,
@@ -84,7 +92,7 @@ impl Switch {
         let (_, port) = self
             .engine
             .add_port(PortConfig::vif(), |id, counters| {
-                Arc::new(VhostPort::new(id, counters, &options))
+                Arc::new(more(VhostPort::new(id, counters, &options)))
             })
             .unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -33,13 +33,14 @@ impl TxQueue {
 
     /// `what` is for one worker at a time.
     pub(crate) fn is_for_one(&self, what: Take) -> bool {
-        let waiting = !self.waiting.is_empty() || self.injected.is_some();
+        let left = self.queue.ring.as_ref().is_some_and(|ring| !ring.left_behind.is_empty());
+        let waiting = !self.waiting.is_empty() || self.injected.is_some() || left;
         what != Take::New || waiting || !self.queue.enabled
     }
 
     /// The memory that its ring is in; `None` while nothing may be taken from it.
     pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
-        let ring = self.queue.ring.as_ref().filter(|ring| ring.started && !self.closing)?;
+        let ring = self.queue.ring.as_ref().filter(|ring| ring.is_served() && !self.closing)?;
         Some(Arc::clone(&ring.memory))
     }
 
@@ -85,7 +86,7 @@ impl TxQueue {
         now_ns: u64,
         counters: &PortCounters,
     ) -> Result<Taken, StopReason> {
-        let hold_until = self.settle(index, Take::New, burst, now_ns, counters);
+        let hold_until = self.settle(index, Take::New, false, burst, now_ns, counters);
         self.settled += 1;
         self.taken(begun.consumed, false, hold_until)
     }

@@ -17,12 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weir_guestmem::{GuestMemory, Slice, Window, fence};
+use weir_limits::QUEUE_SIZE_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
 use crate::packed::chain::{Rules, Walked, is_single, walk, walk_single};
+use crate::record::{Logged, Publication, Record};
 
 /// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` lists that nothing was written
 /// to share one, that of the last of them (§2.8.8).
@@ -63,9 +65,31 @@ pub struct PackedDevice {
     unannounced: u16,
     kicks_enabled: bool,
     completed: Vec<Completed>,
+    /// Lists of more than one slot are under way, the last one before `long_until`.
+    long: bool,
+    long_until: u16,
+    /// Lists of `completed` share a used descriptor, or belong together.
+    joined: bool,
     kept: Vec<Kept>,
     /// Kept for their allocations.
     spare: Vec<Kept>,
+}
+
+/// Places of the next used and the next available descriptor in a ring that goes on at `base`: see
+/// [`PackedDevice::new`].
+fn places_by(size: u16, base: u32) -> Result<(u16, u16), SetupError> {
+    if size == 0 || size > QUEUE_SIZE_MAX {
+        return Err(SetupError::PackedSize(size.into()));
+    }
+    let (avail, used) = (base as u16, (base >> 16) as u16);
+    let used = if used == 0 { avail } else { used };
+    let within = |off_wrap: u16| off_wrap & !(1 << 15) < size;
+    let (next_avail, next_used) = (from_off_wrap(avail, size), from_off_wrap(used, size));
+    let behind = lap_distance(next_used, next_avail, size);
+    if !within(avail) || !within(used) || behind > size {
+        return Err(SetupError::Base(base));
+    }
+    Ok((next_used, next_avail))
 }
 
 /// Whether nobody has ever marked the first descriptor of this packed ring as used, nor gone over it twice: it is new,
@@ -86,35 +110,138 @@ impl PackedDevice {
         at: &Addresses,
         base: u32,
     ) -> Result<Self, SetupError> {
-        let size = config.size;
-        let [ring, driver_event, device_event] = packed_areas(memory, size, at)?;
-        let (avail, used) = (base as u16, (base >> 16) as u16);
-        let used = if used == 0 { avail } else { used };
-        let within = |off_wrap: u16| off_wrap & !(1 << 15) < size;
-        let (next_avail, next_used) = (from_off_wrap(avail, size), from_off_wrap(used, size));
-        let behind = lap_distance(next_used, next_avail, size);
-        if !within(avail) || !within(used) || behind > size {
-            return Err(SetupError::Base(base));
+        let (next_used, next_avail) = places_by(config.size, base)?;
+        let mut ring = Self::at(memory, config, at, next_used)?;
+        ring.take_all(ring.distance(next_used, next_avail));
+        Ok(ring)
+    }
+
+    /// Where a ring that goes on at `base` puts its next used descriptor.
+    pub(crate) fn next_used_by(size: u16, base: u32) -> Result<u16, SetupError> {
+        Ok(places_by(size, base)?.0)
+    }
+
+    /// A ring that goes on at this place, with nothing taken.
+    pub(crate) fn at(
+        memory: &Arc<GuestMemory>,
+        config: RingConfig,
+        at: &Addresses,
+        next_used: u16,
+    ) -> Result<Self, SetupError> {
+        let [ring, driver_event, device_event] = packed_areas(memory, config.size, at)?;
+        if u32::from(next_used) >= 2 * u32::from(config.size) {
+            return Err(SetupError::Base(next_used.into()));
         }
         let mut ring = Self {
             config,
             ring,
             driver_event,
             device_event,
-            next_avail,
-            avail_end: next_avail,
+            next_avail: next_used,
+            avail_end: next_used,
             next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over: the first look always says yes.
-            unannounced: 1,
+            // The guest may have missed a call before weir took over, and asked for it long before: the first look
+            // says yes, unless it asks for one that is yet to come.
+            unannounced: config.size,
             kicks_enabled: true,
             completed: Vec::new(),
+            long: false,
+            long_until: next_used,
+            joined: false,
             kept: Vec::new(),
             spare: Vec::new(),
         };
+        if !config.event_idx {
+            // Not used then (§2.8.14). Not 0: see `was_served`.
+            ring.device_event.store(EVENT_OFF_WRAP, u16::MAX);
+        }
         // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
         ring.ask_for_kicks();
         Ok(ring)
+    }
+
+    /// Whether a device has served the ring at `at` since its driver began: one that begins makes the device's event
+    /// structure zeros (§2.8.10.1), and [`PackedDevice`] never leaves it so.
+    pub(crate) fn was_served(
+        memory: &Arc<GuestMemory>,
+        size: u16,
+        at: &Addresses,
+    ) -> Result<bool, SetupError> {
+        let [_, _, device_event] = packed_areas(memory, size, at)?;
+        Ok(device_event.read::<EVENT_BYTES>(0) != [0; EVENT_BYTES])
+    }
+
+    /// So many slots from the next one on are taken.
+    pub(crate) fn take_all(&mut self, slots: u16) {
+        self.next_avail = self.ahead(self.next_avail, slots);
+        self.avail_end = self.next_avail;
+    }
+
+    /// What came of a publication that a process which is gone may have been about to make: that it is in the ring, or
+    /// as much of it as can be brought to an end by [`make`](Self::make). `None` if there is no such publication.
+    pub(crate) fn outcome(&self, publication: &Publication) -> Option<Publication> {
+        let Publication { before, after, single, .. } = *publication;
+        let laps = 2 * u32::from(self.config.size);
+        let slots = self.distance(before, after);
+        if u32::from(before.max(after)) >= laps || slots > self.config.size {
+            return None;
+        }
+        if slots == 0 || single || !self.is_available(before) {
+            return Some(*publication);
+        }
+        // Of several, those behind the first are written one after the other, and each has one slot.
+        let behind_first = (1..slots).map(|nth| self.ahead(before, nth));
+        let end = behind_first.take_while(|index| self.is_marked_used(*index)).last();
+        let last = end.unwrap_or(before);
+        Some(Publication { after: self.ahead(last, 1), ..*publication })
+    }
+
+    /// Makes a publication that is not in the ring yet, and of which all but the first used descriptor is written. The
+    /// ring stands where it begins.
+    pub(crate) fn make(&mut self, publication: &Publication) {
+        let Publication { before, after, id, written, .. } = *publication;
+        let slots = self.distance(before, after);
+        if slots > 0 && self.is_available(before) {
+            self.completed.push(Completed { id, slots, lists: 1, written });
+            self.publish_first(u16::MAX, None);
+        }
+        self.stands_at(after);
+    }
+
+    /// Makes a publication again, unless it is in the ring. The ring stands where it begins. `false` if there is no
+    /// such publication.
+    pub(crate) fn make_again(&mut self, log: &[Logged]) -> bool {
+        let slots: u32 = log.iter().map(|logged| u32::from(logged.slots)).sum();
+        if slots > self.config.size.into() {
+            return false;
+        }
+        let after = self.ahead(self.next_used, slots as u16);
+        if slots > 0 && self.is_available(self.next_used) {
+            let completed = |&Logged { id, slots, written }: &Logged| Completed {
+                id,
+                slots,
+                lists: 1,
+                written,
+            };
+            self.completed.extend(log.iter().map(completed));
+            self.publish_first(u16::MAX, None);
+        }
+        self.stands_at(after);
+        true
+    }
+
+    /// Before anything is taken.
+    fn stands_at(&mut self, index: u16) {
+        (self.next_used, self.next_avail, self.avail_end) = (index, index, index);
+        self.unannounced = self.config.size;
+    }
+
+    /// Whether a device has marked this slot as used, the last time that it went around.
+    fn is_marked_used(&self, index: u16) -> bool {
+        let marks = PACKED_F_AVAIL | PACKED_F_USED;
+        let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS) & marks;
+        flags == self.used_flags(index, 0)
     }
 
     /// What was negotiated.
@@ -230,11 +357,13 @@ impl PackedDevice {
     ) -> Result<(), RingError> {
         let mut at = self.next_avail;
         let mut result = Ok(());
+        let mut lists = 0;
         for _ in 0..max {
             let first = pieces.len();
             match self.take_at(at, direction, memory, pieces) {
                 Ok(Some((chain, slots))) => {
                     at = self.ahead(at, slots);
+                    lists += 1;
                     result = each(chain, Pieces { first, all: pieces });
                 }
                 Ok(None) => break,
@@ -246,6 +375,9 @@ impl PackedDevice {
         }
         if self.available() < self.distance(self.next_avail, at) {
             self.avail_end = at;
+        }
+        if self.distance(self.next_avail, at) != lists {
+            (self.long, self.long_until) = (true, at);
         }
         self.next_avail = at;
         result
@@ -357,38 +489,88 @@ impl PackedDevice {
         match self.completed.last_mut() {
             Some(last) if joins && last.written == 0 => {
                 last.id = token.id();
-                last.slots += token.slots();
+                last.slots = last.slots.wrapping_add(token.slots());
                 last.lists += 1;
+                self.joined = true;
             }
             _ => {
                 let (id, slots) = (token.id(), token.slots());
                 self.completed.push(Completed { id, slots, lists: 1, written });
             }
         }
-        if !self.kept.is_empty() {
-            self.forget(token);
-        }
     }
 
+    /// What was [kept](Self::keep) of a list is not needed any more.
     #[cold]
-    fn forget(&mut self, token: Token) {
+    pub fn forget(&mut self, token: Token) {
         if let Some(place) = self.kept.iter().position(|kept| kept.token == token) {
             self.spare.push(self.kept.swap_remove(place));
         }
     }
 
-    /// Shows the guest what was completed, all at once: the first used descriptor's flags are
-    /// written last. Says how many lists that was.
-    #[inline]
-    pub fn publish(&mut self) -> u16 {
-        self.publish_first(u16::MAX)
+    /// A list that a process which is gone had [kept](Self::keep), as it was copied.
+    pub(crate) fn keep_copied<'d>(
+        &mut self,
+        token: Token,
+        descriptors: impl Iterator<Item = &'d [u8; DESC_BYTES]>,
+    ) {
+        self.kept.push(Kept { token, descriptors: descriptors.copied().collect() });
     }
 
-    /// Shows the guest the first `count` lists of what was completed and not published.
-    pub fn publish_first(&mut self, count: u16) -> u16 {
+    /// What was kept of a list.
+    pub(crate) fn kept_descriptors(&self, token: Token) -> &[[u8; DESC_BYTES]] {
+        let kept = self.kept.iter().find(|kept| kept.token == token);
+        kept.map_or(&[], |kept| kept.descriptors.as_slice())
+    }
+
+    /// Some of what is completed, and not published, belongs together.
+    pub(crate) fn join(&mut self) {
+        self.joined = true;
+    }
+
+    /// Where the next used descriptor goes.
+    pub(crate) fn next_used(&self) -> u16 {
+        self.next_used
+    }
+
+    /// A publication that tells where the ring stands.
+    pub(crate) fn nothing_more(&self) -> Publication {
+        Publication::nothing_at(self.next_used)
+    }
+
+    /// One used descriptor is to be published, or each is for a list of one slot.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.completed.len() <= 1 || !(self.long || self.joined)
+    }
+
+    /// The used descriptors that [`publish_first`](Self::publish_first) would write.
+    pub(crate) fn to_publish(&self, count: u16) -> impl Iterator<Item = Logged> {
+        let within = self.completed.iter().scan(0u16, move |lists, completed| {
+            *lists = lists.saturating_add(completed.lists);
+            (*lists <= count).then_some(completed)
+        });
+        within.map(|&Completed { id, slots, written, .. }| Logged { id, slots, written })
+    }
+
+    /// Shows the guest the first `count` lists of what was completed and not published, all at once: the first
+    /// used descriptor's flags are written last. Says how many lists that was. What is to be published [is
+    /// plain](Self::is_plain), if there is a `record` of it.
+    pub(crate) fn publish_first(&mut self, count: u16, record: Option<&Record>) -> u16 {
         let Some(&head) = self.completed.first().filter(|first| first.lists <= count) else {
             return 0;
         };
+        if let Some(record) = record {
+            let single = self.completed.len() == 1;
+            let slots = if single { head.slots } else { count.min(self.completed.len() as u16) };
+            record.publishes(&Publication {
+                before: self.next_used,
+                after: self.ahead(self.next_used, slots),
+                single,
+                id: head.id,
+                written: head.written,
+            });
+        }
         let first = self.slot(self.next_used);
         let first_flags = self.used_flags(self.next_used, head.written);
         self.ring.write(first + PACKED_LEN, head.written.to_le_bytes());
@@ -413,6 +595,10 @@ impl PackedDevice {
         self.unannounced = self.unannounced.saturating_add(slots);
         self.next_used = at;
         self.completed.drain(..shown);
+        self.joined &= !self.completed.is_empty();
+        // A ring's length ahead at most.
+        let long_ahead = self.distance(self.next_used, self.long_until);
+        self.long &= (1..=self.config.size).contains(&long_ahead);
         lists
     }
 

@@ -70,14 +70,30 @@ impl SplitDevice {
             next_used,
             published: next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over: the first look always says yes.
-            looked_at: next_used.wrapping_sub(1),
+            // The guest may have missed a call before weir took over, and asked for it long before: the first look
+            // says yes, unless it asks for one that is yet to come.
+            looked_at: next_used.wrapping_sub(config.size),
             kicks_enabled: true,
             batch: None,
         };
         // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
         ring.ask_for_kicks();
         Ok(ring)
+    }
+
+    /// The used index that the memory of a ring at `at` holds.
+    pub(crate) fn used_index(
+        memory: &Arc<GuestMemory>,
+        size: u16,
+        at: &Addresses,
+    ) -> Result<u16, SetupError> {
+        let [_, _, used] = split_areas(memory, size, at)?;
+        Ok(used.load(IDX))
+    }
+
+    /// The used index after the first `count` of the completed chains are published.
+    pub(crate) fn would_show(&self, count: u16) -> u16 {
+        self.published.wrapping_add(count.min(distance(self.published, self.next_used)))
     }
 
     /// What was negotiated.

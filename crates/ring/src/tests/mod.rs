@@ -1,5 +1,6 @@
 //! A driver and a device in one process over a memfd, as two processes would have it.
 
+mod deaths;
 mod hostile;
 mod packed_hostile;
 mod packed_spec;

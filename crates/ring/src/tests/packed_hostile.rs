@@ -257,7 +257,7 @@ proptest! {
         prop_assert!(pieces.len() <= 200 * CHAIN_LEN_MAX);
         for head in parked {
             let _ = device.retake_readable(head, &memory, &mut pieces);
-            device.complete(head, 0);
+            device.complete_kept(head, 0);
         }
         device.publish();
         device.needs_call();

@@ -252,7 +252,7 @@ fn in_order_completions_wait_for_their_turn() {
         device.complete(heads[2], 0);
         assert_eq!(device.publish(), 0);
         assert_eq!(driver.take(), None);
-        device.complete(heads[0], 0);
+        device.complete_kept(heads[0], 0);
         assert_eq!(device.publish(), 3);
         let back: Vec<_> = std::iter::from_fn(|| driver.take()).map(|used| used.head).collect();
         assert_eq!(back, ids);
@@ -281,7 +281,7 @@ fn a_kept_list_survives_what_is_written_over_its_slots() {
     }
     let again = device.retake_readable(first.token, &memory, &mut Vec::new());
     assert_eq!(again, Ok(first));
-    device.complete(first.token, 0);
+    device.complete_kept(first.token, 0);
     device.publish();
     assert_eq!(driver.take(), Some(Used { head: parked, written: 0 }));
 }

@@ -242,7 +242,7 @@ proptest! {
                             }
                             let bytes = u32::from(head % 3);
                             written.insert(head, Some(bytes));
-                            device.complete(token, bytes);
+                            if kept.is_some() { device.complete_kept(token, bytes) } else { device.complete(token, bytes) }
                         }
                     }
                     device.publish();
