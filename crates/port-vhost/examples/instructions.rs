@@ -34,7 +34,7 @@ use weir_fabric::{PortConfig, PortId};
 use weir_filter::Program;
 use weir_policy::moderation::Kind;
 use weir_policy::steering::Receiver;
-use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
+use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
@@ -183,11 +183,14 @@ impl Rig {
             queue_pairs: 1,
             calls: CallPolicy::within(Kind::Immediate, weir_limits::LATENCY_BUDGET_NS_DEFAULT),
         };
+        // As in the program, rings are recorded.
+        let dir = tempfile::tempdir()?;
         let mut vhost = Vec::new();
-        for _ in MACS {
+        for (nth, _) in MACS.iter().enumerate() {
             let (id, _) = engine.add_port(PortConfig::vif(), |_, _| Arc::new(Stand))?;
             let counters = Arc::new(PortCounters::default());
-            vhost.push(Arc::new(VhostPort::new(id, counters, &options)));
+            let records = Records::open(&dir.path().join(format!("{nth}.rings")))?;
+            vhost.push(Arc::new(VhostPort::new(id, counters, &options).with_records(records)));
         }
         Ok(Self {
             ports: Ports::new(),
