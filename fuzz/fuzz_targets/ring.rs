@@ -13,7 +13,9 @@ use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_ring::{Addresses, DeviceRing, RingConfig, Token};
 
 const MEMORY: u64 = 64 << 10;
+/// Entries of a ring, and those of a packed one that has any number of them.
 const SIZE: u16 = 16;
+const ODD_SIZE: u16 = 11;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x400, device: 0x800 };
 
 fuzz_target!(|input: &[u8]| {
@@ -27,14 +29,14 @@ fuzz_target!(|input: &[u8]| {
     let memory = Arc::new(GuestMemory::map(&[(spec, file)]).expect("one good region"));
     let bit = |n: u8| options & 1 << n != 0;
     let config = RingConfig {
-        size: SIZE,
+        size: if bit(3) && bit(5) { ODD_SIZE } else { SIZE },
         event_idx: bit(0),
         indirect: bit(1),
         packed: bit(3),
         in_order: bit(4),
     };
     // Both wrap counters as a new ring has them, so that the image's first lap is available.
-    let base = u32::from(*base) % u32::from(SIZE);
+    let base = u32::from(*base) % u32::from(config.size);
     let base = if config.packed { base | base << 16 | config.fresh_base() } else { base };
     let mut device = DeviceRing::new(&memory, config, &AT, base).expect("a good ring");
 

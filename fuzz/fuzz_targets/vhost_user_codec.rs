@@ -25,9 +25,7 @@ fuzz_target!(|input: &[u8]| {
         let (piece, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = tail;
         let fds = vec![writer.as_fd(); usize::from(*fds) % (FDS_PER_PIECE_MAX + 1)];
-        front
-            .raw_send(piece, &fds)
-            .expect("the back end reads along");
+        front.raw_send(piece, &fds).expect("the back end reads along");
         loop {
             match back.receive() {
                 Ok(Some(message)) => drop(message),
@@ -40,8 +38,6 @@ fuzz_target!(|input: &[u8]| {
     drop((front, back, writer));
     let mut polled = [PollFd::new(&reader, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())).expect("poll");
-    let closed = polled
-        .iter()
-        .all(|fd| fd.revents().contains(PollFlags::HUP));
+    let closed = polled.iter().all(|fd| fd.revents().contains(PollFlags::HUP));
     assert!(closed, "a descriptor of the front end is still open");
 });
