@@ -19,9 +19,11 @@ enum Shows {
     Counter(&'static str),
     /// The interface stops, or its session or agent ends, with a reason that names it.
     Reason,
+    /// `guard` of the interface lists what there is.
+    Listed,
 }
 
-use Shows::{Counter, Reason, Switch as Whole, Vif as Own};
+use Shows::{Counter, Listed, Reason, Switch as Whole, Vif as Own};
 
 /// Bounds that a guest, a front end, a network or whoever connects can run into.
 const TENANTS: &[(&str, Shows)] = &[
@@ -43,6 +45,8 @@ const TENANTS: &[(&str, Shows)] = &[
     ("SESSIONS_PER_SEC_MAX", Counter("throttled")),
     ("SESSION_MESSAGES_MAX", Counter("throttled")),
     ("LOG_LINES_MAX", Counter("log_lines_unsaid")),
+    ("LOG_LINES_AT_ONCE_MAX", Counter("log_lines_unsaid")),
+    ("LOG_LINES_PER_SEC_MAX", Counter("log_lines_unsaid")),
     ("CALL_NS_USUAL_MAX", Counter("dear_calls")),
     ("PARKED_MAX", Counter("rx_ring_full")),
     ("XEN_PARKED_MAX", Counter("rx_ring_full")),
@@ -67,6 +71,8 @@ const TENANTS: &[(&str, Shows)] = &[
     ("VHOST_USER_OUTBOUND_BYTES_MAX", Reason),
     ("MTU_MAX", Reason),
     ("CONTROL_REQUEST_BYTES_MAX", Reason),
+    ("SNOOPED_LEASES_MAX", Listed),
+    ("DHCP_QUESTIONS_MAX", Listed),
 ];
 
 /// Bounds of an administrator's settings, of weir's own steps, of files that it reads, and of programs beside it.
@@ -105,6 +111,9 @@ const NOBODYS: &[&str] = &[
     "IFNAME_LEN_MAX",
     "SOCKET_PATH_LEN_MAX",
     "VLAN_ID_MAX",
+    "SOURCE_ADDRESSES_MAX",
+    "HELPER_",
+    "USER_NAME_LEN_MAX",
 ];
 
 /// Every constant of `crates/limits` that says how much there may be at most.
@@ -155,7 +164,7 @@ fn every_bound_that_a_tenant_can_fill_is_shown() {
                 let field = fields.contains(&format!("\"{name}\":"));
                 assert!(field || drops.contains(name), "{bound}: nothing counts {name}");
             }
-            Reason => {}
+            Reason | Listed => {}
         }
     }
     assert_eq!(stats.limits["front_ends"], Limit::new(1, limits::PORTS_MAX));
