@@ -202,3 +202,29 @@ fn filters_are_set_listed_and_cleared_while_weir_runs() {
     assert_eq!(weir(&["filter", "clear", "a"]).status.code(), Some(0));
     assert_eq!(list(), "no rules, everything passes\n");
 }
+
+#[test]
+fn a_switch_with_more_interfaces_than_the_soft_limit_has_descriptors_starts_and_shows_its_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control.sock");
+    let vifs: String = (0..80).map(|n| format!("[vif.v{n}]\n")).collect();
+    let text = format!("[switch]\ncontrol = {:?}\n{vifs}", control.to_str().unwrap());
+    let file = file_with(dir.path(), &text);
+    let script = "ulimit -Sn 64 && exec \"$0\" run \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_weir"), &file]);
+    let mut weir = Running(command.stderr(std::process::Stdio::null()).spawn().unwrap());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let stats = loop {
+        assert_eq!(weir.0.try_wait().unwrap(), None, "it has ended");
+        let client = weir::control::ControlClient::connect(&control);
+        if let Ok(stats) = client.and_then(|mut client| client.stats()) {
+            break stats;
+        }
+        assert!(std::time::Instant::now() < end, "it never answers");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(stats.limits["ports"].used, 80);
+    let descriptors = stats.limits["descriptors"];
+    assert!(descriptors.used > 80 && descriptors.max > 80, "{descriptors}");
+}
