@@ -54,7 +54,7 @@ impl Frame {
         if vnet.flags | vnet.gso_type != 0 {
             self.offload = Offload::from_vnet(vnet, self.head.as_slice(), self.len)?;
             if !from_device {
-                self.offload = self.offload.without_data_valid();
+                self.offload = self.offload.from_driver(self.head.as_slice())?;
             }
         }
         let short = |_| FrameError::TooShort(self.len);
@@ -93,6 +93,7 @@ impl FrameError {
             Self::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
                 Some(DropReason::GsoHeaders)
             }
+            Self::Header(OffloadError::CsumElsewhere { .. }) => Some(DropReason::CsumElsewhere),
             Self::Header(_) => None,
         }
     }

@@ -96,6 +96,14 @@ pub enum OffloadError {
         /// Fewest bytes the headers in front of it take.
         headers_len: u16,
     },
+    /// The checksum would be stored elsewhere than in a TCP or UDP header: over what filters have judged.
+    #[error("csum_start {start} and csum_offset {offset} are not those of a TCP or UDP header")]
+    CsumElsewhere {
+        /// `csum_start`.
+        start: u16,
+        /// `csum_offset`.
+        offset: u16,
+    },
     /// A GSO type that does not exist or that weir does not offer, UFO among them.
     #[error("gso_type {gso_type:#04x} is not one that was offered")]
     GsoType {
@@ -247,8 +255,8 @@ impl Offload {
     /// that asks for nothing costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
     ///
     /// `hdr_len` is not looked at (§5.1.6.2.2 calls it a hint); flags that are not known are ignored,
-    /// as §5.1.6.2.2 demands. `DATA_VALID` is taken as said: of a header that a *driver* wrote, the
-    /// caller forgets it with [`Offload::without_data_valid`].
+    /// as §5.1.6.2.2 demands. `DATA_VALID` is taken as said. Of a header that a *driver* wrote, the
+    /// caller goes on with [`Offload::from_driver`].
     ///
     /// # Errors
     /// [`OffloadError`] says which field lies.
@@ -300,6 +308,25 @@ impl Offload {
     /// Without `DATA_VALID`, which only a device may set (§5.1.6.2.1).
     pub const fn without_data_valid(self) -> Offload {
         Offload { data_valid: false, ..self }
+    }
+
+    /// Checks what is asked of a frame that starts with `head` against what a driver may ask: the checksum is that of
+    /// the TCP or UDP header in `head`. It is stored after filters have looked, by whoever completes it. A frame that is
+    /// neither IP nor ARP, such as one with a second tag, is not followed.
+    ///
+    /// # Errors
+    /// [`OffloadError::CsumElsewhere`]
+    pub fn from_driver(self, head: &[u8]) -> Result<Offload, OffloadError> {
+        if let (Some(csum), None) = (self.csum, self.gso) {
+            let layers = Layers::parse(head)?;
+            let followed = [ethertype::IPV4, ethertype::IPV6, ethertype::ARP]
+                .contains(&layers.ethernet.ethertype);
+            if followed && transport_csum(&layers) != Some(csum) {
+                let CsumPartial { start, offset } = csum;
+                return Err(OffloadError::CsumElsewhere { start, offset });
+            }
+        }
+        Ok(self.without_data_valid())
     }
 
     /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several

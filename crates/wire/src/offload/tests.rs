@@ -198,6 +198,36 @@ fn lying_gso_without_payload() {
 }
 
 #[test]
+fn a_driver_asks_for_the_checksum_of_its_transport_header_and_no_other() {
+    let asks = |spec: &Spec, start: u16, offset: u16| {
+        let vnet = VnetHdr {
+            gso_type: vnet::GSO_NONE,
+            csum_start: start,
+            csum_offset: offset,
+            ..spec.vnet(0)
+        };
+        let frame = spec.frame();
+        checked(spec, vnet)
+            .and_then(|offload| offload.from_driver(&frame[..frame.len().min(HEAD_LEN)]))
+    };
+    for spec in [Spec::default(), ipv6(), udp(Spec::default()), udp(ipv6())] {
+        let honest = spec.vnet(0);
+        let (start, offset) = (honest.csum_start, honest.csum_offset);
+        assert!(asks(&spec, start, offset).is_ok());
+        // Over the port that a filter has judged.
+        assert!(matches!(asks(&spec, start, 2), Err(OffloadError::CsumElsewhere { .. })));
+        assert!(matches!(asks(&spec, start + 2, offset), Err(OffloadError::CsumElsewhere { .. })));
+    }
+    // Over the sender's address in an ARP packet.
+    let mut arp = [0; 60];
+    arp[12..14].copy_from_slice(&ethertype::ARP.to_be_bytes());
+    let vnet =
+        VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 14, csum_offset: 8, ..VnetHdr::default() };
+    let refused = Offload::from_vnet(&vnet, &arp, 60).and_then(|offload| offload.from_driver(&arp));
+    assert_eq!(refused, Err(OffloadError::CsumElsewhere { start: 14, offset: 8 }));
+}
+
+#[test]
 fn gso_payload_shorter_than_a_segment_is_allowed() {
     let spec = Spec { payload: vec![1], ..Spec::default() };
     assert!(checked(&spec, spec.vnet(1448)).unwrap().gso().is_some());
