@@ -49,7 +49,10 @@ pub fn boots(bed: &mut super::bed::Bed<'_>, record: &mut Record) -> Result<Verdi
     configure(weir.uplink()?.host(), weir.uplink()?.interface())?;
     let [files, leases] = [&served.files, &served.dhcp].map(|path| path.to_string_lossy());
     let port = PORT.to_string();
+    // It has a process for each connection, which would outlive it.
+    let alone = ["unshare", "--pid", "--kill-child", "--fork"];
     let web = [&*busybox, "httpd", "-f", "-vv", "-p", &port, "-h", &files];
+    let web = [&alone[..], &web].concat();
     let _web = Process::start_logged(&web, &placement, &served.log)?;
     let dhcp = [&*busybox, "udhcpd", "-f", &leases];
     let _dhcp = Process::start_logged(&dhcp, &placement, &dir.join("dhcp.log"))?;
