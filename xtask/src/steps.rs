@@ -180,6 +180,8 @@ const MODEL_CHECKS: &[&str] = &[
     "weir-netif",
     "-p",
     "weir-guestmem",
+    "-p",
+    "weir-engine",
     "--test",
     "model",
     "--profile",

@@ -12,6 +12,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
@@ -106,7 +107,13 @@ impl Proxy {
             let served = Arc::clone(&shared);
             thread::Builder::new().name(self.name.clone()).spawn(move || {
                 weir_sandbox::narrow(weir_sandbox::Thread::Caller);
-                served.serve();
+                let serve = AssertUnwindSafe(|| served.serve());
+                if catch_unwind(serve).is_err() {
+                    // weir's mistake, and its own interface's loss: the next line has another thread.
+                    let mut state = served.state();
+                    state.running = false;
+                    state.lines.clear();
+                }
             })?;
             state.running = true;
         }

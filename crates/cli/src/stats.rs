@@ -45,6 +45,9 @@ pub struct SwitchStats {
     /// How often a queue pair was given to another worker.
     #[serde(default)]
     pub queues_moved: u64,
+    /// Threads that panicked, which is weir's mistake.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub panicked: Vec<PanickedThread>,
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
@@ -57,6 +60,17 @@ pub struct SwitchStats {
     pub limits: Limits,
     /// One entry for each port, VIFs and uplinks.
     pub ports: Vec<PortStats>,
+}
+
+/// A thread that panicked, other than a worker.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PanickedThread {
+    /// Its name, as the log has it.
+    pub name: String,
+    /// How often it did. It begins anew each time, up to 16 times.
+    pub panics: u32,
+    /// It does nothing any more.
+    pub ended: bool,
 }
 
 /// One worker thread.
@@ -361,6 +375,10 @@ impl fmt::Display for SwitchStats {
         if let Some(near) = limits::nearly_reached(&self.limits) {
             writeln!(f, "nearly at their limits: {near}")?;
         }
+        for PanickedThread { name, panics, ended } in &self.panicked {
+            let end = if *ended { "and does nothing any more" } else { "and began anew" };
+            writeln!(f, "{name} panicked {panics} times {end}: see the log, and report it")?;
+        }
         if self.ports.is_empty() {
             return writeln!(f, "no ports; add one with `weir vif add NAME`");
         }
@@ -521,6 +539,7 @@ mod tests {
                 cpu_ns: 1_500_000_000,
                 ..WorkerStats::default()
             }],
+            panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 16, ended: true }],
             placement: PlacementStats::default(),
             stages: Vec::new(),
             limits: limits([("descriptors", Limit::new(980, 1_024)), ("ports", Limit::new(3, 9))]),
@@ -533,6 +552,7 @@ mod tests {
         insta::assert_snapshot!(sample().to_string(), @r#"
         weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
         nearly at their limits: descriptors 980 of 1,024 (95%)
+        weir-manager panicked 16 times and does nothing any more: see the log, and report it
 
         PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
         web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us

@@ -29,8 +29,10 @@
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
-//! | `turn.rs` | the order of workers that send from one queue |
+//! | `turn.rs`, `under_way.rs` | the order of workers that send from one queue, and how its ring stops |
+//! | `ready.rs` | how many queues of a port can receive |
 //! | `shared.rs` | what workers share |
+//! | `supervise.rs` | other threads that panic |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
 #![forbid(unsafe_code)]
@@ -56,6 +58,7 @@ mod per_queue;
 mod police;
 mod poller;
 mod port;
+mod ready;
 pub mod remote;
 mod run_queue;
 mod share;
@@ -64,9 +67,11 @@ pub mod stages;
 mod stalls;
 pub mod stats;
 mod storm;
+mod supervise;
 mod switch;
 mod sync;
 pub mod turn;
+mod under_way;
 mod waiters;
 mod warm;
 mod worker;
@@ -76,14 +81,17 @@ pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use flow::symmetric_hash;
-pub use lock::{lock, lock_when};
+pub use lock::{lock, lock_settled, lock_when};
 pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};
 pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
+pub use ready::ReadyQueues;
 pub use share::{Rate, RateLimit};
 pub use stats::{DropReason, PortCounters};
 pub use storm::StormLimit;
+pub use supervise::{Panics, panicked, supervise};
 pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};
+pub use under_way::UnderWay;
 
 #[cfg(test)]
 mod tests;

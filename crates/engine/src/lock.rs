@@ -1,8 +1,6 @@
 //! Locks of ports, which several workers serve.
 
-use std::sync::{Mutex, MutexGuard};
-
-use crate::turn::pause;
+use crate::sync::{Mutex, MutexGuard, pause};
 
 /// A lock whose holder panicked guards data of a port that is stopped anyway.
 #[inline]
@@ -30,4 +28,16 @@ pub fn lock_when<T>(
         drop(guard);
         pause(&mut spins);
     }
+}
+
+/// Locks what is about to stop once nothing of it is under way: `close` has nothing new begin, or else workers that
+/// follow one another would never all be done. A port that has failed is not waited for.
+pub fn lock_settled<'m, T>(
+    mutex: &'m Mutex<T>,
+    has_failed: impl Fn() -> bool,
+    close: impl FnOnce(&mut T),
+    is_settled: impl Fn(&T) -> bool,
+) -> MutexGuard<'m, T> {
+    close(&mut lock(mutex));
+    lock_when(mutex, has_failed, is_settled).unwrap_or_else(|| lock(mutex))
 }

@@ -1,3 +1,6 @@
-//! Atomics of what `tests/model` runs under a model checker, with those of the checker in their place.
+//! What `tests/model` has in its own way, where the model checker runs what is built on it.
 
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};
+
+pub(crate) use crate::turn::pause;

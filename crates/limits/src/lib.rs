@@ -388,6 +388,12 @@ pub const CONFIG_LINE_SHOWN_MAX: usize = 1000;
 /// Panics of a worker that are about no port, after which weir ends: what starts it again then begins with memory that is
 /// as it should be.
 pub const WORKER_PANICS_MAX: u32 = 16;
+/// Panics of another thread after which it ends, and what it does with it.
+pub const THREAD_PANICS_MAX: u32 = 16;
+/// Pause of a thread that has panicked before it begins anew (ns).
+pub const THREAD_PAUSE_NS: u64 = 100_000_000;
+/// Pause before xenstore is connected to anew after an error (ns).
+pub const XENSTORE_PAUSE_NS: u64 = 1_000_000_000;
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 64;
 /// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use weir_engine::{Engine, lock};
+use weir_engine::{Engine, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{
     ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSIONS_AT_ONCE_MAX, SESSIONS_PER_SEC_MAX,
@@ -67,6 +67,8 @@ pub(crate) enum Command {
     /// The thread of a front end is about to end.
     Ended(PortId, u64),
     Stop,
+    #[cfg(test)]
+    Panic,
 }
 
 /// Sends to the thread that accepts, and wakes it.
@@ -79,9 +81,13 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn send(&self, command: Command) -> Result<(), ManagerGone> {
         self.sender.send(command).map_err(|_| ManagerGone)?;
+        self.wake();
+        Ok(())
+    }
+
+    fn wake(&self) {
         // A full counter means that the thread will wake anyway.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        Ok(())
     }
 }
 
@@ -99,7 +105,7 @@ impl Manager {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let commands = Commands { sender, wake };
-        let sessions = Sessions {
+        let mut sessions = Sessions {
             engine,
             epoll,
             commands: commands.clone(),
@@ -108,9 +114,25 @@ impl Manager {
             leaving: HashMap::new(),
             sessions: 0,
         };
-        let thread = std::thread::Builder::new().name("weir-sessions".into());
-        let thread = thread.spawn(move || sessions.run())?;
+        let name = "weir-sessions";
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            let run = || {
+                // For commands behind one that has panicked.
+                sessions.commands.wake();
+                sessions.run();
+            };
+            if !supervise(name, run) {
+                // Nobody accepts any more, and who would end sessions is gone.
+                sessions.stop();
+            }
+        })?;
         Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
+    }
+
+    /// As if a mistake made the thread panic.
+    #[cfg(test)]
+    pub(crate) fn panic(&self) {
+        lock(&self.commands).send(Command::Panic).unwrap();
     }
 
     /// Puts an interface into service.
@@ -231,7 +253,7 @@ struct Sessions {
 }
 
 impl Sessions {
-    fn run(mut self) {
+    fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
@@ -250,6 +272,8 @@ impl Sessions {
                     Command::Remove(port, done) => self.remove(port, done),
                     Command::Ended(port, session) => self.ended(port, session),
                     Command::Stop => return self.stop(),
+                    #[cfg(test)]
+                    Command::Panic => panic!("asked for by a test"),
                 }
             }
             for event in &events {
@@ -314,7 +338,7 @@ impl Sessions {
     }
 
     /// Ends all sessions, as far as they end.
-    fn stop(mut self) {
+    fn stop(&mut self) {
         let ends = self.entries.values().filter_map(|entry| entry.session.as_ref());
         let mut left: usize = ends.map(|(_, end)| end.ask()).count() + self.leaving.len();
         let until = Instant::now() + END_MAX;

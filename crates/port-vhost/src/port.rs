@@ -1,6 +1,6 @@
 //! A guest's interface as the engine sees it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_calls::Proxy;
@@ -8,7 +8,8 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock, lock_when,
+    Delivered, DropReason, Outgoing, Port, PortCounters, ReadyQueues, Side, Take, Taken, clock,
+    lock, lock_settled, lock_when,
 };
 use weir_fabric::PortId;
 use weir_guestmem::{Account, Mapped};
@@ -107,10 +108,7 @@ pub struct VhostPort {
     id: PortId,
     counters: Arc<PortCounters>,
     pairs: Pairs,
-    /// Leading receive queues that can receive.
-    rx_ready: AtomicUsize,
-    /// Who counts them: what one has counted is not to replace what another has counted since.
-    counting: Mutex<()>,
+    rx_ready: ReadyQueues,
     steering: Steering,
     latency_budget_ns: AtomicU64,
     wait_ns_max: AtomicU64,
@@ -142,8 +140,7 @@ impl VhostPort {
             id,
             counters,
             pairs,
-            rx_ready: AtomicUsize::new(0),
-            counting: Mutex::default(),
+            rx_ready: ReadyQueues::default(),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
@@ -340,23 +337,28 @@ impl VhostPort {
     pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
         let pair = self.pairs.get(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
-            lock(&pair.rx).closing = true;
             // A worker that copies into it is done soon; one that panicked has failed the port.
-            let settled = lock_when(&pair.rx, || self.has_failed(), RxQueue::is_settled);
-            let mut rx = settled.unwrap_or_else(|| lock(&pair.rx));
+            let mut rx = lock_settled(
+                &pair.rx,
+                || self.has_failed(),
+                |rx| rx.closing = true,
+                RxQueue::is_settled,
+            );
             rx.flush(ring / 2, &self.counters);
             rx.reset();
             rx.queue.ring.take()
         } else {
-            lock(&pair.tx).closing = true;
             // A worker that has a burst under way settles it soon; one that panicked has failed the port.
-            let settled = lock_when(&pair.tx, || self.has_failed(), TxQueue::is_settled);
-            let mut tx = settled.unwrap_or_else(|| lock(&pair.tx));
-            tx.abandon_turns();
+            let mut tx = lock_settled(
+                &pair.tx,
+                || self.has_failed(),
+                |tx| tx.bursts.close(),
+                TxQueue::is_settled,
+            );
+            tx.bursts.abandon();
             pair.turns.settled();
             tx.abandon_waiting(&self.counters);
             tx.flush(ring / 2, &self.counters);
-            tx.closing = false;
             tx.queue.ring.take()
         };
         self.count_ready();
@@ -432,7 +434,7 @@ impl VhostPort {
             tracing::warn!(vif = self.name, %reason, unsaid, "interface stopped");
         });
         self.failed.store(true, Ordering::SeqCst);
-        self.rx_ready.store(0, Ordering::SeqCst);
+        self.rx_ready.none();
         lock(&self.shown).stop_reason = Some(reason.to_string());
     }
 
@@ -455,19 +457,10 @@ impl VhostPort {
 
     /// With no queue's lock held.
     fn count_ready(&self) {
-        let _counting = lock(&self.counting);
-        let ready = if self.has_failed() {
-            0
-        } else {
-            self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
-        };
-        self.rx_ready.store(ready, Ordering::SeqCst);
-        // It may have failed since: who stops it does not wait for those who count.
-        if self.failed.load(Ordering::SeqCst) {
-            self.rx_ready.store(0, Ordering::SeqCst);
-        }
+        let failed = || self.failed.load(Ordering::SeqCst);
+        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count();
         // 0 queues is an error and no spread: the engine asks `rx_queues` first.
-        let _ = self.steering.set_queues(ready);
+        self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
     }
 }
 
@@ -603,7 +596,7 @@ impl Port for VhostPort {
     }
 
     fn rx_queues(&self) -> usize {
-        self.rx_ready.load(Ordering::Relaxed)
+        self.rx_ready.get()
     }
 
     fn steering(&self) -> Option<&Steering> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_engine::burst::{Burst, FrameError, Scratch, TakenChain};
 use weir_engine::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls};
 use weir_engine::stages::{self, Stage};
-use weir_engine::{DropReason, PortCounters, Take, Taken};
+use weir_engine::{DropReason, PortCounters, Take, Taken, UnderWay};
 use weir_fabric::PortId;
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX, PARKED_NS_MAX};
@@ -39,11 +39,8 @@ pub(crate) struct TxQueue {
     pub(crate) injected: Option<Box<[u8]>>,
     /// Several workers may send from it at a time.
     pub(crate) side_by_side: bool,
-    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
-    pub(crate) closing: bool,
-    /// Bursts that were taken so, ever, and those that are settled: in the same order.
-    begun: u64,
-    settled: u64,
+    /// Bursts that were taken so, and whether the ring is to stop.
+    pub(crate) bursts: UnderWay,
 }
 
 impl TxQueue {
@@ -64,7 +61,7 @@ impl TxQueue {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Result<Taken, StopReason> {
         let enabled = self.queue.enabled;
-        let closing = self.closing;
+        let closing = self.bursts.is_closing();
         let Some(ring) = self.queue.ring.as_mut().filter(|ring| ring.is_served() && !closing)
         else {
             return Ok(Taken::default());

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use weir_engine::{Engine, PortCounters, lock};
+use weir_engine::{Engine, PortCounters, lock, supervise};
 use weir_fabric::PortId;
+use weir_limits::XENSTORE_PAUSE_NS;
 use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{EventChannel, Hypervisor};
@@ -77,15 +79,15 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts the thread on a connection to xenstore. With `split_event_channels` guests may have a channel for
-    /// each ring, and otherwise one for both rings of a queue.
+    /// Starts the thread on a connection to xenstore, by `connect`, as each time that one breaks. With
+    /// `split_event_channels` guests may have a channel for each ring, and otherwise one for both rings of a queue.
     ///
     /// # Errors
     /// [`StoreError`]: xenstore, a thread or a descriptor cannot be had.
     pub fn start<S>(
         engine: Arc<Engine>,
         hypervisor: Arc<dyn Hypervisor>,
-        client: Client<S>,
+        connect: impl Fn() -> io::Result<Client<S>> + Send + 'static,
         board: impl Board + 'static,
         split_event_channels: bool,
     ) -> Result<Self, StoreError>
@@ -93,19 +95,26 @@ impl Manager {
         S: Read + Write + AsFd + Send + 'static,
     {
         let failures = Arc::new(Failures::new()?);
-        let vifs = Vifs::new(client)?;
+        let mut vifs = Vifs::new(connect()?)?;
         let services = Services { hypervisor, failures: Arc::clone(&failures) };
-        let thread = std::thread::Builder::new().name("weir-xen".into()).spawn(move || {
+        let name = "weir-xen";
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             let ports = BTreeMap::new();
             let mut ports = Ports { engine, board, services, split_event_channels, ports };
             let failures = Arc::clone(&ports.services.failures);
-            if let Err(error) = follow(vifs, &mut ports, &failures) {
-                tracing::error!(%error, "no vif is attached or detached any more");
-                // Those that are connected go on.
-                while !failures.stopping.load(Ordering::Acquire) {
-                    wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
-                    let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
+            let mut broken = false;
+            let ended = supervise(name, || {
+                // One that panicked may have left a request without its answer.
+                while !broken || reconnect(&mut vifs, &connect, &mut ports, &failures) {
+                    broken = true;
+                    let Err(error) = follow(&mut vifs, &mut ports, &failures) else { return };
+                    tracing::error!(%error, "vifs are attached and detached when xenstore is back");
                 }
+            });
+            // Those that are connected go on.
+            while !ended && !failures.stopping.load(Ordering::Acquire) {
+                wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
+                let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
             }
             ports.release();
         })?;
@@ -127,45 +136,85 @@ impl Drop for Manager {
     }
 }
 
+/// Connects to xenstore again, however long that takes. Those who are connected go on meanwhile. `false`: weir ends.
+fn reconnect<S: Read + Write + AsFd>(
+    vifs: &mut Vifs<S>,
+    connect: impl Fn() -> io::Result<Client<S>>,
+    ports: &mut Ports<impl Board>,
+    failures: &Failures,
+) -> bool {
+    let pause = Duration::from_nanos(XENSTORE_PAUSE_NS);
+    let mut at = Instant::now() + pause;
+    while !failures.stopping.load(Ordering::Acquire) {
+        let left = at.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            let left =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            attend(ports, failures, None, Some(&left));
+            continue;
+        }
+        let client = connect().map_err(StoreError::from);
+        match client.and_then(|client| vifs.reconnect(client, ports)) {
+            Ok(()) => {
+                tracing::info!("connected to xenstore again");
+                return true;
+            }
+            Err(error) => tracing::debug!(%error, "no xenstore yet"),
+        }
+        at = Instant::now() + pause;
+    }
+    false
+}
+
 /// Does what xenstore and workers ask for, until weir ends.
 fn follow<S: Read + Write + AsFd>(
-    mut vifs: Vifs<S>,
+    vifs: &mut Vifs<S>,
     ports: &mut Ports<impl Board>,
     failures: &Failures,
 ) -> Result<(), StoreError> {
-    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
     while !failures.stopping.load(Ordering::Acquire) {
         let mut more = vifs.poll(ports)?;
-        for (vif, reason) in std::mem::take(&mut *lock(&failures.reports)) {
+        loop {
+            // It stays where it is until the guest has lost the vif, whatever becomes of the connection.
+            let Some((vif, reason)) = lock(&failures.reports).first().cloned() else { break };
             vifs.fail(vif, &reason, ports)?;
+            lock(&failures.reports).remove(0);
             more |= vifs.client().fired() > 0;
         }
-        let controls = ports.controls();
-        more |= controls.iter().any(|control| control.more);
-        let store = {
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(vifs.client().as_fd(), PollFlags::IN),
-                PollFd::new(&failures.wake, PollFlags::IN),
-            ];
-            fds.extend(controls.iter().map(ControlRing::poll_fd));
-            wait(&mut fds, more.then_some(&NOW));
-            let mut fired = fds.iter().map(|fd| !fd.revents().is_empty());
-            let store = fired.next().is_some_and(|store| store);
-            if fired.next().is_some_and(|wake| wake) {
-                let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
-            }
-            for (control, fired) in controls.iter().zip(fired) {
-                if fired || control.more {
-                    control.port.serve_control();
-                }
-            }
-            store
-        };
-        if store {
+        let store = Some(vifs.client().as_fd());
+        if attend(ports, failures, store, more.then_some(&NOW)) {
             vifs.receive()?;
         }
     }
     Ok(())
+}
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Waits for xenstore, workers and control rings, for so long at most, and serves these. Says whether there is
+/// something of xenstore.
+fn attend(
+    ports: &Ports<impl Board>,
+    failures: &Failures,
+    store: Option<BorrowedFd<'_>>,
+    timeout: Option<&Timespec>,
+) -> bool {
+    let controls = ports.controls();
+    let more = controls.iter().any(|control| control.more);
+    let mut fds = vec![PollFd::new(&failures.wake, PollFlags::IN)];
+    fds.extend(controls.iter().map(ControlRing::poll_fd));
+    fds.extend(store.map(|store| PollFd::from_borrowed_fd(store, PollFlags::IN)));
+    wait(&mut fds, if more { Some(&NOW) } else { timeout });
+    let mut fired = fds.iter().map(|fd| !fd.revents().is_empty());
+    if fired.next().is_some_and(|wake| wake) {
+        let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
+    }
+    for (control, fired) in controls.iter().zip(fired.by_ref()) {
+        if fired || control.more {
+            control.port.serve_control();
+        }
+    }
+    fired.next().is_some_and(|store| store)
 }
 
 fn wait(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) {

@@ -1,6 +1,6 @@
 //! A vif as the engine sees it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
@@ -8,8 +8,8 @@ use weir_engine::guest::{CallPolicy, QueueDecision, Received, State};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::turn::Turns;
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock, lock,
-    symmetric_hash,
+    Delivered, DropReason, Outgoing, Port, PortCounters, ReadyQueues, Side, Take, Taken, Watch,
+    clock, lock, symmetric_hash,
 };
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
@@ -84,7 +84,7 @@ pub struct XenPort {
     pub(crate) hypervisor: Arc<dyn Hypervisor>,
     pub(crate) pairs: Vec<Pair>,
     /// Queues whose rings are in service.
-    rx_ready: AtomicUsize,
+    rx_ready: ReadyQueues,
     steering: Steering,
     latency_budget_ns: AtomicU64,
     wait_ns_max: AtomicU64,
@@ -120,7 +120,7 @@ impl XenPort {
             counters,
             hypervisor: Arc::clone(&xen.hypervisor),
             pairs: (0..queue_pairs).map(pair).collect(),
-            rx_ready: AtomicUsize::new(0),
+            rx_ready: ReadyQueues::default(),
             steering: Steering::new(1).expect("one queue is a valid number of queues"),
             latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
             wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
@@ -236,21 +236,17 @@ impl XenPort {
     fn stop(&self, reason: &StopReason) {
         let reason = reason.to_string();
         tracing::warn!(vif = self.name, reason, "interface stopped");
-        self.failed.store(true, Ordering::Relaxed);
-        self.rx_ready.store(0, Ordering::Relaxed);
+        self.failed.store(true, Ordering::SeqCst);
+        self.rx_ready.none();
         lock(&self.shown).stop_reason = Some(reason.clone());
         self.failures.report(self.vif, reason);
     }
 
     pub(crate) fn count_ready(&self) {
-        let ready = if self.has_failed() {
-            0
-        } else {
-            self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count()
-        };
-        self.rx_ready.store(ready, Ordering::Relaxed);
+        let failed = || self.failed.load(Ordering::SeqCst);
+        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count();
         // 0 queues is an error and no spread: the engine asks `rx_queues` first.
-        let _ = self.steering.set_queues(ready);
+        self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
     }
 
     /// What tells of requests in the control ring, and whether there may be some that it does not tell of;
@@ -417,7 +413,7 @@ impl Port for XenPort {
     }
 
     fn rx_queues(&self) -> usize {
-        self.rx_ready.load(Ordering::Relaxed)
+        self.rx_ready.get()
     }
 
     fn steering(&self) -> Option<&Steering> {

@@ -21,7 +21,7 @@ use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
 use weir_engine::guest::{CallPolicy, GuestRing, ReceiveCalls, ReceiveRing};
 use weir_engine::stages::{self, Stage};
-use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, lock, lock_when};
+use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, lock, lock_settled};
 use weir_guestmem::{HostPages, Slice, recycle};
 use weir_netif::{RxBack, RxSegment};
 use weir_policy::moderation::{Batch, GuestPoll, Moderation};
@@ -427,12 +427,10 @@ impl XenPort {
 
     /// Takes a receive ring out of service, when workers have finished what they had placed.
     pub(crate) fn stop_rx(&self, index: usize, pair: &Pair) -> Option<RxRing> {
-        // Workers that follow each other would never all be done.
-        lock(&pair.rx).closing = true;
         let is_idle = |rx: &RxQueue| rx.ring.as_ref().is_none_or(|ring| ring.order.is_idle());
         // Nothing is copied that counts once the port has failed.
-        let idle = lock_when(&pair.rx, || self.has_failed(), is_idle);
-        let mut rx = idle.unwrap_or_else(|| lock(&pair.rx));
+        let close = |rx: &mut RxQueue| rx.closing = true;
+        let mut rx = lock_settled(&pair.rx, || self.has_failed(), close, is_idle);
         rx.stop(index, self.counters())
     }
 }

@@ -28,7 +28,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls};
 use weir_engine::stages::{self, Stage};
 use weir_engine::turn::{Turn, Turns};
-use weir_engine::{DropReason, PortCounters, Take, Taken, lock, lock_when};
+use weir_engine::{DropReason, PortCounters, Take, Taken, lock, lock_settled, lock_when};
 use weir_limits::{PARKED_NS_MAX, XEN_PARKED_MAX};
 
 pub(crate) use self::haul::{Haul, emptied};
@@ -284,11 +284,11 @@ impl XenPort {
 
     /// Takes a transmit ring out of service, when workers have settled what they had taken.
     pub(crate) fn stop_tx(&self, index: usize, pair: &Pair) -> Option<TxRing> {
-        // Workers that follow each other would never all be done.
-        lock(&pair.tx).closing = true;
-        let tx = lock_when(&pair.tx, || self.has_failed(), TxQueue::is_settled);
+        let close = |tx: &mut TxQueue| tx.closing = true;
+        let mut tx = lock_settled(&pair.tx, || self.has_failed(), close, TxQueue::is_settled);
         // One that panicked has failed the port, and is not waited for.
-        let ring = tx.unwrap_or_else(|| lock(&pair.tx)).stop(index, self.counters());
+        let ring = tx.stop(index, self.counters());
+        drop(tx);
         pair.turns.settled();
         ring
     }

@@ -59,6 +59,11 @@ impl Host {
         self.store.connect(DOM0)
     }
 
+    /// Breaks dom0's connections to xenstore, as if that had ended. New ones can be made.
+    pub fn break_clients(&self) {
+        self.store.disconnect(DOM0);
+    }
+
     /// A domain with `pages` pages of memory.
     ///
     /// # Errors

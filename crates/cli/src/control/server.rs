@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,7 @@ use crate::config::SocketMode;
 use crate::helper::Hands;
 use crate::stats::Limit;
 use crate::unix_socket::{BoundListener, ListenError};
+use weir_engine::supervise;
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
@@ -86,9 +88,9 @@ impl ControlServer {
         let shared = Arc::new(Shared::default());
         let acceptor = {
             let (bound, shared) = (Arc::clone(&bound), Arc::clone(&shared));
-            thread::Builder::new()
-                .name("weir-control".into())
-                .spawn(move || accept(&bound, &shared, &handler))
+            thread::Builder::new().name("weir-control".into()).spawn(move || {
+                supervise("weir-control", || accept(&bound, &shared, &handler));
+            })
         };
         let acceptor = acceptor.map_err(|source| ListenError::Io {
             step: "start a thread for",
@@ -162,8 +164,13 @@ fn admit(
         let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
         move || {
             // The connection ends with its error; the client has been told where it can be.
-            let _ = serve(&stream, &turn, &*handler, || shared.lock().open.len());
+            let serve = || serve(&stream, &turn, &*handler, || shared.lock().open.len());
+            let served = catch_unwind(AssertUnwindSafe(serve));
             shared.lock().open.remove(&id);
+            if served.is_err() {
+                tracing::error!("a request panicked; its connection ends (please report it)");
+                let _ = stream.shutdown(Shutdown::Both);
+            }
         }
     });
     let mut connections = shared.lock();

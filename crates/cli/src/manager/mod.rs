@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
-use weir_engine::{Engine, Port, PortCounters};
+use weir_engine::{Engine, Port, PortCounters, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_wire::Mac;
@@ -89,6 +89,8 @@ enum Command {
     Place(PlacementConfig, Host),
     ExplainPlacement(mpsc::Sender<PlacementExplanation>),
     Stop,
+    #[cfg(test)]
+    Panic,
 }
 
 /// The manager's thread. Dropping it ends it, and restores what it has set outside of this process.
@@ -107,10 +109,13 @@ impl Manager {
     pub(crate) fn start(engine: Arc<Engine>) -> io::Result<Self> {
         let (sender, commands) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let run = Run::new(engine, Arc::clone(&wake), commands);
+        let mut run = Run::new(engine, Arc::clone(&wake), commands);
         let placement = run.placement_counts();
-        let thread =
-            std::thread::Builder::new().name("weir-manager".into()).spawn(move || run.run())?;
+        let name = "weir-manager";
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            // However it ends: what it has set is restored with `run`.
+            supervise(name, || run.run());
+        })?;
         Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 

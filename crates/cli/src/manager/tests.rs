@@ -411,3 +411,23 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     assert_eq!(veth.setting("gro_flush_timeout"), found);
     assert_eq!(veth.setting("napi_defer_hard_irqs"), 0);
 }
+
+#[test]
+fn a_manager_that_panics_begins_anew_and_one_that_does_so_again_and_again_ends_alone() {
+    let engine = Engine::start(1).unwrap();
+    let manager = Manager::start(Arc::clone(&engine)).unwrap();
+    manager.send(Command::Panic);
+    assert!(manager.explain_placement().is_some(), "it answers");
+    assert_eq!(weir_engine::panicked()["weir-manager"].panics, 1);
+    for _ in 1..weir_limits::THREAD_PANICS_MAX {
+        manager.send(Command::Panic);
+    }
+    // Neither does anybody wait for it.
+    let end = Instant::now() + PATIENCE;
+    while manager.explain_placement().is_some() {
+        assert!(Instant::now() < end, "it never ends");
+    }
+    manager.remove_vif(PortId::new(0).unwrap());
+    let panics = weir_engine::panicked()["weir-manager"];
+    assert_eq!((panics.panics, panics.ended), (weir_limits::THREAD_PANICS_MAX, true));
+}

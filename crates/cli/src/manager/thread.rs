@@ -262,7 +262,9 @@ impl Run {
         Arc::clone(self.placement.counts())
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) fn run(&mut self) {
+        // For commands behind one that has panicked.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         loop {
             let ready = self.sleep();
             let now_ns = clock::now_ns();
@@ -374,6 +376,8 @@ impl Run {
                 return;
             }
             Command::Stop => return,
+            #[cfg(test)]
+            Command::Panic => panic!("asked for by a test"),
         }
         // What holds for the others may have changed too: the shares add up again at once.
         for task in [Task::Split, Task::Place] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
-use weir_engine::{DropReason, PortCounters, clock};
+use weir_engine::{DropReason, Panics, PortCounters, clock, panicked};
 use weir_fabric::PortId;
 use weir_guestmem::total_mapped;
 use weir_limits::{
@@ -23,8 +23,9 @@ use crate::explain::{
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, Limit, Limits, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
-    QueueStats, RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats, descriptors, limits,
+    CallSettings, Limit, Limits, PanickedThread, PortKind, PortState, PortStats, QueuePairNumbers,
+    QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats,
+    descriptors, limits,
 };
 
 /// The word that stands for no port, unless there is one of this name.
@@ -153,6 +154,14 @@ impl Switch {
                     cpu_ns: worker.cpu_ns.unwrap_or(0),
                     timer_lead_ns: worker.timer_lead_ns,
                     late_timers: worker.late_timers,
+                })
+                .collect(),
+            panicked: panicked()
+                .into_iter()
+                .map(|(name, Panics { panics, ended })| PanickedThread {
+                    name: name.into(),
+                    panics,
+                    ended,
                 })
                 .collect(),
             placement: self.manager.placement_counts().into(),

@@ -109,7 +109,9 @@ impl Switch {
             }
         };
         let open = || Client::open().map_err(failed("/dev/xen/xenbus"));
-        let (client, channels) = (open()?, open()?);
+        let channels = open()?;
+        // Each connection opens it; better to know now.
+        drop(open()?);
         let hypervisor = Xen::open().map_err(failed("/dev/xen/gntdev"))?;
         // Each channel opens it; better to know now.
         let evtchn = OpenOptions::new().read(true).write(true).open("/dev/xen/evtchn");
@@ -119,10 +121,10 @@ impl Switch {
                 "the kernel's xen-netback is loaded, and answers the same vifs: unload it"
             );
         }
-        self.start_xen_on(config, Arc::new(hypervisor), client, channels)
+        self.start_xen_on(config, Arc::new(hypervisor), Client::open, channels)
     }
 
-    /// The same, whoever plays Xen: with a client that follows vifs, and one that finds channels.
+    /// The same, whoever plays Xen: with clients that follow vifs, one after the other, and one that finds channels.
     ///
     /// # Errors
     /// [`SwitchError::Xen`]
@@ -130,7 +132,7 @@ impl Switch {
         self: &Arc<Self>,
         config: &XenConfig,
         hypervisor: Arc<dyn Hypervisor>,
-        client: Client<S>,
+        connect: impl Fn() -> io::Result<Client<S>> + Send + 'static,
         channels: Client<S>,
     ) -> Result<(), SwitchError>
     where
@@ -140,7 +142,7 @@ impl Switch {
         let engine = Arc::clone(&self.engine);
         let split = config.split_event_channels;
         let manager =
-            Manager::start(engine, hypervisor, client, plug, split).map_err(|source| {
+            Manager::start(engine, hypervisor, connect, plug, split).map_err(|source| {
                 SwitchError::Xen { device: "xenstore", help: None, source: Box::new(source) }
             })?;
         *self.xen.lock().unwrap_or_else(PoisonError::into_inner) = Some(manager);

@@ -143,3 +143,19 @@ fn who_reconnects_without_end_has_pauses_and_few_lines_in_the_log() {
     assert!(info.log_lines_unsaid >= u64::from(SESSIONS_AT_ONCE_MAX - LOG_LINES_MAX), "{info:?}");
     let _guest = switch.guest(1, modern());
 }
+
+#[test]
+fn a_panic_of_the_thread_that_accepts_ends_no_session_and_others_come() {
+    let switch = Switch::new();
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    switch.manager.panic();
+    let mut c = switch.guest(3, modern());
+    introduce(&mut a, &mut b);
+    while c.received().is_some() {}
+    let hello = frame(&a, Some(&c), 60, 7);
+    a.send(&hello);
+    eventually("it has it", || c.received().is_some_and(|(_, frame)| frame[14] == 7));
+    assert_eq!(a.port.info().failed, 0);
+    let panics = weir_engine::panicked()["weir-sessions"];
+    assert!(panics.panics > 0 && !panics.ended);
+}

@@ -23,12 +23,7 @@ pub(crate) struct Begun {
 impl TxQueue {
     /// No worker has a burst of it under way, but for one that holds its lock.
     pub(crate) fn is_settled(&self) -> bool {
-        self.begun == self.settled
-    }
-
-    /// Those who have one are not waited for any more, and leave the ring alone.
-    pub(crate) fn abandon_turns(&mut self) {
-        self.settled = self.begun;
+        self.bursts.is_settled()
     }
 
     /// `what` is for one worker at a time.
@@ -40,7 +35,11 @@ impl TxQueue {
 
     /// The memory that its ring is in; `None` while nothing may be taken from it.
     pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
-        let ring = self.queue.ring.as_ref().filter(|ring| ring.is_served() && !self.closing)?;
+        let ring = self
+            .queue
+            .ring
+            .as_ref()
+            .filter(|ring| ring.is_served() && !self.bursts.is_closing())?;
         Some(Arc::clone(&ring.memory))
     }
 
@@ -60,9 +59,7 @@ impl TxQueue {
             return Ok(None);
         }
         count(counters, index, burst, Take::New);
-        let number = self.begun;
-        self.begun += 1;
-        Ok(Some(Begun { number, consumed }))
+        Ok(Some(Begun { number: self.bursts.begin(), consumed }))
     }
 
     /// In its `turn`, before the queue's lock is given back: what holds for its frames.
@@ -74,7 +71,7 @@ impl TxQueue {
 
     /// Whether bursts that were taken before it are settled; `None` when the ring has stopped without it.
     pub(crate) fn may_settle(&self, begun: &Begun) -> Option<bool> {
-        (begun.number >= self.settled).then_some(begun.number == self.settled)
+        self.bursts.may_settle(begun.number)
     }
 
     /// Its frames are placed and copied: completes them.
@@ -87,7 +84,7 @@ impl TxQueue {
         counters: &PortCounters,
     ) -> Result<Taken, StopReason> {
         let hold_until = self.settle(index, Take::New, false, burst, now_ns, counters);
-        self.settled += 1;
+        self.bursts.settle();
         self.taken(begun.consumed, false, hold_until)
     }
 }

@@ -106,7 +106,9 @@ impl Bench {
         let engine = Engine::start(2).expect("threads");
         let ports = PortMap::default();
         let board = Plug { engine: Arc::clone(&engine), calls, ports: Arc::clone(&ports) };
-        let manager = Manager::start(Arc::clone(&engine), hypervisor, host.client(), board, true)
+        let follows = host.clone();
+        let connect = move || Ok(follows.client());
+        let manager = Manager::start(Arc::clone(&engine), hypervisor, connect, board, true)
             .expect("a thread");
         diagnosis::remember(&engine, &ports);
         Self { host, engine, ports, manager: Some(manager) }

@@ -96,3 +96,24 @@ fn a_guest_that_dies_with_frames_under_way_leaves_nothing_mapped() {
     eventually("it is sent", || one.send(0, &frame(1, 2, b"to nobody")));
     all_is_answered(&mut one);
 }
+
+#[test]
+fn xenstore_that_breaks_ends_no_vif_and_those_that_come_or_go_meanwhile_are_seen_later() {
+    let bench = Bench::new();
+    let (mut one, mut two) = bench.pair(Connect::default());
+    let mut third = Netfront::new(&bench.host, vif(3));
+    for n in 0..3_u8 {
+        bench.host.break_clients();
+        assert!(one.send(0, &frame(1, 2, &[n])));
+        assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n]));
+        // One that comes, and is broken off amid its handshake sooner or later.
+        bench.host.attach(DomainId(3), 0, "02:00:00:00:00:03", "br0");
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(n) * 300));
+        bench.host.break_clients();
+        bench.connect(&mut third, 3, Connect::default());
+        bench.host.break_clients();
+        detach(&bench, &mut third, 3);
+        assert!(third.release());
+    }
+    assert_eq!(bench.port(1).info().closed, 0, "it was not let go of");
+}

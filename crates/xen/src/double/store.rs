@@ -120,6 +120,20 @@ impl Server {
         state.peers.insert(id, peer);
         Client::new(Connection { server: Arc::clone(self), id, ready, partial: Vec::new() })
     }
+
+    /// All connections of a domain break; what they had open is forgotten.
+    pub(super) fn disconnect(&self, domain: DomainId) {
+        let State { peers, transactions, .. } = &mut *self.lock();
+        peers.retain(|_, peer| {
+            let stays = peer.domain != domain;
+            if !stays {
+                // Whoever waits is to see it.
+                let _ = rustix::io::write(&*peer.ready, &1u64.to_ne_bytes());
+            }
+            stays
+        });
+        transactions.retain(|_, open| peers.contains_key(&open.peer));
+    }
 }
 
 /// A connection, as `/dev/xen/xenbus` is one.

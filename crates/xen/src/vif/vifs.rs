@@ -67,10 +67,19 @@ struct Served {
     backend: Backend,
 }
 
+impl Served {
+    /// What is watched for it.
+    fn watched(&self, vif: VifId) -> [String; 2] {
+        [vif.path(), format!("{}/state", self.keys.frontend)]
+    }
+}
+
 /// Vifs by xenstore, over any client of it: the one thread that calls [`Vifs::poll`] does it all.
 pub struct Vifs<S> {
     client: Client<S>,
     served: BTreeMap<VifId, Served>,
+    /// What is being looked at: an error of the connection has left it half done.
+    amid: Option<VifId>,
 }
 
 /// An error of one vif, or of all.
@@ -112,7 +121,33 @@ impl<S: Read + Write> Vifs<S> {
     /// xenstore can't be reached.
     pub fn new(mut client: Client<S>) -> Result<Self, StoreError> {
         client.watch(ROOT, ROOT)?;
-        Ok(Self { client, served: BTreeMap::new() })
+        Ok(Self { client, served: BTreeMap::new(), amid: None })
+    }
+
+    /// Goes on with another connection, in place of one that is broken: all vifs are looked at, those that have come and
+    /// gone meanwhile, too. The one that was being looked at begins anew.
+    ///
+    /// # Errors
+    /// This one is broken, too.
+    pub fn reconnect(
+        &mut self,
+        mut client: Client<S>,
+        serve: &mut impl Serve,
+    ) -> Result<(), StoreError> {
+        client.watch(ROOT, ROOT)?;
+        for (vif, served) in &self.served {
+            for path in served.watched(*vif) {
+                log_refused(client.watch(&path, &vif.token()))?;
+            }
+        }
+        self.client = client;
+        if let Some(vif) = self.amid.take()
+            && let Some(served) = self.served.get_mut(&vif)
+        {
+            serve.disconnect(vif);
+            served.backend = Backend::new();
+        }
+        Ok(())
     }
 
     /// The connection, to wait on.
@@ -138,7 +173,11 @@ impl<S: Read + Write> Vifs<S> {
         for _ in 0..self.client.fired() {
             let Some(token) = self.client.next_fired() else { break };
             match VifId::from_token(&token) {
-                Some(vif) => self.look(vif, serve)?,
+                Some(vif) => {
+                    self.amid = Some(vif);
+                    self.look(vif, serve)?;
+                    self.amid = None;
+                }
                 None => self.rescan(serve)?,
             }
         }
@@ -157,10 +196,13 @@ impl<S: Read + Write> Vifs<S> {
     ) -> Result<(), StoreError> {
         let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
         tracing::warn!(%vif, reason, "interface closed");
+        self.amid = Some(vif);
         let actions = served.backend.failed();
         // As the kernel's `xenbus_dev_error` does: `xl` users look there.
         self.set(&format!("error/{}/error", vif.path()), reason.as_bytes())?;
-        self.carry_out(vif, actions, serve)
+        self.carry_out(vif, actions, serve)?;
+        self.amid = None;
+        Ok(())
     }
 
     /// Vifs that came. Those that go have watches of their own.
@@ -195,9 +237,13 @@ impl<S: Read + Write> Vifs<S> {
     fn find(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(keys) = self.keys(vif)? else { return Ok(()) };
         let Some(offer) = serve.offer(vif, &keys) else { return Ok(()) };
-        self.client.watch(&vif.path(), &vif.token())?;
-        self.client.watch(&format!("{}/state", keys.frontend), &vif.token())?;
-        self.served.insert(vif, Served { keys, offer, backend: Backend::new() });
+        let served = Served { keys, offer, backend: Backend::new() };
+        let watched = served.watched(vif);
+        // First: with another connection it is watched again.
+        self.served.insert(vif, served);
+        for path in watched {
+            self.client.watch(&path, &vif.token())?;
+        }
         Ok(())
     }
 
@@ -312,7 +358,7 @@ impl<S: Read + Write> Vifs<S> {
     fn forget(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(served) = self.served.remove(&vif) else { return Ok(()) };
         serve.forget(vif);
-        for path in [vif.path(), format!("{}/state", served.keys.frontend)] {
+        for path in served.watched(vif) {
             match self.client.unwatch(&path, &vif.token()) {
                 Err(error) if error.name().is_none() => return Err(error),
                 _ => {}

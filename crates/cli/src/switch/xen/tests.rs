@@ -47,7 +47,9 @@ fn start(dir: &Path, host: &Host, xen: &str) -> Arc<Switch> {
     let mut config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
     let xen = config.xen.take().unwrap();
     let switch = Switch::start(&config).unwrap();
-    switch.start_xen_on(&xen, Arc::new(host.clone()), host.client(), host.client()).unwrap();
+    let follows = host.clone();
+    let connect = move || Ok(follows.client());
+    switch.start_xen_on(&xen, Arc::new(host.clone()), connect, host.client()).unwrap();
     switch
 }
 

@@ -1,0 +1,63 @@
+//! Threads beside the workers: what becomes of one that panics, which is weir's mistake.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use weir_limits::{THREAD_PANICS_MAX, THREAD_PAUSE_NS};
+
+use crate::lock::lock;
+
+/// What has become of a thread that has panicked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Panics {
+    /// How often it has.
+    pub panics: u32,
+    /// It was too often: it has ended, and what it did is not done any more.
+    pub ended: bool,
+}
+
+static THREADS: Mutex<BTreeMap<&'static str, Panics>> = Mutex::new(BTreeMap::new());
+
+/// The threads of this process that have panicked, by name.
+pub fn panicked() -> BTreeMap<&'static str, Panics> {
+    lock(&THREADS).clone()
+}
+
+/// Runs `work` on the thread `name` until it returns. One that panics begins anew, with what it had, after a pause; too
+/// often, and it ends. Says whether it has returned.
+pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
+    for panics in 1..=THREAD_PANICS_MAX {
+        if catch_unwind(AssertUnwindSafe(&mut work)).is_ok() {
+            return true;
+        }
+        let ended = panics == THREAD_PANICS_MAX;
+        lock(&THREADS).insert(name, Panics { panics, ended });
+        if ended {
+            tracing::error!(name, "a thread panics again and again: what it does ends");
+        } else {
+            tracing::error!(name, panics, "a thread panicked; it begins anew (please report it)");
+            std::thread::sleep(Duration::from_nanos(THREAD_PAUSE_NS));
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_begins_anew_and_ends_when_it_does_so_too_often() {
+        let mut left = 3;
+        assert!(supervise("mends", || {
+            left -= 1;
+            assert_eq!(left, 0, "a mistake");
+        }));
+        assert_eq!(panicked()["mends"], Panics { panics: 2, ended: false });
+        assert!(!supervise("never", || panic!("a mistake")));
+        assert_eq!(panicked()["never"], Panics { panics: THREAD_PANICS_MAX, ended: true });
+        assert!(supervise("always", || ()) && !panicked().contains_key("always"));
+    }
+}

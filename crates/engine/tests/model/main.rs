@@ -1,0 +1,39 @@
+//! What workers and those who change ports agree on, under the model checker `loom`, which tries every interleaving
+//! and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p weir-engine --test model --profile model --target-dir target/loom
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `waiters.rs` | a worker with frames for a receiver without buffers is told when it has some |
+//! | `ready.rs` | queues that are started at the same time are all counted, and none of a port that fails |
+//! | `closing.rs` | a ring stops when what workers have taken from it is settled, and nothing new begins |
+//!
+//! The files of the engine are those that run in production, with the locks and atomics of the checker in place of
+//! `sync.rs`.
+#![cfg(loom)]
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+    /// As `turn::pause`: others go on first.
+    pub(crate) fn pause(_: &mut u32) {
+        loom::thread::yield_now();
+    }
+}
+
+#[path = "../../src/lock.rs"]
+mod lock;
+#[path = "../../src/ready.rs"]
+mod ready_queues;
+#[path = "../../src/under_way.rs"]
+mod under_way;
+#[path = "../../src/waiters.rs"]
+mod waiters_of;
+
+mod closing;
+mod ready;
+mod waiters;
