@@ -160,7 +160,7 @@ fn survive(format: Features, kills: usize) {
             });
             (sent, started.elapsed())
         });
-        let mut flows = || {
+        let flows = || {
             let before = [&to_slow, &to_fast].map(|to| to.frames.load(Ordering::Relaxed));
             eventually("frames flow", || {
                 let now = [&to_slow, &to_fast].map(|to| to.frames.load(Ordering::Relaxed));
