@@ -19,6 +19,10 @@ use crate::port::Side;
 /// What an event is about.
 #[derive(Clone, Copy, Debug, Eq, Hash)]
 #[cfg_attr(not(test), derive(PartialEq))]
+#[cfg_attr(
+    test,
+    expect(clippy::derived_hash_with_manual_eq, reason = "it is the derived one that counts")
+)]
 pub struct QueueRef {
     /// The port.
     pub port: PortId,
@@ -35,7 +39,6 @@ thread_local! {
 }
 
 #[cfg(test)]
-#[expect(clippy::derived_hash_with_manual_eq, reason = "it is the derived one that counts")]
 impl PartialEq for QueueRef {
     fn eq(&self, other: &Self) -> bool {
         COMPARED.set(COMPARED.get() + 1);

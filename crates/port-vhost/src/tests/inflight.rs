@@ -269,7 +269,7 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            if of_ring >= 64 && (round % 3 == 0 || seed % 5 == 0) {
+            if of_ring >= 64 && (round.is_multiple_of(3) || seed.is_multiple_of(5)) {
                 record[at] = (seed >> 8) as u8;
             }
             if of_ring == 80 {
