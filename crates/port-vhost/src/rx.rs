@@ -214,7 +214,9 @@ impl RxQueue {
         let Finished { buffers, chains, copies, completed, broken, bytes } = writer.finish();
         (self.buffers, self.chains) = (buffers, chains);
         if let Some(error) = broken {
-            return Err(StopReason::Ring { ring: 2 * index, error });
+            let gone = self.queue.ring.as_ref().is_some_and(|ring| ring.memory.poisoned());
+            let broken = StopReason::Ring { ring: 2 * index, error };
+            return Err(if gone { StopReason::MemoryTruncated } else { broken });
         }
 
         let full = dealt_with.frames < frames.len();

@@ -87,7 +87,7 @@ impl TxQueue {
                 fill_waiting(ring, &memory, &mut later, &mut burst, now_ns, counters)
             }
         };
-        let consumed = filled.map_err(|broken| broken.at(2 * index + 1))?;
+        let consumed = filled.map_err(|broken| broken.at(2 * index + 1, &memory))?;
         stages::lap(Stage::Take);
         if what == Take::New {
             self.injected.take_if(|frame| burst.add_own(frame, now_ns));
@@ -292,8 +292,10 @@ enum Broken {
 }
 
 impl Broken {
-    fn at(self, ring: usize) -> StopReason {
+    fn at(self, ring: usize, memory: &GuestMemory) -> StopReason {
         match self {
+            // What was read is not what the guest wrote.
+            _ if memory.poisoned() => StopReason::MemoryTruncated,
             Self::Ring(error) => StopReason::Ring { ring, error },
             Self::Frame(error) => StopReason::Frame { ring, error },
         }

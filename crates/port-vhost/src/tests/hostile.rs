@@ -147,6 +147,23 @@ fn memory_that_is_truncated_stops_its_port_only() {
 }
 
 #[test]
+fn a_ring_that_reads_as_broken_in_truncated_memory_is_not_what_its_port_stops_for() {
+    let mut neighbours = Neighbours::new();
+    let mut guest = neighbours.third();
+    let sent = frame(&guest, None, 60, 1);
+    guest.offer(0, &VnetHdr::default(), &sent);
+    guest.tx.publish();
+    guest.kick(1);
+    assert_eq!(neighbours.b.wait_received().1, sent);
+    neighbours.b.post(1);
+    // Where the available index was 1 it is 0 now, which would be a jump.
+    ftruncate(&guest.memfd, 0).unwrap();
+    guest.kick(1);
+    stopped_with(&guest.port, "truncated");
+    neighbours.still_talk();
+}
+
+#[test]
 fn a_stopped_port_starts_afresh_with_a_reset() {
     let neighbours = Neighbours::new();
     let mut guest = neighbours.third();

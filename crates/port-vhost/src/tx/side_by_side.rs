@@ -54,7 +54,7 @@ impl TxQueue {
     ) -> Result<Option<Begun>, StopReason> {
         let Some(ring) = self.queue.ring.as_mut() else { return Ok(None) };
         let consumed = fill_new(ring, memory, burst, now_ns, counters)
-            .map_err(|broken| broken.at(2 * index + 1))?;
+            .map_err(|broken| broken.at(2 * index + 1, memory))?;
         if consumed == 0 {
             return Ok(None);
         }
