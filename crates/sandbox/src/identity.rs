@@ -49,9 +49,9 @@ impl Identity {
     /// [`IdentityError`]
     pub fn named(name: &str) -> Result<Self, IdentityError> {
         let found = match name.parse() {
-            Ok(uid) => User::from_uid(Uid::from_raw(uid))
+            Ok(uid) => found(User::from_uid(Uid::from_raw(uid)))
                 .map(|user| Some(user.map_or(Self { uid, gid: uid }, |user| Self::from(&user)))),
-            Err(_) => User::from_name(name).map(|user| user.as_ref().map(Self::from)),
+            Err(_) => found(User::from_name(name)).map(|user| user.as_ref().map(Self::from)),
         };
         let look =
             |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
@@ -72,13 +72,22 @@ impl Identity {
             source: errno.into(),
         };
         for number in SANDBOX_UID..SANDBOX_UID + 16 {
-            let user = User::from_uid(Uid::from_raw(number)).map_err(look)?;
-            let group = Group::from_gid(Gid::from_raw(number)).map_err(look)?;
+            let user = found(User::from_uid(Uid::from_raw(number))).map_err(look)?;
+            let group = found(Group::from_gid(Gid::from_raw(number))).map_err(look)?;
             if user.is_none() && group.is_none() {
                 return Ok(Self { uid: number, gid: number });
             }
         }
         Err(IdentityError::Unknown(format!("{SANDBOX_UID} that is free")))
+    }
+}
+
+/// Who was looked for; nobody where there is no list to look in, as in a small root (getpwnam(3) names these errors).
+fn found<T>(looked: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    use nix::errno::Errno::{EBADF, ENOENT, EPERM, ESRCH};
+    match looked {
+        Err(ENOENT | ESRCH | EBADF | EPERM) => Ok(None),
+        looked => looked,
     }
 }
 
@@ -124,4 +133,15 @@ pub(crate) fn give_up(
     set_capabilities(None, sets).map_err(cannot("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(cannot("forbid tracing"))?;
     set_no_new_privs(true).map_err(cannot("refuse new privileges"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_in_no_list_is_nobody_and_not_a_mistake() {
+        assert!(matches!(found::<User>(Err(nix::errno::Errno::ENOENT)), Ok(None)));
+        assert!(found::<User>(Err(nix::errno::Errno::EIO)).is_err());
+    }
 }
