@@ -462,7 +462,7 @@ impl DeviceRing {
 
     /// As [`publish`](Self::publish), for the first `count` of the completed chains: behind them are
     /// some whose buffers are being written to yet.
-    #[inline]
+    #[inline(always)]
     pub fn publish_first(&mut self, count: u16) -> u16 {
         if self.busy {
             return self.publish_busy(count);

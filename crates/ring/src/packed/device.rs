@@ -357,13 +357,16 @@ impl PackedDevice {
     ) -> Result<(), RingError> {
         let mut at = self.next_avail;
         let mut result = Ok(());
-        let mut lists = 0;
+        let (mut lists, mut taken) = (0, 0);
+        // All in flight fit in the ring.
+        let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         for _ in 0..max {
             let first = pieces.len();
-            match self.take_at(at, direction, memory, pieces) {
+            match self.take_at(at, room - taken, direction, memory, pieces) {
                 Ok(Some((chain, slots))) => {
                     at = self.ahead(at, slots);
                     lists += 1;
+                    taken += slots; // at most the room that there was
                     result = each(chain, Pieces { first, all: pieces });
                 }
                 Ok(None) => break,
@@ -373,21 +376,22 @@ impl PackedDevice {
                 break;
             }
         }
-        if self.available() < self.distance(self.next_avail, at) {
+        if self.available() < taken {
             self.avail_end = at;
         }
-        if self.distance(self.next_avail, at) != lists {
+        if taken != lists {
             (self.long, self.long_until) = (true, at);
         }
         self.next_avail = at;
         result
     }
 
-    /// The list that begins at slot `at`, and how many slots it has; `None` if there is none.
+    /// The list that begins at slot `at`, and how many slots it has, at most `room`; `None` if there is none.
     #[inline(always)]
     fn take_at<'m>(
         &self,
         at: u16,
+        room: u16,
         direction: Direction,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
@@ -401,9 +405,7 @@ impl PackedDevice {
                 Ok(None)
             };
         };
-        // All in flight fit in the ring: a driver that says otherwise has made one slot available
-        // twice.
-        let room = size.saturating_sub(self.distance(self.next_used, at));
+        // No room is left: the driver has made one slot available twice.
         if room == 0 {
             return Err(RingError::AvailableOverrun { slot, size });
         }
@@ -596,9 +598,11 @@ impl PackedDevice {
         self.next_used = at;
         self.completed.drain(..shown);
         self.joined &= !self.completed.is_empty();
-        // A ring's length ahead at most.
-        let long_ahead = self.distance(self.next_used, self.long_until);
-        self.long &= (1..=self.config.size).contains(&long_ahead);
+        if self.long {
+            // A ring's length ahead at most.
+            let ahead = self.distance(self.next_used, self.long_until);
+            self.long = (1..=self.config.size).contains(&ahead);
+        }
         lists
     }
 
