@@ -142,9 +142,10 @@ impl DeviceRing {
         base: u32,
         record: &mut Record,
     ) -> Result<Option<Self>, SetupError> {
-        let used = SplitDevice::used_index(memory, config.size, at)?;
+        let Ok(base) = u16::try_from(base) else { return Ok(None) };
+        let (used, base) = SplitDevice::places(memory, config.size, at, base)?;
         // A driver that begins anew does so at 0, where no chain that stays is ever recorded.
-        if used == 0 || base != used.into() {
+        if used == 0 || base != used {
             return Ok(None);
         }
         let valid = match record.valid() {

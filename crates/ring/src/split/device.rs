@@ -44,6 +44,17 @@ pub struct SplitDevice {
     batch: Option<(u16, u16)>,
 }
 
+/// The used index, and what `base` means.
+///
+/// DPDK's virtio-user says 0 whenever it comes again, however far its ring has gone. Where that cannot be meant, the
+/// driver has been given back all before the used index, as other back ends take it.
+fn places(avail: &Window, used: &Window, size: u16, base: u16) -> (u16, u16) {
+    let (to, used) = (avail.load(IDX), used.load(IDX));
+    let reaches = |from| distance(from, to) <= size;
+    let base = if base == 0 && !reaches(0) && reaches(used) { used } else { base };
+    (used, base)
+}
+
 impl SplitDevice {
     /// A ring at `at`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
     /// used index that its memory holds.
@@ -54,12 +65,7 @@ impl SplitDevice {
         base: u16,
     ) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = split_areas(memory, config.size, at)?;
-        let next_used = used.load(IDX);
-        // DPDK's virtio-user says 0 whenever it comes again, however far its ring has gone. Where that cannot be meant,
-        // the driver has been given back all before the used index, as other back ends take it.
-        let to = avail.load(IDX);
-        let reaches = |from| distance(from, to) <= config.size;
-        let base = if base == 0 && !reaches(0) && reaches(next_used) { next_used } else { base };
+        let (next_used, base) = places(&avail, &used, config.size, base);
         let mut ring = Self {
             config,
             descriptors,
@@ -81,14 +87,15 @@ impl SplitDevice {
         Ok(ring)
     }
 
-    /// The used index that the memory of a ring at `at` holds.
-    pub(crate) fn used_index(
+    /// The used index that the memory of a ring at `at` holds, and where a front end that says `base` means it to go on.
+    pub(crate) fn places(
         memory: &Arc<GuestMemory>,
         size: u16,
         at: &Addresses,
-    ) -> Result<u16, SetupError> {
-        let [_, _, used] = split_areas(memory, size, at)?;
-        Ok(used.load(IDX))
+        base: u16,
+    ) -> Result<(u16, u16), SetupError> {
+        let [_, avail, used] = split_areas(memory, size, at)?;
+        Ok(places(&avail, &used, size, base))
     }
 
     /// The used index after the first `count` of the completed chains are published.

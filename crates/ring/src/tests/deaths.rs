@@ -483,6 +483,25 @@ fn a_ring_that_its_driver_began_anew_is_a_new_one() {
 }
 
 #[test]
+fn a_record_is_found_by_a_front_end_that_says_0_and_cannot_mean_it() {
+    for config in formats(SIZE).into_iter().filter(|config| !config.packed) {
+        let mut sender = Sender::new(config, Fate::default());
+        for _ in 0..2 * SIZE {
+            sender.step(Step::Offer(1));
+            sender.step(Step::Send { chains: 1, kept: 0 });
+            sender.step(Step::Reap);
+        }
+        for _ in 0..4 {
+            sender.step(Step::Offer(1));
+        }
+        sender.step(Step::Send { chains: 4, kept: 0b101 });
+        let device = sender.outlives.device_at(0);
+        assert!(device.is_resumed(), "{config:?}");
+        assert_eq!(device.left_behind().len(), 2, "{config:?}");
+    }
+}
+
+#[test]
 fn a_record_of_another_ring_says_nothing() {
     for config in formats(SIZE) {
         let (outlives, _) = left_ring(config);
