@@ -2,7 +2,7 @@
 
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
-use weir_guestmem::MemoryError;
+use weir_guestmem::{GuestMemory, MemoryError};
 use weir_limits::{CALL_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
 use weir_vhost_user::{ConnectionError, RequestCode};
@@ -63,6 +63,13 @@ pub enum StopReason {
     /// weir's own fault.
     #[error("{0}")]
     Internal(String),
+}
+
+impl StopReason {
+    /// The same, unless `memory` was truncated: then what was read is not what the guest wrote.
+    pub(crate) fn unless_truncated(self, memory: &GuestMemory) -> Self {
+        if memory.poisoned() { Self::MemoryTruncated } else { self }
+    }
 }
 
 /// What is wrong with a request.

@@ -1,11 +1,12 @@
 //! How often a port's messages are logged: those of one kind so many times a minute, those of all ports so many times a
 //! second, and then how many were not.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
 
 use weir_engine::{clock, lock};
 use weir_limits::{LOG_LINES_AT_ONCE_MAX, LOG_LINES_MAX, LOG_LINES_PER_SEC_MAX, LOG_PERIOD_NS};
+use weir_policy::policing::Gcra;
 
 /// What is said of a port that its front end can have said again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,24 +22,11 @@ pub(crate) enum Said {
 
 const KINDS: usize = 7;
 
-/// What all ports of the process may say together.
-static ALL: All = All(Mutex::new((LOG_LINES_AT_ONCE_MAX * SECOND_NS, 0)));
-const SECOND_NS: u64 = 1_000_000_000;
+/// What all ports of the process may say together: a token is a line.
+static ALL: LazyLock<Gcra> = LazyLock::new(all);
 
-/// Lines that are left (times a second), and when they were counted (ns).
-#[derive(Debug)]
-struct All(Mutex<(u64, u64)>);
-
-impl All {
-    fn turn(&self, now_ns: u64) -> bool {
-        let (left, at_ns) = &mut *lock(&self.0);
-        let gained = now_ns.saturating_sub(*at_ns).saturating_mul(LOG_LINES_PER_SEC_MAX);
-        *left = left.saturating_add(gained).min(LOG_LINES_AT_ONCE_MAX * SECOND_NS);
-        *at_ns = now_ns.max(*at_ns);
-        let rest = left.checked_sub(SECOND_NS);
-        *left = rest.unwrap_or(*left);
-        rest.is_some()
-    }
+fn all() -> Gcra {
+    Gcra::new(LOG_LINES_PER_SEC_MAX, LOG_LINES_AT_ONCE_MAX)
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -57,12 +45,12 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Whether it is to be said, and then how many times it was not.
-    fn turn(&self, said: Said, now_ns: u64, all: &All) -> Option<u64> {
+    fn turn(&self, said: Said, now_ns: u64, all: &Gcra) -> Option<u64> {
         let mut kind = lock(&self.kinds[said as usize]);
         if kind.said == 0 || now_ns.saturating_sub(kind.period_ns) >= LOG_PERIOD_NS {
             (kind.period_ns, kind.said) = (now_ns, 0);
         }
-        if kind.said >= LOG_LINES_MAX || !all.turn(now_ns) {
+        if kind.said >= LOG_LINES_MAX || all.pass(now_ns, 1, [1].into_iter()).frames == 0 {
             kind.unsaid += 1;
             self.unsaid.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -88,9 +76,7 @@ impl Logs {
 mod tests {
     use super::*;
 
-    fn all() -> All {
-        All(Mutex::new((LOG_LINES_AT_ONCE_MAX * SECOND_NS, 0)))
-    }
+    const SECOND_NS: u64 = 1_000_000_000;
 
     #[test]
     fn what_is_said_too_often_is_counted_and_the_count_is_said() {

@@ -561,7 +561,9 @@ impl Port for VhostPort {
         match ring.device.enable_kicks() {
             Ok(available) => available > 0 || !ring.left_behind.is_empty(),
             Err(error) => {
-                self.broken(&mut tx, &StopReason::Ring { ring: 2 * queue + 1, error });
+                let reason = StopReason::Ring { ring: 2 * queue + 1, error };
+                let reason = reason.unless_truncated(&ring.memory);
+                self.broken(&mut tx, &reason);
                 false
             }
         }

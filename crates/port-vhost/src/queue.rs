@@ -45,20 +45,17 @@ impl Ring {
         started: bool,
         kicks: u64,
     ) -> Self {
-        let beginning = Beginning::new(device.base(), kicks);
-        // 0 makes the first look a real one: the file may be gone already.
-        let left_behind = device.left_behind().into();
-        let expects_enable = false;
         Self {
+            beginning: Beginning::new(device.base(), kicks),
+            left_behind: device.left_behind().into(),
             device,
             memory,
             features,
             containers,
             started,
-            beginning,
             resumed: false,
-            left_behind,
-            expects_enable,
+            expects_enable: false,
+            // 0 makes the first look a real one: the file may be gone already.
             faults: 0,
         }
     }
@@ -107,9 +104,7 @@ impl Queue {
             err.notify(&mut self.price);
         }
     }
-}
 
-impl Queue {
     /// The guest may wait for a call that a weir which is gone has not given. Front ends set the descriptor before or
     /// after the ring is in service, and some set another one then.
     pub(crate) fn call_if_resumed(&mut self) {

@@ -214,9 +214,7 @@ impl RxQueue {
         let Finished { buffers, chains, copies, completed, broken, bytes } = writer.finish();
         (self.buffers, self.chains) = (buffers, chains);
         if let Some(error) = broken {
-            let gone = self.queue.ring.as_ref().is_some_and(|ring| ring.memory.poisoned());
-            let broken = StopReason::Ring { ring: 2 * index, error };
-            return Err(if gone { StopReason::MemoryTruncated } else { broken });
+            return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
         }
 
         let full = dealt_with.frames < frames.len();
@@ -271,7 +269,9 @@ impl RxQueue {
         let seen = ring.device.available();
         let now = ring.device.enable_kicks();
         self.armed = true;
-        now.map(|now| now > seen).map_err(|error| StopReason::Ring { ring: 2 * index, error })
+        now.map(|now| now > seen).map_err(|error| {
+            StopReason::Ring { ring: 2 * index, error }.unless_truncated(&ring.memory)
+        })
     }
 
     /// See [`weir_engine::Port::expired`].

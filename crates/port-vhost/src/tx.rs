@@ -293,12 +293,11 @@ enum Broken {
 
 impl Broken {
     fn at(self, ring: usize, memory: &GuestMemory) -> StopReason {
-        match self {
-            // What was read is not what the guest wrote.
-            _ if memory.poisoned() => StopReason::MemoryTruncated,
+        let reason = match self {
             Self::Ring(error) => StopReason::Ring { ring, error },
             Self::Frame(error) => StopReason::Frame { ring, error },
-        }
+        };
+        reason.unless_truncated(memory)
     }
 }
 
@@ -358,16 +357,10 @@ fn fill_left<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring { device, features, left_behind, .. } = ring;
     while burst.chains.len() < BURST_MAX
-        && let Some(token) = left_behind.pop_front()
+        && let Some(token) = ring.left_behind.pop_front()
     {
-        let first = burst.pieces.len();
-        let chain = device.retake_readable(token, memory, &mut burst.pieces)?;
-        let chain = note(chain, Pieces { first, all: &burst.pieces });
-        burst.chains.push(chain);
-        let added = burst.add(chain, features.vnet_len(), now_ns);
-        added.or_else(|error| refused(error, counters))?;
+        retake(ring, memory, token, burst, now_ns, counters)?;
     }
     Ok(burst.chains.len())
 }
@@ -421,19 +414,30 @@ fn take_again<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<bool, Broken> {
-    let Ring { device, features, .. } = ring;
     if frame.since_ns + PARKED_NS_MAX <= now_ns {
         counters.dropped(DropReason::RxWaitedTooLong, 1);
-        device.complete_kept(frame.token, 0);
+        ring.device.complete_kept(frame.token, 0);
         return Ok(false);
     }
+    retake(ring, memory, frame.token, burst, frame.since_ns, counters)?;
+    Ok(true)
+}
+
+/// A chain that was taken before, and kept, as a frame that arrived then.
+fn retake<'m>(
+    ring: &mut Ring,
+    memory: &'m GuestMemory,
+    token: Token,
+    burst: &mut Burst<'m>,
+    arrived_ns: u64,
+    counters: &PortCounters,
+) -> Result<(), Broken> {
     let first = burst.pieces.len();
-    let chain = device.retake_readable(frame.token, memory, &mut burst.pieces)?;
+    let chain = ring.device.retake_readable(token, memory, &mut burst.pieces)?;
     let chain = note(chain, Pieces { first, all: &burst.pieces });
     burst.chains.push(chain);
-    let added = burst.add(chain, features.vnet_len(), frame.since_ns);
-    added.or_else(|error| refused(error, counters))?;
-    Ok(true)
+    let added = burst.add(chain, ring.features.vnet_len(), arrived_ns);
+    added.or_else(|error| refused(error, counters))
 }
 
 /// A chain as the burst knows it; its front is fetched.
