@@ -13,6 +13,8 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
+const _: () = assert!(weir_limits::WORKERS_MAX <= u64::BITS as usize);
+
 /// A receiver's. On lines of cache that are written where a receiver was full, and not for each frame.
 #[derive(Debug, Default)]
 pub struct Waiters {
