@@ -422,6 +422,9 @@ impl Switch {
         if let Err(error) = config.sharing.check(Some(self.schedule)) {
             return sharing_refused(error);
         }
+        if let Err(error) = config.guarding.check(config.mac_check) {
+            return guard_refused(error);
+        }
         match self.add_vif(config, Meeting::Configured) {
             Ok(()) => Response::Ok,
             Err(error) => failed(&error),

@@ -518,31 +518,43 @@ fn refuse(
     window: &mut Window,
     mut refused: u64,
 ) -> u64 {
-    let mut drop = |frames: u64, reason: DropReason| {
-        let dropped = frames & !refused;
+    let drop = |refused: &mut u64, frames: u64, reason: DropReason| {
+        let dropped = frames & !*refused;
         ingress.counters.dropped(reason, dropped.count_ones().into());
-        refused |= dropped;
+        *refused |= dropped;
     };
     if burst.still_tagged != 0 && !ingress.view.takes_still_tagged(ingress.port) {
         // By one that is left alone, a guest would choose its VLAN.
-        drop(burst.still_tagged, weir_fabric::DropReason::VlanTaggedOnAccess.into());
+        let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
+        drop(&mut refused, burst.still_tagged, reason);
     }
     if sender.frame_len_max != FrameLenMax::NONE {
-        drop(sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
+        drop(&mut refused, sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
     }
     if let Some(guard) = sender.guard.as_deref() {
         let now_secs = clock::secs(ingress.now_ns);
         for (index, frame) in (0..).zip(burst.frames()) {
+            if refused >> index & 1 != 0 {
+                continue;
+            }
             let head = frame.head.as_slice();
             let csum_at = frame.offload.csum().map(|csum| csum.field());
             if let Err(reason) = guard.check(head, frame.len, csum_at, now_secs) {
-                drop(1 << index, reason.into());
-            } else if guard.may_be_question(head) {
-                guard.snoop_question(window.fill(head, index, burst));
+                drop(&mut refused, 1 << index, reason.into());
+            } else if guard.may_be_question(head) && goes_on(ingress, frame, now_secs) {
+                guard.snoop_question(window.fill(head, index, burst), now_secs);
             }
         }
     }
     refused
+}
+
+/// Whether the fabric takes a frame, by its source address too. It is asked again when the frame is forwarded.
+fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
+    Ethernet::parse(frame.head.as_slice()).is_ok_and(|Ethernet { src, dst, .. }| {
+        let key = FrameKey { src, dst, tag: frame.tag };
+        ingress.view.forward(ingress.port, &key, now_secs).is_ok()
+    })
 }
 
 /// Shows a guest's guard which addresses the guest is about to be given by who may give some.

@@ -56,14 +56,14 @@ pub(super) enum Transaction {
 }
 
 impl Transaction {
-    /// That of the message in the UDP datagram at `at`.
-    pub(super) fn four(seen: Seen<'_>, at: usize) -> Option<Self> {
-        seen.array(at + UDP + XID).map(Self::Four)
+    /// That of a message.
+    pub(super) fn four(message: &[u8]) -> Option<Self> {
+        array(message, XID).map(Self::Four)
     }
 
     /// The same of DHCPv6.
-    pub(super) fn six(seen: Seen<'_>, at: usize) -> Option<Self> {
-        seen.array(at + UDP + 1).map(Self::Six)
+    pub(super) fn six(message: &[u8]) -> Option<Self> {
+        array(message, 1).map(Self::Six)
     }
 }
 
@@ -89,17 +89,16 @@ impl<'f> Answer<'f> {
             return None;
         }
         let address = Ipv4Addr::from(array::<4>(message, YIADDR)?);
-        let transaction = Transaction::Four(array(message, XID)?);
+        let transaction = Transaction::four(message)?;
         let given = Given::Four(address, secs?);
         Some(Self { transaction, client: Some(client), given })
     }
 
     /// The same of DHCPv6.
     pub(super) fn six(message: &'f [u8]) -> Option<Self> {
-        let (kind, rest) = message.split_first()?;
-        let transaction = Transaction::Six(array(rest, 0)?);
-        let given = Given::Six(rest.get(3..)?);
-        (*kind == REPLY6).then_some(Self { transaction, client: None, given })
+        let transaction = Transaction::six(message)?;
+        let given = Given::Six(message.get(4..)?);
+        (message.first() == Some(&REPLY6)).then_some(Self { transaction, client: None, given })
     }
 
     /// Each address, and for how many seconds; 0 takes it back.

@@ -60,7 +60,13 @@ struct State {
 
 impl Leases {
     pub(super) fn has(&self, address: IpAddr, now_secs: u32) -> bool {
-        self.held(now_secs).any(|lease| lease.address == address)
+        self.any(now_secs, |lease| lease.address == address)
+    }
+
+    /// Whether there is such a one among those that hold now.
+    pub(super) fn any(&self, now_secs: u32, is: impl Fn(&Lease) -> bool) -> bool {
+        let state = self.read();
+        state.leases.iter().flatten().any(|lease| lease.until_secs > now_secs && is(lease))
     }
 
     /// Those that hold now.
@@ -92,8 +98,6 @@ impl Leases {
         now_secs: u32,
         mut is_free: impl FnMut(IpAddr) -> bool,
     ) {
-        // Two guests that are given one address at once: one of them has it. No guest's lock is held meanwhile.
-        let _one = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
         let is_for = |it: &Question| {
             let lately = now_secs.saturating_sub(it.asked_secs) <= DHCP_ANSWER_SECS;
             it.transaction == answer.transaction && it.mac == answer.client.unwrap_or(dst) && lately
@@ -101,7 +105,13 @@ impl Leases {
         if !self.read().questions.iter().flatten().any(is_for) {
             return;
         }
+        // Two guests that are given one address at once: one of them has it. No guest's lock is held meanwhile.
+        let _one = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
+        // A guest keeps no more, and each of them may take a look at all guests.
+        let mut left = SNOOPED_LEASES_MAX;
         answer.each(|address, secs| {
+            let Some(rest) = left.checked_sub(1) else { return };
+            left = rest;
             if address.is_unspecified() || address.is_multicast() {
                 return;
             }

@@ -106,7 +106,9 @@ impl SourceGuard {
 
     /// Whether the guest was given an address by the same way.
     pub fn holds(&self, address: IpAddr, origin: Origin, now_secs: u32) -> bool {
-        self.leases(now_secs).any(|lease| (lease.address, lease.origin) == (address, origin))
+        self.leases.as_ref().is_some_and(|leases| {
+            leases.any(now_secs, |lease| (lease.address, lease.origin) == (address, origin))
+        })
     }
 
     /// Whether it wants to see a [question](Self::snoop_question) that the guest asks.
@@ -114,12 +116,20 @@ impl SourceGuard {
         self.snoops() && datagram(head, true).is_some()
     }
 
-    /// Looks at a message of DHCP that the guest sends.
-    pub fn snoop_question(&self, frame: &[u8]) {
-        if let (Some(leases), Some((at, _))) = (&self.leases, datagram(frame, true)) {
-            let message = frame.get(at + UDP_LEN..).unwrap_or(&[]);
-            dhcp::each_released(message, |address| leases.released(address));
+    /// Looks at a message of DHCP that the guest sends, which is to be one that [passes](Self::check) and by the guest's
+    /// own MAC address: who asks in another's name would get that one's address.
+    pub fn snoop_question(&self, frame: &[u8], now_secs: u32) {
+        let (Some(leases), Ok(ethernet)) = (&self.leases, Ethernet::parse(frame)) else { return };
+        let Some((at, ports)) = datagram(frame, true) else { return };
+        let message = frame.get(at + UDP_LEN..).unwrap_or(&[]);
+        let transaction = match ports.src == dhcp::PORTS.0 {
+            true => Transaction::four(message),
+            false => Transaction::six(message),
+        };
+        if let Some(transaction) = transaction {
+            leases.asked(transaction, ethernet.src, now_secs);
         }
+        dhcp::each_released(message, |address| leases.released(address));
     }
 
     /// Judges a frame of `len` bytes that begins with `head`, from which its VLAN tag has been taken, and whose checksum
@@ -179,13 +189,11 @@ impl SourceGuard {
                 return refused;
             }
             asks_for_an_address = from_client && !ip.fragment && ip.dst.is_broadcast();
-            if let (Some(leases), true, false) = (&self.leases, from_client, ip.fragment)
-                && let Some(transaction) = Transaction::four(seen, at)
-            {
-                leases.asked(transaction, seen.src, seen.now_secs);
-                // weir has not seen how it got what it goes on to use.
-                renews = dhcp::is_own_address(seen, at, ip.src);
-            }
+            // weir has not seen how it got what it goes on to use.
+            renews = self.snoops()
+                && from_client
+                && !ip.fragment
+                && dhcp::is_own_address(seen, at, ip.src);
         }
         let has = renews || self.has(ip.src.into(), seen);
         let may = has || ip.src.is_unspecified() && asks_for_an_address;
@@ -233,12 +241,6 @@ impl SourceGuard {
                 let Some(ports) = seen.ports(at) else { return refused };
                 if ports.0 == dhcp::PORTS6.1 && !self.router || !seen.stays_up_to(at + UDP_CSUM) {
                     return refused;
-                }
-                if let (Some(leases), true, false) =
-                    (&self.leases, ports == dhcp::PORTS6, ip.fragment)
-                    && let Some(transaction) = Transaction::six(seen, at)
-                {
-                    leases.asked(transaction, seen.src, seen.now_secs);
                 }
             }
             _ => {}

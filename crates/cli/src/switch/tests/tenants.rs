@@ -183,6 +183,11 @@ fn a_guest_that_is_held_to_its_addresses_speaks_for_nobody_else() {
         panic!("what would ARP be compared with?")
     };
     assert!(message.contains("mac_check = false"), "{message}");
+    let socket = bench.dir.path().join("c.sock");
+    let mut unchecked = VifConfig::new(name("c"), SocketPath::try_from(socket.as_path()).unwrap());
+    (unchecked.mac_check, unchecked.guarding.mode) = (false, config::GuardMode::Snooped);
+    let added = bench.switch.handle(Request::VifAdd { config: unchecked.into() });
+    assert!(matches!(added, Response::Error { .. }), "nor with one that is added");
     assert_eq!(bench.set("a", "source_guard=off"), Response::Ok);
     send_frame(&mut a[0], &plain(1, 2, 60));
     assert_eq!(next(&mut b[0]), plain(1, 2, 60));
@@ -229,6 +234,50 @@ fn requests(client: u8) -> Vec<u8> {
 
 fn acknowledges(server: u8, client: u8, address: [u8; 4]) -> Vec<u8> {
     udp(server, [SERVER, ALL], [67, 68], &dhcp(2, client, address, 5))
+}
+
+#[test]
+fn a_question_in_anothers_name_or_one_that_is_dropped_gets_nobody_an_address() {
+    let bench = Bench::with(
+        "[vif.a]\nsource_guard = \"snooped\"\n[vif.b]\nsource_guard = \"snooped\"\n[[vif.b.filter]]\ndirection = \"tx\"\n\
+         match = \"udp[12:4] = 0x05050505\"\naction = \"drop\"\n[vif.c]\nrouter = true\n",
+    );
+    let again = |mut frame: Vec<u8>| {
+        // Another transaction.
+        frame[14 + 20 + 8 + 4..][..4].copy_from_slice(&[5; 4]);
+        frame
+    };
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    let mut got = |wanted: &[u8]| {
+        eventually("it comes", || {
+            let mut got = Vec::new();
+            c[0].recv_into(&mut got).is_some() && got == wanted
+        });
+    };
+    // It has its own address, and asks as the other one does.
+    send_frame(&mut a[0], &requests(1));
+    got(&requests(1));
+    send_frame(&mut a[0], &requests(2));
+    eventually("it is dropped", || bench.drops("a") == [("src_mac_spoofed".into(), 1)]);
+    send_frame(&mut b[0], &requests(2));
+    got(&requests(2));
+    // To everybody, the first of them first.
+    send_frame(&mut c[0], &acknowledges(3, 2, OWN));
+    let leases = |name: &str| bench.port(name).guard.unwrap().leases.len();
+    eventually("it is given", || leases("b") == 1);
+    assert_eq!(leases("a"), 0);
+    // What a filter drops asks nothing.
+    send_frame(&mut b[0], &again(requests(2)));
+    eventually("it is dropped", || bench.drops("b") == [("filtered_tx".into(), 1)]);
+    let answer = again(acknowledges(3, 2, OTHERS));
+    send_frame(&mut c[0], &answer);
+    eventually("it is answered", || {
+        let mut got = Vec::new();
+        b[0].recv_into(&mut got).is_some() && got == answer
+    });
+    assert_eq!(leases("b"), 1);
 }
 
 #[test]

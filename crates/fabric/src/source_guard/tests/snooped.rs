@@ -44,7 +44,11 @@ fn snooping() -> SourceGuard {
 
 fn passes_at(guard: &SourceGuard, frame: &[u8], now_secs: u32) -> bool {
     let head = &frame[..frame.len().min(HEAD_LEN)];
-    guard.check(head, frame.len() as u32, None, now_secs).is_ok()
+    let passes = guard.check(head, frame.len() as u32, None, now_secs).is_ok();
+    if passes && guard.may_be_question(head) {
+        guard.snoop_question(frame, now_secs);
+    }
+    passes
 }
 
 #[test]
@@ -82,9 +86,9 @@ fn an_address_is_the_guests_from_the_answer_to_its_question_until_it_ends() {
     // Another guard of the same guest goes on with it, and the guest gives it back.
     let next = SourceGuard::new([], false).snooping(Some(&guard));
     assert!(passes_at(&next, &sends, 1200));
-    next.snoop_question(&asks(3, GIVEN4));
+    next.snoop_question(&asks(3, GIVEN4), 1200);
     assert!(passes_at(&next, &sends, 1200));
-    next.snoop_question(&asks(7, GIVEN4));
+    next.snoop_question(&asks(7, GIVEN4), 1200);
     assert!(!passes_at(&next, &sends, 1200));
 }
 
@@ -164,7 +168,7 @@ fn dhcpv6_gives_and_takes_back() {
     learn(&reply(7, &association(50)));
     assert!(passes_at(&guard, &sends, 2));
     let releases = message(8, &association(0));
-    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, &releases)));
+    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, &releases)), 1200);
     assert!(!passes_at(&guard, &sends, 2));
 }
 
@@ -184,7 +188,7 @@ pub(super) fn any_message_is_read(bytes: &[u8]) {
     for frame in answers {
         guard.snoop(&frame, origin(0), 1, |_| true);
     }
-    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, bytes)));
-    guard.snoop_question(&ipv4(GIVEN4, OTHER4, 17, 0, &udp(dhcp::PORTS, bytes)));
+    guard.snoop_question(&ipv6(link6(), 17, &udp(dhcp::PORTS6, bytes)), 1200);
+    guard.snoop_question(&ipv4(GIVEN4, OTHER4, 17, 0, &udp(dhcp::PORTS, bytes)), 1200);
     assert_eq!(guard.leases(1).count(), 0);
 }
