@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use miette::Diagnostic;
@@ -231,8 +231,12 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io_error("look at")(error)),
     }
-    match UnixStream::connect(path) {
+    // Without waiting: who listens there and accepts nobody would keep whoever asks.
+    match weir_port_vhost::connect(path) {
         Ok(_) => Err(ListenError::InUse { path: path.into() }),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(ListenError::InUse { path: path.into() })
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(io_error("remove the stale socket"))
         }
@@ -270,6 +274,8 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn mode(text: &str) -> SocketMode {
@@ -333,6 +339,22 @@ mod tests {
         let second = BoundListener::bind(&path, SocketMode::OWNER);
         assert!(matches!(second, Err(ListenError::InUse { .. })));
         UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn socket_of_one_who_accepts_nobody_is_in_use_and_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let listener = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<_> = std::iter::repeat_with(|| weir_port_vhost::connect(&path))
+            .take_while(Result::is_ok)
+            .collect();
+        assert!(!waiting.is_empty());
+        let second = BoundListener::bind(&path, SocketMode::OWNER);
+        assert!(matches!(second, Err(ListenError::InUse { .. })));
     }
 
     #[test]

@@ -134,12 +134,13 @@ fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     Ok(calls)
 }
 
-/// Opens a file not to read it only; its flags are argument `index`.
+/// Opens a file not to read it only, or empties it; its flags are argument `index`.
 fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
     let flags = [
         (libc::O_ACCMODE, libc::O_WRONLY),
         (libc::O_ACCMODE, libc::O_RDWR),
         (libc::O_CREAT, libc::O_CREAT),
+        (libc::O_TRUNC, libc::O_TRUNC),
     ];
     flags.into_iter().map(|(mask, flags)| masked(index, mask, flags)).collect()
 }

@@ -43,6 +43,9 @@ pub enum SandboxError {
     /// It has threads already, which would keep what this one gives up.
     #[error("{0} threads run already")]
     Threads(usize),
+    /// Whether it has is not to be seen.
+    #[error("cannot count threads in /proc/self/task")]
+    Look(#[source] io::Error),
     /// It is whose it was.
     #[error("cannot {step}")]
     Identity {
@@ -77,7 +80,7 @@ pub enum SandboxError {
 /// # Errors
 /// [`SandboxError`]
 pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    let threads = std::fs::read_dir("/proc/self/task").map_err(SandboxError::Look)?.count();
     if threads != 1 {
         return Err(SandboxError::Threads(threads));
     }

@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -142,6 +142,8 @@ impl Hands {
 pub(crate) struct Helper {
     socket: Mutex<Option<OwnedFd>>,
     process: Child,
+    /// It is said once that there is none.
+    gone: Once,
 }
 
 /// The helper has not done it.
@@ -196,7 +198,7 @@ impl Helper {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        let helper = Self { socket: Mutex::new(Some(ours)), process };
+        let helper = Self { socket: Mutex::new(Some(ours)), process, gone: Once::new() };
         helper.ask(&Request::Begin(tasks))?;
         for path in sockets {
             helper.ask(&Request::Allow { path })?;
@@ -208,14 +210,22 @@ impl Helper {
     fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), HelperError> {
         let socket = self.socket.lock().unwrap_or_else(|e| e.into_inner());
         let socket = socket.as_ref().map(AsFd::as_fd);
-        let socket = socket.ok_or(HelperError::Gone(Errno::NOTCONN.into()))?;
-        wire::send(socket, request, None).map_err(HelperError::Gone)?;
-        match wire::receive(socket).map_err(HelperError::Gone)? {
-            Some((Answer::Refused { message, help }, _)) => {
+        let answer = socket.ok_or(Errno::NOTCONN.into()).and_then(|socket| {
+            wire::send(socket, request, None)?;
+            wire::receive(socket)?.ok_or(io::ErrorKind::UnexpectedEof.into())
+        });
+        match answer {
+            Ok((Answer::Refused { message, help }, _)) => {
                 Err(HelperError::Refused { message, help })
             }
-            Some(answer) => Ok(answer),
-            None => Err(HelperError::Gone(io::ErrorKind::UnexpectedEof.into())),
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                self.gone.call_once(|| {
+                    tracing::error!(%error, "weir's helper is gone: no socket is made and no network card set until \
+                        weir is started anew; guests go on");
+                });
+                Err(HelperError::Gone(error))
+            }
         }
     }
 

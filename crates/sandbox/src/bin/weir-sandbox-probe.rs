@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use weir_sandbox::{Enforcement, Identity, Landlocked, Plan, Profile, SandboxError, Thread};
 
 fn plan(enforcement: Enforcement) -> Plan<'static> {
@@ -79,9 +79,10 @@ fn main() {
             let files = confine(Enforcement::Kill);
             is_refused(std::fs::write(temporary.join("weir-made"), "x"));
             is_refused(std::fs::File::create("/proc/self/comm"));
-            let (flags, mode) = (rustix::fs::OFlags::RDWR, Mode::empty());
-            let opened = rustix::fs::open("/proc/self/comm", flags, mode);
-            assert_eq!(opened.map(drop), Err(rustix::io::Errno::ACCESS));
+            for flags in [OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC] {
+                let opened = rustix::fs::open("/proc/self/comm", flags, Mode::empty());
+                assert_eq!(opened.map(drop), Err(rustix::io::Errno::ACCESS), "{flags:?}");
+            }
             if files == Landlocked::No {
                 println!("no Landlock");
                 return;
