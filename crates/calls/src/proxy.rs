@@ -110,9 +110,13 @@ impl Proxy {
                 let serve = AssertUnwindSafe(|| served.serve());
                 if catch_unwind(serve).is_err() {
                     // weir's mistake, and its own interface's loss: the next line has another thread.
-                    let mut state = served.state();
-                    state.running = false;
-                    state.lines.clear();
+                    let lines = {
+                        let mut state = served.state();
+                        state.running = false;
+                        std::mem::take(&mut state.lines)
+                    };
+                    // Without the lock. It may have been in their hands already, and comes back now.
+                    served.in_their_hands(|| drop(lines));
                 }
             })?;
             state.running = true;

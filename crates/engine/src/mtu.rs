@@ -1,5 +1,5 @@
-//! How long a port's frames may be. What is longer than its guest was told to send is not its guest's doing by
-//! mistake, and what is longer than its guest was told to receive has no buffer there.
+//! How long a port's frames may be. A guest is told its MTU. A longer frame from it breaks that rule; a longer one for it
+//! finds no buffer.
 
 use weir_wire::ethernet::HEADER_LEN;
 
@@ -14,7 +14,7 @@ impl FrameLenMax {
     /// No limit but that of weir.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// What IP may fill `mtu` bytes of.
+    /// An Ethernet header and `mtu` bytes after it.
     pub(crate) fn of_mtu(mtu: Option<u16>) -> Self {
         mtu.map_or(Self::NONE, |mtu| Self(u32::from(mtu) + HEADER_LEN as u32))
     }

@@ -1,5 +1,6 @@
 //! What a worker keeps of each queue, found without a search however many there are.
 
+use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
 
 use crate::poller::QueueRef;
@@ -14,22 +15,23 @@ impl<T> Default for PerQueue<T> {
     }
 }
 
+/// Where a table has what it keeps of a pair of queues.
 #[inline]
-fn place(queue: QueueRef) -> usize {
-    queue.port.index() * QUEUE_PAIRS_MAX + queue.queue % QUEUE_PAIRS_MAX
+pub(crate) fn place(port: PortId, queue: usize) -> usize {
+    port.index() * QUEUE_PAIRS_MAX + queue % QUEUE_PAIRS_MAX
 }
 
 impl<T: Default> PerQueue<T> {
     /// That of `queue`, if anything was ever noted of it or of a later one.
     #[inline]
     pub(crate) fn get(&self, queue: QueueRef) -> Option<&T> {
-        self.0.get(place(queue))
+        self.0.get(place(queue.port, queue.queue))
     }
 
     /// That of `queue`, to be changed.
     #[inline]
     pub(crate) fn at(&mut self, queue: QueueRef) -> &mut T {
-        let place = place(queue);
+        let place = place(queue.port, queue.queue);
         if place >= self.0.len() {
             self.grow(place);
         }

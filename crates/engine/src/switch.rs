@@ -15,6 +15,7 @@ use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
 use crate::mtu::FrameLenMax;
+use crate::per_queue::place;
 use crate::police::{Charge, Police};
 use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
@@ -417,7 +418,7 @@ impl Forwarder {
 
     /// The list of a receive queue in this burst.
     fn list_for(&mut self, port: PortId, queue: usize) -> usize {
-        let entry = &mut self.list_of[port.index() * QUEUE_PAIRS_MAX + queue % QUEUE_PAIRS_MAX];
+        let entry = &mut self.list_of[place(port, queue)];
         if *entry == NO_LIST {
             *entry = self.used as u16;
             if self.used == self.lists.len() {
@@ -434,7 +435,7 @@ impl Forwarder {
     #[inline(always)]
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
         let list = &mut self.lists[index];
-        self.list_of[list.port.index() * QUEUE_PAIRS_MAX + list.queue % QUEUE_PAIRS_MAX] = NO_LIST;
+        self.list_of[place(list.port, list.queue)] = NO_LIST;
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };

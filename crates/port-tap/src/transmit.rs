@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::turn::Turns;
-use weir_engine::{DropReason, PortCounters, Take, Taken, lock, lock_when};
+use weir_engine::{DropReason, PortCounters, Take, Taken, UnderWay, lock, lock_when};
 use weir_fabric::PortId;
 use weir_limits::PARKED_NS_MAX;
 
@@ -69,16 +69,11 @@ struct State<P> {
     places: P,
     /// In the order of arrival.
     waiting: VecDeque<Waiting>,
-    /// Bursts that were taken in turn, ever, and those that are settled: in the same order.
-    begun: u64,
-    settled: u64,
+    /// Those that were taken in turn.
+    bursts: UnderWay,
 }
 
 impl<P> State<P> {
-    fn is_settled(&self) -> bool {
-        self.begun == self.settled
-    }
-
     fn is_for_one(&self, what: Take) -> bool {
         what != Take::New || !self.waiting.is_empty()
     }
@@ -109,7 +104,7 @@ pub struct Taking<'a> {
 impl<P> TransmitQueue<P> {
     /// A queue with these places, of which none holds a frame.
     pub fn new(places: P) -> Self {
-        let state = State { places, waiting: VecDeque::new(), begun: 0, settled: 0 };
+        let state = State { places, waiting: VecDeque::new(), bursts: UnderWay::default() };
         let (turns, side_by_side) = Default::default();
         Self { state: Mutex::new(state), turns, side_by_side }
     }
@@ -147,8 +142,9 @@ impl<P> TransmitQueue<P> {
     ) -> Taken {
         let &Taking { what, queue, now_ns, counters, has_failed } = taking;
         let side_by_side = self.side_by_side.load(Ordering::Relaxed);
-        let may_take =
-            |state: &State<P>| state.is_settled() || (side_by_side && !state.is_for_one(what));
+        let may_take = |state: &State<P>| {
+            state.bursts.is_settled() || (side_by_side && !state.is_for_one(what))
+        };
         let Some(mut state) = lock_when(&self.state, has_failed, may_take) else {
             self.abandon_waiting(source, counters);
             return Taken::default();
@@ -171,8 +167,7 @@ impl<P> TransmitQueue<P> {
         }
         burst.blocked.extend(state.waiting.iter().map(|waiting| waiting.port));
         if in_turn && !burst.frames().is_empty() {
-            let number = state.begun;
-            state.begun += 1;
+            let number = state.bursts.begin();
             // With the lock, so that nobody takes later frames and has an earlier turn.
             let mine = self.turns.wait(number);
             mine.blocked(&mut burst.blocked);
@@ -185,13 +180,13 @@ impl<P> TransmitQueue<P> {
             if let Some(mine) = turn.take() {
                 mine.park(burst.parked.iter().map(|parked| parked.port));
             }
-            let is_next = |state: &State<P>| state.settled == number;
+            let is_next = |state: &State<P>| state.bursts.may_settle(number) == Some(true);
             let Some(locked) = lock_when(&self.state, has_failed, is_next) else {
                 return Taken::default();
             };
             state = locked;
-            state.settled += 1;
-            if state.is_settled() {
+            state.bursts.settle();
+            if state.bursts.is_settled() {
                 self.turns.settled();
             }
         } else if !burst.frames().is_empty() {

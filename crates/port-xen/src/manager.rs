@@ -103,7 +103,7 @@ impl Manager {
             let mut ports = Ports { engine, board, services, split_event_channels, ports };
             let failures = Arc::clone(&ports.services.failures);
             let mut broken = false;
-            let ended = supervise(name, || {
+            let returned = supervise(name, || {
                 // One that panicked may have left a request without its answer.
                 while !broken || reconnect(&mut vifs, &connect, &mut ports, &failures) {
                     broken = true;
@@ -112,7 +112,7 @@ impl Manager {
                 }
             });
             // Those that are connected go on.
-            while !ended && !failures.stopping.load(Ordering::Acquire) {
+            while !returned && !failures.stopping.load(Ordering::Acquire) {
                 wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
                 let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
             }
@@ -148,9 +148,7 @@ fn reconnect<S: Read + Write + AsFd>(
     while !failures.stopping.load(Ordering::Acquire) {
         let left = at.saturating_duration_since(Instant::now());
         if !left.is_zero() {
-            let left =
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            attend(ports, failures, None, Some(&left));
+            attend(ports, failures, None, Timespec::try_from(left).ok().as_ref());
             continue;
         }
         let client = connect().map_err(StoreError::from);
@@ -175,10 +173,18 @@ fn follow<S: Read + Write + AsFd>(
     while !failures.stopping.load(Ordering::Acquire) {
         let mut more = vifs.poll(ports)?;
         loop {
-            // It stays where it is until the guest has lost the vif, whatever becomes of the connection.
-            let Some((vif, reason)) = lock(&failures.reports).first().cloned() else { break };
-            vifs.fail(vif, &reason, ports)?;
-            lock(&failures.reports).remove(0);
+            let mut reports = lock(&failures.reports);
+            if reports.is_empty() {
+                break;
+            }
+            // Out of the list: one that weir panics over is not met again.
+            let (vif, reason) = reports.remove(0);
+            drop(reports);
+            if let Err(error) = vifs.fail(vif, &reason, ports) {
+                // The guest has its vif until there is a connection again.
+                lock(&failures.reports).insert(0, (vif, reason));
+                return Err(error);
+            }
             more |= vifs.client().fired() > 0;
         }
         let store = Some(vifs.client().as_fd());

@@ -106,7 +106,7 @@ impl VifError {
 fn log_refused(done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(error) if error.name().is_some() => {
-            tracing::warn!(%error, "xenstore refused a write");
+            tracing::warn!(%error, "xenstore refused a request");
             Ok(())
         }
         done => done,
@@ -242,7 +242,7 @@ impl<S: Read + Write> Vifs<S> {
         // First: with another connection it is watched again.
         self.served.insert(vif, served);
         for path in watched {
-            self.client.watch(&path, &vif.token())?;
+            log_refused(self.client.watch(&path, &vif.token()))?;
         }
         Ok(())
     }
