@@ -1,6 +1,6 @@
 //! What a confined weir no longer does itself: a second process, with the privileges that weir was started with, does
-//! it. It makes and removes sockets, connects to front ends that listen, sets when network cards interrupt, and
-//! tells virtual processors where to run; of each only what the configuration names ([`serve`]).
+//! it. It makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets when
+//! network cards interrupt, and tells virtual processors where to run. What of each it does: [`serve`].
 //!
 //! [`Hands`] is who does it: this process where there is no sandbox, else the helper.
 
