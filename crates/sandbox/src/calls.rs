@@ -59,8 +59,15 @@ type Call = (c_long, Vec<SeccompRule>);
 impl Programs {
     pub(crate) fn new(profile: Profile, enforcement: Enforcement) -> Result<Self, BackendError> {
         let helper = if profile == Profile::Helper { lists::HELPER } else { &[] };
-        let process =
-            [lists::ANY, lists::SESSION, lists::WORKER, lists::HIRE, lists::PROCESS, helper];
+        let process = [
+            lists::ANY,
+            lists::FILES,
+            lists::SESSION,
+            lists::WORKER,
+            lists::HIRE,
+            lists::PROCESS,
+            helper,
+        ];
         let ioctl = if profile == Profile::Xen { vec![] } else { known_ioctls()? };
         let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
             let unconditional = lists.iter().copied().flatten().map(|call| (*call, Vec::new()));
@@ -81,10 +88,16 @@ impl Programs {
         };
         let mut programs = Self {
             process: vec![allow(&process)?],
-            worker: vec![allow(&[lists::ANY, lists::WORKER])?],
+            worker: vec![allow(&[lists::ANY, lists::FILES, lists::WORKER])?],
             // With a thread for each queue pair it makes workers, which have what it has.
-            session: vec![allow(&[lists::ANY, lists::SESSION, lists::WORKER, lists::HIRE])?],
-            caller: vec![allow(&[lists::ANY, lists::CALLER])?],
+            session: vec![allow(&[
+                lists::ANY,
+                lists::FILES,
+                lists::SESSION,
+                lists::WORKER,
+                lists::HIRE,
+            ])?],
+            caller: vec![allow(&[lists::ANY, lists::FILES, lists::CALLER])?],
         };
         if enforcement == Enforcement::Kill {
             // libc then makes threads by `clone`, whose flags can be looked at.

@@ -15,12 +15,10 @@ pub(super) const ANY: &[c_long] = &[
     SYS_read, SYS_readv, SYS_write, SYS_writev, SYS_lseek, SYS_close, SYS_fcntl, SYS_fstat,
     SYS_ppoll,
     #[cfg(target_arch = "x86_64")] SYS_poll,
-    // A panic with its backtrace looks for the program. See `FILES`.
-    SYS_openat, SYS_readlinkat, SYS_statx, SYS_newfstatat, SYS_getcwd,
-    #[cfg(target_arch = "x86_64")] SYS_readlink,
 ];
 
-/// Of those, what takes a name: a thread that has no business with files is refused them.
+/// What takes a name, as a panic does that looks for the program for its backtrace: a thread that has no business with
+/// files is refused it, and goes on.
 #[rustfmt::skip]
 pub(super) const FILES: &[c_long] = &[
     SYS_openat, SYS_readlinkat, SYS_statx, SYS_newfstatat, SYS_getcwd,
