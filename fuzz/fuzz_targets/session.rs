@@ -24,6 +24,7 @@ use weir_fabric::PortConfig;
 use weir_guestmem::total_mapped;
 use weir_policy::moderation::Kind;
 use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
+use weir_port_xen::testing::bench::eventually;
 use weir_vhost_user::FrontEnd;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
@@ -32,7 +33,6 @@ const MEMORY: u64 = 1 << 20;
 /// User address of the memory; the guest's address is the offset.
 const USER: u64 = 0x7f00_0000_0000;
 const STEPS_MAX: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Bench {
     engine: Arc<Engine>,
@@ -48,21 +48,6 @@ static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| Mutex::new(Bench::new())
 
 fn mac(number: u8) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, number]
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    for round in 0_u32.. {
-        if holds() {
-            return;
-        }
-        assert!(Instant::now() < end, "never happened: {what}");
-        if round < 50 {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
 }
 
 fn add_port(engine: &Engine, manager: &Manager) -> (Arc<VhostPort>, UnixStream) {
