@@ -39,7 +39,10 @@ pub const ALL: &[Attack] = &[
         tables_without_pause,
         "replaces the memory table as fast as weir takes it, under traffic"
     ),
-    attack!(buffers_over_many_regions, "sends buffers over 500 regions of a page each"),
+    attack!(
+        buffers_over_many_regions,
+        "adds 500 regions of a page each, and sends buffers that lie in 15 of them"
+    ),
     attack!(
         files_that_are_no_memory,
         "shares a disk file, a device, /proc and a directory as memory"

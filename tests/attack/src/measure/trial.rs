@@ -186,7 +186,8 @@ impl Trial {
         watch: &mut Watch,
     ) -> Result<(Window, Outcome), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
-        let attacker = self.attacker(attack, switch, 0)?;
+        let mut attacker = self.attacker(attack, switch, 0)?;
+        attacker.struck(FIRST_STRIKE);
         watch.sample(switch, SETTLE);
         let window = victims.window(|| watch.sample(switch, self.window));
         let ended = Instant::now();
@@ -259,8 +260,11 @@ impl Watch {
         row.failures.extend(outcomes.iter().flat_map(|outcome| outcome.harm.clone()));
         if row.strikes == 0 {
             let misses = outcomes.iter().flat_map(|outcome| outcome.misses.clone());
-            let misses: Vec<_> = misses.collect();
-            row.failures.push(format!("it was never carried out: {}", misses.join("; ")));
+            let why = match misses.collect::<Vec<_>>() {
+                misses if misses.is_empty() => "its first strike did not end in time".to_owned(),
+                misses => misses.join("; "),
+            };
+            row.failures.push(format!("it was never carried out: {why}"));
         }
         row
     }
