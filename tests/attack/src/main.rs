@@ -28,7 +28,7 @@ use crate::{
     measure::{
         attacker,
         report::{self, Result as Tried},
-        trial::{self, Trial},
+        trial::{self, Scene, Trial},
     },
 };
 
@@ -148,6 +148,12 @@ fn run(
         }
         println!("{}", tried.line());
         results.push(tried);
+    }
+    if let Some(Err(error)) = scene.map(Scene::end)
+        && let Some(Ok(row)) = results.last_mut().map(|tried| tried.row.as_mut())
+    {
+        // Whichever of them it was: this one was the last of those that this weir survived.
+        row.failures.push(error);
     }
     let _ = std::fs::remove_dir_all(&dir);
     let good = results.iter().filter(|tried| tried.faults().is_empty()).count();

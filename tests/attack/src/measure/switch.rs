@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::process::Observed;
 
 /// The control socket's name.
@@ -24,7 +26,7 @@ pub const GATEWAY: [u8; 6] = ADDRESSES[2];
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A weir that runs, killed when dropped.
+/// A weir that runs, ended when dropped.
 #[derive(Debug)]
 pub struct Switch {
     child: Child,
@@ -76,6 +78,35 @@ impl Switch {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(switch)
+    }
+
+    /// Ends it as an administrator does: then its helper process ends before it does, and is waited for.
+    ///
+    /// # Errors
+    /// It ran, and did not end by SIGTERM, or not well. It does not run any more.
+    pub fn end(&mut self) -> Result<(), String> {
+        self.end_within(PATIENCE)
+    }
+
+    fn end_within(&mut self, patience: Duration) -> Result<(), String> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(format!("by SIGTERM weir ends with {status}")),
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                Err(_) => break,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        Err(format!("weir does not end within {patience:?} of SIGTERM"))
     }
 
     /// Its process.
@@ -137,7 +168,30 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is done at SIGTERM, instead of by weir, and whether that is its end.
+    fn ended(at_sigterm: &str) -> Result<(), String> {
+        let script = format!("trap '{at_sigterm}' TERM; echo; while :; do sleep 0.01; done");
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let mut switch = Switch { child, dir: PathBuf::new() };
+        let ended = switch.end_within(Duration::from_secs(2));
+        assert!(!switch.is_alive());
+        ended
+    }
+
+    #[test]
+    fn a_weir_that_does_not_end_well_by_sigterm_is_told_of() {
+        assert_eq!(ended("exit 0"), Ok(()));
+        assert!(ended("exit 3").unwrap_err().contains("exit status: 3"));
+        assert!(ended("").unwrap_err().contains("does not end"));
     }
 }

@@ -104,6 +104,14 @@ impl Scene {
             }
         }
     }
+
+    /// Ends weir, while its guests are there.
+    ///
+    /// # Errors
+    /// As [`Switch::end`].
+    pub fn end(mut self) -> Result<(), String> {
+        self.switch.end()
+    }
 }
 
 impl Trial {
@@ -135,6 +143,7 @@ impl Trial {
         let beside = if well_behaved.is_empty() { &without } else { &well_behaved };
         row.p99 = ratio(&with, beside, |window| window.p99_ns);
         judge(&mut scene, &mut row);
+        row.failures.extend(scene.end().err());
         Ok(row)
     }
 
@@ -171,6 +180,8 @@ impl Trial {
         judge(&mut scene, &mut row);
         if row.failures.is_empty() {
             *kept = Some(scene);
+        } else {
+            row.failures.extend(scene.end().err());
         }
         Ok(row)
     }
