@@ -3,20 +3,15 @@
 use std::{
     io::{Read, Write},
     process::Stdio,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use rustix::{
-    fs::{FileType, Mode, mknodat},
-    process::{WaitOptions, waitpid},
-};
+use rustix::fs::{FileType, Mode, mknodat};
 
 use crate::{
     attack,
     attack::{Attack, Field},
     front::{Strike, harm},
-    measure::attacker::CHILDREN_NS,
 };
 
 /// The class.
@@ -58,13 +53,11 @@ fn checked(field: &Field, path: &std::path::Path, what: &str) -> Strike<bool> {
         }
         if begin.elapsed() > PATIENCE {
             let _ = child.kill();
-            let _ = waitpid(None, WaitOptions::empty());
+            let _ = child.wait();
             return harm(format!("`weir check` of {what} takes more than {PATIENCE:?}"));
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    // Near enough: it does nothing but compute.
-    CHILDREN_NS.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
     let printed: Vec<u8> =
         outputs.into_iter().flatten().filter_map(|thread| thread.join().ok()).flatten().collect();
     if printed.len() > PRINTED_MAX {
