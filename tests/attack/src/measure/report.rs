@@ -86,20 +86,27 @@ impl Result {
             faults => format!("FAILED: {}", faults.join("; ")),
         };
         let Ok(row) = &self.row else { return format!("{name:<64} {verdict}") };
-        let ratio =
-            |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+        let [pps, p99, newcomer, rss, fds, log, strikes, cpus] = cells(row);
         format!(
-            "{name:<64}{:>6}{:>7}{:>9.1}{:>7.1}{:>5}{:>7.1}{:>10}{:>6.2}  {verdict}",
-            ratio(row.pps),
-            ratio(row.p99),
-            row.newcomer_ms,
-            row.rss_mib,
-            row.fds,
-            row.log_lines_per_s,
-            row.strikes,
-            row.cpus,
+            "{name:<64}{pps:>6}{p99:>7}{newcomer:>9}{rss:>7}{fds:>5}{log:>7}{strikes:>10}{cpus:>6}  {verdict}"
         )
     }
+}
+
+/// A row's figures, as both tables have them.
+fn cells(row: &Row) -> [String; 8] {
+    let ratio =
+        |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+    [
+        ratio(row.pps),
+        ratio(row.p99),
+        format!("{:.1}", row.newcomer_ms),
+        format!("{:.1}", row.rss_mib),
+        row.fds.to_string(),
+        format!("{:.1}", row.log_lines_per_s),
+        row.strikes.to_string(),
+        format!("{:.2}", row.cpus),
+    ]
 }
 
 /// The head of the terminal's table.
@@ -110,26 +117,22 @@ pub fn head() -> String {
     )
 }
 
-fn worst(values: impl Iterator<Item = f64>, of: fn(f64, f64) -> f64) -> Option<f64> {
-    values.reduce(of)
-}
-
 /// The figures, by name.
 pub fn figures(results: &[Result]) -> Map<String, Value> {
     let rows =
         || results.iter().filter_map(|result| Some((result.attack, result.row.as_ref().ok()?)));
     let pps = |own: bool| {
         let these = rows().filter(move |(attack, _)| attack.own_share.is_some() == own);
-        worst(these.filter_map(|(_, row)| row.pps), f64::min)
+        these.filter_map(|(_, row)| row.pps).reduce(f64::min)
     };
-    let most = |of: fn(&Row) -> f64| worst(rows().map(|(_, row)| of(row)), f64::max);
+    let most = |of: fn(&Row) -> f64| rows().map(|(_, row)| of(row)).reduce(f64::max);
     let survived = results.iter().filter(|result| result.survived()).count();
     let all = [
         ("attacks_survived", Some(survived as f64)),
         ("attacks_total", Some(results.len() as f64)),
         ("attack_victim_pps_worst", pps(false)),
         ("attack_victim_pps_own_share_worst", pps(true)),
-        ("attack_victim_p99_worst", worst(rows().filter_map(|(_, row)| row.p99), f64::max)),
+        ("attack_victim_p99_worst", rows().filter_map(|(_, row)| row.p99).reduce(f64::max)),
         ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
         ("attack_rss_growth_mib", most(|row| row.rss_mib)),
         ("attack_fds_left", most(|row| row.fds as f64)),
@@ -187,25 +190,7 @@ fn markdown(results: &[Result]) -> String {
         let faults = result.faults();
         let verdict = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
         let class = result.class;
-        let cells = match &result.row {
-            Err(_) => " | | | | | | | ".to_owned(),
-            Ok(row) => {
-                let ratio = |value: Option<f64>| {
-                    value.map_or_else(String::new, |value| format!("{value:.2}"))
-                };
-                format!(
-                    "{} | {} | {:.1} | {:.1} | {} | {:.1} | {} | {:.2}",
-                    ratio(row.pps),
-                    ratio(row.p99),
-                    row.newcomer_ms,
-                    row.rss_mib,
-                    row.fds,
-                    row.log_lines_per_s,
-                    row.strikes,
-                    row.cpus,
-                )
-            }
-        };
+        let cells = result.row.as_ref().map(cells).unwrap_or_default().join(" | ");
         text += &format!("| {class} | `{name}` | {tries}.{own} | {cells} | {verdict} |\n");
     }
     text
