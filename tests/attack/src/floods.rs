@@ -8,7 +8,7 @@ use crate::{
     front::{
         Strike,
         frame::{EXPERIMENTAL, Header, Mac, frame, tcp},
-        guest::{EVENT_IDX, Guest, PACKED, Plan},
+        guest::{Guest, Plan},
         link::{Link, VERSION, message, readable, request},
         ring::{AVAIL, USED},
     },
@@ -224,14 +224,7 @@ fn small_packets_by_eight_queues(field: &Field) -> Strike {
 fn large_packets_without_pause(field: &Field) -> Strike {
     let (from, to) =
         couple(field, Plan { memory: 32 << 20, size: 64, ..Plan::default() }, Plan::default())?;
-    let header = Header {
-        flags: 1,
-        gso: 1,
-        header_len: 54,
-        gso_size: 1460,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    let header = Header::tso(1460);
     // Buffers follow each other: one of 60,000 bytes is over many of them, all with the same bytes.
     let packet = tcp(Guest::mac(1), Guest::mac(0), 60_000);
     let at = from.buffer(1, 0);
@@ -252,8 +245,7 @@ fn packets_into_the_void(field: &Field) -> Strike {
 }
 
 fn packed_packets_without_pause(field: &Field) -> Strike {
-    let plan = Plan { features: Plan::default().features | PACKED, ..Plan::default() };
-    let (from, to) = couple(field, plan, Plan::default())?;
+    let (from, to) = couple(field, Plan::packed(), Plan::default())?;
     let (header, bytes) = small(Guest::mac(1));
     let ring = from.ring(1);
     for slot in 0..ring.size {
@@ -280,8 +272,7 @@ fn packed_packets_without_pause(field: &Field) -> Strike {
 }
 
 fn packets_at_a_victim(field: &Field) -> Strike {
-    let guest =
-        field.guest(Plan { features: Plan::default().features & !EVENT_IDX, ..Plan::default() })?;
+    let guest = field.plain()?;
     let [victim, ..] = crate::measure::switch::ADDRESSES;
     loaded(&guest, || small(victim));
     pour(field, &guest, None)

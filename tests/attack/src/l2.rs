@@ -235,8 +235,7 @@ fn segments_of_one_byte(field: &Field) -> Strike {
     other.send(1, Header::default(), &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 60));
     other.taken(1, "a frame")?;
     for gso_size in [0, 1, 8, 48] {
-        let header =
-            Header { flags: 1, gso: 1, header_len: 54, gso_size, csum_start: 34, csum_offset: 16 };
+        let header = Header::tso(gso_size);
         let guest = field.plain()?;
         let at = guest.buffer(1, 0);
         guest.memory.set(at, &header.bytes());
@@ -254,14 +253,7 @@ fn segments_of_one_byte(field: &Field) -> Strike {
 }
 
 fn gso_of_what_is_no_tcp(field: &Field) -> Strike {
-    let kinds = [1, 3, 4, 5, 0x80, 0x81, 0xff].map(|gso| Header {
-        flags: 1,
-        gso,
-        header_len: 54,
-        gso_size: 100,
-        csum_start: 34,
-        csum_offset: 16,
-    });
+    let kinds = [1, 3, 4, 5, 0x80, 0x81, 0xff].map(|gso| Header { gso, ..Header::tso(100) });
     let mut udp = tcp(ADDRESSES[0], Guest::mac(0), 1000);
     udp[23] = 17;
     let mut fragment = tcp(ADDRESSES[0], Guest::mac(0), 1000);
@@ -271,8 +263,6 @@ fn gso_of_what_is_no_tcp(field: &Field) -> Strike {
 }
 
 fn headers_that_end_in_the_middle(field: &Field) -> Strike {
-    let header =
-        Header { flags: 1, gso: 1, header_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
     let mut frames = Vec::new();
     for (at, value) in [(14, 0x4f), (14, 0x40), (14, 0x60), (16, 0xff), (46, 0xf0), (46, 0x00)] {
         let mut bytes = tcp(ADDRESSES[0], Guest::mac(0), 500);
@@ -283,7 +273,10 @@ fn headers_that_end_in_the_middle(field: &Field) -> Strike {
         .extend([14, 20, 34, 50].map(|len| tcp(ADDRESSES[0], Guest::mac(0), 500)[..len].to_vec()));
     lies(
         field,
-        &[header, Header { flags: 1, csum_start: 34, csum_offset: 16, ..Header::default() }],
+        &[
+            Header::tso(100),
+            Header { flags: 1, csum_start: 34, csum_offset: 16, ..Header::default() },
+        ],
         &frames,
     )
 }

@@ -5,11 +5,12 @@ use crate::{
     attack::{Attack, Field},
     front::{
         Strike,
-        guest::{GUEST, Guest, IN_ORDER, PACKED, Plan},
+        guest::{EVENT_IDX, GUEST, Guest, IN_ORDER, Plan},
         link::request,
         ring::{AVAIL, INDIRECT, NEXT, USED, WRITE, descriptor},
     },
     random::Random,
+    rings::wrecked,
 };
 
 /// The class.
@@ -42,21 +43,7 @@ pub const ALL: &[Attack] = &[
     attack!(packed_in_order_out_of_order, "agrees on order and names buffers in another one"),
 ];
 
-fn plan() -> Plan {
-    Plan { features: Plan::default().features | PACKED, ..Plan::default() }
-}
-
-/// What `wreck` does to the transmit ring must stop the port.
-fn wrecked(field: &Field, why: &str, wreck: impl FnOnce(&Guest)) -> Strike {
-    let guest = field.guest(plan())?;
-    wreck(&guest);
-    guest.kick(1);
-    guest.stopped(why)?;
-    field.struck();
-    Ok(())
-}
-
-/// The same, whether weir stops the port or not.
+/// What `make` does to the rings may stop the port, or not.
 fn odd(field: &Field, plan: Plan, mut make: impl FnMut(&Guest)) -> Strike {
     let guest = field.guest(plan)?;
     make(&guest);
@@ -65,7 +52,7 @@ fn odd(field: &Field, plan: Plan, mut make: impl FnMut(&Guest)) -> Strike {
 }
 
 fn packed_ring_full_of_one_chain(field: &Field) -> Strike {
-    wrecked(field, "a chain that has no end", |guest| {
+    wrecked(field, Plan::packed(), "a chain that has no end", |guest| {
         for slot in 0..256 {
             guest.ring(1).set_packed(slot, guest.buffer_address(1, slot), 60, 0, AVAIL | NEXT);
         }
@@ -74,7 +61,7 @@ fn packed_ring_full_of_one_chain(field: &Field) -> Strike {
 
 fn packed_identifiers_out_of_range(field: &Field) -> Strike {
     for id in [256, 32_768, u16::MAX] {
-        odd(field, plan(), |guest| {
+        odd(field, Plan::packed(), |guest| {
             guest.ring(1).set_packed(0, guest.buffer_address(1, 0), 72, id, AVAIL);
             guest.kick(1);
         })?;
@@ -84,7 +71,7 @@ fn packed_identifiers_out_of_range(field: &Field) -> Strike {
 }
 
 fn packed_identifiers_that_are_all_the_same(field: &Field) -> Strike {
-    odd(field, plan(), |guest| {
+    odd(field, Plan::packed(), |guest| {
         for slot in 0..256 {
             guest.ring(1).set_packed(slot, guest.buffer_address(1, slot), 72, 7, AVAIL);
             guest.kick(1);
@@ -94,7 +81,7 @@ fn packed_identifiers_that_are_all_the_same(field: &Field) -> Strike {
 
 fn packed_flags_by_chance(field: &Field) -> Strike {
     let mut random = Random::new();
-    odd(field, plan(), |guest| {
+    odd(field, Plan::packed(), |guest| {
         for _ in 0..20_000 {
             let at = guest.ring(1).slot(random.below(256) as u16);
             guest.memory.set_u16(at + 14, random.next() as u16);
@@ -106,7 +93,7 @@ fn packed_flags_by_chance(field: &Field) -> Strike {
 }
 
 fn packed_available_again_at_once(field: &Field) -> Strike {
-    odd(field, plan(), |guest| {
+    odd(field, Plan::packed(), |guest| {
         for turn in 0..2000_u16 {
             let flags = if turn / 256 % 2 == 0 { AVAIL } else { USED };
             guest.ring(1).set_packed(turn % 256, guest.buffer_address(1, 0), 72, turn % 256, flags);
@@ -119,7 +106,7 @@ fn packed_available_again_at_once(field: &Field) -> Strike {
 
 fn packed_buffers_outside_memory(field: &Field) -> Strike {
     for address in [0, u64::MAX - 60, GUEST + (8 << 20)] {
-        wrecked(field, "a buffer outside memory", |guest| {
+        wrecked(field, Plan::packed(), "a buffer outside memory", |guest| {
             guest.ring(1).set_packed(0, address, 72, 0, AVAIL);
         })?;
     }
@@ -127,7 +114,7 @@ fn packed_buffers_outside_memory(field: &Field) -> Strike {
 }
 
 fn packed_writable_buffers_to_be_sent(field: &Field) -> Strike {
-    wrecked(field, "a buffer to be written", |guest| {
+    wrecked(field, Plan::packed(), "a buffer to be written", |guest| {
         guest.ring(1).set_packed(0, guest.buffer_address(1, 0), 72, 0, AVAIL | WRITE);
     })
 }
@@ -143,7 +130,7 @@ fn packed_tables_of_every_kind(field: &Field) -> Strike {
         (None, 16 << 16, 0, 0),
     ];
     for (address, len, inner, outer) in cases {
-        wrecked(field, "a bad indirect table", |guest| {
+        wrecked(field, Plan::packed(), "a bad indirect table", |guest| {
             let at = guest.buffer_address(1, 8);
             guest.memory.set((at - GUEST) as usize, &descriptor(at + 64, 60, 0, inner));
             let at = address.unwrap_or(at);
@@ -155,7 +142,7 @@ fn packed_tables_of_every_kind(field: &Field) -> Strike {
 
 fn packed_wrap_counters_that_lie(field: &Field) -> Strike {
     for base in [0, 0x8000, 0x8000_0000, 0x80ff_8000, 0xffff_ffff, 0x0100_0100] {
-        let guest = Guest::negotiate(&field.evil(0), plan())?;
+        let guest = Guest::negotiate(&field.evil(0), Plan::packed())?;
         guest.share()?;
         let _ = guest.serve_at(1, Guest::places(1), base);
         for slot in 0..256 {
@@ -169,7 +156,7 @@ fn packed_wrap_counters_that_lie(field: &Field) -> Strike {
 }
 
 fn packed_event_areas_by_chance(field: &Field) -> Strike {
-    let plan = Plan { features: plan().features | 1 << 29, ..plan() };
+    let plan = Plan { features: Plan::packed().features | EVENT_IDX, ..Plan::packed() };
     let mut random = Random::new();
     odd(field, plan, |guest| {
         for turn in 0..2000_u16 {
@@ -185,7 +172,7 @@ fn packed_event_areas_by_chance(field: &Field) -> Strike {
 }
 
 fn packed_in_order_out_of_order(field: &Field) -> Strike {
-    let plan = Plan { features: plan().features | IN_ORDER, ..plan() };
+    let plan = Plan { features: Plan::packed().features | IN_ORDER, ..Plan::packed() };
     odd(field, plan, |guest| {
         for slot in 0..256_u16 {
             let id = 255 - slot;

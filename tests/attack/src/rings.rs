@@ -6,7 +6,7 @@ use crate::{
     front::{
         Strike,
         frame::{BROADCAST, EXPERIMENTAL, Header, frame},
-        guest::{EVENT_IDX, GUEST, Guest, Plan, USER},
+        guest::{EVENT_IDX, GUEST, Guest, INDIRECT_DESC, Plan, USER},
         link::request,
         ring::{DEVICE, INDIRECT, NEXT, RING_LEN, WRITE, descriptor},
     },
@@ -62,8 +62,8 @@ pub const ALL: &[Attack] = &[
     attack!(event_indices_by_chance, "writes nonsense as the index at which it wants to be called"),
 ];
 
-/// Offers what `wreck` has made of transmit ring 1 and `heads` in it; weir must stop the port.
-fn wrecked(field: &Field, plan: Plan, why: &str, wreck: impl FnOnce(&Guest)) -> Strike {
+/// What `wreck` does to the transmit ring must stop the port.
+pub fn wrecked(field: &Field, plan: Plan, why: &str, wreck: impl FnOnce(&Guest)) -> Strike {
     let guest = field.guest(plan)?;
     wreck(&guest);
     guest.kick(1);
@@ -309,7 +309,7 @@ fn tables_that_are_not_the_end(field: &Field) -> Strike {
 }
 
 fn tables_that_were_not_agreed_on(field: &Field) -> Strike {
-    let plan = Plan { features: Plan::default().features & !(1 << 28), ..Plan::default() };
+    let plan = Plan { features: Plan::default().features & !INDIRECT_DESC, ..Plan::default() };
     wrecked(field, plan, "an indirect table without the feature", |guest| {
         let at = guest.buffer_address(1, 8);
         set_at(guest, at, &descriptor(at + 64, 72, 0, 0));

@@ -192,7 +192,7 @@ fn receive_descriptors_rewritten(field: &Field) -> Strike {
 }
 
 fn packed_descriptors_rewritten(field: &Field) -> Strike {
-    let plan = Plan { features: Plan::default().features | PACKED, ..Plan::default() };
+    let plan = Plan::packed();
     race(field, plan, |guest, random| {
         let at = slot(guest, 1, random);
         match random.below(4) {

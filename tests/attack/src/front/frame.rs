@@ -62,6 +62,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Of [`tcp`], to be cut into segments of `gso_size` bytes.
+    pub fn tso(gso_size: u16) -> Self {
+        Self { flags: 1, gso: 1, header_len: 54, gso_size, csum_start: 34, csum_offset: 16 }
+    }
+
     /// Its bytes.
     pub fn bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];

@@ -72,6 +72,14 @@ impl Default for Plan {
     }
 }
 
+impl Plan {
+    /// The usual features, and packed rings.
+    pub fn packed() -> Self {
+        let usual = Self::default();
+        Self { features: usual.features | PACKED, ..usual }
+    }
+}
+
 /// A guest. Even rings receive, odd ones transmit.
 #[derive(Debug)]
 pub struct Guest {
