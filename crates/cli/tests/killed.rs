@@ -6,13 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use weir_testing::eventually;
 use weir_vif::{Options, Vif};
 use weir_wire::{Mac, Offload};
-
-/// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that is killed when this is dropped.
 struct Running(Child);
@@ -65,17 +62,6 @@ impl Network {
             let path = format!("/proc/{holder}/root/sys/class/net/weir0/{name}");
             fs::read_to_string(path).unwrap().trim().parse().unwrap()
         })
-    }
-}
-
-fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(it) = is() {
-            return it;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

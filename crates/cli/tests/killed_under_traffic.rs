@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_limits::BURST_MAX;
+use weir_testing::eventually;
 use weir_vif::{Features, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
 const KILLS: usize = 5;
 const SLOW_PAUSE: Duration = Duration::from_micros(400);
 const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
@@ -61,17 +60,6 @@ impl Drop for Weir {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-    }
-}
-
-fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(it) = is() {
-            return it;
-        }
-        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -6,25 +6,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
-
-/// How long anything may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(it) = is() {
-            return it;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// A running weir. Dropped, it is killed.
 struct Weir {

@@ -1,11 +1,15 @@
 //! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
-//! it as that, and how a guest answers ping.
+//! it as that, how it waits for what others do, and how a guest answers ping.
 
 #![forbid(unsafe_code)]
 
 pub mod echo;
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    thread,
+    time::{Duration, Instant},
+};
 
 /// What the line of a skipped test has; `xtask test` looks for it.
 pub const SKIPPED: &str = "skipped test: ";
@@ -21,10 +25,28 @@ pub fn is_root(why: &str) -> bool {
 
 /// Says that this test, which then returns, was skipped, and why.
 pub fn skipped(why: &str) {
-    let thread = std::thread::current();
+    let thread = thread::current();
     let test = thread.name().unwrap_or("a test");
     // Not by `println!`: the test harness keeps what a test that passes prints.
     let mut out = io::stdout().lock();
     let _ =
         out.write_all(format!("{SKIPPED}{test}: {why}\n").as_bytes()).and_then(|()| out.flush());
+}
+
+/// How long [`eventually`] waits: with a busy machine's other tests, and longer than anything that is to happen takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks `is` until it has something.
+///
+/// # Panics
+/// It has nothing for a minute: the test that asks has failed.
+pub fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(it) = is() {
+            return it;
+        }
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
