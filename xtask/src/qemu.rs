@@ -149,24 +149,24 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Boots one guest under another QEMU than the installed one: `qemu` is how its command begins.
+    /// Boots one guest under `program`, another QEMU than the installed one.
     pub fn boot_under(
-        qemu: &[String],
+        program: &str,
         image: &GuestImage,
         spec: &GuestSpec,
         log_dir: &std::path::Path,
     ) -> Result<Self> {
-        let mut guest = Self::launch_under(qemu, image, spec, log_dir)?;
+        let mut guest = Self::launch_under(program, image, spec, log_dir)?;
         guest.await_ready()?;
         Ok(guest)
     }
 
     fn launch(image: &GuestImage, spec: &GuestSpec, log_dir: &std::path::Path) -> Result<Self> {
-        Self::launch_under(&[QEMU.to_owned()], image, spec, log_dir)
+        Self::launch_under(QEMU, image, spec, log_dir)
     }
 
     fn launch_under(
-        qemu: &[String],
+        program: &str,
         image: &GuestImage,
         spec: &GuestSpec,
         log_dir: &std::path::Path,
@@ -179,8 +179,8 @@ impl Guest {
         let own = if microvm { microvm_arguments()? } else { String::from("console=ttyS0") };
         let append = format!("{own} quiet panic=-1 ipv6.disable=1 weir.address={}", spec.cidr);
         let console_arg = format!("file:{}", console.display());
-        let mut argv: Vec<_> = qemu.iter().map(String::as_str).collect();
-        argv.extend([
+        let mut argv = vec![
+            program,
             "-accel",
             "tcg,thread=multi",
             "-cpu",
@@ -199,7 +199,7 @@ impl Guest {
             &initrd,
             "-append",
             &append,
-        ]);
+        ];
         if !microvm {
             argv.extend(["-serial", &console_arg]);
         }

@@ -13,39 +13,41 @@ use crate::{
     weir::{self, Vif},
 };
 
+/// What an example is told.
+const PACKED: Option<&str> = Some("packed");
+
 /// weir's own `vif` crate.
 pub fn vif(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, &["answer"])
+    run(bed, record, "answer", None)
 }
 
 /// The same with packed rings.
 pub fn vif_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, &["answer", "packed"])
+    run(bed, record, "answer", PACKED)
 }
 
 /// The front end of rust-vmm's `vhost` crate.
 pub fn vhost_crate(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, &["vhost_crate"])
+    run(bed, record, "vhost_crate", None)
 }
 
 /// The same with packed rings.
 pub fn vhost_crate_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, &["vhost_crate", "packed"])
+    run(bed, record, "vhost_crate", PACKED)
 }
 
-/// `program` is an example's name, and what it is told beside its place.
-fn run(bed: &mut Bed<'_>, record: &mut Record, program: &[&str]) -> Result<Verdict> {
+/// `name` is an example's; it is told of its `rings` where they are not split.
+fn run(bed: &mut Bed<'_>, record: &mut Record, name: &str, rings: Option<&str>) -> Result<Verdict> {
     let (mut weir, mut partner) = bed.set_up(&[Vif::default()])?;
-    let [name, rings @ ..] = program else { return Ok(Verdict::Skipped(String::new())) };
     let example = bed.programs.example(name);
     let (example, socket) = (example.to_string_lossy(), weir.socket(TESTED)?);
     let (socket, mac, ip) = (socket.to_string_lossy(), address::mac(TESTED), address::ip(TESTED));
-    let argv = [&[&*example, &*socket, mac.as_str(), ip.as_str()], rings].concat();
+    let argv = [&[&*example, &*socket, mac.as_str(), ip.as_str()], rings.as_slice()].concat();
     let log = weir.dir().join(format!("{name}.log"));
     let mut process = Process::start_logged(&argv, &Placement::default(), &log)?;
     record.step(Step::Link, || {
         await_running(&mut weir, &[PARTNER, TESTED])?;
-        Ok(rings.first().map_or("split", |rings| rings).to_owned())
+        Ok(rings.unwrap_or("split").to_owned())
     })?;
     record.step(Step::Ping, || echo(&mut partner, TESTED, None).map(|()| "answers".into()))?;
     let large = Some(FRAGMENTED_BYTES);

@@ -45,8 +45,8 @@ impl Parts {
         Ok(Self { dir: workspace.target("frontends")? })
     }
 
-    /// Debian 12's own QEMU: how its command begins.
-    pub fn old_qemu(&self) -> Result<(Qemu, Vec<String>)> {
+    /// Debian 12's own QEMU, and its program.
+    pub fn old_qemu(&self) -> Result<(Qemu, String)> {
         let root = self.dir.join("qemu-7.2");
         let program = root.join("usr/bin/qemu-system-x86_64");
         if !program.exists() {
@@ -60,7 +60,7 @@ impl Parts {
             return Err(Error::parse("a library of QEMU 7.2", missing.trim()));
         }
         let program = program.to_string_lossy().into_owned();
-        Ok((Qemu::at(&program)?, vec![program]))
+        Ok((Qemu::at(&program)?, program))
     }
 
     /// User-mode Linux, and a first root file system for it.

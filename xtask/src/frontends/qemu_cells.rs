@@ -162,8 +162,8 @@ impl QemuCell {
 
     /// Tries it.
     pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-        let (qemu, command) = match self.which {
-            Which::Installed => (bed.lab.qemu, vec![QEMU.to_owned()]),
+        let (qemu, program) = match self.which {
+            Which::Installed => (bed.lab.qemu, QEMU.to_owned()),
             Which::Old => match bed.parts.old_qemu() {
                 Ok(old) => old,
                 Err(error) => return Ok(Verdict::Skipped(format!("no QEMU 7.2: {error}"))),
@@ -180,7 +180,7 @@ impl QemuCell {
             vcpus: queues.unwrap_or(1),
             plug,
         };
-        let guest = Guest::boot_under(&command, &bed.lab.image, &spec, weir.dir())?;
+        let guest = Guest::boot_under(&program, &bed.lab.image, &spec, weir.dir())?;
         let returns = Return::ByItself;
         try_out(&mut weir, &mut partner, guest, &self.expected, returns, record)?;
         bed.give_back(partner);
