@@ -6,6 +6,7 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     fmt, fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -251,27 +252,23 @@ impl Report {
     }
 
     /// `NAME` is the median; `NAME_min` and `NAME_max` the spread.
-    pub fn to_json(&self) -> String {
-        let mut numbers = BTreeMap::new();
+    fn numbers(&self) -> Numbers {
+        let mut numbers = Numbers::new();
         for Figure { name, samples, .. } in &self.figures {
             let [median, min, max] = samples.summary();
-            numbers.insert(name.clone().into_owned(), median);
-            numbers.insert(format!("{name}_min"), min);
-            numbers.insert(format!("{name}_max"), max);
+            numbers.insert(name.clone().into_owned(), median.into());
+            numbers.insert(format!("{name}_min"), min.into());
+            numbers.insert(format!("{name}_max"), max.into());
         }
-        format!("{:#}\n", serde_json::json!(numbers))
+        numbers
     }
 
     /// The same beside what other tasks have written into the file at `path`.
-    fn merged(&self, path: &Path) -> String {
-        let others =
-            fs::read_to_string(path).ok().and_then(|text| serde_json::from_str(&text).ok());
-        let mut all: BTreeMap<String, serde_json::Value> = others.unwrap_or_default();
+    fn merged(&self, path: &Path) -> Result<String> {
+        let mut all = read(path)?;
         all.retain(|name, _| OTHERS.iter().any(|other| name.starts_with(other)));
-        let own: BTreeMap<String, serde_json::Value> =
-            serde_json::from_str(&self.to_json()).unwrap_or_default();
-        all.extend(own);
-        format!("{:#}\n", serde_json::json!(all))
+        all.extend(self.numbers());
+        Ok(json(&all))
     }
 
     /// The ratios that have a goal, as bars.
@@ -292,7 +289,7 @@ impl Report {
             dir.join("report.md"),
             workspace.root.join("docs").join("bench.svg"),
         ];
-        let texts = [self.merged(&paths[0]), self.to_markdown(), self.to_svg()];
+        let texts = [self.merged(&paths[0])?, self.to_markdown(), self.to_svg()];
         for (path, text) in paths.iter().zip(texts) {
             fs::write(path, text).map_err(Error::io("write", path))?;
         }
@@ -303,13 +300,26 @@ impl Report {
 /// Sets `numbers` in `target/bench/report.json`, and leaves what else is there; its path.
 pub fn merge(workspace: &Workspace, numbers: &[(&str, f64)]) -> Result<PathBuf> {
     let path = workspace.target("bench")?.join("report.json");
-    let text = fs::read_to_string(&path).unwrap_or_else(|_| String::from("{}"));
-    let mut all: BTreeMap<String, serde_json::Value> =
-        serde_json::from_str(&text).map_err(|_| Error::parse("a report", text))?;
+    let mut all = read(&path)?;
     all.extend(numbers.iter().map(|(name, value)| (String::from(*name), (*value).into())));
-    let text = format!("{:#}\n", serde_json::json!(all));
-    fs::write(&path, text).map_err(Error::io("write", &path))?;
+    fs::write(&path, json(&all)).map_err(Error::io("write", &path))?;
     Ok(path)
+}
+
+/// What `report.json` holds, by name.
+type Numbers = BTreeMap<String, serde_json::Value>;
+
+/// What the file at `path` holds; nothing where there is none.
+fn read(path: &Path) -> Result<Numbers> {
+    match fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text).map_err(|_| Error::parse("a report", text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Numbers::new()),
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
+}
+
+fn json(numbers: &Numbers) -> String {
+    format!("{:#}\n", serde_json::json!(numbers))
 }
 
 /// Three or more significant digits, without a fraction where it says nothing.
@@ -350,7 +360,7 @@ mod tests {
 
     #[test]
     fn json_is_flat_and_without_what_was_left_out() {
-        let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json(&report().numbers())).unwrap();
         assert_eq!(json["fast"], 2.0);
         assert_eq!(json["fast_min"], 1.5);
         assert_eq!(json["idle_max"], 2.0);
@@ -361,12 +371,22 @@ mod tests {
     fn what_other_tasks_wrote_stays() {
         let path = tempfile::NamedTempFile::new().unwrap();
         fs::write(&path, r#"{"attacks_total": 181, "gone": 1, "fast": 9}"#).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&report().merged(path.path())).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&report().merged(path.path()).unwrap()).unwrap();
         assert_eq!(
             (json["attacks_total"].as_f64(), json["fast"].as_f64()),
             (Some(181.0), Some(2.0))
         );
         assert!(json["gone"].is_null());
+    }
+
+    #[test]
+    fn a_report_that_is_none_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        assert_eq!(report().merged(&path).unwrap(), json(&report().numbers()));
+        fs::write(&path, r#"{"attacks_total": 181"#).unwrap();
+        report().merged(&path).unwrap_err();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What all attacks came to: a table, and figures for `target/bench/report.json`.
 
-use std::{fmt, fs, path::Path};
+use std::{fmt, fs, io, path::Path};
 
 use serde_json::{Map, Value, json};
 
@@ -168,13 +168,17 @@ pub fn summary(results: &[Result]) -> (String, bool) {
 }
 
 /// Writes the figures into `bench/report.json` beside what others wrote there, and the table as `attack/report.md`.
-pub fn write(target: &Path, results: &[Result]) -> std::io::Result<()> {
+pub fn write(target: &Path, results: &[Result]) -> io::Result<()> {
     let (bench, attack) = (target.join("bench"), target.join("attack"));
     fs::create_dir_all(&bench)?;
     fs::create_dir_all(&attack)?;
     let report = bench.join("report.json");
-    let old = fs::read_to_string(&report).ok().and_then(|text| serde_json::from_str(&text).ok());
-    let mut all: Map<String, Value> = old.unwrap_or_default();
+    let mut all: Map<String, Value> = match fs::read_to_string(&report) {
+        Ok(text) => serde_json::from_str(&text)
+            .map_err(|error| io::Error::other(format!("{}: {error}", report.display())))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Map::new(),
+        Err(error) => return Err(error),
+    };
     all.extend(figures(results));
     fs::write(report, format!("{:#}\n", Value::Object(all)))?;
     fs::write(attack.join("report.md"), markdown(results))
@@ -235,6 +239,10 @@ mod tests {
             (json["other"].as_f64(), json["attacks_total"].as_f64()),
             (Some(7.0), Some(1.0))
         );
+        fs::write(target.join("bench/report.json"), r#"{"other": 7"#).unwrap();
+        write(&target, &results(&[Row::default()])).unwrap_err();
+        let text = fs::read_to_string(target.join("bench/report.json")).unwrap();
+        assert_eq!(text, r#"{"other": 7"#);
         fs::remove_dir_all(&target).unwrap();
     }
 }
