@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_engine::Engine;
 use weir_engine::guest::CallPolicy;
@@ -33,11 +34,10 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
 
     let limit = getrlimit(Resource::Nofile);
     let stream = UnixStream::connect(&path).unwrap();
-    // It may have been accepted already; then the next one is not.
     let mut front = FrontEnd::new(stream);
     front.set_timeout(Duration::from_secs(60));
     front.get_features().unwrap();
-    let next = UnixStream::connect(&path).unwrap();
+    let next = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let none_left = Rlimit { current: Some(next.as_raw_fd() as u64 + 1), ..limit };
     // What is free below is taken.
     let mut taken = Vec::new();
@@ -45,9 +45,8 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     while let Ok(file) = std::fs::File::open("/dev/null") {
         taken.push(file);
     }
-    drop(next);
-    // The place of `next` is free again, for the third one's own end: none is left for weir's.
-    let third = UnixStream::connect(&path).unwrap();
+    // To connect takes no descriptor; to accept takes one.
+    connect(&next, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     let start = Instant::now();
     std::thread::sleep(Duration::from_secs(1));
     let looks = start.elapsed().as_nanos() as u64 / ACCEPT_PAUSE_NS + 2;
@@ -56,7 +55,7 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     drop(front);
     setrlimit(Resource::Nofile, limit).unwrap();
     drop(taken);
-    let mut third = FrontEnd::new(third);
-    third.set_timeout(Duration::from_secs(60));
-    third.get_features().unwrap();
+    let mut next = FrontEnd::new(UnixStream::from(next));
+    next.set_timeout(Duration::from_secs(60));
+    next.get_features().unwrap();
 }
