@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -208,6 +209,11 @@ impl Drop for Mapping {
     }
 }
 
+/// Unmapped at once (bytes): some tens of microseconds where each page of it was touched.
+const UNMAP_LEN: usize = 2 << 20;
+/// After so long, threads that wait for the processor come first: the kernel would let them wait for some milliseconds.
+const UNMAP_TURN: Duration = Duration::from_micros(100);
+
 /// What is mapped of a file.
 struct Extent {
     /// Where it begins in the file.
@@ -269,9 +275,17 @@ impl Drop for Held {
     fn drop(&mut self) {
         // First, so that the handler never touches an address range that is somebody else's.
         self.registration.retire();
-        // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
-        // holds the `GuestMemory` that owned this mapping, so none is left.
-        // A failure leaves an unused mapping behind.
-        let _ = unsafe { munmap(self.base, self.len) };
+        let mut since = Instant::now();
+        for start in (0..self.len).step_by(UNMAP_LEN) {
+            let len = UNMAP_LEN.min(self.len - start);
+            // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
+            // holds the `GuestMemory` that owned this mapping, so none is left.
+            // A failure leaves an unused mapping behind.
+            let _ = unsafe { munmap(self.base.byte_add(start), len) };
+            if since.elapsed() > UNMAP_TURN {
+                rustix::thread::sched_yield();
+                since = Instant::now();
+            }
+        }
     }
 }

@@ -159,7 +159,9 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
     while !end.is_asked() {
-        if let Err(reason) = session.serve(SESSION_MESSAGES_MAX) {
+        // One that is held back has a thread's turn for each message: others of its processor wait for no more than that.
+        let messages_max = if held_back.0 { 1 } else { SESSION_MESSAGES_MAX };
+        if let Err(reason) = session.serve(messages_max) {
             return Some(reason);
         }
         let half = session.connection.is_mid_message() || session.connection.wants_write();
