@@ -74,7 +74,7 @@ enum Task {
     },
     /// What runs in its place.
     #[command(hide = true)]
-    StandIn { cpus: f64 },
+    StandIn { cpus: f64, threads: usize },
 }
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Task::Strike { name, dir, weir, first } => {
             attacker::strike(&name, Field::new(dir, weir, first)).map(|()| true)
         }
-        Task::StandIn { cpus } => attacker::stand_in(cpus).map(|()| true),
+        Task::StandIn { cpus, threads } => attacker::stand_in(cpus, threads).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

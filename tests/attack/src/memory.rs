@@ -28,7 +28,8 @@ use crate::{
 pub const ALL: &[Attack] = &[
     attack!(a_sparse_file_of_32_tib, "shares a file that fills the address space and has no page"),
     attack!(sparse_files_by_20_front_ends, "shares as much as is allowed, at 20 sockets at once"),
-    attack!(frames_out_of_holes, "sends frames that lie in pages that nobody has touched"),
+    attack!(frames_out_of_holes, "sends frames that lie in pages that nobody has touched",
+        own_share: "what its frames cost is charged to it, pages included"),
     attack!(files_shorter_than_their_regions, "shares regions that are longer than their files"),
     attack!(regions_that_overlap, "shares regions over each other, in guest and in user addresses"),
     attack!(regions_that_wrap_around, "shares regions at the end of all addresses"),

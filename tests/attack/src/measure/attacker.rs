@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::{
+    event::{EventfdFlags, eventfd},
     param::clock_ticks_per_second,
     process::{
         Resource, Rlimit, Signal, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
@@ -45,6 +46,10 @@ pub struct Outcome {
     pub misses: Vec<String>,
     /// Processors that the attacker's own process had on average.
     pub cpus: f64,
+    /// Threads of it that had them.
+    pub threads: usize,
+    /// These threads never waited for anything but a processor.
+    pub never_waits: bool,
 }
 
 impl Attacker {
@@ -56,9 +61,11 @@ impl Attacker {
         Self::spawn(&args, attack.as_another_user)
     }
 
-    /// Starts what takes as much of the processors and does nothing.
-    pub fn stand_in(cpus: f64) -> Result<Self, String> {
-        Self::spawn(&["stand-in", &cpus.to_string()], false)
+    /// Starts what takes as much of the processors as `other` did, by as many threads, and does nothing.
+    pub fn stand_in(other: &Outcome) -> Result<Self, String> {
+        // Who asks for all there is gets what others leave: less than that would leave others more.
+        let cpus = if other.never_waits { other.threads as f64 } else { other.cpus };
+        Self::spawn(&["stand-in", &cpus.to_string(), &other.threads.to_string()], false)
     }
 
     fn spawn(args: &[&str], as_another_user: bool) -> Result<Self, String> {
@@ -120,6 +127,8 @@ impl Attacker {
             Some(("miss", what)) => self.known.misses.push(what.to_owned()),
             Some(("done", count)) => self.known.done = count.parse().unwrap_or(0),
             Some(("cpu_ns", ns)) => self.known.cpus = ns.parse::<f64>().unwrap_or(0.0) / 1e9,
+            Some(("threads", count)) => self.known.threads = count.parse().unwrap_or(0),
+            Some(("never_waits", "true")) => self.known.never_waits = true,
             _ => {}
         }
     }
@@ -153,8 +162,47 @@ pub fn strike(name: &str, field: Field) -> Result<(), String> {
 }
 
 fn say_and_exit(done: u64) -> ! {
-    println!("done {done}\ncpu_ns {}", cpu_ns());
+    let busy = busy_threads();
+    let (threads, never_waits) = (busy.len(), busy.iter().all(|thread| thread.never_waits()));
+    println!("done {done}\ncpu_ns {}\nthreads {threads}\nnever_waits {never_waits}", cpu_ns());
     std::process::exit(0)
+}
+
+/// A thread's time (ns): on a processor, waiting for one, and in all.
+#[derive(Clone, Copy, Debug)]
+struct ThreadTime {
+    ran_ns: u64,
+    waited_ns: u64,
+    age_ns: u64,
+}
+
+impl ThreadTime {
+    /// From `/proc/self/task/TID`: `schedstat`, and what `stat` says of its start.
+    fn of(task: &Path) -> Option<Self> {
+        let text = fs::read_to_string(task.join("schedstat")).ok()?;
+        let mut times = text.split(' ').map_while(|number| number.parse::<u64>().ok());
+        let (ran_ns, waited_ns) = (times.next()?, times.next()?);
+        let stat = fs::read_to_string(task.join("stat")).ok()?;
+        let start = stat_fields(&stat).nth(22 - 3)?.parse::<u64>().ok()?;
+        let now = clock_gettime(ClockId::Boottime);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let start_ns = start * 1_000_000_000 / clock_ticks_per_second();
+        Some(Self { ran_ns, waited_ns, age_ns: now_ns.saturating_sub(start_ns) })
+    }
+
+    /// But for what a clock of ticks rounds away, and for its first steps.
+    fn never_waits(self) -> bool {
+        (self.ran_ns + self.waited_ns) * 10 >= self.age_ns * 9
+    }
+}
+
+/// Threads of this process that ran at least a tenth of what the busiest one did.
+fn busy_threads() -> Vec<ThreadTime> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let mut all: Vec<_> = tasks.filter_map(|task| ThreadTime::of(&task.path())).collect();
+    let most_ns = all.iter().map(|thread| thread.ran_ns).max().unwrap_or(0);
+    all.retain(|thread| thread.ran_ns >= most_ns / 10);
+    all
 }
 
 /// Processor time of this process and its children.
@@ -167,17 +215,22 @@ fn cpu_ns() -> u64 {
 
 /// `cutime` and `cstime` of `/proc/PID/stat` (proc_pid_stat(5)): of children that were waited for.
 fn children_ticks(stat: &str) -> u64 {
-    // A name in parentheses may have blanks; behind it is field 3.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    fields.split(' ').skip(16 - 3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    let ticks = stat_fields(stat).skip(16 - 3).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// Fields of a `stat` from number 3 on: a name in parentheses, which may have blanks, is before it.
+fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ')
 }
 
 /// The stand-in's process: takes so much of the processors, a millisecond at a time.
-pub fn stand_in(cpus: f64) -> Result<(), String> {
+pub fn stand_in(cpus: f64, threads: usize) -> Result<(), String> {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let threads = cpus.ceil().clamp(1.0, 64.0);
-    let busy = Duration::from_secs_f64((cpus / threads).clamp(0.0, 1.0) / 1000.0);
-    for _ in 0..threads as usize {
+    let threads = threads.clamp(1, 64);
+    let busy = Duration::from_secs_f64((cpus / threads as f64).clamp(0.0, 1.0) / 1000.0);
+    for _ in 0..threads {
+        let own = eventfd(0, EventfdFlags::empty()).map_err(|error| error.to_string())?;
         std::thread::spawn(move || {
             loop {
                 let began = Instant::now();
@@ -188,8 +241,11 @@ pub fn stand_in(cpus: f64) -> Result<(), String> {
                         (now.tv_sec - cpu.tv_sec) * 1_000_000_000 + (now.tv_nsec - cpu.tv_nsec);
                     Duration::from_nanos(ns.unsigned_abs())
                 };
+                // In system calls, as who attacks: who waits for the processor waits longer for such a thread.
                 while used() < busy {
-                    std::hint::spin_loop();
+                    for _ in 0..16 {
+                        let _ = rustix::io::write(&own, &1_u64.to_ne_bytes());
+                    }
                 }
                 std::thread::sleep(Duration::from_millis(1).saturating_sub(began.elapsed()));
             }
@@ -207,6 +263,26 @@ mod tests {
     fn time_of_children_is_read_behind_any_name() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 200 30 20 0";
         assert_eq!(children_ticks(&format!("7 (a) b) {fields}")), 230);
+    }
+
+    #[test]
+    fn who_spins_never_waits_and_who_sleeps_does() {
+        let (ran, slept) = std::thread::scope(|scope| {
+            let tid = || format!("/proc/self/task/{}", rustix::thread::gettid().as_raw_nonzero());
+            let of = move |work: fn()| {
+                work();
+                ThreadTime::of(Path::new(&tid())).unwrap()
+            };
+            let spins = || {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_millis(300) {}
+            };
+            let spinner = scope.spawn(move || of(spins));
+            let sleeper =
+                scope.spawn(move || of(|| std::thread::sleep(Duration::from_millis(300))));
+            (spinner.join().unwrap(), sleeper.join().unwrap())
+        });
+        assert!(ran.never_waits() && !slept.never_waits(), "{ran:?} {slept:?}");
     }
 
     #[test]

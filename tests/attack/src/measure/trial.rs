@@ -131,7 +131,7 @@ impl Trial {
         for _ in 0..self.rounds {
             let (window, outcome) = self.attacked(attack, &scene, &mut watch)?;
             with.push(window);
-            without.push(self.beside(victims, Attacker::stand_in(outcome.cpus)?));
+            without.push(self.beside(victims, Attacker::stand_in(&outcome)?));
             outcomes.push(outcome);
             if attack.own_share.is_some() {
                 let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
