@@ -174,6 +174,9 @@ pub struct PortStats {
     /// How often a queue with frames to send had to wait for the port's rate.
     #[serde(default)]
     pub rate_waits: u64,
+    /// How often kicks of one of its rings were ignored for a millisecond, since they brought nothing.
+    #[serde(default)]
+    pub kick_pauses: u64,
     /// Windows in which more of the port's turns were late than may be.
     #[serde(default)]
     pub window_violations: u64,
@@ -327,6 +330,7 @@ impl PortStats {
             dear_calls: 0,
             dear_call_ns: 0,
             rate_waits: 0,
+            kick_pauses: 0,
             window_violations: 0,
             drops: BTreeMap::new(),
             hold_ns: HoldTimes::default(),
@@ -471,8 +475,11 @@ fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
         let (calls, time) = (decimal(port.dear_calls), time(port.dear_call_ns));
         writeln!(f, "{}: calls that took long: {calls}, {time} beyond the usual", port.name)?;
     }
-    let waits =
-        [("waited for its rate", port.rate_waits), ("windows missed", port.window_violations)];
+    let waits = [
+        ("waited for its rate", port.rate_waits),
+        ("windows missed", port.window_violations),
+        ("kicks ignored for 1 ms", port.kick_pauses),
+    ];
     for (what, times) in waits.into_iter().filter(|(_, times)| *times > 0) {
         writeln!(f, "{}: {what}: {} times", port.name, decimal(times))?;
     }

@@ -238,6 +238,15 @@ impl Crew {
         Ok(Watch::new(watched))
     }
 
+    /// Whether kicks of `queue` are events. Not while kicks change hands: then nothing changes, and this says so.
+    pub(crate) fn listen(&self, queue: QueueRef, listen: bool) -> bool {
+        let Ok(roster) = self.roster.try_lock() else { return false };
+        if let Some(watched) = roster.watched.get(&queue).and_then(Weak::upgrade) {
+            watched.listen(listen);
+        }
+        true
+    }
+
     /// Gives a pair to another worker, while traffic flows.
     ///
     /// Both may serve it for a moment: a burst holds its queue's lock from the first frame taken to the last one

@@ -51,6 +51,7 @@ mod flow;
 pub mod gro;
 pub mod guest;
 mod holds;
+mod kicks;
 mod lock;
 mod meter;
 mod mtu;

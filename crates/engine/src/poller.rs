@@ -48,6 +48,8 @@ impl PartialEq for QueueRef {
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
+/// Each write is an event.
+const KICK: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 /// The worker's own wake-up in `epoll_event.data`; no [`QueueRef`] encodes to it.
 const WAKE: u64 = u64::MAX;
 /// The timer; no [`QueueRef`] encodes to it either.
@@ -142,6 +144,11 @@ impl Watched {
         self.poller.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Whether its kicks are events. If it is readable when they begin to be, an event comes at once.
+    pub(crate) fn listen(&self, listen: bool) {
+        self.poller().listen(&self.fd, self.queue, listen);
+    }
+
     /// Watches it in another worker's set. If it is readable, an event comes there at once.
     pub(crate) fn move_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         let mut current = self.poller();
@@ -165,11 +172,10 @@ impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), KICK)?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, timer_flags)?;
-        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), KICK)?;
         Ok(Self { epoll, wake, timer, inbox: Mutex::new(Vec::new()) })
     }
 
@@ -184,9 +190,14 @@ impl Poller {
     }
 
     fn add(&self, fd: &OwnedFd, queue: QueueRef) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), flags)?;
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), KICK)?;
         Ok(())
+    }
+
+    fn listen(&self, fd: &OwnedFd, queue: QueueRef, listen: bool) {
+        let flags = if listen { KICK } else { epoll::EventFlags::empty() };
+        // As in `remove`.
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), flags);
     }
 
     fn remove(&self, fd: &OwnedFd) {
@@ -307,6 +318,22 @@ mod tests {
         drop(watch);
         rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
         assert_eq!(wait(&poller), [], "forgotten although the front end's copy is open");
+    }
+
+    #[test]
+    fn kicks_that_are_ignored_are_one_event_later() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let queue = QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx };
+        let (ours, theirs) = eventfd_pair();
+        let watched = poller.watch(ours, queue).unwrap();
+        watched.listen(false);
+        for _ in 0..3 {
+            rustix::io::write(&theirs, &1u64.to_ne_bytes()).unwrap();
+            assert_eq!(wait(&poller), []);
+        }
+        watched.listen(true);
+        assert_eq!(wait(&poller), [Event::Kick(queue)]);
+        assert_eq!(wait(&poller), []);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A worker's queues with work: whose turn it is, what each turn took, and who waits for tokens.
 
 use weir_fabric::PortId;
-use weir_limits::BURST_MAX;
+use weir_limits::{BURST_MAX, TURN_NS_MAX};
 use weir_policy::schedule::{Kind, Scheduler};
 
 use crate::meter::{Begun, Meter};
@@ -54,12 +54,20 @@ pub(crate) struct Cost {
     pub(crate) violations: u64,
 }
 
+/// What is kept of a queue.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Whether it is among those with work.
+    has_work: bool,
+    /// How many frames less than a burst's it may give at its turn.
+    less: u8,
+}
+
 #[derive(Debug)]
 pub(crate) struct RunQueue {
     scheduler: Scheduler<Ready>,
     limited: Vec<Limited>,
-    /// Whether it is in one of the two.
-    has_work: PerQueue<bool>,
+    queues: PerQueue<Standing>,
     /// By port number, a copy as of `version`.
     entitled: Vec<Entitled>,
     version: u64,
@@ -71,7 +79,7 @@ impl RunQueue {
         Self {
             scheduler: Scheduler::new(kind),
             limited: Vec::new(),
-            has_work: PerQueue::default(),
+            queues: PerQueue::default(),
             entitled: Vec::new(),
             version: 0,
             meter: Meter::new(),
@@ -91,25 +99,25 @@ impl RunQueue {
     /// Whether `queue` is among those with work.
     #[inline]
     pub(crate) fn contains(&self, queue: QueueRef) -> bool {
-        self.has_work.get(queue).is_some_and(|has_work| *has_work)
+        self.queues.get(queue).is_some_and(|queue| queue.has_work)
     }
 
     /// A queue that had no work has some.
     pub(crate) fn wake(&mut self, ready: Ready) {
-        *self.has_work.at(ready.queue) = true;
+        self.queues.at(ready.queue).has_work = true;
         self.scheduler.wake(ready.queue.port.index(), ready, ready.since_ns);
     }
 
     /// The next queue.
     pub(crate) fn next(&mut self, now_ns: u64) -> Option<Ready> {
         let ready = self.scheduler.next(now_ns)?;
-        *self.has_work.at(ready.queue) = false;
+        self.queues.at(ready.queue).has_work = false;
         Some(ready)
     }
 
     /// A queue that was served has more.
     pub(crate) fn again(&mut self, ready: Ready) {
-        *self.has_work.at(ready.queue) = true;
+        self.queues.at(ready.queue).has_work = true;
         self.scheduler.again(ready.queue.port.index(), ready);
     }
 
@@ -127,6 +135,31 @@ impl RunQueue {
         }
     }
 
+    /// Most frames that `queue` may give at a turn.
+    #[inline]
+    pub(crate) fn frames_max(&self, queue: QueueRef) -> usize {
+        BURST_MAX - self.queues.get(queue).map_or(0, |queue| usize::from(queue.less))
+    }
+
+    /// A turn of `queue` brought `frames` and took `ns`: the next one is to take no longer than [`TURN_NS_MAX`].
+    ///
+    /// Then there is one frame more with each turn, not twice as many: whoever makes one turn in ten dear by frames that
+    /// lie in pages that nobody has touched, or in as many pieces as there can be, gets no long turn by the other nine.
+    #[inline]
+    pub(crate) fn took(&mut self, queue: QueueRef, frames: usize, ns: u64) {
+        if ns > TURN_NS_MAX {
+            self.took_long(queue, frames, ns);
+        } else if self.queues.get(queue).is_some_and(|queue| queue.less > 0) {
+            self.queues.at(queue).less -= 1;
+        }
+    }
+
+    #[cold]
+    fn took_long(&mut self, queue: QueueRef, frames: usize, ns: u64) {
+        let fit = (frames as u64).min(BURST_MAX as u64) * TURN_NS_MAX / ns;
+        self.queues.at(queue).less = BURST_MAX as u8 - fit.max(1) as u8;
+    }
+
     /// `turn` brought so many frames of so many bytes.
     pub(crate) fn settle(&self, port: PortId, turn: Turn, frames: usize, bytes: u64) {
         if let (Turn::Granted(grant), Some(limiter)) = (turn, self.limiter(port)) {
@@ -136,7 +169,7 @@ impl RunQueue {
 
     /// Puts a queue aside until a time (ns).
     pub(crate) fn wait(&mut self, ready: Ready, until_ns: u64) {
-        *self.has_work.at(ready.queue) = true;
+        self.queues.at(ready.queue).has_work = true;
         self.limited.push(Limited { ready, until_ns });
     }
 
@@ -191,5 +224,32 @@ impl RunQueue {
     pub(crate) fn charge(&mut self, port: PortId, begun: Begun, others_ns: u64) -> Cost {
         let worker_ns = self.meter.end(begun).saturating_sub(others_ns);
         Cost { worker_ns, violations: self.scheduler.charge(port.index(), worker_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::Side;
+
+    #[test]
+    fn turns_that_took_long_get_short_and_grow_by_a_frame_each() {
+        let mut ready = RunQueue::new(Kind::Drr);
+        let port = PortId::new(2).unwrap();
+        let queue = QueueRef { port, queue: 1, side: Side::Tx };
+        assert_eq!(ready.frames_max(queue), BURST_MAX);
+        ready.took(queue, BURST_MAX, TURN_NS_MAX);
+        assert_eq!(ready.frames_max(queue), BURST_MAX, "that is not long");
+        ready.took(queue, BURST_MAX, 8 * TURN_NS_MAX);
+        assert_eq!(ready.frames_max(queue), BURST_MAX / 8);
+        for turns in 1..=3 {
+            ready.took(queue, 8, TURN_NS_MAX);
+            assert_eq!(ready.frames_max(queue), BURST_MAX / 8 + turns);
+        }
+        ready.took(queue, 1, u64::MAX / 128);
+        assert_eq!(ready.frames_max(queue), 1);
+        ready.took(queue, 0, 2 * TURN_NS_MAX);
+        assert_eq!(ready.frames_max(queue), 1);
+        assert_eq!(ready.frames_max(QueueRef { queue: 0, ..queue }), BURST_MAX, "it is another's");
     }
 }

@@ -234,6 +234,8 @@ pub struct PortCounters {
     pub dear_call_ns: Counter,
     /// Times that a queue with frames to send had to wait for its port's rate.
     pub rate_waits: Counter,
+    /// Times that kicks of one of its rings were ignored for a while, since they brought nothing.
+    pub kick_pauses: Counter,
     /// Windows of turns (`weir_policy::schedule::Window`) in which more were late than may be.
     pub window_violations: Counter,
     drops: [Counter; DropReason::COUNT],
@@ -251,6 +253,7 @@ impl Default for PortCounters {
             dear_calls: Counter::default(),
             dear_call_ns: Counter::default(),
             rate_waits: Counter::default(),
+            kick_pauses: Counter::default(),
             window_violations: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
             breaches: Default::default(),

@@ -28,6 +28,7 @@ use crate::cpu_loss;
 use crate::crew::{Pair, Realization};
 use crate::dear;
 use crate::holds::Holds;
+use crate::kicks::Kicks;
 use crate::poller::{Event, QueueRef, Wait, Woken};
 use crate::port::{PANICKED, Side, Take, Taken};
 use crate::run_queue::{Ready, RunQueue, Turn};
@@ -85,6 +86,7 @@ pub(crate) struct Worker {
     /// Room for the queues whose frames are.
     retried: Vec<TxQueue>,
     holds: Holds,
+    kicks: Kicks,
     /// When the timer fires that was set for one of them (ns).
     timer_ns: Option<u64>,
     lateness: Lateness,
@@ -122,6 +124,7 @@ impl Worker {
             retries: Vec::new(),
             retried: Vec::new(),
             holds: Holds::default(),
+            kicks: Kicks::default(),
             timer_ns: None,
             lateness: Lateness::default(),
             wait_ns_max: (LATENCY_BUDGET_NS_MAX, 0),
@@ -215,6 +218,7 @@ impl Worker {
 
     /// There is nothing to do: returns when there may be.
     fn rest(&mut self) {
+        self.listen_again();
         // A receiver has got buffers since the last try.
         if self.handle.is_told() || !self.retries.is_empty() {
             self.poll();
@@ -341,7 +345,8 @@ impl Worker {
     /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
     fn wake_ns(&self) -> Option<u64> {
         let hold = self.holds.wake_ns(self.lateness.lead_ns());
-        [hold, self.stalls.wake_ns(), self.ready.next_release_ns()].into_iter().flatten().min()
+        let others = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
+        others.into_iter().chain([hold]).flatten().min()
     }
 
     /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
@@ -389,6 +394,7 @@ impl Worker {
 
     /// Looks at the epoll set.
     fn poll(&mut self) {
+        self.listen_again();
         self.handle.poller.wait(&mut self.events, Wait::Look, &mut self.kicked);
         self.take_up_kicks(None);
     }
@@ -426,9 +432,15 @@ impl Worker {
                 Event::Kick(_) => slot.port.kicked(queue.queue, queue.side),
                 Event::Nudge(_) => self.handle.nudges.add(1),
             }
-            let refilled = queue.side == Side::Rx || slot.port.has_one_kick(queue.queue);
+            let has_one_kick = slot.port.has_one_kick(queue.queue);
+            let refilled = queue.side == Side::Rx || has_one_kick;
             if refilled && self.shared.refilled(slot, queue.port, self.index) {
+                self.kicks.was_awaited(queue);
                 self.retries.push(Retry::Receiver(queue.port));
+            } else if matches!(event, Event::Kick(_)) && self.kicks.came(queue) && !has_one_kick {
+                // Where one kick is for both rings it is the kernel's, which holds back who sends it in vain.
+                let now_ns = *now_ns.get_or_insert_with(clock::now_ns);
+                ignore(&self.shared, &mut self.kicks, slot, queue, now_ns);
             }
             match queue.side {
                 // A kick that can be taken once only may have been for its new worker.
@@ -441,6 +453,24 @@ impl Worker {
                         .wake(Ready { queue, since_ns: *now_ns.get_or_insert_with(clock::now_ns) });
                 }
                 Side::Tx | Side::Rx => {}
+            }
+        }
+    }
+
+    /// Kicks that were ignored for long enough are events again.
+    #[inline]
+    fn listen_again(&mut self) {
+        if !self.kicks.is_empty() {
+            self.listen_to_due();
+        }
+    }
+
+    #[cold]
+    fn listen_to_due(&mut self) {
+        let now_ns = clock::now_ns();
+        while let Some(queue) = self.kicks.due(now_ns) {
+            if !self.shared.crew.listen(queue, true) {
+                self.kicks.ignore(queue, now_ns);
             }
         }
     }
@@ -470,7 +500,7 @@ impl Worker {
             }
             return;
         }
-        if taken.more || taken.frames >= turn.frames_max() {
+        if taken.more || taken.frames >= self.scratch.frames_max {
             self.ready.again(ready);
             return;
         }
@@ -503,7 +533,7 @@ impl Worker {
         self.taken_ns = now_ns;
         let since_ns = since_ns.min(now_ns);
         let (mut sent_bytes, mut parked) = (0, 0);
-        self.scratch.frames_max = turn.frames_max();
+        self.scratch.frames_max = turn.frames_max().min(self.ready.frames_max(queue));
         let (scratch, forwarder) = (&mut self.scratch, &mut self.forwarder);
         let stalls = &mut self.stalls;
         let (fabric, ports) = (&self.shared.fabric, &*ports);
@@ -547,6 +577,8 @@ impl Worker {
         self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
         let others_ns = if dear::any() { charge_calls(&mut self.ready, ports) } else { 0 };
         let cost = self.ready.charge(queue.port, begun, others_ns);
+        self.ready.took(queue, taken.frames, cost.worker_ns);
+        self.kicks.brought(queue, taken.frames);
         slot.counters.charge(cost);
         self.burst_ns = cost.worker_ns + others_ns;
         if let Some(pair) = slot.pairs.get(queue.queue) {
@@ -686,6 +718,15 @@ impl Worker {
         if dear::any() {
             charge_calls(&mut self.ready, &ports);
         }
+    }
+}
+
+/// Ignores the kicks of `queue` for a while.
+#[cold]
+fn ignore(shared: &Shared, kicks: &mut Kicks, slot: &Slot, queue: QueueRef, now_ns: u64) {
+    if shared.crew.listen(queue, false) {
+        kicks.ignore(queue, now_ns);
+        slot.counters.kick_pauses.add(1);
     }
 }
 

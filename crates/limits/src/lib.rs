@@ -28,6 +28,11 @@ pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
 pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
 /// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
 pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
+/// Kicks that bring nothing, beyond one for each frame, after which a ring's kicks are ignored for [`VAIN_KICKS_PAUSE_NS`]:
+/// each is a wake-up of a worker that others pay for. More than a driver makes while it finds out that nobody needs them.
+pub const VAIN_KICKS_MAX: u8 = 64;
+/// For how long (ns). A frame that its guest sends then, after it sent none for long, waits so long at most.
+pub const VAIN_KICKS_PAUSE_NS: u64 = 1_000_000;
 /// Messages of a front end that its thread serves before it looks whether it is to end or to pause.
 pub const SESSION_MESSAGES_MAX: usize = 64;
 /// What the sessions of one interface may take of a processor, in percent: to set up a guest takes some milliseconds
@@ -105,6 +110,9 @@ pub const BURST_MAX: usize = 64;
 /// A burst from a guest's queue ends with the frame that makes it as long as this (bytes): some tens of
 /// microseconds of copying, in which other queues and deadlines wait.
 pub const BURST_BYTES_MAX: u64 = 256 << 10;
+/// How long a queue's turn may take (ns): where one took longer, the next ones have fewer frames. That is three times what a
+/// burst of the longest frames takes, and what others wait for at most beside a guest that makes its frames dear.
+pub const TURN_NS_MAX: u64 = 100_000;
 /// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
 pub const RX_MERGE_MAX: usize = 68;
 
@@ -487,6 +495,7 @@ const _: () = {
     assert!(LOG_LINES_MAX > 0 && LIMIT_SHOWN_PERCENT <= 100 && SILENT_KICKS_MIN > 0);
     // A burst holds the longest frame, and names its pieces by 32 bits.
     assert!(BURST_BYTES_MAX > FRAME_LEN_MAX as u64);
+    assert!(BURST_MAX <= u8::MAX as usize && TURN_NS_MAX > BURST_NS_MAX);
     assert!(BURST_MAX * CHAIN_LEN_MAX * BUFFER_PIECES_MAX < u32::MAX as usize);
     assert!(STORM_BURST_MIN >= BURST_MAX as u64 && PARKED_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);

@@ -300,6 +300,7 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     stats.dear_calls = counters.dear_calls.get();
     stats.dear_call_ns = counters.dear_call_ns.get();
     stats.rate_waits = counters.rate_waits.get();
+    stats.kick_pauses = counters.kick_pauses.get();
     stats.window_violations = counters.window_violations.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }

@@ -15,6 +15,7 @@ mod silent;
 mod steering;
 mod together;
 mod traffic;
+mod vain;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -28,7 +28,7 @@ pub(super) const FILES: &[c_long] = &[
 /// Rings, TAPs, packet sockets, timers, calls by AIO.
 #[rustfmt::skip]
 pub(super) const WORKER: &[c_long] = &[
-    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_timerfd_settime,
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_epoll_ctl, SYS_timerfd_settime,
     #[cfg(target_arch = "x86_64")] SYS_epoll_wait,
     SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
     SYS_recvmsg, SYS_recvmmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendmmsg, SYS_sendto,

@@ -1,0 +1,125 @@
+//! Kicks that bring nothing.
+//!
+//! To kick costs a guest a write, and weir a wake-up and a look, which nobody is charged for before anything is found.
+//! Drivers kick in vain at times: weir took the frame before the kick came. One kick without anything for each frame is
+//! usual. Whoever goes on without frames is not listened to for a while: its kick descriptor is left in the epoll set
+//! for no event. What it sends meanwhile is found when the time is over.
+
+use std::collections::VecDeque;
+
+use weir_limits::{VAIN_KICKS_MAX, VAIN_KICKS_PAUSE_NS};
+
+use crate::per_queue::PerQueue;
+use crate::poller::QueueRef;
+use crate::port::Side;
+
+/// Kicks in vain of a pair of queues, less the frames that came.
+#[derive(Debug, Default)]
+struct Vain {
+    tx: u8,
+    rx: u8,
+}
+
+/// What a worker notes of kicks.
+#[derive(Debug, Default)]
+pub(crate) struct Kicks {
+    vain: PerQueue<Vain>,
+    /// Whose kicks are ignored, and until when (ns).
+    ignored: VecDeque<(QueueRef, u64)>,
+}
+
+impl Kicks {
+    /// A kick came, and nothing is known of what it brings. Says whether the next ones are to be ignored.
+    #[inline]
+    pub(crate) fn came(&mut self, queue: QueueRef) -> bool {
+        let vain = self.vain.at(queue);
+        let vain = match queue.side {
+            Side::Tx => &mut vain.tx,
+            Side::Rx => &mut vain.rx,
+        };
+        *vain = vain.saturating_add(1).min(VAIN_KICKS_MAX);
+        *vain == VAIN_KICKS_MAX
+    }
+
+    /// `frames` of a transmit queue were taken.
+    #[inline]
+    pub(crate) fn brought(&mut self, queue: QueueRef, frames: usize) {
+        if self.vain.get(queue).is_some_and(|vain| vain.tx > 0) {
+            // Its own kick, and one in vain.
+            let frames = u8::try_from(2 * frames).unwrap_or(u8::MAX);
+            let tx = &mut self.vain.at(queue).tx;
+            *tx = tx.saturating_sub(frames);
+        }
+    }
+
+    /// Frames waited for the kick of a receive queue.
+    #[inline]
+    pub(crate) fn was_awaited(&mut self, queue: QueueRef) {
+        self.vain.at(queue).rx = 0;
+    }
+
+    /// The kicks of `queue` are ignored from `now_ns` on.
+    pub(crate) fn ignore(&mut self, queue: QueueRef, now_ns: u64) {
+        self.ignored.push_back((queue, now_ns.saturating_add(VAIN_KICKS_PAUSE_NS)));
+    }
+
+    /// Whether no queue's kicks are ignored.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ignored.is_empty()
+    }
+
+    /// When the first of those is due whose kicks are ignored (ns).
+    #[inline]
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.ignored.front().map(|(_, until_ns)| *until_ns)
+    }
+
+    /// One whose time is over at `now_ns`.
+    pub(crate) fn due(&mut self, now_ns: u64) -> Option<QueueRef> {
+        // In the order in which they came, each for as long.
+        let (queue, _) = *self.ignored.front().filter(|(_, until_ns)| *until_ns <= now_ns)?;
+        self.ignored.pop_front();
+        Some(queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_fabric::PortId;
+
+    use super::*;
+
+    const PORT: PortId = PortId::new(3).unwrap();
+    const TX: QueueRef = QueueRef { port: PORT, queue: 0, side: Side::Tx };
+    const RX: QueueRef = QueueRef { side: Side::Rx, ..TX };
+
+    #[test]
+    fn a_kick_in_vain_for_each_frame_is_usual() {
+        let mut kicks = Kicks::default();
+        for _ in 0..10 * u32::from(VAIN_KICKS_MAX) {
+            assert!(!kicks.came(TX) && !kicks.came(TX));
+            kicks.brought(TX, 1);
+            assert!(!kicks.came(RX));
+            kicks.was_awaited(RX);
+        }
+    }
+
+    #[test]
+    fn who_goes_on_without_frames_is_ignored_and_once_more_after_one_more_kick() {
+        let mut kicks = Kicks::default();
+        for queue in [TX, RX] {
+            for _ in 1..VAIN_KICKS_MAX {
+                assert!(!kicks.came(queue));
+            }
+            assert!(kicks.came(queue));
+            kicks.ignore(queue, 5);
+            assert_eq!(kicks.due(4 + VAIN_KICKS_PAUSE_NS), None);
+            assert_eq!(kicks.wake_ns(), Some(5 + VAIN_KICKS_PAUSE_NS));
+            assert_eq!(kicks.due(5 + VAIN_KICKS_PAUSE_NS), Some(queue));
+            assert!(kicks.is_empty() && kicks.came(queue));
+        }
+        kicks.brought(TX, 1);
+        assert!(!kicks.came(TX), "a frame is one");
+    }
+}
