@@ -33,8 +33,9 @@ pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
 pub const VAIN_KICKS_MAX: u8 = 64;
 /// For how long (ns). A frame that its guest sends then, after it sent none for long, waits so long at most.
 pub const VAIN_KICKS_PAUSE_NS: u64 = 1_000_000;
-/// Messages of a front end that its thread serves before it looks whether it is to end or to pause.
-pub const SESSION_MESSAGES_MAX: usize = 64;
+/// What a front end's thread does at once (ns), before threads that wait for its processor: the kernel would let them wait
+/// for some milliseconds. A message may take longer: mapping memory is one.
+pub const SESSION_TURN_NS: u64 = 200_000;
 /// What the sessions of one interface may take of a processor, in percent: to set up a guest takes some milliseconds
 /// once. More of it would be others' time: workers and sessions share processors.
 pub const SESSION_CPU_PERCENT: u64 = 5;
@@ -110,9 +111,6 @@ pub const BURST_MAX: usize = 64;
 /// A burst from a guest's queue ends with the frame that makes it as long as this (bytes): some tens of
 /// microseconds of copying, in which other queues and deadlines wait.
 pub const BURST_BYTES_MAX: u64 = 256 << 10;
-/// How long a queue's turn may take (ns): where one took longer, the next ones have fewer frames. That is three times what a
-/// burst of the longest frames takes, and what others wait for at most beside a guest that makes its frames dear.
-pub const TURN_NS_MAX: u64 = 100_000;
 /// Most receive buffers one frame may span (`VIRTIO_NET_F_MRG_RXBUF`): a 64 KiB frame in 1 KiB buffers.
 pub const RX_MERGE_MAX: usize = 68;
 
@@ -274,7 +272,8 @@ pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
 /// What is left of a latency budget for a worker's own work at least (ns): the burst that it may be in the middle of
 /// when a hold ends, and the call. What its bursts take longer and its timers are late comes on top, as it measures it.
 pub const HOLD_MARGIN_NS: u64 = 20_000;
-/// What is left for that at most (ns), however long bursts take.
+/// What is left for that at most (ns). A queue whose burst took longer has fewer frames in the next ones: so long others wait
+/// at most beside a guest that makes its frames dear.
 pub const BURST_NS_MAX: u64 = 60_000;
 /// How much before a deadline a worker may set the timer for it (ns), however late its timers fire.
 pub const TIMER_LEAD_NS_MAX: u64 = 100_000;
@@ -491,11 +490,11 @@ const _: () = {
     assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
     // Who makes its calls dear again and again takes a tenth of a worker at most.
     assert!(10 * CALL_DEBT_NS_MAX <= CALL_PAUSE_NS);
-    assert!(SESSION_CPU_BURST_NS < SESSION_GRACE_NS && SESSION_MESSAGES_MAX > 0);
+    assert!(SESSION_CPU_BURST_NS < SESSION_GRACE_NS && SESSION_TURN_NS < SESSION_CPU_BURST_NS);
     assert!(LOG_LINES_MAX > 0 && LIMIT_SHOWN_PERCENT <= 100 && SILENT_KICKS_MIN > 0);
     // A burst holds the longest frame, and names its pieces by 32 bits.
     assert!(BURST_BYTES_MAX > FRAME_LEN_MAX as u64);
-    assert!(BURST_MAX <= u8::MAX as usize && TURN_NS_MAX > BURST_NS_MAX);
+    assert!(BURST_MAX <= u8::MAX as usize);
     assert!(BURST_MAX * CHAIN_LEN_MAX * BUFFER_PIECES_MAX < u32::MAX as usize);
     assert!(STORM_BURST_MIN >= BURST_MAX as u64 && PARKED_MAX <= QUEUE_SIZE_MAX as usize);
     assert!(XENSTORE_REQUEST_MAX > 16 && XENSTORE_PAYLOAD_MAX >= XENSTORE_REQUEST_MAX - 16);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_engine::{Engine, dear};
 use weir_limits::{
-    SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_MESSAGES_MAX, SESSION_STALL_NS,
+    SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSION_STALL_NS, SESSION_TURN_NS,
     SESSIONS_CPU_PERCENT,
 };
 use weir_vhost_user::{Connection, ConnectionError};
@@ -158,10 +158,10 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
     let mut cpu_ns = dear::thread_cpu_ns();
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
+    let mut turn_ns = cpu_ns;
     while !end.is_asked() {
-        // One that is held back has a thread's turn for each message: others of its processor wait for no more than that.
-        let messages_max = if held_back.0 { 1 } else { SESSION_MESSAGES_MAX };
-        if let Err(reason) = session.serve(messages_max) {
+        // Message by message: at its limit, other threads of its processor wait for no more than one.
+        if let Err(reason) = session.serve() {
             return Some(reason);
         }
         let half = session.connection.is_mid_message() || session.connection.wants_write();
@@ -171,6 +171,10 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
             return Some(StopReason::Stalled);
         }
         let now_ns = dear::thread_cpu_ns();
+        if now_ns.saturating_sub(turn_ns) > SESSION_TURN_NS {
+            rustix::thread::sched_yield();
+            turn_ns = now_ns;
+        }
         let pause = port.spend(now_ns.saturating_sub(cpu_ns));
         cpu_ns = now_ns;
         held_back.set(pause.is_some());

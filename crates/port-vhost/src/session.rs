@@ -102,20 +102,14 @@ impl Session {
         }
     }
 
-    /// Serves so many requests, until none is left or the session is over.
-    pub(crate) fn serve(&mut self, requests_max: usize) -> Result<(), StopReason> {
+    /// Serves one request, if there is one.
+    pub(crate) fn serve(&mut self) -> Result<(), StopReason> {
         self.connection.flush()?;
         // A front end that does not read its replies is not read from either.
-        for _ in 0..requests_max {
-            if self.connection.wants_write() {
-                break;
-            }
-            let Some(incoming) = self.connection.receive()? else {
-                break;
-            };
-            self.answer(incoming)?;
+        if self.connection.wants_write() {
+            return Ok(());
         }
-        Ok(())
+        self.connection.receive()?.map_or(Ok(()), |incoming| self.answer(incoming))
     }
 
     fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {

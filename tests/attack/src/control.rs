@@ -23,7 +23,8 @@ pub const ALL: &[Attack] = &[
         control_line_byte_by_byte,
         "sends a request at ten bytes a second, on sixteen connections"
     ),
-    attack!(control_connections_that_say_nothing, "opens 200 connections and says nothing"),
+    attack!(control_connections_that_say_nothing, "opens 200 connections and says nothing",
+        own_share: "who may open the socket may have the whole switch; threads of their own serve it"),
     attack!(control_connects_without_pause, "connects and hangs up as fast as it can"),
     attack!(control_answers_that_nobody_reads, "asks for statistics without pause and reads none"),
     attack!(control_statistics_without_pause, "asks for statistics without pause and reads them",

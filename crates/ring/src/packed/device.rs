@@ -562,8 +562,8 @@ impl PackedDevice {
         let Some(&head) = self.completed.first().filter(|first| first.lists <= count) else {
             return 0;
         };
+        let single = self.completed.len() == 1;
         if let Some(record) = record {
-            let single = self.completed.len() == 1;
             let slots = if single { head.slots } else { count.min(self.completed.len() as u16) };
             record.publishes(&Publication {
                 before: self.next_used,
@@ -577,6 +577,30 @@ impl PackedDevice {
         let first_flags = self.used_flags(self.next_used, head.written);
         self.ring.write(first + PACKED_LEN, head.written.to_le_bytes());
         self.ring.store(first + PACKED_ID, head.id);
+        let (slots, lists) = if single {
+            self.completed.clear();
+            (head.slots, head.lists)
+        } else {
+            self.write_behind_first(count)
+        };
+        // Release: all that was written before is there when the guest sees this (§2.8.22).
+        self.ring.store_release(first + PACKED_FLAGS, first_flags);
+        self.published_total += u64::from(slots);
+        self.unannounced = self.unannounced.saturating_add(slots);
+        self.next_used = self.ahead(self.next_used, slots);
+        self.joined &= !self.completed.is_empty();
+        if self.long {
+            // A ring's length ahead at most.
+            let ahead = self.distance(self.next_used, self.long_until);
+            self.long = (1..=self.config.size).contains(&ahead);
+        }
+        lists
+    }
+
+    /// Writes the used descriptors behind the first one, and forgets them all. Says how many slots and lists there are.
+    #[inline]
+    fn write_behind_first(&mut self, count: u16) -> (u16, u16) {
+        let head = self.completed[0];
         let (mut at, mut lists, mut shown) =
             (self.ahead(self.next_used, head.slots), head.lists, 1);
         for &Completed { id, slots, lists: more, written } in &self.completed[1..] {
@@ -590,20 +614,8 @@ impl PackedDevice {
             lists += more;
             shown += 1;
         }
-        // Release: all that was written before is there when the guest sees this (§2.8.22).
-        self.ring.store_release(first + PACKED_FLAGS, first_flags);
-        let slots = self.distance(self.next_used, at);
-        self.published_total += u64::from(slots);
-        self.unannounced = self.unannounced.saturating_add(slots);
-        self.next_used = at;
         self.completed.drain(..shown);
-        self.joined &= !self.completed.is_empty();
-        if self.long {
-            // A ring's length ahead at most.
-            let ahead = self.distance(self.next_used, self.long_until);
-            self.long = (1..=self.config.size).contains(&ahead);
-        }
-        lists
+        (self.distance(self.next_used, at), lists)
     }
 
     /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).

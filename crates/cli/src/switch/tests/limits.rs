@@ -43,7 +43,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("FDB_PER_PORT_MAX", Own("addresses", None)),
     ("SESSIONS_AT_ONCE_MAX", Counter("throttled")),
     ("SESSIONS_PER_SEC_MAX", Counter("throttled")),
-    ("SESSION_MESSAGES_MAX", Counter("throttled")),
+    ("VAIN_KICKS_MAX", Counter("kick_pauses")),
     ("LOG_LINES_MAX", Counter("log_lines_unsaid")),
     ("LOG_LINES_AT_ONCE_MAX", Counter("log_lines_unsaid")),
     ("LOG_LINES_PER_SEC_MAX", Counter("log_lines_unsaid")),
