@@ -4,18 +4,17 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use weir_guestmem::ticks;
+use weir_limits::BURST_NS_MAX;
 
 use crate::clock;
 use crate::cpu_loss;
 
-/// A burst that takes longer (ns) may have had the core taken away meanwhile.
-const LONG_NS: u64 = 200_000;
 /// For how long the processor's counter is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
 /// Measures bursts by the processor's counter.
 ///
-/// Where one is long, the thread's CPU clock says at most how much of it was work: the kernel may have
+/// Where one is longer than [`BURST_NS_MAX`], the thread's CPU clock says at most how much of it was work: the kernel may have
 /// given the core to somebody else, which is nobody's cost.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -61,7 +60,7 @@ impl Meter {
     #[inline]
     pub(crate) fn end(&self, begun: Begun) -> u64 {
         let took_ns = self.to_ns(ticks::now().saturating_sub(begun.0));
-        if took_ns < LONG_NS { took_ns } else { took_ns.min(cpu_loss::read(clock::now_ns())) }
+        if took_ns <= BURST_NS_MAX { took_ns } else { took_ns.min(cpu_loss::read(clock::now_ns())) }
     }
 
     fn to_ns(&self, ticks: u64) -> u64 {

@@ -141,23 +141,23 @@ impl RunQueue {
         BURST_MAX - self.queues.get(queue).map_or(0, |queue| usize::from(queue.less))
     }
 
-    /// A turn of `queue` brought `frames` and took `ns`: the next one is to take no longer than [`BURST_NS_MAX`].
-    ///
-    /// Then there is one frame more with each turn, not twice as many: whoever makes one turn in ten dear by frames that
-    /// lie in pages that nobody has touched, or in as many pieces as there can be, gets no long turn by the other nine.
+    /// A turn of `queue` took `ns`. After one beyond [`BURST_NS_MAX`] there are half as many frames in the next one, and then
+    /// one more with each, not twice as many: whoever makes one turn in ten dear by frames that lie in pages that nobody
+    /// has touched, or in as many pieces as there can be, gets no long turn by the other nine.
     #[inline]
-    pub(crate) fn took(&mut self, queue: QueueRef, frames: usize, ns: u64) {
+    pub(crate) fn took(&mut self, queue: QueueRef, ns: u64) {
         if ns > BURST_NS_MAX {
-            self.took_long(queue, frames, ns);
+            self.took_long(queue);
         } else if self.queues.get(queue).is_some_and(|queue| queue.less > 0) {
             self.queues.at(queue).less -= 1;
         }
     }
 
     #[cold]
-    fn took_long(&mut self, queue: QueueRef, frames: usize, ns: u64) {
-        let fit = (frames as u64).min(BURST_MAX as u64) * BURST_NS_MAX / ns;
-        self.queues.at(queue).less = BURST_MAX as u8 - fit.max(1) as u8;
+    fn took_long(&mut self, queue: QueueRef) {
+        let half = self.frames_max(queue).div_ceil(2);
+        // At most BURST_MAX, which fits.
+        self.queues.at(queue).less = (BURST_MAX - half) as u8;
     }
 
     /// `turn` brought so many frames of so many bytes.
@@ -238,17 +238,17 @@ mod tests {
         let port = PortId::new(2).unwrap();
         let queue = QueueRef { port, queue: 1, side: Side::Tx };
         assert_eq!(ready.frames_max(queue), BURST_MAX);
-        ready.took(queue, BURST_MAX, BURST_NS_MAX);
+        ready.took(queue, BURST_NS_MAX);
         assert_eq!(ready.frames_max(queue), BURST_MAX, "that is not long");
-        ready.took(queue, BURST_MAX, 8 * BURST_NS_MAX);
-        assert_eq!(ready.frames_max(queue), BURST_MAX / 8);
         for turns in 1..=3 {
-            ready.took(queue, 8, BURST_NS_MAX);
+            ready.took(queue, BURST_NS_MAX + 1);
+            assert_eq!(ready.frames_max(queue), BURST_MAX >> turns);
+        }
+        for turns in 1..=3 {
+            ready.took(queue, BURST_NS_MAX);
             assert_eq!(ready.frames_max(queue), BURST_MAX / 8 + turns);
         }
-        ready.took(queue, 1, u64::MAX / 128);
-        assert_eq!(ready.frames_max(queue), 1);
-        ready.took(queue, 0, 2 * BURST_NS_MAX);
+        (0..9).for_each(|_| ready.took(queue, u64::MAX));
         assert_eq!(ready.frames_max(queue), 1);
         assert_eq!(ready.frames_max(QueueRef { queue: 0, ..queue }), BURST_MAX, "it is another's");
     }

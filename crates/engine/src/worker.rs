@@ -577,7 +577,7 @@ impl Worker {
         self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
         let others_ns = if dear::any() { charge_calls(&mut self.ready, ports) } else { 0 };
         let cost = self.ready.charge(queue.port, begun, others_ns);
-        self.ready.took(queue, taken.frames, cost.worker_ns);
+        self.ready.took(queue, cost.worker_ns);
         self.kicks.brought(queue, taken.frames);
         slot.counters.charge(cost);
         self.burst_ns = cost.worker_ns + others_ns;
