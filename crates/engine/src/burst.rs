@@ -10,9 +10,9 @@ use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
 use crate::gro::Fronts;
+use crate::queue::Turn;
 use crate::remote::Away;
 use crate::stats::DropReason;
-use crate::turn::Turn;
 
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
@@ -320,6 +320,25 @@ impl<'m> Burst<'m> {
         {
             turn.take();
         }
+    }
+
+    /// By frame: the receiver that it was parked for.
+    pub(crate) fn waits_for(&self) -> [Option<PortId>; BURST_MAX] {
+        let mut waits_for = [None; BURST_MAX];
+        for parked in &self.parked {
+            waits_for[usize::from(parked.frame)] = Some(parked.port);
+        }
+        waits_for
+    }
+
+    /// The chains, in the order in which they were taken, and whether their frames were parked.
+    pub fn chains_and_stay(&self) -> impl Iterator<Item = (&TakenChain, bool)> {
+        // Chains that were refused have no frame; the others have theirs in the same order.
+        let mut frames = self.frames().iter().zip(self.waits_for()).peekable();
+        self.chains.iter().map(move |chain| {
+            let frame = frames.next_if(|(frame, _)| frame.token == chain.token);
+            (chain, frame.is_some_and(|(_, waits_for)| waits_for.is_some()))
+        })
     }
 
     /// Leaves a frame with its sender until `port` has buffers again; `false` when no more may wait.

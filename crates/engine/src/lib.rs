@@ -13,6 +13,8 @@
 //! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
 //! | `remote.rs` | payload that is fetched only for those who read it |
 //! | `port.rs` | what the engine asks of a port |
+//! | `queue/` | one queue of a port, whatever its rings are: turns, parking, order of publication, stop |
+//! | `guest/` | when a guest is called, and what it is owed until then |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
@@ -29,7 +31,6 @@
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
-//! | `turn.rs`, `under_way.rs` | the order of workers that send from one queue, and how its ring stops |
 //! | `ready.rs` | how many queues of a port can receive |
 //! | `shared.rs` | what workers share |
 //! | `supervise.rs` | other threads that panic |
@@ -59,6 +60,7 @@ mod per_queue;
 mod police;
 mod poller;
 mod port;
+pub mod queue;
 mod ready;
 pub mod remote;
 mod run_queue;
@@ -71,8 +73,6 @@ mod storm;
 mod supervise;
 mod switch;
 mod sync;
-pub mod turn;
-mod under_way;
 mod waiters;
 mod warm;
 mod worker;
@@ -92,7 +92,6 @@ pub use stats::{DropReason, PortCounters};
 pub use storm::StormLimit;
 pub use supervise::{Panics, panicked, supervise};
 pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};
-pub use under_way::UnderWay;
 
 #[cfg(test)]
 mod tests;

@@ -3,4 +3,4 @@
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-pub(crate) use crate::turn::pause;
+pub(crate) use crate::queue::turn::pause;

@@ -7,7 +7,6 @@
 //! | `frame_device.rs` | [`FrameDevice`]: what a TAP and a packet socket (`port-packet`) have in common |
 //! | `uplink.rs` | [`UplinkPort`]: what the ports of all uplinks have in common |
 //! | `port.rs` | [`FramePort`]: what the engine asks of a port |
-//! | `transmit.rs` | [`TransmitQueue`]: bursts from an uplink's queue, one at a time or side by side |
 //! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
 //! | `error.rs` | [`TapError`], with what to do about it |
 //! | `sys.rs` | the ioctls; the only file with `unsafe` |
@@ -26,7 +25,6 @@ mod link;
 mod port;
 #[allow(unsafe_code)]
 mod sys;
-mod transmit;
 mod tx;
 mod uplink;
 
@@ -35,8 +33,7 @@ pub use error::{NameError, NameProblem, TapError};
 pub use frame_device::{FrameDevice, SLOT_LEN};
 pub use link::{InterfaceName, Link};
 pub use port::FramePort;
-pub use transmit::{Source, Taking, TransmitQueue};
-pub use uplink::{Service, UplinkPort};
+pub use uplink::{Service, Uncalled, UplinkPort};
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::EgressList;
+use weir_engine::guest::TransmitCalls;
+use weir_engine::queue::{Source, TransmitQueue};
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
 };
@@ -15,9 +17,8 @@ use weir_guestmem::{Slice, recycle, writev};
 use weir_policy::steering::{Receiver, Steering};
 
 use crate::frame_device::FrameDevice;
-use crate::transmit::{Taking, TransmitQueue};
-use crate::tx::{Buffers, DeviceQueue, Slots};
-use crate::uplink::{Service, UplinkPort};
+use crate::tx::{Buffers, DeviceQueue, Places, Slots};
+use crate::uplink::{Service, Uncalled, UplinkPort};
 
 /// A [`FrameDevice`] as a port of the switch.
 pub struct FramePort {
@@ -25,7 +26,7 @@ pub struct FramePort {
     device: Box<dyn FrameDevice>,
     /// One for each of the device's queues. The kernel takes writes of several threads, and writes
     /// during reads; only reading needs a lock, for the buffers.
-    tx: Vec<(TransmitQueue<Slots>, Buffers)>,
+    tx: Vec<(TransmitQueue<Places>, Buffers)>,
     counters: Arc<PortCounters>,
 }
 
@@ -42,7 +43,10 @@ impl FramePort {
             tx: device
                 .queues()
                 .iter()
-                .map(|_| (TransmitQueue::new(Slots::new()), Buffers::new()))
+                .map(|_| {
+                    let places = Uncalled(Slots::new());
+                    (TransmitQueue::new(places, TransmitCalls::default()), Buffers::new())
+                })
                 .collect(),
             device: Box::new(device),
             counters,
@@ -52,21 +56,15 @@ impl FramePort {
     /// Slots of a transmit queue that hold no frame.
     #[cfg(test)]
     pub(crate) fn free_slots(&self, queue: usize) -> usize {
-        self.tx[queue].0.places(Slots::free)
+        self.tx[queue].0.lock().queue.0.free()
     }
 
-    /// A worker takes from a transmit queue.
-    #[cfg(test)]
-    pub(crate) fn is_locked(&self, queue: usize) -> bool {
-        self.tx[queue].0.is_locked()
-    }
-
-    fn transmit(&self, queue: usize) -> Option<(&TransmitQueue<Slots>, DeviceQueue<'_>)> {
-        let (tx, buffers) = self.tx.get(queue)?;
-        let fd = self.device.queues().get(queue)?;
-        let (device, counters) = (&*self.device, &*self.counters);
+    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, DeviceQueue<'_>)> {
+        let (tx, buffers) = self.tx.get(index)?;
+        let queue = self.device.queues().get(index)?.as_fd();
+        let (service, device, counters) = (&self.service, &*self.device, &*self.counters);
         let lost = Cell::default();
-        Some((tx, DeviceQueue { device, queue: fd.as_fd(), buffers, counters, lost }))
+        Some((tx, DeviceQueue { service, index, device, queue, buffers, counters, lost }))
     }
 
     /// Frames of this burst find their replies on this queue.
@@ -131,12 +129,14 @@ impl Port for FramePort {
             }
             forward(burst);
         };
-        let has_failed = &|| self.failure().is_some();
-        let taking = Taking { what, queue, now_ns, counters: &self.counters, has_failed };
-        let taken = tx.take(&source, &taking, scratch, &mut record_and_forward);
+        if self.service.has_failed() {
+            tx.lock().abandon(&source, DropReason::TxDisabled);
+            return Taken::default();
+        }
+        let Ok(taken) = tx.take(&source, what, now_ns, scratch, &mut record_and_forward);
         let Some(error) = source.lost.take() else { return taken };
         self.gone(&error);
-        tx.abandon_waiting(&source, &self.counters);
+        tx.lock().abandon(&source, DropReason::TxDisabled);
         Taken { frames: taken.frames, ..Taken::default() }
     }
 
@@ -180,7 +180,9 @@ impl Port for FramePort {
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
         self.failure().is_none()
-            && self.transmit(queue).is_some_and(|(tx, source)| tx.has_more(&source))
+            && self
+                .transmit(queue)
+                .is_some_and(|(tx, source)| source.has_more(&mut tx.lock().queue) == Ok(true))
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {

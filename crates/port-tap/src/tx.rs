@@ -2,18 +2,20 @@
 //! receivers have copied them.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use weir_engine::burst::{Burst, TakenChain};
-use weir_engine::{DropReason, PortCounters, Side};
+use weir_engine::queue::Source;
+use weir_engine::{DropReason, PortCounters, Side, Take};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS};
 
 use crate::frame_device::{FrameDevice, SLOT_LEN};
-use crate::transmit::Source;
+use crate::uplink::{Service, Uncalled};
 
 const _: () = assert!(TAP_PARKED_MAX <= BURST_MAX);
 
@@ -53,8 +55,14 @@ impl Slots {
     }
 }
 
+/// The places of a transmit queue.
+pub(crate) type Places = Uncalled<Slots>;
+
 /// A queue of a device, and the buffers for its frames. Their tokens are slots.
 pub(crate) struct DeviceQueue<'d> {
+    pub service: &'d Service,
+    /// Which of the device's queues it is.
+    pub index: usize,
     pub device: &'d dyn FrameDevice,
     pub queue: BorrowedFd<'d>,
     pub buffers: &'d Buffers,
@@ -89,13 +97,41 @@ impl DeviceQueue<'_> {
 }
 
 impl Source for DeviceQueue<'_> {
-    type Places = Slots;
+    type Ring = Places;
+    type Lent = ();
+    type Error = Infallible;
 
-    const PARKED_MAX: usize = TAP_PARKED_MAX;
     const PEEK: bool = false;
+    const FROM_DEVICE: bool = true;
+
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn counters(&self) -> &PortCounters {
+        self.counters
+    }
+
+    fn has_failed(&self) -> bool {
+        self.service.has_failed()
+    }
+
+    fn parked_max(&self, _: &Places) -> usize {
+        TAP_PARKED_MAX
+    }
+
+    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
+        Some(())
+    }
 
     /// Reads at most [`TAP_BURST_MAX`] frames.
-    fn fill<'m>(&'m self, slots: &mut Slots, now_ns: u64, burst: &mut Burst<'m>) -> usize {
+    fn fill<'m>(
+        &'m self,
+        Uncalled(slots): &mut Places,
+        _: &'m (),
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Infallible> {
         let mut frames = 0;
         slots.drained = false;
         // A slot is free for each frame of a burst, however many wait (asserted in weir_limits), unless
@@ -131,21 +167,35 @@ impl Source for DeviceQueue<'_> {
                 }
             }
         }
-        frames
+        Ok(frames)
     }
 
-    fn fill_again<'m>(&'m self, slots: &Slots, token: u64, since_ns: u64, burst: &mut Burst<'m>) {
+    fn fill_again<'m>(
+        &'m self,
+        Uncalled(slots): &mut Places,
+        _: &'m (),
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<(), Infallible> {
         let slot = token as usize; // one of ours
         if let Some(buffer) = self.buffers.0[slot].get() {
-            self.add(burst, buffer, slots.places[slot].clone(), token, since_ns);
+            self.add(burst, buffer, slots.places[slot].clone(), token, arrived_ns);
         }
+        Ok(())
     }
 
-    fn release(&self, slots: &mut Slots, token: u64) {
+    fn settle(&self, Uncalled(slots): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
+        let gone = burst.chains_and_stay().filter(|(_, stays)| !stays);
+        slots.free.extend(gone.map(|(chain, _)| chain.token as u16)); // ours
+        0
+    }
+
+    fn release(&self, Uncalled(slots): &mut Places, token: u64, _: DropReason) {
         slots.free.push(token as u16); // one of ours
     }
 
-    fn has_more(&self, slots: &Slots) -> bool {
-        !slots.drained
+    fn has_more(&self, Uncalled(slots): &mut Places) -> Result<bool, Infallible> {
+        Ok(!slots.drained)
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, OnceLock};
 
+use weir_engine::guest::{GuestRing, TransmitRing};
 use weir_engine::{Engine, Port, QueueRef, Side, Watch};
 use weir_fabric::PortId;
 
@@ -33,8 +34,33 @@ impl Service {
         }
     }
 
+    /// It has stopped.
+    pub fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
     fn set_watches(&self, watches: Vec<Watch>) {
         *self.watches.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = watches;
+    }
+}
+
+/// What is behind the lock of an uplink's transmit queue: nobody is told that its frames are done with.
+#[derive(Debug)]
+pub struct Uncalled<P>(pub P);
+
+impl<P> GuestRing for Uncalled<P> {
+    fn size(&mut self) -> u32 {
+        0
+    }
+
+    fn call_if_wanted(&mut self) -> Option<bool> {
+        None
+    }
+}
+
+impl<P> TransmitRing for Uncalled<P> {
+    fn wants_call(&mut self) -> bool {
+        false
     }
 }
 

@@ -5,8 +5,6 @@
 //! | `tx.rs` | transmit queues: ring to burst, and completion |
 //! | `rx.rs` | receive queues: burst to ring (the one copy), and the call |
 //! | `rx/container.rs` | several frames in one buffer, for guests that unpack them |
-//! | `calls.rs` | when the guest is called, as it is set |
-//! | `hold.rs` | what a queue owes its guest, until when, and whether it came too late |
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
@@ -16,6 +14,9 @@
 //! | `records.rs` | what rings need to go on after a SIGKILL, and where it lies |
 //! | `features.rs` | what is offered, and what was agreed |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
+//!
+//! Turns of workers, frames that wait, the order of publication and held calls are the engine's ([`weir_engine::queue`],
+//! [`weir_engine::guest`]).
 #![forbid(unsafe_code)]
 
 mod error;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, QueueDecision, State};
+use weir_engine::queue::stop;
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, ReadyQueues, Side, Take, Taken, clock,
-    lock, lock_settled, lock_when,
+    lock,
 };
 use weir_fabric::PortId;
 use weir_guestmem::{Account, Mapped};
@@ -23,12 +24,11 @@ use crate::front_end::Allowance;
 use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::records::Records;
-use crate::rx::{Placed, RxQueue};
+use crate::rx::{self, Placed};
 use crate::silent::SilentRing;
-use crate::tx::TxQueue;
+use crate::tx::{self, Sending};
 
 mod pairs;
-mod side_by_side;
 mod steering;
 
 use pairs::{Pair, Pairs};
@@ -211,7 +211,7 @@ impl VhostPort {
             let new = calls.build();
             // The old one is freed here, outside the lock.
             let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
-            lock(&pair.tx).set_policy(index, calls, &self.counters);
+            pair.tx.lock().set_policy(index, calls, &self.counters);
         }
     }
 
@@ -223,7 +223,7 @@ impl VhostPort {
         for (index, pair) in self.pairs.iter().enumerate() {
             if queue.is_none_or(|queue| queue == index) {
                 lock(&pair.rx).calls.set_hold_ns_max(hold_ns_max);
-                lock(&pair.tx).calls.set_hold_ns_max(hold_ns_max);
+                pair.tx.lock().calls.set_hold_ns_max(hold_ns_max);
             }
         }
     }
@@ -261,7 +261,7 @@ impl VhostPort {
         for pair in self.pairs.iter() {
             let rx = lock(&pair.rx);
             hold.merge(rx.calls.times());
-            running |= rx.is_ready();
+            running |= rx.queue.is_ready();
         }
         let silent = self.silent_rings();
         let shown = lock(&self.shown);
@@ -309,7 +309,7 @@ impl VhostPort {
             let why = if ring.is_multiple_of(2) {
                 lock(&pair.rx).queue.silence(kicks, now_ns)
             } else {
-                lock(&pair.tx).queue.silence(kicks, now_ns)
+                pair.tx.lock().queue.silence(kicks, now_ns)
             };
             Some(SilentRing { ring, why: why? })
         };
@@ -327,7 +327,7 @@ impl VhostPort {
         let result = if ring.is_multiple_of(2) {
             change(&mut lock(&pair.rx).queue)
         } else {
-            change(&mut lock(&pair.tx).queue)
+            change(&mut pair.tx.lock().queue)
         };
         self.count_ready();
         Some(result)
@@ -337,29 +337,11 @@ impl VhostPort {
     pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
         let pair = self.pairs.get(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
-            // A worker that copies into it is done soon; one that panicked has failed the port.
-            let mut rx = lock_settled(
-                &pair.rx,
-                || self.has_failed(),
-                |rx| rx.closing = true,
-                RxQueue::is_settled,
-            );
-            rx.flush(ring / 2, &self.counters);
-            rx.reset();
+            let mut rx = stop(&pair.rx, || self.has_failed(), ring / 2, &self.counters);
+            rx.queue.armed = false;
             rx.queue.ring.take()
         } else {
-            // A worker that has a burst under way settles it soon; one that panicked has failed the port.
-            let mut tx = lock_settled(
-                &pair.tx,
-                || self.has_failed(),
-                |tx| tx.bursts.close(),
-                TxQueue::is_settled,
-            );
-            tx.bursts.abandon();
-            pair.turns.settled();
-            tx.abandon_waiting(&self.counters);
-            tx.flush(ring / 2, &self.counters);
-            tx.queue.ring.take()
+            tx::stop(&pair.tx, &Sending { port: self, index: ring / 2 })
         };
         self.count_ready();
         stopped
@@ -368,26 +350,20 @@ impl VhostPort {
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
     pub(crate) fn inject(&self, frame: Box<[u8]>) {
         if let Some(pair) = self.pairs.get(0) {
-            lock(&pair.tx).injected = Some(frame);
+            pair.tx.lock().queue.injected = Some(frame);
         }
     }
 
     /// Its first receive queue.
     #[cfg(test)]
-    pub(crate) fn first_rx(&self) -> std::sync::MutexGuard<'_, RxQueue> {
+    pub(crate) fn first_rx(&self) -> std::sync::MutexGuard<'_, rx::RxQueue> {
         lock(&self.pairs.get(0).unwrap().rx)
-    }
-
-    /// Whether a worker is taking from its first transmit queue.
-    #[cfg(test)]
-    pub(crate) fn first_tx_is_locked(&self) -> bool {
-        self.pairs.get(0).unwrap().tx.try_lock().is_err()
     }
 
     /// Whether such a frame waits.
     #[cfg(test)]
     pub(crate) fn has_injected(&self) -> bool {
-        self.pairs.iter().any(|pair| lock(&pair.tx).injected.is_some())
+        self.pairs.iter().any(|pair| pair.tx.lock().queue.injected.is_some())
     }
 
     /// Its calls are too dear. It stays stopped for a while, whoever comes: or else it could take of a worker what
@@ -451,14 +427,14 @@ impl VhostPort {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
     /// With no queue's lock held.
     fn count_ready(&self) {
         let failed = || self.failed.load(Ordering::SeqCst);
-        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count();
+        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).queue.is_ready()).count();
         // 0 queues is an error and no spread: the engine asks `rx_queues` first.
         self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
     }
@@ -476,7 +452,6 @@ impl Port for VhostPort {
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
             return Taken::default();
         };
-        let mut tx = lock(&pair.tx);
         let multi_queue = self.rx_queues() > 1;
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if multi_queue {
@@ -484,13 +459,15 @@ impl Port for VhostPort {
             }
             forward(burst);
         };
-        if tx.side_by_side {
-            drop(tx);
-            let forward = &mut follow_and_forward;
-            return self.take_side_by_side(queue, pair, what, now_ns, scratch, forward);
-        }
-        let taken = tx.take(queue, what, now_ns, &self.counters, scratch, &mut follow_and_forward);
-        taken.unwrap_or_else(|reason| self.broken(&mut tx, &reason))
+        let source = Sending { port: self, index: queue };
+        pair.tx.take(&source, what, now_ns, scratch, &mut follow_and_forward).unwrap_or_else(
+            |reason| {
+                // Nothing was taken that counts.
+                pair.tx.lock().queue.signal_error();
+                self.stop(&reason);
+                Taken::default()
+            },
+        )
     }
 
     fn deliver(
@@ -518,7 +495,7 @@ impl Port for VhostPort {
             Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
             Side::Tx => {
                 let received = lock(&pair.rx).calls.standing();
-                let asked = lock(&pair.tx).expired(queue, by_ns, received, &self.counters);
+                let asked = pair.tx.lock().expired(queue, by_ns, received, &self.counters);
                 if asked.call_for_received {
                     lock(&pair.rx).flush(queue, &self.counters);
                 }
@@ -531,7 +508,7 @@ impl Port for VhostPort {
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
             return false;
         };
-        let mut tx = lock(&pair.tx);
+        let mut tx = pair.tx.lock();
         // What is wrong with the ring shows when it is served.
         let ring = tx.queue.ring.as_mut().filter(|ring| ring.is_served());
         ring.is_some_and(|ring| ring.device.peek() || !ring.left_behind.is_empty())
@@ -539,10 +516,7 @@ impl Port for VhostPort {
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
         let Some(pair) = self.pairs.get(queue) else { return false };
-        // What is under way passes by itself only as long as nobody takes the usual way.
-        let settled = lock_when(&pair.tx, || self.has_failed(), |tx| on || tx.is_settled());
-        // Of a port that has failed nothing is taken.
-        settled.unwrap_or_else(|| lock(&pair.tx)).side_by_side = on;
+        pair.tx.set_side_by_side(on);
         true
     }
 
@@ -554,7 +528,7 @@ impl Port for VhostPort {
         let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
             return false;
         };
-        let mut tx = lock(&pair.tx);
+        let mut tx = pair.tx.lock();
         let Some(ring) = tx.queue.ring.as_mut().filter(|ring| ring.is_served()) else {
             return false;
         };
@@ -563,7 +537,9 @@ impl Port for VhostPort {
             Err(error) => {
                 let reason = StopReason::Ring { ring: 2 * queue + 1, error };
                 let reason = reason.unless_truncated(&ring.memory);
-                self.broken(&mut tx, &reason);
+                tx.queue.signal_error();
+                drop(tx);
+                self.stop(&reason);
                 false
             }
         }
@@ -576,14 +552,14 @@ impl Port for VhostPort {
         match side {
             Side::Tx => {
                 self.counters.tx[queue].kicks.add(1);
-                if let Some(ring) = lock(&pair.tx).queue.ring.as_mut() {
+                if let Some(ring) = pair.tx.lock().queue.ring.as_mut() {
                     ring.started = true;
                 }
             }
             Side::Rx => {
                 self.counters.rx[queue].kicks.add(1);
                 let mut rx = lock(&pair.rx);
-                rx.armed = false;
+                rx.queue.armed = false;
                 let started = rx
                     .queue
                     .ring
@@ -620,19 +596,19 @@ impl VhostPort {
     ) -> Result<Delivered, StopReason> {
         let mut rx = lock(&pair.rx);
         // Kept while this worker copies without the lock.
-        let Some(memory) = rx.memory() else {
+        let Some(memory) = rx::memory(&rx) else {
             self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         };
         let Placed { mut delivered, rest } =
-            rx.place(queue, &memory, burst, frames, &self.counters)?;
+            rx::place(&mut rx, queue, &memory, burst, frames, &self.counters)?;
         drop(rx);
         if let Some(copies) = rest {
             if delivered.frames == frames.len() {
                 burst.placed();
             }
             copies.copy();
-            delivered.hold_until = lock(&pair.rx).finish(queue, copies, &self.counters)?;
+            delivered.hold_until = rx::finish(&mut lock(&pair.rx), queue, copies, &self.counters)?;
         }
         Ok(delivered)
     }

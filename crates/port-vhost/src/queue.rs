@@ -8,8 +8,10 @@ use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::{DeviceRing, Token};
 
+use crate::error::StopReason;
 use crate::features::Features;
 use crate::notify::Notifier;
+use crate::rx::Room;
 use crate::silent::Beginning;
 
 /// A ring in service.
@@ -95,9 +97,19 @@ pub(crate) struct Queue {
     price: Price,
     /// `SET_VRING_ENABLE`.
     pub(crate) enabled: bool,
+    /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
+    pub(crate) injected: Option<Box<[u8]>>,
+    /// Frames wait for its next buffer: kicks stay on until one came.
+    pub(crate) armed: bool,
+    pub(crate) room: Room,
 }
 
 impl Queue {
+    /// The guest can receive.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
+    }
+
     /// Tells the front end that the ring is broken, where it asked to be told (`SET_VRING_ERR`).
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
@@ -136,10 +148,34 @@ impl GuestRing for Queue {
 }
 
 impl ReceiveRing for Queue {
+    type Error = StopReason;
+
     #[inline]
     fn show(&mut self, chains: u16) {
         if let Some(ring) = &mut self.ring {
             ring.device.publish_first(chains);
+        }
+    }
+
+    fn arm(&mut self, index: usize) -> Result<bool, StopReason> {
+        let Some(ring) = self.ring.as_mut() else { return Ok(false) };
+        let seen = ring.device.available();
+        let now = ring.device.enable_kicks();
+        self.armed = true;
+        now.map(|now| now > seen).map_err(|error| {
+            StopReason::Ring { ring: 2 * index, error }.unless_truncated(&ring.memory)
+        })
+    }
+
+    fn placed(&self) -> u64 {
+        self.ring.as_ref().map_or(0, |ring| ring.device.completed_total())
+    }
+
+    #[inline]
+    fn check(&mut self) -> Result<(), StopReason> {
+        match self.ring.as_mut().is_some_and(Ring::memory_gone) {
+            true => Err(StopReason::MemoryTruncated),
+            false => Ok(()),
         }
     }
 }

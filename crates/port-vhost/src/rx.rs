@@ -6,7 +6,7 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! When the guest is told of them: [`weir_engine::guest`].
+//! The order, and when the guest is told of them: [`weir_engine::queue`].
 //!
 //! Where all frames are no longer than their fronts there is nothing left to copy, and `place`
 //! finishes.
@@ -19,14 +19,14 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
-use weir_engine::guest::{CallPolicy, ReceiveCalls};
+use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::RX_MERGE_MAX;
-use weir_policy::moderation::{Batch, Moderation};
+use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
-use weir_ring::{Chain, DeviceRing, FillOrder, Pieces, Place, RingError};
+use weir_ring::{Chain, DeviceRing, Pieces, RingError};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
@@ -34,30 +34,14 @@ use crate::error::StopReason;
 use crate::queue::Queue;
 
 /// A receive queue.
-#[derive(Debug)]
-pub(crate) struct RxQueue {
-    pub(crate) queue: Queue,
-    pub(crate) calls: ReceiveCalls,
-    /// Frames wait for its next buffer: kicks stay on until one came.
-    pub(crate) armed: bool,
-    /// Room of the ring in use; kept between bursts.
+pub(crate) type RxQueue = ReceiveQueue<Queue>;
+
+/// Room that is kept between bursts.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
     buffers: Vec<Slice<'static>>,
     chains: Vec<Reserved>,
     copies: Vec<Slice<'static>>,
-    /// Batches that workers are copying.
-    order: FillOrder<Filled>,
-    /// Completed in rings that have stopped.
-    completed_before: u64,
-    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
-    pub(crate) closing: bool,
-}
-
-/// Frames that one worker fills in at a time.
-#[derive(Debug, Clone, Copy)]
-struct Filled {
-    batch: Batch,
-    /// One of them waited for buffers before.
-    parked: bool,
 }
 
 /// What is fetched of a buffer before the first bytes go into it: a header and a small frame.
@@ -75,11 +59,11 @@ pub(crate) struct Placed<'m> {
     pub(crate) rest: Option<Copies<'m>>,
 }
 
-/// Copies to be done without the queue's lock, then to be [finished](RxQueue::finish).
+/// Copies to be done without the queue's lock, then to be [finished](finish).
 pub(crate) struct Copies<'m> {
     /// From, to, from, to.
     slices: Vec<Slice<'m>>,
-    place: Place,
+    place: weir_engine::queue::Place,
 }
 
 impl Copies<'_> {
@@ -95,220 +79,124 @@ impl Copies<'_> {
     }
 }
 
-impl RxQueue {
-    pub(crate) fn new(calls: &CallPolicy) -> Self {
-        Self {
-            queue: Queue::default(),
-            calls: ReceiveCalls::new(calls),
-            armed: false,
-            buffers: Vec::new(),
-            chains: Vec::new(),
-            copies: Vec::new(),
-            order: FillOrder::default(),
-            completed_before: 0,
-            closing: false,
-        }
-    }
+/// See [`weir_policy::steering::Receiver`].
+pub(crate) fn mark(rx: &RxQueue) -> Mark {
+    let ring = rx.queue.ring.as_ref();
+    Mark { placed: rx.placed(), event: ring.and_then(|ring| ring.device.call_event()) }
+}
 
-    /// See [`weir_policy::steering::Receiver`].
-    pub(crate) fn mark(&self) -> Mark {
-        let ring = self.queue.ring.as_ref().map(|ring| &ring.device);
-        Mark {
-            placed: self.completed_before + ring.map_or(0, DeviceRing::completed_total),
-            event: ring.and_then(DeviceRing::call_event),
-        }
-    }
+/// See [`weir_policy::steering::Receiver`]. A ring may go on where another stopped, and holds what that
+/// held; with none there is nobody who could take a thing.
+pub(crate) fn has_taken(rx: &RxQueue, placed: u64, before: Mark) -> bool {
+    let Some(ring) = rx.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
+    let now = mark(rx);
+    let lap = u64::from(ring.config().size);
+    let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
+    now.placed.saturating_sub(ring.untaken_max(event_is_fresh)) >= placed
+}
 
-    /// See [`weir_policy::steering::Receiver`]. A ring may go on where another stopped, and holds what that
-    /// held; with none there is nobody who could take a thing.
-    pub(crate) fn has_taken(&self, placed: u64, before: Mark) -> bool {
-        let Some(ring) = self.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
-        let now = self.mark();
-        let lap = u64::from(ring.config().size);
-        let event_is_fresh = now.event != before.event && now.placed - before.placed < lap;
-        now.placed.saturating_sub(ring.untaken_max(event_is_fresh)) >= placed
-    }
+/// The memory that its ring is in; `None` while the guest cannot receive.
+pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
+    (rx.queue.is_ready() && rx.is_open())
+        .then(|| Some(Arc::clone(&rx.queue.ring.as_ref()?.memory)))?
+}
 
-    /// The memory that its ring is in; `None` while the guest cannot receive.
-    pub(crate) fn memory(&self) -> Option<Arc<GuestMemory>> {
-        (self.is_ready() && !self.closing)
-            .then(|| Some(Arc::clone(&self.queue.ring.as_ref()?.memory)))?
+/// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
+/// `index` is the queue pair.
+pub(crate) fn place<'m>(
+    rx: &mut RxQueue,
+    index: usize,
+    memory: &'m GuestMemory,
+    burst: &'m Burst<'m>,
+    frames: &'m [Outgoing],
+    counters: &PortCounters,
+) -> Result<Placed<'m>, StopReason> {
+    let Queue { ring: Some(ring), room, armed, .. } = &mut rx.queue else {
+        return Ok(Placed { delivered: Delivered::default(), rest: None });
+    };
+    let caps = ring.features.receive_caps();
+    // A burst of one frame has nothing to be packed with.
+    let packs = ring.containers && rx.calls.withholds() && frames.len() > 1;
+    let mut writer = Writer {
+        device: &mut ring.device,
+        memory,
+        vnet_len: ring.features.vnet_len(),
+        mergeable: ring.features.mergeable(),
+        buffers: recycle(take(&mut room.buffers)),
+        chains: take(&mut room.chains),
+        copies: recycle(take(&mut room.copies)),
+        next: 0,
+        packs,
+        container: None,
+        completed: 0,
+        counters,
+        broken: None,
+        packets: 0,
+        bytes: 0,
+    };
+    if !*armed {
+        writer.device.suppress_kicks();
     }
-
-    /// No worker is copying into it.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.order.is_idle()
-    }
-
-    /// The guest can receive.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.queue.enabled && self.queue.ring.as_ref().is_some_and(|ring| ring.started)
-    }
-
-    /// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
-    /// `index` is the queue pair.
-    pub(crate) fn place<'m>(
-        &mut self,
-        index: usize,
-        memory: &'m GuestMemory,
-        burst: &'m Burst<'m>,
-        frames: &'m [Outgoing],
-        counters: &PortCounters,
-    ) -> Result<Placed<'m>, StopReason> {
-        let Some(ring) = self.queue.ring.as_mut().filter(|_| !self.closing) else {
-            return Ok(Placed { delivered: Delivered::default(), rest: None });
-        };
-        let caps = ring.features.receive_caps();
-        // A burst of one frame has nothing to be packed with.
-        let packs = ring.containers && self.calls.withholds() && frames.len() > 1;
-        let mut writer = Writer {
-            device: &mut ring.device,
-            memory,
-            vnet_len: ring.features.vnet_len(),
-            mergeable: ring.features.mergeable(),
-            buffers: recycle(take(&mut self.buffers)),
-            chains: take(&mut self.chains),
-            copies: recycle(take(&mut self.copies)),
-            next: 0,
-            packs,
-            container: None,
-            completed: 0,
-            counters,
-            broken: None,
-            packets: 0,
-            bytes: 0,
-        };
-        if !self.armed {
-            writer.device.suppress_kicks();
-        }
-        writer.reserve(if packs { 1 } else { frames.len() });
-        let mut list = EgressList::new(burst, frames, caps);
-        let mut delivered_frames = 0;
-        let mut arrived_ns = u64::MAX;
-        loop {
-            while let Some(plain) = list.plain() {
-                let placed =
-                    if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
-                if !placed {
-                    break;
-                }
-                list.plain_done();
-                delivered_frames += 1;
-                arrived_ns = arrived_ns.min(plain.frame.arrived_ns);
+    writer.reserve(if packs { 1 } else { frames.len() });
+    let mut list = EgressList::new(burst, frames, caps);
+    let mut delivered_frames = 0;
+    let mut arrived_ns = u64::MAX;
+    loop {
+        while let Some(plain) = list.plain() {
+            let placed = if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
+            if !placed {
+                break;
             }
-            let before = writer.packets;
-            let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
-            match sent.result {
-                Ok(Emitted::Done { lost }) => {
-                    counters.dropped(DropReason::RxRingFull, lost.into());
-                }
-                Ok(Emitted::Full) => break,
-                Err(reason) => counters.dropped(reason, sent.frames.into()),
+            list.plain_done();
+            delivered_frames += 1;
+            arrived_ns = arrived_ns.min(plain.frame.arrived_ns);
+        }
+        let before = writer.packets;
+        let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
+        match sent.result {
+            Ok(Emitted::Done { lost }) => {
+                counters.dropped(DropReason::RxRingFull, lost.into());
             }
-            if writer.packets > before {
-                delivered_frames += sent.frames;
-                arrived_ns = arrived_ns.min(sent.arrived_ns);
-            }
+            Ok(Emitted::Full) => break,
+            Err(reason) => counters.dropped(reason, sent.frames.into()),
         }
-        let dealt_with = list.delivered();
-        let Finished { buffers, chains, copies, completed, broken, bytes } = writer.finish();
-        (self.buffers, self.chains) = (buffers, chains);
-        if let Some(error) = broken {
-            return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
+        if writer.packets > before {
+            delivered_frames += sent.frames;
+            arrived_ns = arrived_ns.min(sent.arrived_ns);
         }
-
-        let full = dealt_with.frames < frames.len();
-        let worth_waiting = self.calls.note_full(full, delivered_frames > 0);
-        // Under the same lock as the look that found too little: between the two another worker could
-        // see buffers that no kick comes for any more.
-        let again = full && worth_waiting && self.arm(index)?;
-        counters.rx[index].frames.add(delivered_frames.into());
-        counters.rx[index].bytes.add(bytes);
-        counters.merged(list.merged());
-        let batch = Batch { frames: delivered_frames, bytes, arrived_ns };
-        let place = self.order.begin(completed, Filled { batch, parked: burst.waited });
-        let mut delivered = Delivered { worth_waiting, again, ..dealt_with };
-        let slices = copies;
-        if !slices.is_empty() {
-            return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
-        }
-        delivered.hold_until = self.finish(index, Copies { slices, place }, counters)?;
-        Ok(Placed { delivered, rest: None })
     }
-
-    /// What was placed is copied: shows the guest all that is now complete up to it, with one index
-    /// write, and asks the policy about the call. Says when to ask again, if a timer is to be set.
-    pub(crate) fn finish(
-        &mut self,
-        index: usize,
-        copies: Copies<'_>,
-        counters: &PortCounters,
-    ) -> Result<Option<u64>, StopReason> {
-        self.copies = recycle(copies.slices);
-        stages::lap(Stage::Copy);
-        let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
-        let mut parked = false;
-        let chains = self.order.finish(copies.place, |filled| {
-            let Filled { batch, parked: one_waited } = filled;
-            all.frames += batch.frames;
-            all.bytes += batch.bytes;
-            all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
-            parked |= one_waited;
-        });
-        let Some(ring) = self.queue.ring.as_mut() else { return Ok(None) };
-        if ring.memory_gone() {
-            return Err(StopReason::MemoryTruncated);
-        }
-        let Self { calls, queue, .. } = self;
-        Ok(calls.complete(index, queue, chains, all, parked, counters))
+    let dealt_with = list.delivered();
+    let Finished { buffers, chains, copies: slices, completed, broken, bytes } = writer.finish();
+    (room.buffers, room.chains) = (buffers, chains);
+    if let Some(error) = broken {
+        return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
     }
-
-    /// Asks for a kick at the next buffer, and says whether one came since the last look.
-    fn arm(&mut self, index: usize) -> Result<bool, StopReason> {
-        let Some(ring) = self.queue.ring.as_mut() else { return Ok(false) };
-        let seen = ring.device.available();
-        let now = ring.device.enable_kicks();
-        self.armed = true;
-        now.map(|now| now > seen).map_err(|error| {
-            StopReason::Ring { ring: 2 * index, error }.unless_truncated(&ring.memory)
-        })
+    let written = Written {
+        dealt_with,
+        full: dealt_with.frames < frames.len(),
+        batch: Batch { frames: delivered_frames, bytes, arrived_ns },
+        chains: completed,
+        merged: list.merged(),
+        waited: burst.waited,
+    };
+    let (mut delivered, place) = rx.place(index, written, counters)?;
+    if !slices.is_empty() {
+        return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
     }
+    delivered.hold_until = finish(rx, index, Copies { slices, place }, counters)?;
+    Ok(Placed { delivered, rest: None })
+}
 
-    /// See [`weir_engine::Port::expired`].
-    pub(crate) fn expired(
-        &mut self,
-        index: usize,
-        by_ns: u64,
-        counters: &PortCounters,
-    ) -> Option<u64> {
-        self.calls.expired(index, &mut self.queue, by_ns, counters)
-    }
-
-    /// Gives a held call now, before the ring stops or the policy changes.
-    pub(crate) fn flush(&mut self, index: usize, counters: &PortCounters) {
-        self.calls.flush(index, &mut self.queue, counters);
-    }
-
-    /// The ring has stopped: nothing is pending any more.
-    pub(crate) fn reset(&mut self) {
-        self.calls.reset();
-        self.armed = false;
-        self.closing = false;
-        self.completed_before = self.mark().placed;
-        self.order.clear();
-    }
-
-    /// Replaces the policy; gives back the old one.
-    pub(crate) fn set_moderation(
-        &mut self,
-        index: usize,
-        moderation: Box<dyn Moderation>,
-        calls: &CallPolicy,
-        counters: &PortCounters,
-    ) -> Box<dyn Moderation> {
-        let Self { calls: of_queue, queue, .. } = self;
-        of_queue.set_moderation(index, queue, moderation, calls, counters)
-    }
+/// What was placed is copied: see [`ReceiveQueue::finish`].
+pub(crate) fn finish(
+    rx: &mut RxQueue,
+    index: usize,
+    copies: Copies<'_>,
+    counters: &PortCounters,
+) -> Result<Option<u64>, StopReason> {
+    rx.queue.room.copies = recycle(copies.slices);
+    stages::lap(Stage::Copy);
+    rx.finish(index, copies.place, counters)
 }
 
 /// A chain that is taken and not written to yet.

@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Put, emit};
+use weir_engine::guest::TransmitCalls;
+use weir_engine::queue::{Source, TransmitQueue};
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock,
     symmetric_hash,
 };
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_port_tap::{Service, Taking, TransmitQueue, UplinkPort};
+use weir_port_tap::{Service, Uncalled, UplinkPort};
 use weir_wire::OffloadCaps;
 
 use crate::device::{Held, XdpInterface};
 use crate::rx::{RxQueue, Sent};
 use crate::socket::XdpSocket;
-use crate::tx::{Chunks, SocketQueue};
+use crate::tx::{Chunks, Places, SocketQueue};
 
 /// An [`XdpInterface`] as a port of the switch.
 ///
@@ -35,7 +37,7 @@ pub struct XdpPort {
 
 /// One queue, both directions.
 struct Queue {
-    tx: TransmitQueue<Chunks>,
+    tx: TransmitQueue<Places>,
     rx: Mutex<RxQueue>,
     socket: XdpSocket,
 }
@@ -46,7 +48,10 @@ impl XdpPort {
         let XdpInterface { info, steering, held, queues } = interface;
         let frame_len_max = info.frame_len_max();
         let queues = queues.into_iter().map(|(socket, rings)| Queue {
-            tx: TransmitQueue::new(Chunks::new(rings.fill, rings.received)),
+            tx: TransmitQueue::new(
+                Uncalled(Chunks::new(rings.fill, rings.received)),
+                TransmitCalls::default(),
+            ),
             rx: Mutex::new(RxQueue::new(rings.transmit, rings.completed, socket.umem.departures())),
             socket,
         });
@@ -55,9 +60,10 @@ impl XdpPort {
         Self { service, _held: held, queues, steering, counters, frame_len_max }
     }
 
-    fn transmit(&self, queue: usize) -> Option<(&TransmitQueue<Chunks>, SocketQueue<'_>)> {
-        let Queue { tx, socket, .. } = self.queues.get(queue)?;
-        Some((tx, SocketQueue { socket, counters: &self.counters }))
+    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
+        let Queue { tx, socket, .. } = self.queues.get(index)?;
+        let (service, counters) = (&self.service, &*self.counters);
+        Some((tx, SocketQueue { service, index, socket, counters }))
     }
 
     /// Frames of this burst find their replies on this queue.
@@ -104,9 +110,12 @@ impl Port for XdpPort {
             }
             forward(burst);
         };
-        let has_failed = &|| self.failure().is_some();
-        let taking = Taking { what, queue, now_ns, counters: &self.counters, has_failed };
-        tx.take(&source, &taking, scratch, &mut record_and_forward)
+        if self.service.has_failed() {
+            tx.lock().abandon(&source, DropReason::TxDisabled);
+            return Taken::default();
+        }
+        let Ok(taken) = tx.take(&source, what, now_ns, scratch, &mut record_and_forward);
+        taken
     }
 
     fn deliver(
@@ -171,7 +180,9 @@ impl Port for XdpPort {
         // the ring. What it put there before this look is seen by it, what it puts there later gives
         // a kick.
         self.failure().is_none()
-            && self.transmit(queue).is_some_and(|(tx, source)| tx.has_more(&source))
+            && self
+                .transmit(queue)
+                .is_some_and(|(tx, source)| source.has_more(&mut tx.lock().queue) == Ok(true))
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {

@@ -1,11 +1,14 @@
 //! One queue's frames from the interface: they stay in the chunks that the kernel put them into until
 //! their receivers have copied them, or have had room again for those that found them full.
 
+use std::convert::Infallible;
+
 use rustix::net::xdp::XdpDesc;
 use weir_engine::burst::{Burst, TakenChain};
-use weir_engine::{DropReason, PortCounters};
+use weir_engine::queue::Source;
+use weir_engine::{DropReason, PortCounters, Take};
 use weir_limits::{BURST_MAX, XDP_PARKED_MAX};
-use weir_port_tap::Source;
+use weir_port_tap::{Service, Uncalled};
 use weir_wire::VnetHdr;
 
 use crate::ring::{Consumer, Producer};
@@ -23,16 +26,38 @@ impl Chunks {
         Self { fill, received }
     }
 
-    /// The kernel's again, from the next [`publish`](Producer::publish) on.
+    /// The kernel's again, from the next [`publish`](Self::publish) on.
     fn free(&mut self, socket: &XdpSocket, chunk: u16) {
         // There is an entry for each chunk.
         self.fill.push(socket.umem.address(chunk));
     }
+
+    /// That of a frame with such a token.
+    fn free_frame(&mut self, socket: &XdpSocket, token: u64) {
+        let address = token as u32;
+        if let Some(chunk) = socket.umem.arrival_at(address.into()) {
+            self.free(socket, chunk);
+        }
+    }
+
+    /// Shows the kernel what is free.
+    fn publish(&mut self, socket: &XdpSocket) {
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            socket.refill();
+        }
+    }
 }
+
+/// The places of a transmit queue.
+pub(crate) type Places = Uncalled<Chunks>;
 
 /// A queue of an interface: its socket, with the memory in which its frames lie. Their tokens say where,
 /// and how long they are.
 pub(crate) struct SocketQueue<'s> {
+    pub(crate) service: &'s Service,
+    /// Which of the interface's queues it is.
+    pub(crate) index: usize,
     pub(crate) socket: &'s XdpSocket,
     pub(crate) counters: &'s PortCounters,
 }
@@ -68,12 +93,39 @@ impl SocketQueue<'_> {
 }
 
 impl Source for SocketQueue<'_> {
-    type Places = Chunks;
+    type Ring = Places;
+    type Lent = ();
+    type Error = Infallible;
 
-    const PARKED_MAX: usize = XDP_PARKED_MAX;
-    const PEEK: bool = true;
+    const FROM_DEVICE: bool = true;
 
-    fn fill<'m>(&'m self, chunks: &mut Chunks, now_ns: u64, burst: &mut Burst<'m>) -> usize {
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn counters(&self) -> &PortCounters {
+        self.counters
+    }
+
+    fn has_failed(&self) -> bool {
+        self.service.has_failed()
+    }
+
+    fn parked_max(&self, _: &Places) -> usize {
+        XDP_PARKED_MAX
+    }
+
+    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
+        Some(())
+    }
+
+    fn fill<'m>(
+        &'m self,
+        Uncalled(chunks): &mut Places,
+        _: &'m (),
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Infallible> {
         let mut frames = 0;
         while frames < BURST_MAX
             && let Some(XdpDesc { addr, len, .. }) = chunks.received.pop()
@@ -92,34 +144,41 @@ impl Source for SocketQueue<'_> {
             let chain = burst.chains[chain];
             self.add(burst, chain, now_ns);
         }
-        frames
+        Ok(frames)
     }
 
-    fn fill_again<'m>(&'m self, _: &Chunks, token: u64, since_ns: u64, burst: &mut Burst<'m>) {
+    fn fill_again<'m>(
+        &'m self,
+        _: &mut Places,
+        _: &'m (),
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<(), Infallible> {
         let (address, len) = (token as u32, token >> LEN_SHIFT);
         // It was there before.
         if self.note(burst, address.into(), len as u32)
             && let Some(chain) = burst.chains.last().copied()
         {
-            self.add(burst, chain, since_ns);
+            self.add(burst, chain, arrived_ns);
         }
+        Ok(())
     }
 
-    fn release(&self, chunks: &mut Chunks, token: u64) {
-        let address = token as u32;
-        if let Some(chunk) = self.socket.umem.arrival_at(address.into()) {
-            chunks.free(self.socket, chunk);
+    fn settle(&self, Uncalled(chunks): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
+        for (chain, _) in burst.chains_and_stay().filter(|(_, stays)| !stays) {
+            chunks.free_frame(self.socket, chain.token);
         }
+        chunks.publish(self.socket);
+        0
     }
 
-    fn released(&self, chunks: &mut Chunks) {
-        chunks.fill.publish();
-        if chunks.fill.needs_wakeup() {
-            self.socket.refill();
-        }
+    fn release(&self, Uncalled(chunks): &mut Places, token: u64, _: DropReason) {
+        chunks.free_frame(self.socket, token);
+        chunks.publish(self.socket);
     }
 
-    fn has_more(&self, chunks: &Chunks) -> bool {
-        !chunks.received.is_empty()
+    fn has_more(&self, Uncalled(chunks): &mut Places) -> Result<bool, Infallible> {
+        Ok(!chunks.received.is_empty())
     }
 }

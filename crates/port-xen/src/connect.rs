@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use weir_engine::queue::stop;
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::Window;
 use weir_netif::{BackRing, CtrlBack, FrontFeatures, RxBack, TxBack};
@@ -14,7 +15,7 @@ use crate::control::Control;
 use crate::error::{Ring, StopReason};
 use crate::port::XenPort;
 use crate::rx::{RxRing, Takes};
-use crate::tx::TxRing;
+use crate::tx::{self, Sending, TxRing};
 
 /// What a ring needs of Xen: whose it is, and how to reach it.
 #[derive(Clone)]
@@ -183,8 +184,8 @@ impl XenPort {
             if !one_channel {
                 kicks.push((Ring::Receive(queue), kick(&rx.link, Side::Rx)));
             }
-            lock(&pair.tx).ring = Some(tx);
-            lock(&pair.rx).ring = Some(rx);
+            pair.tx.lock().queue = Some(tx);
+            lock(&pair.rx).queue = Some(rx);
         }
         self.count_ready();
         // Before the kicks are watched: the first frame may come with them. It fails only for a port that
@@ -223,8 +224,8 @@ impl XenPort {
         self.reset_hash();
         drop(control);
         for (index, pair) in self.pairs.iter().enumerate() {
-            let tx = self.stop_tx(index, pair);
-            let rx = self.stop_rx(index, pair);
+            let tx = tx::stop(&pair.tx, &Sending { port: self, index });
+            let rx = stop(&pair.rx, || self.has_failed(), index, self.counters()).queue.take();
             // Unmapped here, outside the locks.
             drop((tx, rx));
         }

@@ -17,18 +17,18 @@
 //! | `error.rs` | why a vif stopped |
 //! | `testing.rs` | a guest's driver on the played Xen, for tests |
 //!
-//! When a guest is called, and what is counted of that, is the same code as for virtqueues
-//! ([`weir_engine::guest`]).
+//! Turns of workers, frames that wait, the order of publication and when a guest is called are the same code as for
+//! virtqueues ([`weir_engine::queue`], [`weir_engine::guest`]).
 //!
 //! # What is left undone, and what makes it go on
 //!
 //! | left | why | goes on by |
 //! |---|---|---|
-//! | requests of a transmit ring | the burst is full (`fill_new`) | `Taken::more`: the queue is in turn again |
+//! | requests of a transmit ring | the burst is full (`take_new`) | `Taken::more`: the queue is in turn again |
 //! | | its port has no tokens | the time at which it has: the worker's timer |
 //! | | another worker has the queue now | a nudge to that one (`hand_over`) |
 //! | | weir looked, and found none | a look while the worker is awake; before it sleeps `arm`, the last look, and from then on the guest's event |
-//! | a frame for one receiver | too few buffers | the event that `RxQueue::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; after 100 ms it is dropped |
+//! | a frame for one receiver | too few buffers | the event that `RxRing::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; after 100 ms it is dropped |
 //! | | one before it waits for the same receiver | the same |
 //! | | their queue got another worker, which may have missed that event | that one tries them when it first sees them |
 //! | answers | one before them waits, or is another worker's still | that one's end: they keep the order of requests |

@@ -4,16 +4,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, QueueDecision, Received, State};
+use weir_engine::guest::{CallPolicy, QueueDecision, Received, State, TransmitCalls};
 use weir_engine::stats::{QueueCounters, Times, TimesSummary};
-use weir_engine::turn::Turns;
 use weir_engine::{
     Delivered, DropReason, Outgoing, Port, PortCounters, ReadyQueues, Side, Take, Taken, Watch,
     clock, lock, symmetric_hash,
 };
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
-use weir_policy::moderation;
+use weir_policy::moderation::{self, GuestPoll};
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_xen::vif::VifId;
 use weir_xen::{EventChannel, Hypervisor};
@@ -22,8 +21,8 @@ use crate::control::{self, Control, GuestHash};
 use crate::error::StopReason;
 use crate::manager::{Failures, Services};
 use crate::multicast::Groups;
-use crate::rx::RxQueue;
-use crate::tx::{Context, TxQueue, TxRing};
+use crate::rx::{RxQueue, has_taken};
+use crate::tx::{Context, Sending, TxQueue, TxRing};
 
 /// What a vif is made with.
 #[derive(Debug, Clone)]
@@ -66,8 +65,7 @@ pub(crate) struct Shown {
 }
 
 pub(crate) struct Pair {
-    pub(crate) tx: Mutex<TxQueue>,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) tx: TxQueue,
     pub(crate) rx: Mutex<RxQueue>,
     /// The front end gave them one event channel.
     pub(crate) one_channel: AtomicBool,
@@ -108,9 +106,8 @@ impl XenPort {
     ) -> Self {
         let queue_pairs = options.queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         let pair = |_| Pair {
-            tx: Mutex::new(TxQueue::new(&options.calls)),
-            turns: Arc::default(),
-            rx: Mutex::new(RxQueue::new(&options.calls)),
+            tx: TxQueue::new(None, TransmitCalls::patient(&options.calls)),
+            rx: Mutex::new(RxQueue::new(None, &options.calls)),
             one_channel: AtomicBool::new(false),
         };
         Self {
@@ -157,7 +154,7 @@ impl XenPort {
             let new = calls.build();
             // The old one is freed here, outside the lock.
             let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
-            lock(&pair.tx).set_policy(index, calls, &self.counters);
+            pair.tx.lock().set_policy(index, calls, &self.counters);
         }
     }
 
@@ -169,7 +166,7 @@ impl XenPort {
         for (index, pair) in self.pairs.iter().enumerate() {
             if queue.is_none_or(|queue| queue == index) {
                 lock(&pair.rx).calls.set_hold_ns_max(hold_ns_max);
-                lock(&pair.tx).calls.set_hold_ns_max(hold_ns_max);
+                pair.tx.lock().calls.set_hold_ns_max(hold_ns_max);
             }
         }
     }
@@ -188,8 +185,10 @@ impl XenPort {
     /// events even so; under `frontend` they are held for that time, in which it mostly takes the frames by
     /// itself. To be said again after [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        // netfront asks for events while it polls.
+        let poll = poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true });
         for pair in &self.pairs {
-            lock(&pair.rx).set_guest_poll_ns(poll_ns);
+            lock(&pair.rx).calls.set_guest_poll(poll);
         }
     }
 
@@ -244,7 +243,7 @@ impl XenPort {
 
     pub(crate) fn count_ready(&self) {
         let failed = || self.failed.load(Ordering::SeqCst);
-        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).is_ready()).count();
+        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).queue.is_some()).count();
         // 0 queues is an error and no spread: the engine asks `rx_queues` first.
         self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
     }
@@ -291,11 +290,13 @@ impl XenPort {
 
 impl Receiver for XenPort {
     fn mark(&self, queue: usize) -> Mark {
-        self.pairs.get(queue).map_or(Mark::default(), |pair| lock(&pair.rx).mark())
+        // Events tell by themselves how old they are: an index of 32 bits does not come round soon.
+        let placed = |pair: &Pair| Mark { placed: lock(&pair.rx).placed(), event: None };
+        self.pairs.get(queue).map_or(Mark::default(), placed)
     }
 
     fn has_taken(&self, queue: usize, placed: u64, _before: Mark) -> bool {
-        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed))
+        self.pairs.get(queue).is_none_or(|pair| has_taken(&mut lock(&pair.rx), placed))
     }
 }
 
@@ -316,8 +317,9 @@ impl Port for XenPort {
             }
             forward(burst);
         };
-        let (context, forward) = (self.context(queue), &mut follow_and_forward);
-        self.take_burst(pair, context, what, now_ns, scratch, forward).unwrap_or_else(|reason| {
+        let source = Sending { port: self, index: queue };
+        let taken = pair.tx.take(&source, what, now_ns, scratch, &mut follow_and_forward);
+        taken.unwrap_or_else(|reason| {
             self.stop(&reason);
             Taken::default()
         })
@@ -351,7 +353,7 @@ impl Port for XenPort {
                     true => lock(&pair.rx).calls.standing(),
                     false => Received::Told,
                 };
-                let asked = lock(&pair.tx).expired(queue, by_ns, received, &self.counters);
+                let asked = pair.tx.lock().expired(queue, by_ns, received, &self.counters);
                 if asked.call_for_received {
                     lock(&pair.rx).flush(queue, &self.counters);
                 }
@@ -362,13 +364,12 @@ impl Port for XenPort {
 
     fn peek_tx(&self, queue: usize) -> bool {
         // What is wrong with the ring shows when it is served.
-        self.pair(queue).is_some_and(|pair| lock(&pair.tx).ring.as_mut().is_some_and(TxRing::peek))
+        self.pair(queue).is_some_and(|pair| pair.tx.lock().queue.as_mut().is_some_and(TxRing::peek))
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
         let Some(pair) = self.pairs.get(queue) else { return false };
-        // Who takes next waits for what is under way, if it must.
-        lock(&pair.tx).shared = on;
+        pair.tx.set_side_by_side(on);
         true
     }
 
@@ -382,7 +383,7 @@ impl Port for XenPort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         let Some(pair) = self.pair(queue) else { return false };
-        match lock(&pair.tx).ring.as_mut().map_or(Ok(false), TxRing::arm) {
+        match pair.tx.lock().queue.as_mut().map_or(Ok(false), TxRing::arm) {
             Ok(more) => more,
             Err(error) => {
                 self.stop(&StopReason::tx(queue)(error));
@@ -396,11 +397,11 @@ impl Port for XenPort {
         let acknowledged = match side {
             Side::Tx => {
                 self.counters.tx[queue].kicks.add(1);
-                lock(&pair.tx).ring.as_ref().map(|ring| ring.link.acknowledge())
+                pair.tx.lock().queue.as_ref().map(|ring| ring.link.acknowledge())
             }
             Side::Rx => {
                 self.counters.rx[queue].kicks.add(1);
-                lock(&pair.rx).ring.as_ref().map(|ring| ring.link.acknowledge())
+                lock(&pair.rx).queue.as_ref().map(|ring| ring.link.acknowledge())
             }
         };
         if let Some(Err(error)) = acknowledged {

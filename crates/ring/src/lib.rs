@@ -8,7 +8,6 @@
 //! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
 //! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
 //! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
-//! | `fill.rs` | the order in which workers that fill one ring together publish |
 //! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
 //! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over what a guest wrote |
 //!
@@ -19,7 +18,6 @@ mod buffers;
 mod device;
 mod driver;
 mod error;
-mod fill;
 mod in_order;
 mod index;
 mod layout;
@@ -31,7 +29,6 @@ pub use buffers::{Chain, Pieces, Token};
 pub use device::DeviceRing;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
-pub use fill::{FillOrder, Place};
 pub use layout::{Addresses, RingConfig, area_sizes, ring_size};
 pub use packed::device::{PackedDevice, is_untouched};
 pub use packed::driver::PackedDriver;

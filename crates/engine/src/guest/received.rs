@@ -30,6 +30,8 @@ pub struct ReceiveCalls {
     /// When it was last called (ns).
     called_ns: Option<u64>,
     answers: Answers,
+    /// The guest polls, and asks for calls all the same.
+    asks_and_polls: bool,
 }
 
 impl ReceiveCalls {
@@ -43,6 +45,7 @@ impl ReceiveCalls {
             full_since: None,
             called_ns: None,
             answers: Answers::default(),
+            asks_and_polls: false,
         }
     }
 
@@ -186,9 +189,18 @@ impl ReceiveCalls {
         self.act(index, ring, verdict, by_ns, counters)
     }
 
-    /// There are frames that the guest has not been told of.
-    pub fn is_pending(&self) -> bool {
-        self.hold.is_pending()
+    /// Ends a hold of what a guest that polls, and asks for calls all the same, has taken by itself: what comes now is
+    /// held anew.
+    #[inline]
+    pub(crate) fn look_for_poll(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        counters: &PortCounters,
+    ) {
+        if self.asks_and_polls && self.hold.is_pending() && ring.has_polled() {
+            self.polled(index, counters);
+        }
     }
 
     /// How the guest stands with them. A container is not ended early for it.
@@ -201,7 +213,8 @@ impl ReceiveCalls {
     }
 
     /// The guest has taken by itself what its call was held for.
-    pub fn polled(&mut self, index: usize, counters: &PortCounters) {
+    #[cold]
+    fn polled(&mut self, index: usize, counters: &PortCounters) {
         let now_ns = clock::now_ns();
         counters.rx[index].calls_suppressed.add(1);
         self.hold.told(now_ns, Delivery::Polled, false, counters);
@@ -252,6 +265,7 @@ impl ReceiveCalls {
 
     /// The guest polls, or no longer.
     pub fn set_guest_poll(&mut self, poll: Option<GuestPoll>) {
+        self.asks_and_polls = poll.is_some_and(|poll| poll.asks);
         self.moderation.set_guest_poll(poll);
     }
 

@@ -1,4 +1,4 @@
-//! `take_side_by_side` of a worker and `stop_ring` of a session around the real [`UnderWay`] and [`lock_settled`].
+//! `TransmitQueue::take_turn` of a worker and `stop` of a session around the real [`UnderWay`] and [`lock_settled`].
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;

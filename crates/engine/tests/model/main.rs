@@ -19,7 +19,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// As `turn::pause`: others go on first.
+    /// As `queue::turn::pause`: others go on first.
     pub(crate) fn pause(_: &mut u32) {
         loom::thread::yield_now();
     }
@@ -29,7 +29,7 @@ mod sync {
 mod lock;
 #[path = "../../src/ready.rs"]
 mod ready_queues;
-#[path = "../../src/under_way.rs"]
+#[path = "../../src/queue/under_way.rs"]
 mod under_way;
 #[path = "../../src/waiters.rs"]
 mod waiters_of;

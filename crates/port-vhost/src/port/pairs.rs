@@ -1,22 +1,20 @@
 //! The queue pairs of an interface, of which there may come more while traffic flows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
-use weir_engine::guest::CallPolicy;
-use weir_engine::turn::Turns;
+use weir_engine::guest::{CallPolicy, TransmitCalls};
 use weir_limits::QUEUE_PAIRS_MAX;
 
 use super::VhostPort;
+use crate::queue::Queue;
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
 #[derive(Debug)]
 pub(super) struct Pair {
-    pub(super) tx: Mutex<TxQueue>,
+    pub(super) tx: TxQueue,
     pub(super) rx: Mutex<RxQueue>,
-    /// Of workers that send from it side by side.
-    pub(super) turns: Arc<Turns>,
 }
 
 /// The pairs from the first on that were ever offered to a front end. None goes while the interface exists:
@@ -35,9 +33,8 @@ impl Pairs {
         for place in self.made.iter().take(queue_pairs) {
             place.get_or_init(|| {
                 Box::new(Pair {
-                    tx: Mutex::new(TxQueue::new(calls)),
-                    rx: Mutex::new(RxQueue::new(calls)),
-                    turns: Arc::default(),
+                    tx: TxQueue::new(Queue::default(), TransmitCalls::new(calls)),
+                    rx: Mutex::new(RxQueue::new(Queue::default(), calls)),
                 })
             });
         }

@@ -5,14 +5,15 @@ use weir_engine::{lock, symmetric_hash};
 use weir_policy::steering::{Mark, Receiver};
 
 use super::VhostPort;
+use crate::rx;
 
 impl Receiver for VhostPort {
     fn mark(&self, queue: usize) -> Mark {
-        self.pairs.get(queue).map_or(Mark::default(), |pair| lock(&pair.rx).mark())
+        self.pairs.get(queue).map_or(Mark::default(), |pair| rx::mark(&lock(&pair.rx)))
     }
 
     fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
-        self.pairs.get(queue).is_none_or(|pair| lock(&pair.rx).has_taken(placed, before))
+        self.pairs.get(queue).is_none_or(|pair| rx::has_taken(&lock(&pair.rx), placed, before))
     }
 }
 

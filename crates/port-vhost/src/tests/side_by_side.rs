@@ -154,12 +154,11 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
             (mpsc::channel(), mpsc::channel());
         let first = scope.spawn(take(Take::New, true, first_waits));
         assert_eq!(hears.recv().unwrap(), (1, vec![]));
-        // The queue is not locked now.
         offer(2);
         assert!(port.peek_tx(0));
         let second = scope.spawn(take(Take::New, false, second_waits));
-        // While it waits for its turn it holds the lock: nobody can take what is newer before.
-        eventually("the second takes", || port.first_tx_is_locked());
+        // While it waits for its turn the queue is not locked; whoever takes what is newer has a later turn.
+        eventually("the second takes", || !port.peek_tx(0));
         assert!(hears.try_recv().is_err(), "the first still has its turn");
         first_may.send(()).unwrap();
         let blocked = vec![receiver];

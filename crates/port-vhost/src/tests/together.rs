@@ -1,6 +1,7 @@
 //! Several workers and one receive queue.
 
 use super::*;
+use crate::rx;
 use weir_engine::Outgoing;
 use weir_engine::burst::{Scratch, TakenChain};
 use weir_guestmem::HostBuffer;
@@ -24,7 +25,7 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         let switch = Switch::new();
         let (sender, mut receiver) = (switch.guest(1, format), switch.guest(2, format));
         let frames = [1, 2].map(|number| frame(&sender, Some(&receiver), LEN, number));
-        let memory = receiver.port.first_rx().memory().unwrap();
+        let memory = rx::memory(&receiver.port.first_rx()).unwrap();
         let buffers = frames.each_ref().map(|frame| {
             let buffer = HostBuffer::new(VnetHdr::LEN + LEN);
             buffer.slice(VnetHdr::LEN, LEN).unwrap().write(frame);
@@ -41,16 +42,17 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         let out = [Outgoing::untagged(0)];
         let counters = receiver.port.counters();
         let place = |burst| {
-            let placed = receiver.port.first_rx().place(0, &memory, burst, &out, counters);
+            let placed =
+                rx::place(&mut receiver.port.first_rx(), 0, &memory, burst, &out, counters);
             placed.unwrap().rest.expect("something to copy")
         };
         let (first, second) = (place(&bursts[0]), place(&bursts[1]));
         second.copy();
-        receiver.port.first_rx().finish(0, second, counters).unwrap();
+        rx::finish(&mut receiver.port.first_rx(), 0, second, counters).unwrap();
         let nothing = receiver.rx.take();
         assert_eq!(nothing, None, "the first is not copied yet");
         first.copy();
-        receiver.port.first_rx().finish(0, first, receiver.port.counters()).unwrap();
+        rx::finish(&mut receiver.port.first_rx(), 0, first, counters).unwrap();
         for frame in &frames {
             assert!(receiver.received().unwrap().1 == *frame);
         }
@@ -134,7 +136,7 @@ fn a_ring_that_stops_amid_traffic_is_left_alone() {
 fn workers_of_two_rings_of_one_guest_count_their_bursts_apart() {
     let switch = Switch::new();
     let guest = switch.guest(1, modern());
-    let receives = guest.port.first_rx().memory().unwrap();
+    let receives = rx::memory(&guest.port.first_rx()).unwrap();
     let transmits = guest.port.stop_ring(1).unwrap().memory;
     assert!(!Arc::ptr_eq(&receives, &transmits));
 }

@@ -42,10 +42,11 @@ pub(super) struct Hauled {
 /// Packets of one burst.
 pub(crate) struct Haul {
     pool: Arc<Pool>,
-    packets: Vec<Hauled>,
-    requests: Vec<Buffered>,
+    hauled: RefCell<Packets>,
     /// Whole packets are brought at once.
-    whole: bool,
+    whole: Cell<bool>,
+    /// Their bytes are there, or were to be brought before: they wait no longer than for their receivers.
+    waited: Cell<bool>,
     /// Bytes beyond fronts: those there were, those that were fetched later, and those that other Xen guests got
     /// or, had they not been here, would have got from page to page.
     taken: Cell<u64>,
@@ -54,6 +55,20 @@ pub(crate) struct Haul {
     /// Buffers whose grants were found bad when another guest was to have the data.
     bad: RefCell<Vec<u16>>,
     room: RefCell<Room>,
+}
+
+/// Its packets, and their requests.
+#[derive(Default)]
+struct Packets {
+    packets: Vec<Hauled>,
+    requests: Vec<Buffered>,
+}
+
+impl Packets {
+    fn requests(&self, packet: &Hauled) -> &[Buffered] {
+        let (from, end) = packet.requests;
+        self.requests.get(from..end).unwrap_or_default()
+    }
 }
 
 /// Room that is kept between bursts.
@@ -77,9 +92,9 @@ impl Haul {
     pub(super) fn new(pool: Arc<Pool>) -> Self {
         Self {
             pool,
-            packets: Vec::new(),
-            requests: Vec::new(),
-            whole: false,
+            hauled: RefCell::default(),
+            whole: Cell::default(),
+            waited: Cell::default(),
             taken: Cell::default(),
             fetched: Cell::default(),
             passed: Cell::default(),
@@ -88,11 +103,14 @@ impl Haul {
         }
     }
 
-    /// Begins anew, with nothing in it; `whole`: whole packets are to be brought at once.
-    pub(super) fn begin(&mut self, whole: bool) {
-        self.packets.clear();
-        self.requests.clear();
-        self.whole = whole;
+    /// Begins anew, with nothing in it. `whole`: whole packets are to be brought at once. `waited`: nothing is to be
+    /// brought, since its packets wait in their buffers.
+    pub(super) fn begin(&mut self, whole: bool, waited: bool) {
+        let Packets { packets, requests } = self.hauled.get_mut();
+        packets.clear();
+        requests.clear();
+        self.whole.set(whole);
+        self.waited.set(waited);
         for count in [&self.taken, &self.fetched, &self.passed] {
             count.set(0);
         }
@@ -101,37 +119,42 @@ impl Haul {
 
     /// Adds a packet and its requests.
     pub(super) fn push<'b>(
-        &mut self,
+        &self,
         token: u64,
         packet: TxPacket,
         requests: impl IntoIterator<Item = &'b Buffered>,
         arrived_ns: u64,
     ) {
-        let from = self.requests.len();
-        self.requests.extend(requests);
-        let requests = (from, self.requests.len());
+        let mut hauled = self.hauled.borrow_mut();
+        let from = hauled.requests.len();
+        hauled.requests.extend(requests);
+        let requests = (from, hauled.requests.len());
         let status = Cell::new(Status::Okay);
-        self.packets.push(Hauled { token, packet, requests, arrived_ns, status });
+        hauled.packets.push(Hauled { token, packet, requests, arrived_ns, status });
     }
 
-    pub(super) fn packets(&self) -> &[Hauled] {
-        &self.packets
+    /// Its packets, each with whether one of its buffers was found to be to blame.
+    pub(super) fn each(&self, mut each: impl FnMut(&Hauled, bool)) {
+        let (hauled, bad) = (self.hauled.borrow(), self.bad.borrow());
+        for packet in &hauled.packets {
+            let is_bad = |at: &Buffered| bad.contains(&at.buffer);
+            each(packet, !bad.is_empty() && hauled.requests(packet).iter().any(is_bad));
+        }
     }
 
-    fn requests(&self, packet: &Hauled) -> &[Buffered] {
-        let (from, end) = packet.requests;
-        self.requests.get(from..end).unwrap_or_default()
-    }
-
-    /// Brings what weir looks at of each packet into its buffers, by one copy for all.
-    pub(super) fn bring(&mut self) {
+    /// Brings what weir looks at of each packet into its buffers, by one copy for all; unless it was brought before.
+    pub(super) fn bring(&self) {
+        if self.waited.get() {
+            return;
+        }
+        let (hauled, whole) = (self.hauled.borrow(), self.whole.get());
         let mut room = self.room.take();
         let (mut copies, owners) = (emptied(take(&mut room.copies)), &mut room.owners);
         owners.clear();
         let mut beyond = 0;
-        for (packet, nth) in self.packets.iter().zip(0_u8..) {
+        for (packet, nth) in hauled.packets.iter().zip(0_u8..) {
             let mut left = HEAD_LEN as u16;
-            for Buffered { slot, buffer } in self.requests(packet) {
+            for Buffered { slot, buffer } in hauled.requests(packet) {
                 let segment = slot.segment;
                 let domain = self.pool.link.domain;
                 let grant =
@@ -139,9 +162,9 @@ impl Haul {
                 let front = segment.len.min(left);
                 left -= front;
                 beyond += u64::from(segment.len - front);
-                let here = self.whole || front == segment.len;
+                let here = whole || front == segment.len;
                 self.pool.note(*buffer, Place { grant, here });
-                let brought = if self.whole { segment.len } else { front };
+                let brought = if whole { segment.len } else { front };
                 let to = self.pool.data(*buffer, brought).filter(|to| !to.is_empty());
                 // Within its page, which `TxBack` has checked.
                 if let Some(copy) = to.and_then(|to| CopySegment::from_grant(grant, to)) {
@@ -154,7 +177,7 @@ impl Haul {
         let known = self.pool.link.copy(&mut copies);
         for (copy, (_, nth)) in copies.iter().zip(&*owners) {
             if (!known || copy.status() != CopyStatus::Done)
-                && let Some(packet) = self.packets.get(usize::from(*nth))
+                && let Some(packet) = hauled.packets.get(usize::from(*nth))
             {
                 packet.status.set(Status::Error);
             }
@@ -165,10 +188,11 @@ impl Haul {
 
     /// Adds its packets to `burst`; those that can't be frames are dropped.
     pub(super) fn add_to<'h>(&'h self, burst: &mut Burst<'h>, counters: &PortCounters) {
+        let hauled = self.hauled.borrow();
         let mut away = 0;
-        for packet in &self.packets {
+        for packet in &hauled.packets {
             let added = match packet.status.get() {
-                Status::Okay => self.add(packet, burst),
+                Status::Okay => self.add(packet, hauled.requests(packet), burst),
                 _ => Err(DropReason::CopyFailed),
             };
             match added {
@@ -179,15 +203,20 @@ impl Haul {
                 }
             }
         }
-        if away != 0 || self.whole {
+        if away != 0 || self.whole.get() {
             // Without a frame that is away, too: it is to be seen who gets them.
             burst.leave_with(self, away);
         }
     }
 
     /// Says by which bit it is known to the burst, if its payload is not there; 0 if it is.
-    fn add<'h>(&'h self, packet: &Hauled, burst: &mut Burst<'h>) -> Result<u64, DropReason> {
-        let (pool, requests) = (&self.pool, self.requests(packet));
+    fn add<'h>(
+        &'h self,
+        packet: &Hauled,
+        requests: &[Buffered],
+        burst: &mut Burst<'h>,
+    ) -> Result<u64, DropReason> {
+        let pool = &self.pool;
         let vnet = vnet_hdr(&packet.packet, requests, pool)?;
         let first = burst.pieces.len();
         let header = requests.first().and_then(|first| pool.vnet_hdr(first.buffer));
@@ -214,7 +243,7 @@ impl Haul {
     /// Whether whole packets are to be brought at once, by what became of this burst.
     pub(super) fn is_to_be_whole(&self) -> bool {
         let [taken, fetched, passed] = [&self.taken, &self.fetched, &self.passed].map(Cell::get);
-        if self.whole { passed * 2 <= taken } else { fetched * 2 > taken }
+        if self.whole.get() { passed * 2 <= taken } else { fetched * 2 > taken }
     }
 
     /// In which buffer of its pool the bytes of `slice` are to be, and where they are now; `None` for bytes
@@ -261,12 +290,6 @@ impl Haul {
     pub(crate) fn is_bad(&self, buffer: u16) -> bool {
         self.bad.borrow().contains(&buffer)
     }
-
-    /// Whether one of the packet's was.
-    pub(super) fn has_bad(&self, packet: &Hauled) -> bool {
-        let bad = self.bad.borrow();
-        !bad.is_empty() && self.requests(packet).iter().any(|at| bad.contains(&at.buffer))
-    }
 }
 
 impl Remote for Haul {
@@ -304,7 +327,9 @@ impl Remote for Haul {
 
 impl fmt::Debug for Haul {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Haul").field("packets", &self.packets.len()).finish_non_exhaustive()
+        f.debug_struct("Haul")
+            .field("packets", &self.hauled.borrow().packets.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Frame};
 use weir_engine::guest::{GuestRing, TransmitRing};
-use weir_engine::{DropReason, PortCounters, clock};
-use weir_fabric::PortId;
-use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_NS_MAX};
+use weir_engine::{DropReason, PortCounters};
+use weir_limits::{BURST_BYTES_MAX, BURST_MAX};
 use weir_netif::{PacketError, RingError, Status, TxBack, TxPacket, TxSlot};
 
 use super::haul::{Buffered, Haul};
@@ -20,22 +19,18 @@ use crate::multicast::Groups;
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     packet: TxPacket,
-    /// Requests with data, in `buffers`.
+    /// Its requests with data: the first of them, of all that the ring ever had, and how many.
+    from: u64,
     slots: usize,
     state: State,
-    /// When it first found its receiver full (ns). It may be said to have arrived long before, if its worker was late:
-    /// that is no fault of the receiver's.
-    full_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A burst has it.
+    /// A burst has it, or it waits in its buffers for a receiver that was full.
     UnderWay,
     /// To be answered, when all before it are.
     Done(Status),
-    /// It waits in its buffers for a receiver that was full.
-    Waits { port: PortId, arrived_ns: u64 },
 }
 
 /// A ring in service.
@@ -49,10 +44,9 @@ pub(crate) struct TxRing {
     flights: VecDeque<Flight>,
     /// Name of the first of them: those after it count on.
     first: u64,
-    /// The requests of all flights, one after the other.
+    /// The requests of all flights, one after the other, and how many there were before.
     buffers: VecDeque<Buffered>,
-    /// How many of them wait.
-    waiting: usize,
+    answered: u64,
     /// Whole packets are brought at once.
     fetches_all: bool,
     /// Room for bursts: for as many as there were under way at a time.
@@ -75,7 +69,7 @@ impl TxRing {
             flights: VecDeque::with_capacity(size.into()),
             first: 0,
             buffers: VecDeque::with_capacity(size.into()),
-            waiting: 0,
+            answered: 0,
             fetches_all: false,
             hauls: Vec::new(),
             slots: Vec::with_capacity(size.into()),
@@ -83,28 +77,16 @@ impl TxRing {
         })
     }
 
-    /// Room for a burst.
-    pub(super) fn haul(&mut self) -> Haul {
-        self.hauls.pop().unwrap_or_else(|| Haul::new(Arc::clone(&self.pool)))
+    /// Room for a burst, of new packets or of some that `waited`.
+    pub(super) fn haul(&mut self, waited: bool) -> Haul {
+        let mut haul = self.hauls.pop().unwrap_or_else(|| Haul::new(Arc::clone(&self.pool)));
+        haul.begin(self.fetches_all && !waited, waited);
+        haul
     }
 
     /// Takes it back.
     pub(super) fn give_back(&mut self, haul: Haul) {
         self.hauls.push(haul);
-    }
-
-    /// Answers all that waits; says how many packets that was.
-    pub(super) fn abandon(&mut self) -> u64 {
-        let mut waiting = 0;
-        for flight in &mut self.flights {
-            if matches!(flight.state, State::Waits { .. }) {
-                flight.state = State::Done(Status::Dropped);
-                waiting += 1;
-            }
-        }
-        self.waiting = 0;
-        self.answer();
-        waiting
     }
 
     /// See [`weir_engine::Port::peek_tx`].
@@ -121,14 +103,13 @@ impl TxRing {
     /// with those that are none.
     pub(super) fn take_new(
         &mut self,
-        haul: &mut Haul,
+        haul: &Haul,
         groups: &Groups,
         frames_max: usize,
         now_ns: u64,
         counters: &PortCounters,
     ) -> Result<usize, RingError> {
         self.back.ring().refill()?;
-        haul.begin(self.fetches_all);
         let frames_max = frames_max.min(BURST_MAX);
         let (mut taken, mut bytes) = (0, 0);
         while taken < frames_max && bytes < BURST_BYTES_MAX {
@@ -166,41 +147,17 @@ impl TxRing {
             Some(Buffered { slot: *slot, buffer })
         });
         self.buffers.extend(buffers);
-        let slots = self.buffers.len() - before;
-        self.flights.push_back(Flight { packet, slots, state, full_ns: None });
+        let (from, slots) = (self.answered + before as u64, self.buffers.len() - before);
+        self.flights.push_back(Flight { packet, from, slots, state });
         slots
     }
 
-    /// Packets that wait for `receiver`, or for anybody, oldest first, into `haul`; those that waited too long are
-    /// dropped. Says how many there were.
-    pub(super) fn take_waiting(
-        &mut self,
-        receiver: Option<PortId>,
-        haul: &mut Haul,
-        now_ns: u64,
-        counters: &PortCounters,
-    ) -> usize {
-        haul.begin(false);
-        let (mut buffer, mut taken) = (0, 0);
-        for (flight, token) in self.flights.iter_mut().zip(self.first..) {
-            let from = buffer;
-            buffer += flight.slots;
-            let State::Waits { arrived_ns, port } = flight.state else { continue };
-            if receiver.is_some_and(|receiver| receiver != port) {
-                continue;
-            }
-            taken += 1;
-            let since_ns = flight.full_ns.unwrap_or(arrived_ns);
-            if since_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
-                counters.dropped(DropReason::RxWaitedTooLong, 1);
-                flight.state = State::Done(Status::Okay);
-            } else {
-                flight.state = State::UnderWay;
-                haul.push(token, flight.packet, self.buffers.range(from..buffer), arrived_ns);
-            }
-        }
-        self.waiting -= taken;
-        taken
+    /// A packet that waited, into `haul`.
+    pub(super) fn take_again(&mut self, haul: &Haul, token: u64, arrived_ns: u64) {
+        let answered = self.answered;
+        let Some(&mut Flight { packet, from, slots, .. }) = self.flight(token) else { return };
+        let first = (from - answered) as usize; // of those that the ring has entries for
+        haul.push(token, packet, self.buffers.range(first..first + slots), arrived_ns);
     }
 
     /// Notes what of a burst waits and what could not be copied later, answers what is done up to the first that
@@ -211,11 +168,11 @@ impl TxRing {
         burst: &Burst<'_>,
         counters: &PortCounters,
     ) -> u32 {
-        for packet in haul.packets() {
-            self.set(packet.token, State::Done(packet.status.get()));
-        }
-        if !burst.parked.is_empty() {
-            self.settle_parked(burst);
+        haul.each(|packet, _| self.set(packet.token, State::Done(packet.status.get())));
+        for parked in &burst.parked {
+            if let Some(frame) = burst.frames().get(usize::from(parked.frame)) {
+                self.set(frame.token, State::UnderWay);
+            }
         }
         if burst.remote().is_some() {
             self.settle_failed(haul, burst, counters);
@@ -226,19 +183,6 @@ impl TxRing {
         self.answer()
     }
 
-    #[cold]
-    fn settle_parked(&mut self, burst: &Burst<'_>) {
-        let now_ns = clock::now_ns();
-        for parked in &burst.parked {
-            let Some(frame) = burst.frames().get(usize::from(parked.frame)) else { continue };
-            let Frame { token, arrived_ns, .. } = *frame;
-            self.set(token, State::Waits { port: parked.port, arrived_ns });
-            if let Some(flight) = self.flight(token) {
-                flight.full_ns.get_or_insert(now_ns);
-            }
-        }
-    }
-
     fn flight(&mut self, token: u64) -> Option<&mut Flight> {
         let nth = token.wrapping_sub(self.first);
         self.flights.get_mut(usize::try_from(nth).ok()?)
@@ -246,10 +190,14 @@ impl TxRing {
 
     /// Says what became of a packet.
     fn set(&mut self, token: u64, state: State) {
-        let Some(flight) = self.flight(token) else { return };
-        let before = std::mem::replace(&mut flight.state, state);
-        self.waiting += usize::from(matches!(state, State::Waits { .. }));
-        self.waiting -= usize::from(matches!(before, State::Waits { .. }));
+        if let Some(flight) = self.flight(token) {
+            flight.state = state;
+        }
+    }
+
+    /// A packet that waited does so no more: it is to be answered so.
+    pub(super) fn release(&mut self, token: u64, status: Status) {
+        self.set(token, State::Done(status));
     }
 
     /// Drops packets whose grants did not last until their payload was wanted.
@@ -262,23 +210,25 @@ impl TxRing {
             self.set(*token, State::Done(Status::Error));
             failed += 1;
         }
-        for packet in haul.packets().iter().filter(|packet| haul.has_bad(packet)) {
+        haul.each(|packet, is_bad| {
             let okay = State::Done(Status::Okay);
-            if self.flight(packet.token).is_some_and(|flight| flight.state == okay) {
+            if is_bad && self.flight(packet.token).is_some_and(|flight| flight.state == okay) {
                 self.set(packet.token, State::Done(Status::Error));
                 failed += 1;
             }
-        }
+        });
         counters.dropped(DropReason::CopyFailed, failed);
     }
 
-    fn answer(&mut self) -> u32 {
+    /// Answers what is done up to the first that is not. Says how many responses the guest can see more than before.
+    pub(super) fn answer(&mut self) -> u32 {
         while let Some(Flight { packet, slots, state: State::Done(status), .. }) =
             self.flights.front().copied()
         {
             self.flights.pop_front();
             self.first += 1;
             self.slots.clear();
+            self.answered += slots as u64;
             for Buffered { slot, buffer } in self.buffers.drain(..slots) {
                 self.slots.push(slot);
                 self.free.push(buffer);
@@ -287,19 +237,6 @@ impl TxRing {
             self.back.complete(&packet, &self.slots, status);
         }
         self.back.ring().push()
-    }
-
-    /// How many packets wait.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting
-    }
-
-    /// Who is waited for, each once if it is waited for once, and since when.
-    pub(super) fn waits(&self) -> impl Iterator<Item = (PortId, u64)> {
-        self.flights.iter().filter_map(|flight| match flight.state {
-            State::Waits { port, arrived_ns } => Some((port, flight.full_ns.unwrap_or(arrived_ns))),
-            State::UnderWay | State::Done(_) => None,
-        })
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU16, Ordering};
 use weir_guestmem::{Weakness, weaken};
-use weir_ring::{DriverRing, FillOrder, RingConfig, Used};
+use weir_ring::{DriverRing, RingConfig, Used};
 
+use crate::order::FillOrder;
 use crate::rig::*;
 
 const FRAMES: usize = 2;

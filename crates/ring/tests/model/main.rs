@@ -16,6 +16,11 @@
 //! | `waiting.rs` | two workers for buffers of one receive ring |
 #![cfg(loom)]
 
+/// The engine's order of workers that fill one ring.
+#[allow(dead_code)]
+#[path = "../../../engine/src/queue/fill.rs"]
+mod order;
+
 mod both_ways;
 mod complete;
 mod fill;

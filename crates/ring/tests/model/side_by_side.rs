@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use weir_ring::{DriverRing, FillOrder, RingConfig, Token, Used};
+use weir_ring::{DriverRing, RingConfig, Token, Used};
 
+use crate::order::FillOrder;
 use crate::rig::*;
 
 const FRAMES: u16 = 2;
 
 struct Workers {
     tx: Mutex<TxQueue>,
-    /// `weir_engine::turn::Turns`: whose turn it is to place.
+    /// `Turns` of `weir_engine::queue`: whose turn it is to place.
     turn: AtomicU64,
     rx: Mutex<RxQueue>,
 }
@@ -42,7 +43,7 @@ enum Turns {
 }
 
 impl Workers {
-    /// `port-vhost`: `VhostPort::take_side_by_side`.
+    /// `TransmitQueue::take_turn` of `weir_engine::queue`.
     fn send(&self, turns: Turns) {
         let (number, token, frame) = {
             let TxQueue { device, begun, .. } = &mut *self.tx.lock().unwrap();

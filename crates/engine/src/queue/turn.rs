@@ -8,8 +8,7 @@
 //! ```
 //!
 //! A turn's number is drawn with the queue's lock held, so that nobody can take later frames and have an earlier
-//! turn. It is waited for before or after the lock is given back, as the port likes: in any case the next worker
-//! takes while this one places.
+//! turn. It is waited for without the lock: the next worker takes while this one places.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,13 +39,6 @@ impl Turns {
     /// lock held.
     pub fn draw(self: &Arc<Self>, number: u64) -> Turn {
         Turn { turns: Arc::clone(self), number }
-    }
-
-    /// Waits for turn `number`, as it is drawn.
-    pub fn wait(self: &Arc<Self>, number: u64) -> Turn {
-        let turn = self.draw(number);
-        turn.wait();
-        turn
     }
 
     /// No burst is under way: whatever was parked is among the frames that wait.
@@ -102,18 +94,24 @@ pub(crate) fn pause(spins: &mut u32) {
 mod tests {
     use super::*;
 
+    fn wait(turns: &Arc<Turns>, number: u64) -> Turn {
+        let turn = turns.draw(number);
+        turn.wait();
+        turn
+    }
+
     #[test]
     fn turns_come_one_after_the_other_also_after_a_panic() {
         let turns = Arc::new(Turns::default());
-        let first = turns.wait(0);
+        let first = wait(&turns, 0);
         let next = Arc::clone(&turns);
         let second = std::thread::spawn(move || {
-            let _turn = next.wait(1);
+            let _turn = wait(&next, 1);
             panic!("with the turn");
         });
         drop(first);
         assert!(second.join().is_err());
-        drop(turns.wait(2));
+        drop(wait(&turns, 2));
     }
 
     #[test]
@@ -130,23 +128,23 @@ mod tests {
         ended.store(1, Ordering::SeqCst);
         drop(first);
         assert_eq!(dropped.join().unwrap(), 1, "it ended before the first");
-        drop(turns.wait(2));
+        drop(wait(&turns, 2));
     }
 
     #[test]
     fn a_later_turn_learns_whom_earlier_ones_parked_frames_for_until_they_are_settled() {
         let turns = Arc::new(Turns::default());
         let port = PortId::new(3).unwrap();
-        let first = turns.wait(0);
+        let first = wait(&turns, 0);
         first.park([port, port].into_iter());
         drop(first);
-        let (mut blocked, second) = (Vec::new(), turns.wait(1));
+        let (mut blocked, second) = (Vec::new(), wait(&turns, 1));
         second.blocked(&mut blocked);
         assert_eq!(blocked, [port, port]);
         drop(second);
         turns.settled();
         blocked.clear();
-        turns.wait(2).blocked(&mut blocked);
+        wait(&turns, 2).blocked(&mut blocked);
         assert!(blocked.is_empty());
     }
 }

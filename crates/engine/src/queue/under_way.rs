@@ -5,10 +5,12 @@
 
 /// A queue's, behind its lock.
 #[derive(Debug, Default)]
-pub struct UnderWay {
-    /// Bursts that were taken, ever, and those that are settled: in the same order.
+pub(crate) struct UnderWay {
+    /// Bursts that were taken, ever, and those that are settled.
     begun: u64,
     settled: u64,
+    /// The first of the ring that is in service.
+    first: u64,
     closing: bool,
 }
 
@@ -38,10 +40,10 @@ impl UnderWay {
 
     /// Whether those are settled that were taken before this one; `None` when the ring has stopped without it.
     pub fn may_settle(&self, number: u64) -> Option<bool> {
-        (number >= self.settled).then_some(number == self.settled)
+        (number >= self.first).then_some(number == self.settled)
     }
 
-    /// The next one is settled.
+    /// One is settled: the next one, or any if nobody asks [in which order](Self::may_settle).
     pub fn settle(&mut self) {
         self.settled += 1;
     }
@@ -49,6 +51,7 @@ impl UnderWay {
     /// The ring has stopped: those who have a burst are not waited for any more, and leave the ring alone.
     pub fn abandon(&mut self) {
         self.settled = self.begun;
+        self.first = self.begun;
         self.closing = false;
     }
 }

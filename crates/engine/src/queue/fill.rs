@@ -49,6 +49,11 @@ impl<T> FillOrder<T> {
         self.batches.is_empty()
     }
 
+    /// A batch with this place is not published, and its ring has not stopped.
+    pub fn has(&self, place: &Place) -> bool {
+        (place.0.wrapping_sub(self.oldest) as usize) < self.batches.len()
+    }
+
     /// A worker has completed `chains` chains, which are the last ones, and is about to copy.
     pub fn begin(&mut self, chains: u16, note: T) -> Place {
         let place = self.oldest.wrapping_add(self.batches.len() as u32); // at most one per worker
@@ -106,8 +111,10 @@ mod tests {
     fn a_batch_of_a_ring_that_stopped_publishes_nothing() {
         let mut order = FillOrder::default();
         let old = order.begin(3, 1);
+        assert!(order.has(&old));
         order.clear();
         let new = order.begin(5, 2);
+        assert!(!order.has(&old) && order.has(&new));
         assert_eq!(finish(&mut order, old), (0, vec![]));
         assert_eq!(finish(&mut order, new), (5, vec![2]));
     }

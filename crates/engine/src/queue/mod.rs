@@ -1,0 +1,25 @@
+//! A port's queue, whatever its rings are: the order in which workers send from it and fill it, frames that wait for
+//! a receiver, the calls that its guest is owed, and how it stops.
+//!
+//! | file | what |
+//! |---|---|
+//! | `transmit.rs` | [`TransmitQueue`]: bursts from a queue, by one worker or by several side by side; [`Source`] is what a port brings |
+//! | `receive.rs` | [`ReceiveQueue`]: frames into a queue by several workers; [`ReceiveRing`](crate::guest::ReceiveRing) is what a port brings |
+//! | `parked.rs` | frames that wait for receivers without buffers, until when, and which of them are tried again |
+//! | `turn.rs` | the order in which workers place what they took from one queue |
+//! | `under_way.rs` | bursts under way, and how their ring stops nevertheless |
+//! | `fill.rs` | the order in which workers that fill one ring publish |
+//!
+//! Ports bring rings and copies. What they bring is a type parameter: no call goes through a table.
+
+mod fill;
+mod parked;
+mod receive;
+mod transmit;
+pub(crate) mod turn;
+mod under_way;
+
+pub use fill::{FillOrder, Place};
+pub use receive::{ReceiveQueue, Written, stop};
+pub use transmit::{Source, Transmit, TransmitQueue};
+pub use turn::Turn;

@@ -1,0 +1,178 @@
+//! Frames that wait in their sender's queue for receivers without buffers.
+//!
+//! They keep their places: a frame that is tried again and finds its receiver full once more waits where it was, so
+//! that those for one receiver stay in order.
+
+use std::collections::VecDeque;
+
+use weir_fabric::PortId;
+use weir_limits::{BURST_MAX, PARKED_NS_MAX};
+
+use crate::burst::Burst;
+use crate::clock;
+use crate::port::Take;
+
+/// A frame that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Its queue's name for it.
+    token: u64,
+    port: PortId,
+    arrived_ns: u64,
+    /// When it first found its receiver full (ns). It may be said to have arrived long before, if its worker was late:
+    /// that is no fault of the receiver's.
+    full_ns: u64,
+    /// The burst under way tries it again.
+    tried: bool,
+}
+
+/// A queue's, in the order in which its frames were taken.
+#[derive(Debug, Default)]
+pub(super) struct ParkedFrames {
+    frames: VecDeque<Waiting>,
+    /// Where to go on trying, whomever they wait for: none before that went.
+    try_from: usize,
+    /// How many the burst under way tries.
+    trying: usize,
+}
+
+/// What is to be done with a frame that waited.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Again {
+    /// It is to be tried again, as a frame that arrived then (ns).
+    Try(u64),
+    /// It has waited too long.
+    Drop,
+}
+
+impl ParkedFrames {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// When the first of them has waited long enough (ns).
+    #[inline]
+    pub(super) fn until_ns(&self) -> Option<u64> {
+        self.frames.front().map(|first| first.full_ns.saturating_add(PARKED_NS_MAX))
+    }
+
+    /// Gives at most a burst of those that wait for `receiver`, or for anybody, to `each`, oldest first. Says how many
+    /// that were, with those that have waited too long at `now_ns` and are forgotten.
+    ///
+    /// # Errors
+    /// Those of `each`, which ends with it.
+    pub(super) fn try_again<E>(
+        &mut self,
+        receiver: Option<PortId>,
+        now_ns: u64,
+        mut each: impl FnMut(u64, Again) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let from = match receiver {
+            None => self.try_from.min(self.frames.len()),
+            Some(_) => 0,
+        };
+        (self.try_from, self.trying) = (from, 0);
+        let (mut nth, mut dropped, mut result) = (0, 0, Ok(()));
+        self.frames.retain_mut(|frame| {
+            nth += 1;
+            let is_meant = nth > from && receiver.is_none_or(|receiver| receiver == frame.port);
+            if !is_meant || self.trying == BURST_MAX || result.is_err() {
+                return true;
+            }
+            if frame.full_ns.saturating_add(PARKED_NS_MAX) <= now_ns {
+                dropped += 1;
+                result = each(frame.token, Again::Drop);
+                return false;
+            }
+            self.trying += 1;
+            frame.tried = true;
+            result = each(frame.token, Again::Try(frame.arrived_ns));
+            true
+        });
+        result.map(|()| self.trying + dropped)
+    }
+
+    /// What holds for the frames of a burst of `what` that one worker alone has taken, where `max` may wait.
+    pub(super) fn tell(&self, what: Take, max: usize, burst: &mut Burst<'_>) {
+        let before = match what {
+            Take::New => self.frames.len(),
+            // What is behind those that are tried is newer.
+            Take::Parked(None) => self.try_from,
+            // None that is older is left out.
+            Take::Parked(Some(_)) => 0,
+        };
+        burst.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
+        burst.blocked.dedup();
+        burst.park_room = max.saturating_sub(self.frames.len() - self.trying);
+    }
+
+    /// After a burst: its frames that were parked wait, those that were tried and were not parked again do so no more.
+    /// Says whether to try at once again. `in_order`: bursts come here in the order in which they were taken;
+    /// otherwise by their names, which count up.
+    pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
+        match what {
+            Take::New => {
+                if !burst.parked.is_empty() {
+                    self.add(in_order, burst);
+                }
+                false
+            }
+            Take::Parked(receiver) => self.put_back(receiver, burst),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, in_order: bool, burst: &Burst<'_>) {
+        let full_ns = clock::now_ns();
+        for (frame, port) in burst.frames().iter().zip(burst.waits_for()) {
+            let Some(port) = port else { continue };
+            let (token, arrived_ns) = (frame.token, frame.arrived_ns);
+            let place = match in_order {
+                true => self.frames.len(),
+                false => self.frames.partition_point(|other| other.token < token),
+            };
+            self.frames.insert(place, Waiting { token, port, arrived_ns, full_ns, tried: false });
+        }
+    }
+
+    #[cold]
+    fn put_back(&mut self, receiver: Option<PortId>, burst: &Burst<'_>) -> bool {
+        let tried = std::mem::take(&mut self.trying);
+        let behind = self.frames.len() - tried > self.try_from;
+        let none_went = burst.parked.len() == tried;
+        let mut frames = burst.frames().iter().zip(burst.waits_for()).peekable();
+        self.frames.retain_mut(|waiting| {
+            if !std::mem::take(&mut waiting.tried) {
+                return true;
+            }
+            // One that was refused has no frame; the others have theirs in the same order.
+            let frame = frames.next_if(|(frame, _)| frame.token == waiting.token);
+            let Some((_, Some(port))) = frame else { return false };
+            waiting.port = port;
+            true
+        });
+        if receiver.is_some() {
+            self.try_from = 0;
+            // Where none of a whole burst went, the others would wait behind them.
+            return tried == BURST_MAX && !none_went;
+        }
+        // From the front if some went, else from where they end, for another receiver's sake.
+        let from = std::mem::take(&mut self.try_from);
+        if none_went && behind {
+            self.try_from = from + tried;
+        }
+        behind || (from > 0 && !none_went && !self.frames.is_empty())
+    }
+
+    /// Forgets all, and gives their names to `each`.
+    pub(super) fn abandon(&mut self, each: impl FnMut(u64)) {
+        (self.try_from, self.trying) = (0, 0);
+        self.frames.drain(..).map(|frame| frame.token).for_each(each);
+    }
+}

@@ -1,0 +1,182 @@
+//! A receive queue: several workers put frames into it at a time, and the guest sees them in the order of placing.
+//!
+//! ```text
+//! place()    under the queue's lock   chains for every frame; what is at hand is written
+//! copy       no lock                  the rest, so that several workers fill one queue at a time
+//! finish()   under the lock           one index write, in the order of place(); the call
+//! ```
+//!
+//! The port writes and copies; the order, what is counted, and when the guest is told are here.
+
+use std::sync::{Mutex, MutexGuard};
+
+use weir_policy::moderation::{Batch, Moderation};
+
+use super::fill::{FillOrder, Place};
+use crate::guest::{CallPolicy, ReceiveCalls, ReceiveRing};
+use crate::lock::lock_settled;
+use crate::port::Delivered;
+use crate::stats::PortCounters;
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct ReceiveQueue<R> {
+    /// The port's part.
+    pub queue: R,
+    /// When the guest is told.
+    pub calls: ReceiveCalls,
+    /// Batches that workers are copying.
+    order: FillOrder<Filled>,
+    /// Placed in rings that have stopped.
+    placed_before: u64,
+    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
+    closing: bool,
+}
+
+/// Frames that one worker fills in at a time.
+#[derive(Debug, Clone, Copy)]
+struct Filled {
+    batch: Batch,
+    /// One of them waited for buffers before.
+    parked: bool,
+}
+
+/// What a port has written of a list of frames.
+#[derive(Debug, Clone, Copy)]
+pub struct Written {
+    /// What became of the list.
+    pub dealt_with: Delivered,
+    /// Not all of the list is dealt with.
+    pub full: bool,
+    /// Frames of it that went in.
+    pub batch: Batch,
+    /// Their chains.
+    pub chains: u16,
+    /// Packets that were made of several frames' segments.
+    pub merged: u64,
+    /// One of the frames waited for buffers before.
+    pub waited: bool,
+}
+
+impl<R: ReceiveRing> ReceiveQueue<R> {
+    /// A queue in which nothing is placed.
+    pub fn new(queue: R, calls: &CallPolicy) -> Self {
+        Self {
+            queue,
+            calls: ReceiveCalls::new(calls),
+            order: FillOrder::default(),
+            placed_before: 0,
+            closing: false,
+        }
+    }
+
+    /// Frames may be placed, as far as its ring allows that.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.closing
+    }
+
+    /// Frames ever placed, in chains, over all of its rings.
+    pub fn placed(&self) -> u64 {
+        self.placed_before + self.queue.placed()
+    }
+
+    /// Gives what a worker has `written`, and is about to copy, its place in the order. Says what is to be said of its
+    /// list.
+    ///
+    /// # Errors
+    /// The guest broke a rule.
+    #[inline(always)]
+    pub fn place(
+        &mut self,
+        index: usize,
+        written: Written,
+        counters: &PortCounters,
+    ) -> Result<(Delivered, Place), R::Error> {
+        let Written { dealt_with, full, batch, chains, merged, waited } = written;
+        let worth_waiting = self.calls.note_full(full, batch.frames > 0);
+        // Under the same lock as the look that found too little: between the two another worker could
+        // see buffers that no kick comes for any more.
+        let again = full && worth_waiting && self.queue.arm(index)?;
+        counters.rx[index].frames.add(batch.frames.into());
+        counters.rx[index].bytes.add(batch.bytes);
+        counters.merged(merged);
+        let place = self.order.begin(chains, Filled { batch, parked: waited });
+        Ok((Delivered { worth_waiting, again, ..dealt_with }, place))
+    }
+
+    /// Whether a place is in the ring that is in service.
+    pub fn has(&self, place: &Place) -> bool {
+        self.order.has(place)
+    }
+
+    /// What was placed is copied: shows the guest all that is now complete up to it, with one index
+    /// write, and asks the policy about the call. Says when to ask again, if a timer is to be set.
+    ///
+    /// # Errors
+    /// What was copied cannot be trusted.
+    #[inline(always)]
+    pub fn finish(
+        &mut self,
+        index: usize,
+        place: Place,
+        counters: &PortCounters,
+    ) -> Result<Option<u64>, R::Error> {
+        let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
+        let mut parked = false;
+        let chains = self.order.finish(place, |filled| {
+            let Filled { batch, parked: one_waited } = filled;
+            all.frames += batch.frames;
+            all.bytes += batch.bytes;
+            all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
+            parked |= one_waited;
+        });
+        let Self { calls, queue, .. } = self;
+        queue.check()?;
+        if all.frames > 0 {
+            calls.look_for_poll(index, queue, counters);
+        }
+        Ok(calls.complete(index, queue, chains, all, parked, counters))
+    }
+
+    /// See [`Port::expired`](crate::Port::expired).
+    pub fn expired(&mut self, index: usize, by_ns: u64, counters: &PortCounters) -> Option<u64> {
+        self.calls.expired(index, &mut self.queue, by_ns, counters)
+    }
+
+    /// Gives a held call now.
+    pub fn flush(&mut self, index: usize, counters: &PortCounters) {
+        self.calls.flush(index, &mut self.queue, counters);
+    }
+
+    /// Replaces the policy; gives back the old one.
+    pub fn set_moderation(
+        &mut self,
+        index: usize,
+        moderation: Box<dyn Moderation>,
+        calls: &CallPolicy,
+        counters: &PortCounters,
+    ) -> Box<dyn Moderation> {
+        let Self { calls: of_queue, queue, .. } = self;
+        of_queue.set_moderation(index, queue, moderation, calls, counters)
+    }
+}
+
+/// Locks a queue when workers have finished what they had placed, and nothing new is placed. A held call is given;
+/// then nothing is pending any more, and the ring may be taken out of service.
+pub fn stop<'q, R: ReceiveRing>(
+    queue: &'q Mutex<ReceiveQueue<R>>,
+    has_failed: impl Fn() -> bool,
+    index: usize,
+    counters: &PortCounters,
+) -> MutexGuard<'q, ReceiveQueue<R>> {
+    // A worker that copies into it is done soon; one that panicked has failed the port.
+    let close = |queue: &mut ReceiveQueue<R>| queue.closing = true;
+    let mut queue = lock_settled(queue, has_failed, close, |queue| queue.order.is_idle());
+    queue.flush(index, counters);
+    queue.calls.reset();
+    queue.closing = false;
+    queue.placed_before = queue.placed();
+    queue.order.clear();
+    queue
+}

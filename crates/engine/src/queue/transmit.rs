@@ -1,0 +1,390 @@
+//! A transmit queue: one worker takes from it at a time, or several do side by side ([`turn`](super::turn)), which
+//! place their frames in the order in which they took them.
+//!
+//! ```text
+//! worker 1   | take | bring | place, in its turn |   copy ......   | settle |
+//! worker 2          | take  | bring .............| place           | copy .. | settle |
+//!            | lock |        no lock .............................. | lock   |
+//! ```
+//!
+//! What several cannot do is done by one, with the lock held, when no other has a burst under way: trying frames
+//! again that wait for a receiver, which are older than any in the ring, taking newer ones while any wait, and what
+//! the port [says so](Source::is_for_one) of. Where nobody helps, one worker does everything so.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::parked::{Again, ParkedFrames};
+use super::turn::{Turn, Turns};
+use super::under_way::UnderWay;
+use crate::burst::{Burst, Scratch};
+use crate::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls, TransmitRing};
+use crate::lock::{lock, lock_settled, lock_when};
+use crate::port::{Take, Taken};
+use crate::stages::{self, Stage};
+use crate::stats::{DropReason, PortCounters};
+
+/// Where the frames of a queue come from: a port, as far as one of its transmit queues goes. Each frame has a name,
+/// its chain's token in a burst, from when it is taken until it is settled or released.
+pub trait Source {
+    /// What is behind the queue's lock: the ring, and which of its frames are taken.
+    type Ring: TransmitRing;
+    /// What a burst borrows, from when it is taken until it is settled.
+    type Lent;
+    /// What ends the service of the port.
+    type Error;
+
+    /// Bursts that pass side by side are settled in the order in which they were taken. Otherwise names count up.
+    const IN_ORDER: bool = true;
+    /// See [`Taken::peek`].
+    const PEEK: bool = true;
+    /// See [`Burst::from_device`].
+    const FROM_DEVICE: bool = false;
+
+    /// Which of the port's transmit queues it is.
+    fn index(&self) -> usize;
+
+    /// The port's.
+    fn counters(&self) -> &PortCounters;
+
+    /// Whether the port has stopped: other workers' bursts are not waited for then.
+    fn has_failed(&self) -> bool;
+
+    /// Most frames that wait for receivers.
+    fn parked_max(&self, ring: &Self::Ring) -> usize;
+
+    /// New frames are for one worker at a time now, whoever helps.
+    fn is_for_one(&self, _ring: &Self::Ring) -> bool {
+        false
+    }
+
+    /// What is taken is dropped, not forwarded.
+    fn is_drained(&self, _ring: &Self::Ring) -> bool {
+        false
+    }
+
+    /// What a burst of `what` borrows; `None` while nothing may be taken.
+    fn lend(&self, ring: &mut Self::Ring, what: Take) -> Option<Self::Lent>;
+
+    /// Takes new frames, at most [`Burst::frames_max`]: a chain for each that is to be settled, and its frame unless it
+    /// is dropped. Says how many were consumed.
+    ///
+    /// # Errors
+    /// The guest broke a rule.
+    fn fill<'m>(
+        &'m self,
+        ring: &mut Self::Ring,
+        lent: &'m Self::Lent,
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Self::Error>;
+
+    /// Adds chain and frame again, which waited, as a frame that arrived then.
+    ///
+    /// # Errors
+    /// The guest broke a rule.
+    fn fill_again<'m>(
+        &'m self,
+        ring: &mut Self::Ring,
+        lent: &'m Self::Lent,
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<(), Self::Error>;
+
+    /// Has bytes brought that are not at hand: without the lock, where another worker may take meanwhile.
+    fn bring<'m>(&'m self, _lent: &'m Self::Lent, _burst: &mut Burst<'m>) {}
+
+    /// Completes what was forwarded or refused, keeps what was parked, and shows it. Says how many chains the guest
+    /// sees more of.
+    fn settle(&self, ring: &mut Self::Ring, lent: &Self::Lent, burst: &Burst<'_>) -> u32;
+
+    /// Takes back what was lent.
+    fn take_back(&self, _ring: &mut Self::Ring, _lent: Self::Lent) {}
+
+    /// A frame that waited does so no more, and is lost for that reason.
+    fn release(&self, ring: &mut Self::Ring, token: u64, why: DropReason);
+
+    /// Of the ring's entries those that are not complete, where `parked` frames wait.
+    fn in_ring(&self, _ring: &mut Self::Ring, _parked: usize) -> u32 {
+        0
+    }
+
+    /// Whether there may be a frame that gives no kick.
+    ///
+    /// # Errors
+    /// What was taken cannot be trusted.
+    fn has_more(&self, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
+}
+
+/// A transmit queue.
+#[derive(Debug, Default)]
+pub struct TransmitQueue<R> {
+    state: Mutex<Transmit<R>>,
+    turns: Arc<Turns>,
+}
+
+/// What is behind a transmit queue's lock.
+#[derive(Debug, Default)]
+pub struct Transmit<R> {
+    /// The port's part.
+    pub queue: R,
+    /// When the guest is told that frames are done with.
+    pub calls: TransmitCalls,
+    parked: ParkedFrames,
+    bursts: UnderWay,
+    /// Several workers may send from it at a time.
+    side_by_side: bool,
+}
+
+impl<R: TransmitRing> TransmitQueue<R> {
+    /// A queue of which nothing is taken.
+    pub fn new(queue: R, calls: TransmitCalls) -> Self {
+        let (parked, bursts, side_by_side) = Default::default();
+        let state = Transmit { queue, calls, parked, bursts, side_by_side };
+        Self { state: Mutex::new(state), turns: Arc::default() }
+    }
+
+    /// Locks it.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Transmit<R>> {
+        lock(&self.state)
+    }
+
+    /// See [`Port::share_tx`](crate::Port::share_tx).
+    pub fn set_side_by_side(&self, on: bool) {
+        // Who takes next waits for what is under way, if it must.
+        self.lock().side_by_side = on;
+    }
+
+    /// Takes a burst and has it forwarded: see [`Port::take`](crate::Port::take). Locks are taken in this order: the
+    /// queue's, the turn, receivers' below it; and who has a turn never waits for the queue to be settled.
+    ///
+    /// # Errors
+    /// What `source` said; the port is to stop.
+    #[inline(always)]
+    pub fn take<S: Source<Ring = R>>(
+        &self,
+        source: &S,
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Result<Taken, S::Error> {
+        let may_take =
+            |state: &Transmit<R>| state.bursts.is_settled() || !state.is_for_one(source, what);
+        let Some(mut state) = lock_when(&self.state, || source.has_failed(), may_take) else {
+            return Ok(Taken::default());
+        };
+        let alone = state.is_for_one(source, what);
+        if state.bursts.is_closing() {
+            return Ok(Taken::default());
+        }
+        let Some(lent) = source.lend(&mut state.queue, what) else { return Ok(Taken::default()) };
+        let turn = RefCell::new(None);
+        let mut burst = scratch.lend();
+        burst.from_device = S::FROM_DEVICE;
+        burst.waited = what != Take::New;
+        let consumed = match what {
+            Take::New => source.fill(&mut state.queue, &lent, now_ns, &mut burst)?,
+            Take::Parked(receiver) => {
+                let Transmit { queue, parked, .. } = &mut *state;
+                parked.try_again(receiver, now_ns, |token, again| match again {
+                    Again::Try(arrived_ns) => {
+                        source.fill_again(queue, &lent, token, arrived_ns, &mut burst)
+                    }
+                    Again::Drop => {
+                        const WHY: DropReason = DropReason::RxWaitedTooLong;
+                        source.counters().dropped(WHY, 1);
+                        source.release(queue, token, WHY);
+                        Ok(())
+                    }
+                })?
+            }
+        };
+        let mut state = if alone || consumed == 0 {
+            source.bring(&lent, &mut burst);
+            stages::lap(Stage::Take);
+            state.parked.tell(what, source.parked_max(&state.queue), &mut burst);
+            if source.is_drained(&state.queue) {
+                let frames = burst.frames().len() as u64;
+                source.counters().dropped(DropReason::TxDisabled, frames);
+            } else if !burst.frames().is_empty() {
+                count(source, what, &burst);
+                forward(&mut burst);
+            }
+            state
+        } else {
+            match self.take_turn(state, source, &lent, &turn, &mut burst, forward) {
+                Some(state) => state,
+                None => return Ok(Taken::default()),
+            }
+        };
+        if what == Take::New {
+            source.counters().parked.add(burst.parked.len() as u64);
+        }
+        let (hold_until, parked_more) = state.settle(source, &lent, what, now_ns, &burst);
+        scratch.give_back(burst);
+        source.take_back(&mut state.queue, lent);
+        state.taken::<S>(source, consumed, parked_more, hold_until)
+    }
+
+    /// Forwards a burst that was taken side by side with others; `None` if the port, or its ring, has stopped
+    /// meanwhile.
+    #[cold]
+    fn take_turn<'q, 'm, S: Source<Ring = R>>(
+        &'q self,
+        mut state: MutexGuard<'q, Transmit<R>>,
+        source: &'m S,
+        lent: &'m S::Lent,
+        turn: &'m RefCell<Option<Turn>>,
+        burst: &mut Burst<'m>,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Option<MutexGuard<'q, Transmit<R>>> {
+        let number = state.bursts.begin();
+        let mine = self.turns.draw(number);
+        let parked_max = source.parked_max(&state.queue);
+        drop(state);
+        source.bring(lent, burst);
+        stages::lap(Stage::Take);
+        mine.wait();
+        mine.blocked(&mut burst.blocked);
+        burst.park_room = parked_max.saturating_sub(burst.blocked.len());
+        burst.blocked.dedup();
+        turn.replace(Some(mine));
+        burst.turn = Some(turn);
+        if !burst.frames().is_empty() {
+            count(source, Take::New, burst);
+            forward(burst);
+        }
+        if let Some(mine) = turn.take() {
+            mine.park(burst.parked.iter().map(|parked| parked.port));
+        }
+
+        let may_settle = |state: &Transmit<R>| match state.bursts.may_settle(number) {
+            Some(is_next) => is_next || !S::IN_ORDER,
+            None => true,
+        };
+        let mut state = lock_when(&self.state, || source.has_failed(), may_settle)?;
+        state.bursts.may_settle(number)?;
+        state.bursts.settle();
+        if state.bursts.is_settled() {
+            self.turns.settled();
+        }
+        Some(state)
+    }
+
+    /// Locks it when workers have settled what they had taken, and nothing new is taken. What waited is dropped for
+    /// that reason; says of how many frames. Its ring may be taken out of service then, or else service goes on.
+    pub fn stop<S: Source<Ring = R>>(
+        &self,
+        source: &S,
+        why: DropReason,
+    ) -> (MutexGuard<'_, Transmit<R>>, u64) {
+        // One that panicked has failed the port, and is not waited for.
+        let mut state = lock_settled(
+            &self.state,
+            || source.has_failed(),
+            |state| state.bursts.close(),
+            |state| state.bursts.is_settled(),
+        );
+        state.bursts.abandon();
+        self.turns.settled();
+        let dropped = state.abandon(source, why);
+        (state, dropped)
+    }
+}
+
+impl<R: TransmitRing> Transmit<R> {
+    /// `what` is for one worker at a time.
+    #[inline]
+    fn is_for_one<S: Source<Ring = R>>(&self, source: &S, what: Take) -> bool {
+        !self.side_by_side
+            || what != Take::New
+            || !self.parked.is_empty()
+            || source.is_for_one(&self.queue)
+    }
+
+    /// A burst's frames have gone, or are to wait. Says when to ask about the call, if it is held and a timer is to be
+    /// set, and whether frames that wait are to be tried at once again.
+    #[inline(always)]
+    fn settle<S: Source<Ring = R>>(
+        &mut self,
+        source: &S,
+        lent: &S::Lent,
+        what: Take,
+        now_ns: u64,
+        burst: &Burst<'_>,
+    ) -> (Option<u64>, bool) {
+        let Self { queue, calls, parked, .. } = self;
+        calls.before_more(queue);
+        let parked_more = parked.settle(what, S::IN_ORDER, burst);
+        let chains = source.settle(queue, lent, burst);
+        stages::lap(Stage::Publish);
+        let in_ring = source.in_ring(queue, parked.len());
+        let done = Completed { chains, in_ring, now_ns };
+        let hold_until = calls.complete(source.index(), queue, done, burst, source.counters());
+        (hold_until, parked_more)
+    }
+
+    /// What is to be said of a burst that is settled.
+    #[inline(always)]
+    fn taken<S: Source<Ring = R>>(
+        &mut self,
+        source: &S,
+        frames: usize,
+        parked_more: bool,
+        hold_until: Option<u64>,
+    ) -> Result<Taken, S::Error> {
+        Ok(Taken {
+            frames,
+            more: source.has_more(&mut self.queue)?,
+            peek: S::PEEK,
+            parked: self.parked.len(),
+            parked_more,
+            parked_until: self.parked.until_ns(),
+            hold_until,
+        })
+    }
+
+    /// Drops what waits, and says how many frames that were.
+    pub fn abandon<S: Source<Ring = R>>(&mut self, source: &S, why: DropReason) -> u64 {
+        let Self { queue, parked, .. } = self;
+        let waited = parked.len() as u64;
+        parked.abandon(|token| source.release(queue, token, why));
+        source.counters().dropped(why, waited);
+        waited
+    }
+
+    /// See [`Port::expired`](crate::Port::expired).
+    pub fn expired(
+        &mut self,
+        index: usize,
+        by_ns: u64,
+        received: Received,
+        counters: &PortCounters,
+    ) -> Asked {
+        self.calls.expired(index, &mut self.queue, by_ns, received, counters)
+    }
+
+    /// Gives a held call now, before the ring stops.
+    pub fn flush(&mut self, index: usize, counters: &PortCounters) {
+        self.calls.flush(index, &mut self.queue, counters);
+    }
+
+    /// Replaces the policy of calls.
+    pub fn set_policy(&mut self, index: usize, calls: &CallPolicy, counters: &PortCounters) {
+        self.calls.set_policy(index, &mut self.queue, calls, counters);
+    }
+}
+
+/// Counts frames, which are new.
+#[inline]
+fn count<S: Source>(source: &S, what: Take, burst: &Burst<'_>) {
+    if what == Take::New
+        && let Some(tx) = source.counters().tx.get(source.index())
+    {
+        tx.frames.add(burst.frames().len() as u64);
+        tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
+    }
+}
