@@ -3,11 +3,13 @@
 
 mod calls;
 mod held;
+mod interface;
 mod received;
 mod ring;
 mod sent;
 
 pub use calls::{CallPolicy, QueueDecision};
+pub use interface::{Interface, QueuePair};
 pub use received::ReceiveCalls;
 pub use ring::{GuestRing, ReceiveRing, TransmitRing};
 pub use sent::{Asked, Completed, TransmitCalls};

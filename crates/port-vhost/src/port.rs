@@ -1,21 +1,20 @@
 //! A guest's interface as the engine sees it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, QueueDecision, State};
+use weir_engine::guest::{CallPolicy, Interface, QueueDecision, QueuePair, ReceiveRing, State};
 use weir_engine::queue::stop;
-use weir_engine::stats::{QueueCounters, Times, TimesSummary};
+use weir_engine::stats::TimesSummary;
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, ReadyQueues, Side, Take, Taken, clock,
-    lock,
+    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock,
 };
 use weir_fabric::PortId;
 use weir_guestmem::{Account, Mapped};
 use weir_limits::CALL_PAUSE_NS;
-use weir_policy::moderation::{self, GuestPoll};
+use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::Steering;
 use weir_ring::Record;
 
@@ -28,10 +27,7 @@ use crate::rx::{self, Placed};
 use crate::silent::SilentRing;
 use crate::tx::{self, Sending};
 
-mod pairs;
 mod steering;
-
-use pairs::{Pair, Pairs};
 
 /// What an interface is made with.
 #[derive(Debug, Clone)]
@@ -106,15 +102,9 @@ pub struct VhostPort {
     name: String,
     /// Its number in the switch.
     id: PortId,
-    counters: Arc<PortCounters>,
-    pairs: Pairs,
-    rx_ready: ReadyQueues,
-    steering: Steering,
-    latency_budget_ns: AtomicU64,
-    wait_ns_max: AtomicU64,
-    /// A worker found the guest breaking the rules: nothing is served until the session or the
-    /// device starts afresh.
-    failed: AtomicBool,
+    /// Fails when a worker finds the guest breaking the rules: nothing is served until the session or the device
+    /// starts afresh.
+    guest: Interface<Queue, Queue>,
     /// It stays stopped until then (ns).
     pause_until_ns: AtomicU64,
     proxy: Proxy,
@@ -133,18 +123,10 @@ pub struct VhostPort {
 impl VhostPort {
     /// An interface with no session.
     pub fn new(id: PortId, counters: Arc<PortCounters>, options: &VhostOptions) -> Self {
-        let pairs = Pairs::default();
-        pairs.offer(options.queue_pairs, &options.calls);
         Self {
             name: options.name.clone(),
             id,
-            counters,
-            pairs,
-            rx_ready: ReadyQueues::default(),
-            steering: Steering::new(1).expect("one queue is a valid number of queues"),
-            latency_budget_ns: AtomicU64::new(options.calls.latency_budget_ns),
-            wait_ns_max: AtomicU64::new(options.calls.wait_ns_max()),
-            failed: AtomicBool::new(false),
+            guest: Interface::new(options.queue_pairs, &options.calls, false, counters),
             pause_until_ns: AtomicU64::new(0),
             proxy: Proxy::new(&options.name),
             memory: Arc::default(),
@@ -200,73 +182,58 @@ impl VhostPort {
 
     /// What it counts.
     pub fn counters(&self) -> &PortCounters {
-        &self.counters
+        self.guest.counters()
     }
 
-    /// Changes the moderation policy while traffic flows. A held call is given first.
+    /// Queue pairs that it has: the most that it has ever offered.
+    pub fn queue_pairs(&self) -> usize {
+        self.guest.queue_pairs()
+    }
+
+    /// Queue pairs that the next session is offered.
+    pub(crate) fn offered_queue_pairs(&self) -> usize {
+        self.guest.offered()
+    }
+
+    /// Offers so many queue pairs to the next session: see [`Interface::offer`]. A front end asks for their number
+    /// once, so that the session that there is keeps what it was told.
+    pub fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
+        self.guest.offer(queue_pairs, calls);
+    }
+
+    /// See [`Interface::set_moderation`].
     pub fn set_moderation(&self, calls: &CallPolicy) {
-        self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
-        self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
-        for (index, pair) in self.pairs.iter().enumerate() {
-            let new = calls.build();
-            // The old one is freed here, outside the lock.
-            let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
-            pair.tx.lock().set_policy(index, calls, &self.counters);
-        }
+        self.guest.set_moderation(calls);
     }
 
-    /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
-    /// share of the budget for them. What the budget leaves for holds is never exceeded.
+    /// See [`Interface::set_hold_ns_max`].
     pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
-        let limit_ns = moderation::hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed));
-        let hold_ns_max = hold_ns_max.min(limit_ns);
-        for (index, pair) in self.pairs.iter().enumerate() {
-            if queue.is_none_or(|queue| queue == index) {
-                lock(&pair.rx).calls.set_hold_ns_max(hold_ns_max);
-                pair.tx.lock().calls.set_hold_ns_max(hold_ns_max);
-            }
-        }
+        self.guest.set_hold_ns_max(queue, hold_ns_max);
     }
 
-    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
-    /// [`set_moderation`](Self::set_moderation).
-    ///
-    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
+    /// See [`Interface::set_together`].
     pub fn set_together(&self, together: bool) {
-        for pair in self.pairs.iter() {
-            lock(&pair.rx).calls.set_together(together);
-        }
+        self.guest.set_together(together);
     }
 
     /// The guest polls at this interval (ns), or no longer. To be said again after [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
         // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
-        let poll = poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false });
-        for pair in self.pairs.iter() {
-            lock(&pair.rx).calls.set_guest_poll(poll);
-        }
+        self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false }));
     }
 
     /// What the policy of each receive queue does now.
     pub fn decisions(&self) -> Vec<QueueDecision> {
-        let decision =
-            |(pair, counted): (&Pair, &QueueCounters)| lock(&pair.rx).calls.decision(counted);
-        self.pairs.iter().zip(&self.counters.rx).map(decision).collect()
+        self.guest.decisions()
     }
 
     /// A snapshot.
     pub fn info(&self) -> VhostInfo {
-        let mut hold = Times::default();
-        let mut running = false;
-        for pair in self.pairs.iter() {
-            let rx = lock(&pair.rx);
-            hold.merge(rx.calls.times());
-            running |= rx.queue.is_ready();
-        }
+        let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_ready());
         let silent = self.silent_rings();
         let shown = lock(&self.shown);
         let state = match (shown.connected, running) {
-            _ if self.failed.load(Ordering::Relaxed) => State::Stopped,
+            _ if self.has_failed() => State::Stopped,
             (true, true) => State::Running,
             (true, false) => State::Connected,
             (false, _) => State::Waiting,
@@ -287,14 +254,15 @@ impl VhostPort {
             memory_max_bytes: self.memory.max_bytes(),
             session_queue_pairs: shown.queue_pairs,
             rx_queues: self.rx_queues(),
-            hold: hold.summary(),
+            hold: self.guest.hold_times(),
             silent,
         }
     }
 
     /// Kicks that a vring's queue has counted.
     pub(crate) fn kicks(&self, ring: usize) -> u64 {
-        let counters = if ring.is_multiple_of(2) { &self.counters.rx } else { &self.counters.tx };
+        let counters =
+            if ring.is_multiple_of(2) { &self.counters().rx } else { &self.counters().tx };
         counters.get(ring / 2).map_or(0, |queue| queue.kicks.get())
     }
 
@@ -304,7 +272,7 @@ impl VhostPort {
         }
         let now_ns = clock::now_ns();
         let silent = |ring: usize| {
-            let pair = self.pairs.get(ring / 2)?;
+            let pair = self.guest.pair(ring / 2)?;
             let kicks = self.kicks(ring);
             let why = if ring.is_multiple_of(2) {
                 lock(&pair.rx).queue.silence(kicks, now_ns)
@@ -323,33 +291,33 @@ impl VhostPort {
         ring: usize,
         change: impl FnOnce(&mut Queue) -> T,
     ) -> Option<T> {
-        let pair = self.pairs.get(ring / 2)?;
+        let pair = self.guest.pair(ring / 2)?;
         let result = if ring.is_multiple_of(2) {
             change(&mut lock(&pair.rx).queue)
         } else {
             change(&mut pair.tx.lock().queue)
         };
-        self.count_ready();
+        self.guest.count_ready();
         Some(result)
     }
 
     /// Takes a ring out of service, with nothing left in flight.
     pub(crate) fn stop_ring(&self, ring: usize) -> Option<Ring> {
-        let pair = self.pairs.get(ring / 2)?;
+        let pair = self.guest.pair(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
-            let mut rx = stop(&pair.rx, || self.has_failed(), ring / 2, &self.counters);
+            let mut rx = stop(&pair.rx, || self.has_failed(), ring / 2, self.counters());
             rx.queue.armed = false;
             rx.queue.ring.take()
         } else {
             tx::stop(&pair.tx, &Sending { port: self, index: ring / 2 })
         };
-        self.count_ready();
+        self.guest.count_ready();
         stopped
     }
 
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
     pub(crate) fn inject(&self, frame: Box<[u8]>) {
-        if let Some(pair) = self.pairs.get(0) {
+        if let Some(pair) = self.guest.pair(0) {
             pair.tx.lock().queue.injected = Some(frame);
         }
     }
@@ -357,13 +325,13 @@ impl VhostPort {
     /// Its first receive queue.
     #[cfg(test)]
     pub(crate) fn first_rx(&self) -> std::sync::MutexGuard<'_, rx::RxQueue> {
-        lock(&self.pairs.get(0).unwrap().rx)
+        lock(&self.guest.pair(0).unwrap().rx)
     }
 
     /// Whether such a frame waits.
     #[cfg(test)]
     pub(crate) fn has_injected(&self) -> bool {
-        self.pairs.iter().any(|pair| pair.tx.lock().queue.injected.is_some())
+        self.guest.pairs().any(|pair| pair.tx.lock().queue.injected.is_some())
     }
 
     /// Its calls are too dear. It stays stopped for a while, whoever comes: or else it could take of a worker what
@@ -385,7 +353,7 @@ impl VhostPort {
         if self.has_failed() && clock::now_ns() < self.pause_until_ns.load(Ordering::Relaxed) {
             return;
         }
-        self.failed.store(false, Ordering::Relaxed);
+        self.guest.clear_failure();
     }
 
     /// A session is over, for `error` if it did not end in order.
@@ -409,8 +377,7 @@ impl VhostPort {
         self.log(Said::Stopped, |unsaid| {
             tracing::warn!(vif = self.name, %reason, unsaid, "interface stopped");
         });
-        self.failed.store(true, Ordering::SeqCst);
-        self.rx_ready.none();
+        self.guest.fail();
         lock(&self.shown).stop_reason = Some(reason.to_string());
     }
 
@@ -428,15 +395,7 @@ impl VhostPort {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// With no queue's lock held.
-    fn count_ready(&self) {
-        let failed = || self.failed.load(Ordering::SeqCst);
-        let count = || self.pairs.iter().take_while(|pair| lock(&pair.rx).queue.is_ready()).count();
-        // 0 queues is an error and no spread: the engine asks `rx_queues` first.
-        self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
+        self.guest.has_failed()
     }
 }
 
@@ -449,13 +408,13 @@ impl Port for VhostPort {
         scratch: &mut Scratch,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+        let Some(pair) = self.guest.served(queue) else {
             return Taken::default();
         };
         let multi_queue = self.rx_queues() > 1;
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if multi_queue {
-                self.follow(queue, burst, clock::secs(now_ns));
+                self.guest.follow(queue, burst, clock::secs(now_ns), self);
             }
             forward(burst);
         };
@@ -478,8 +437,8 @@ impl Port for VhostPort {
         _now_ns: u64,
     ) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
-        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
-            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+        let Some(pair) = self.guest.served(queue) else {
+            self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
         self.fill(queue, pair, burst, frames).unwrap_or_else(|reason| {
@@ -490,22 +449,11 @@ impl Port for VhostPort {
     }
 
     fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
-        let pair = self.pairs.get(queue)?;
-        match side {
-            Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
-            Side::Tx => {
-                let received = lock(&pair.rx).calls.standing();
-                let asked = pair.tx.lock().expired(queue, by_ns, received, &self.counters);
-                if asked.call_for_received {
-                    lock(&pair.rx).flush(queue, &self.counters);
-                }
-                asked.again_at
-            }
-        }
+        self.guest.expired(queue, side, by_ns, || true)
     }
 
     fn peek_tx(&self, queue: usize) -> bool {
-        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+        let Some(pair) = self.guest.served(queue) else {
             return false;
         };
         let mut tx = pair.tx.lock();
@@ -515,17 +463,17 @@ impl Port for VhostPort {
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
-        let Some(pair) = self.pairs.get(queue) else { return false };
+        let Some(pair) = self.guest.pair(queue) else { return false };
         pair.tx.set_side_by_side(on);
         true
     }
 
     fn wait_ns_max(&self) -> u64 {
-        self.wait_ns_max.load(Ordering::Relaxed)
+        self.guest.wait_ns_max()
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
-        let Some(pair) = self.pairs.get(queue).filter(|_| !self.has_failed()) else {
+        let Some(pair) = self.guest.served(queue) else {
             return false;
         };
         let mut tx = pair.tx.lock();
@@ -546,18 +494,18 @@ impl Port for VhostPort {
     }
 
     fn kicked(&self, queue: usize, side: Side) {
-        let Some(pair) = self.pairs.get(queue) else {
+        let Some(pair) = self.guest.pair(queue) else {
             return;
         };
         match side {
             Side::Tx => {
-                self.counters.tx[queue].kicks.add(1);
+                self.counters().tx[queue].kicks.add(1);
                 if let Some(ring) = pair.tx.lock().queue.ring.as_mut() {
                     ring.started = true;
                 }
             }
             Side::Rx => {
-                self.counters.rx[queue].kicks.add(1);
+                self.counters().rx[queue].kicks.add(1);
                 let mut rx = lock(&pair.rx);
                 rx.queue.armed = false;
                 let started = rx
@@ -567,18 +515,18 @@ impl Port for VhostPort {
                     .is_some_and(|r| !std::mem::replace(&mut r.started, true));
                 drop(rx);
                 if started {
-                    self.count_ready();
+                    self.guest.count_ready();
                 }
             }
         }
     }
 
     fn rx_queues(&self) -> usize {
-        self.rx_ready.get()
+        self.guest.rx_queues()
     }
 
     fn steering(&self) -> Option<&Steering> {
-        Some(&self.steering)
+        Some(self.guest.steering())
     }
 
     fn fail(&self, reason: &str) {
@@ -590,25 +538,25 @@ impl VhostPort {
     fn fill(
         &self,
         queue: usize,
-        pair: &Pair,
+        pair: &QueuePair<Queue, Queue>,
         burst: &Burst<'_>,
         frames: &[Outgoing],
     ) -> Result<Delivered, StopReason> {
         let mut rx = lock(&pair.rx);
         // Kept while this worker copies without the lock.
         let Some(memory) = rx::memory(&rx) else {
-            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         };
         let Placed { mut delivered, rest } =
-            rx::place(&mut rx, queue, &memory, burst, frames, &self.counters)?;
+            rx::place(&mut rx, queue, &memory, burst, frames, self.counters())?;
         drop(rx);
         if let Some(copies) = rest {
             if delivered.frames == frames.len() {
                 burst.placed();
             }
             copies.copy();
-            delivered.hold_until = rx::finish(&mut lock(&pair.rx), queue, copies, &self.counters)?;
+            delivered.hold_until = rx::finish(&mut lock(&pair.rx), queue, copies, self.counters())?;
         }
         Ok(delivered)
     }

@@ -105,11 +105,6 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// The guest can receive.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
-    }
-
     /// Tells the front end that the ring is broken, where it asked to be told (`SET_VRING_ERR`).
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
@@ -149,6 +144,10 @@ impl GuestRing for Queue {
 
 impl ReceiveRing for Queue {
     type Error = StopReason;
+
+    fn is_ready(&self) -> bool {
+        self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
+    }
 
     #[inline]
     fn show(&mut self, chains: u16) {

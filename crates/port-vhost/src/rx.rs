@@ -19,6 +19,7 @@ use std::sync::Arc;
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
+use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};

@@ -168,18 +168,18 @@ impl XenPort {
             .collect::<Result<_, _>>()?;
         let queues = front.queues.len();
         let control = front.ctrl.map(|keys| take_control(self, keys, queues)).transpose()?;
-        self.clear_failure();
+        self.guest.clear_failure();
         *lock(&self.control) = control;
         self.groups.reset(front.multicast_control);
         let mut kicks = Vec::new();
-        for (queue, (pair, Rings { tx, rx })) in self.pairs.iter().zip(rings).enumerate() {
+        for (queue, (pair, Rings { tx, rx })) in self.guest.pairs().zip(rings).enumerate() {
             let kick = |link: &Link, side| {
                 let id = QueueRef { port: self.id(), queue, side };
                 link.channel.fd().try_clone_to_owned().map(|fd| (id, fd))
             };
             // An event is taken by reading it: one channel for both rings can't be watched for each of them.
             let one_channel = Arc::ptr_eq(&tx.link.channel, &rx.link.channel);
-            pair.one_channel.store(one_channel, Ordering::Relaxed);
+            self.one_channel[queue].store(one_channel, Ordering::Relaxed);
             kicks.push((Ring::Transmit(queue), kick(&tx.link, Side::Tx)));
             if !one_channel {
                 kicks.push((Ring::Receive(queue), kick(&rx.link, Side::Rx)));
@@ -187,7 +187,7 @@ impl XenPort {
             pair.tx.lock().queue = Some(tx);
             lock(&pair.rx).queue = Some(rx);
         }
-        self.count_ready();
+        self.guest.count_ready();
         // Before the kicks are watched: the first frame may come with them. It fails only for a port that
         // was removed.
         let _ = engine.fabric().set_active(self.id(), true);
@@ -223,13 +223,13 @@ impl XenPort {
         let control = lock(&self.control).take();
         self.reset_hash();
         drop(control);
-        for (index, pair) in self.pairs.iter().enumerate() {
+        for (index, pair) in self.guest.pairs().enumerate() {
             let tx = tx::stop(&pair.tx, &Sending { port: self, index });
             let rx = stop(&pair.rx, || self.has_failed(), index, self.counters()).queue.take();
             // Unmapped here, outside the locks.
             drop((tx, rx));
         }
-        self.count_ready();
+        self.guest.count_ready();
         let _ = engine.fabric().set_active(self.id(), false);
         // Who comes next need not have this guest's address.
         let _ = engine.fabric().reset_mac_check(self.id());

@@ -150,6 +150,10 @@ impl GuestRing for RxRing {
 impl ReceiveRing for RxRing {
     type Error = StopReason;
 
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     fn show(&mut self, chains: u16) {
         self.back.ring().push_first(chains.into());
     }

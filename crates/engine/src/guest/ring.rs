@@ -14,6 +14,9 @@ pub trait ReceiveRing: GuestRing {
     /// What ends the service of the port.
     type Error;
 
+    /// The guest can receive.
+    fn is_ready(&self) -> bool;
+
     /// Shows the guest the next `chains` that are complete, with one index write.
     fn show(&mut self, chains: u16);
 
@@ -60,6 +63,10 @@ impl<R: GuestRing> GuestRing for Option<R> {
 
 impl<R: ReceiveRing> ReceiveRing for Option<R> {
     type Error = R::Error;
+
+    fn is_ready(&self) -> bool {
+        self.as_ref().is_some_and(R::is_ready)
+    }
 
     #[inline]
     fn show(&mut self, chains: u16) {

@@ -40,7 +40,7 @@ fn write_all(text: &mut String, engine: &Engine, ports: &PortMap) -> fmt::Result
     for port in lock(ports).values() {
         writeln!(text, "{port:?}, {:?}", port.info().state)?;
         let counters = port.counters();
-        for (queue, pair) in port.pairs.iter().enumerate() {
+        for (queue, pair) in port.guest.pairs().enumerate() {
             let worker = engine.worker_of(port.id(), queue);
             let [tx, rx] = [&counters.tx, &counters.rx].map(|of| of.get(queue));
             let counts = [tx, rx].map(|of| of.map(|of| (of.kicks.get(), of.frames.get())));

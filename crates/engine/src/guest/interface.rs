@@ -1,0 +1,259 @@
+//! What an interface of a guest is to the engine, whatever its rings are: its queue pairs, of which there may come more
+//! while traffic flows, whether it serves, and when its guest is called.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use weir_limits::QUEUE_PAIRS_MAX;
+use weir_policy::moderation::{GuestPoll, Received, hold_ns_max};
+use weir_policy::steering::{Receiver, Steering};
+
+use super::{CallPolicy, QueueDecision, ReceiveRing, TransmitCalls, TransmitRing};
+use crate::burst::Burst;
+use crate::flow::symmetric_hash;
+use crate::lock::lock;
+use crate::port::Side;
+use crate::queue::{ReceiveQueue, TransmitQueue};
+use crate::ready::ReadyQueues;
+use crate::stats::{PortCounters, QueueCounters, Times, TimesSummary};
+
+/// A pair of queues, with the port's part of each direction.
+#[derive(Debug)]
+pub struct QueuePair<T, R> {
+    /// From the guest.
+    pub tx: TransmitQueue<T>,
+    /// To the guest.
+    pub rx: Mutex<ReceiveQueue<R>>,
+}
+
+/// An interface, with the port's part of its transmit and of its receive queues.
+#[derive(Debug)]
+pub struct Interface<T, R> {
+    /// The pairs from the first on that were ever offered to a front end. None goes while the interface exists:
+    /// workers need no lock to find one, and what it has counted stays.
+    pairs: [OnceLock<Box<QueuePair<T, R>>>; QUEUE_PAIRS_MAX],
+    /// How many the next front end is offered.
+    offered: AtomicUsize,
+    counters: Arc<PortCounters>,
+    /// See [`TransmitCalls::patient`].
+    patient: bool,
+    latency_budget_ns: AtomicU64,
+    wait_ns_max: AtomicU64,
+    /// The guest was found breaking the rules: nothing is served until service begins afresh.
+    failed: AtomicBool,
+    rx_ready: ReadyQueues,
+    steering: Steering,
+}
+
+impl<T: TransmitRing + Default, R: ReceiveRing + Default> Interface<T, R> {
+    /// An interface without rings, which counts into `counters`, and whose guest is called by `calls`. `patient`: see
+    /// [`TransmitCalls::patient`].
+    pub fn new(
+        queue_pairs: usize,
+        calls: &CallPolicy,
+        patient: bool,
+        counters: Arc<PortCounters>,
+    ) -> Self {
+        let interface = Self {
+            pairs: Default::default(),
+            offered: AtomicUsize::new(0),
+            counters,
+            patient,
+            latency_budget_ns: AtomicU64::new(calls.latency_budget_ns),
+            wait_ns_max: AtomicU64::new(calls.wait_ns_max()),
+            failed: AtomicBool::new(false),
+            rx_ready: ReadyQueues::default(),
+            steering: Steering::new(1).expect("one queue is a valid number of queues"),
+        };
+        interface.offer(queue_pairs, calls);
+        interface
+    }
+
+    /// Offers so many queue pairs, 1 to [`QUEUE_PAIRS_MAX`], to the next front end, while traffic flows. At pairs that
+    /// are new the guest is called by `calls`, which is to be the policy of the others.
+    pub fn offer(&self, queue_pairs: usize, calls: &CallPolicy) {
+        let queue_pairs = queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
+        for place in self.pairs.iter().take(queue_pairs) {
+            place.get_or_init(|| {
+                let tx_calls = match self.patient {
+                    true => TransmitCalls::patient(calls),
+                    false => TransmitCalls::new(calls),
+                };
+                Box::new(QueuePair {
+                    tx: TransmitQueue::new(T::default(), tx_calls),
+                    rx: Mutex::new(ReceiveQueue::new(R::default(), calls)),
+                })
+            });
+        }
+        self.offered.store(queue_pairs, Ordering::Relaxed);
+    }
+}
+
+impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
+    /// Queue pairs that the next front end is offered.
+    pub fn offered(&self) -> usize {
+        self.offered.load(Ordering::Relaxed)
+    }
+
+    /// Queue pairs that it has: the most that it has ever offered.
+    pub fn queue_pairs(&self) -> usize {
+        self.pairs().count()
+    }
+
+    /// A pair, by number.
+    #[inline]
+    pub fn pair(&self, queue: usize) -> Option<&QueuePair<T, R>> {
+        self.pairs.get(queue)?.get().map(|pair| &**pair)
+    }
+
+    /// The same, unless the interface has failed.
+    #[inline]
+    pub fn served(&self, queue: usize) -> Option<&QueuePair<T, R>> {
+        self.pair(queue).filter(|_| !self.has_failed())
+    }
+
+    /// All of them.
+    pub fn pairs(&self) -> impl Iterator<Item = &QueuePair<T, R>> {
+        self.pairs.iter().map_while(OnceLock::get).map(|pair| &**pair)
+    }
+
+    /// What it counts.
+    #[inline]
+    pub fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// Which receive queue a flow goes to.
+    pub fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    /// Nothing is served any more, until service begins [afresh](Self::clear_failure).
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+        self.rx_ready.none();
+    }
+
+    /// Service may begin again.
+    pub fn clear_failure(&self) {
+        self.failed.store(false, Ordering::Relaxed);
+    }
+
+    /// Nothing is served.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Counts the receive queues that can receive, after one has changed. The caller holds no queue's lock.
+    pub fn count_ready(&self) {
+        let failed = || self.failed.load(Ordering::SeqCst);
+        let count = || self.pairs().take_while(|pair| lock(&pair.rx).queue.is_ready()).count();
+        // 0 queues is an error and no spread: the engine asks `rx_queues` first.
+        self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
+    }
+
+    /// See [`Port::rx_queues`](crate::Port::rx_queues).
+    #[inline]
+    pub fn rx_queues(&self) -> usize {
+        self.rx_ready.get()
+    }
+
+    /// See [`Port::wait_ns_max`](crate::Port::wait_ns_max).
+    pub fn wait_ns_max(&self) -> u64 {
+        self.wait_ns_max.load(Ordering::Relaxed)
+    }
+
+    /// A flow's replies go to the queue on which the guest sent it. `receiver` is the port.
+    pub fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32, receiver: &dyn Receiver) {
+        for frame in burst.frames() {
+            let hash = symmetric_hash(frame.head.as_slice());
+            self.steering.record(hash, queue, now_secs, receiver);
+        }
+    }
+
+    /// See [`Port::expired`](crate::Port::expired). `frees_sent`: in the call for received frames of a pair the guest
+    /// frees transmitted ones as well.
+    pub fn expired(
+        &self,
+        queue: usize,
+        side: Side,
+        by_ns: u64,
+        frees_sent: impl FnOnce() -> bool,
+    ) -> Option<u64> {
+        let pair = self.pair(queue)?;
+        match side {
+            Side::Rx => lock(&pair.rx).expired(queue, by_ns, &self.counters),
+            Side::Tx => {
+                let received = match frees_sent() {
+                    true => lock(&pair.rx).calls.standing(),
+                    false => Received::Told,
+                };
+                let asked = pair.tx.lock().expired(queue, by_ns, received, &self.counters);
+                if asked.call_for_received {
+                    lock(&pair.rx).flush(queue, &self.counters);
+                }
+                asked.again_at
+            }
+        }
+    }
+
+    /// Changes the moderation policy while traffic flows. A held call is given first.
+    pub fn set_moderation(&self, calls: &CallPolicy) {
+        self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
+        self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
+        for (index, pair) in self.pairs().enumerate() {
+            let new = calls.build();
+            // The old one is freed here, outside the lock.
+            let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
+            pair.tx.lock().set_policy(index, calls, &self.counters);
+        }
+    }
+
+    /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
+    /// share of the budget for them. What the budget leaves for holds is never exceeded.
+    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64) {
+        let hold_ns = hold_ns.min(hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed)));
+        for (index, pair) in self.pairs().enumerate() {
+            if queue.is_none_or(|queue| queue == index) {
+                lock(&pair.rx).calls.set_hold_ns_max(hold_ns);
+                pair.tx.lock().calls.set_hold_ns_max(hold_ns);
+            }
+        }
+    }
+
+    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
+    ///
+    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
+    pub fn set_together(&self, together: bool) {
+        for pair in self.pairs() {
+            lock(&pair.rx).calls.set_together(together);
+        }
+    }
+
+    /// The guest polls its receive queues, or no longer. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
+    pub fn set_guest_poll(&self, poll: Option<GuestPoll>) {
+        for pair in self.pairs() {
+            lock(&pair.rx).calls.set_guest_poll(poll);
+        }
+    }
+
+    /// What the policy of each receive queue does now.
+    pub fn decisions(&self) -> Vec<QueueDecision> {
+        let decision = |(pair, counted): (&QueuePair<T, R>, &QueueCounters)| {
+            lock(&pair.rx).calls.decision(counted)
+        };
+        self.pairs().zip(&self.counters.rx).map(decision).collect()
+    }
+
+    /// Hold times: from frames being ready to the guest being told of them.
+    pub fn hold_times(&self) -> TimesSummary {
+        let mut hold = Times::default();
+        for pair in self.pairs() {
+            hold.merge(lock(&pair.rx).calls.times());
+        }
+        hold.summary()
+    }
+}
