@@ -13,6 +13,8 @@ mod bench;
 mod claims;
 mod cpio;
 mod demo_vm;
+#[cfg(test)]
+mod documents;
 mod error;
 mod frontends;
 mod fuzz;

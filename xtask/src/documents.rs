@@ -1,0 +1,146 @@
+//! What holds of the documents that people write: how wide they are, and that the way of one packet is the
+//! code's.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Columns of a line, of tables and code as well.
+const COLUMNS_MAX: usize = 120;
+
+/// Documents that programs write.
+const GENERATED: &str = "docs/lab";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every `.md` of the root and below `docs`, with its path from the root; none that a program writes.
+fn documents() -> Vec<(PathBuf, String)> {
+    let root = root();
+    let mut files = files_of(&root);
+    let mut dirs = vec![root.join("docs")];
+    while let Some(dir) = dirs.pop() {
+        files.extend(files_of(&dir));
+        let entries = fs::read_dir(&dir).expect("a directory").flatten().map(|entry| entry.path());
+        dirs.extend(entries.filter(|path| path.is_dir() && *path != root.join(GENERATED)));
+    }
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a document");
+        (path.strip_prefix(&root).expect("below the root").to_owned(), text)
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn files_of(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("a directory").flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+/// Lines that are too wide, each as `NUMBER: COLUMNS columns`.
+fn wide_lines(text: &str) -> Vec<String> {
+    let columns = text.lines().map(|line| line.chars().count()).zip(1..);
+    let wide = columns.filter(|(columns, _)| *columns > COLUMNS_MAX);
+    wide.map(|(columns, number)| format!("{number}: {columns} columns")).collect()
+}
+
+#[test]
+fn no_line_of_a_document_has_more_than_120_columns() {
+    let documents = documents();
+    assert!(documents.len() > 30, "{} documents", documents.len());
+    let mut wide = Vec::new();
+    for (path, text) in &documents {
+        wide.extend(wide_lines(text).into_iter().map(|line| format!("{}:{line}", path.display())));
+    }
+    assert!(wide.is_empty(), "lines with more than {COLUMNS_MAX} columns: {wide:#?}");
+}
+
+/// A step of the way of one packet: a file by its crate, and a function or a type in it.
+#[derive(Debug, PartialEq, Eq)]
+struct Step<'d> {
+    /// `engine/worker.rs` for `crates/engine/src/worker.rs`.
+    file: &'d str,
+    /// `Worker::take`, or the name alone.
+    name: &'d str,
+}
+
+/// The steps of the block below `## The way of one packet`. Columns are two spaces apart: a number or none, the
+/// file or none where it is the file above, the name, what is done there.
+fn steps(document: &str) -> Vec<Step<'_>> {
+    let section = document.split_once("## The way of one packet").map_or("", |(_, rest)| rest);
+    let block = section.split("```").nth(1).unwrap_or_default();
+    let mut steps = Vec::new();
+    let mut file = None;
+    for line in block.lines() {
+        let mut columns = line.split("  ").map(str::trim).filter(|column| !column.is_empty());
+        let is_number = |column: &&str| column.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(mut first) = columns.find(|column| !is_number(column)) else { continue };
+        if first.ends_with(".rs") {
+            file = Some(first);
+            first = columns.next().unwrap_or_default();
+        }
+        if let Some(file) = file {
+            steps.push(Step { file, name: first });
+        }
+    }
+    steps
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// Whether `source` has that function or type; of `Type::function` both.
+fn defines(source: &str, name: &str) -> bool {
+    let has_type = |name| {
+        source.lines().map(words).any(|mut words| {
+            words.any(|word| ["struct", "enum", "trait", "impl"].contains(&word))
+                && words.any(|word| word == name)
+        })
+    };
+    let has_function = |name| {
+        source
+            .lines()
+            .map(words)
+            .any(|mut words| words.any(|word| word == "fn") && words.next() == Some(name))
+    };
+    match name.split_once("::") {
+        Some((type_name, function)) => has_type(type_name) && has_function(function),
+        None if name.starts_with(char::is_uppercase) => has_type(name),
+        None => has_function(name),
+    }
+}
+
+#[test]
+fn the_way_of_one_packet_names_files_and_functions_that_exist() {
+    let document = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let steps = steps(&document);
+    assert!(steps.len() > 30, "{} steps", steps.len());
+    let is_there = |step: &&Step<'_>| {
+        let (of_crate, file) = step.file.split_once('/').expect("a crate and a file");
+        let path = root().join("crates").join(of_crate).join("src").join(file);
+        fs::read_to_string(path).is_ok_and(|source| defines(&source, step.name))
+    };
+    let missing: Vec<_> = steps.iter().filter(|step| !is_there(step)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:#?}");
+}
+
+#[test]
+fn steps_are_read_and_names_are_looked_for_whole() {
+    let document = "# A\n## The way of one packet\n\n```\n     A guest kicks.\n\n  1  a/b.rs   T::f   once\n\
+        \x20             T::g   twice\n 10  a/c.rs   h\n```\n";
+    let step = |file, name| Step { file, name };
+    assert_eq!(
+        steps(document),
+        [step("a/b.rs", "T::f"), step("a/b.rs", "T::g"), step("a/c.rs", "h")]
+    );
+    let source =
+        "impl<'a> Tall {}\nstruct T;\nimpl Of for T {\n    fn f2() {}\n    fn g<A>() {}\n}\n";
+    assert!(defines(source, "T::g") && defines(source, "T") && defines(source, "g"));
+    assert!(!defines(source, "T::f") && !defines(source, "f") && !defines(source, "U::g"));
+    assert_eq!(
+        wide_lines(&format!("{}\n{}", "é".repeat(120), "x".repeat(121))),
+        ["2: 121 columns"]
+    );
+}
