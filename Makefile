@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build check test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,9 @@ demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 
 build: libpcap ## Build weir as it ships
 	$(CARGO) build --release -p weir
+
+check: ## Format, lints and unit tests of the crates that changed since origin/main (two minutes)
+	$(XTASK) check
 
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test

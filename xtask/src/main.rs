@@ -1,6 +1,6 @@
 //! What `make test`, `make bench` and `make demo-vm` run.
 //!
-//! A way through: [`steps`] is `make test`, [`bench`] is `make bench`. Both bring up switches
+//! A way through: [`steps`] is `make test`, [`mod@bench`] is `make bench`. Both bring up switches
 //! ([`weir`], [`peers`]) and clients ([`qemu`] guests, [`testpmd`]) and let them talk ([`iperf`]).
 //! Everything started here is a [`process::Process`] and ends with it.
 
@@ -9,10 +9,12 @@
 mod address;
 mod attack;
 mod bench;
+mod check;
 #[cfg(test)]
 mod claims;
 mod cpio;
 mod demo_vm;
+mod deny;
 #[cfg(test)]
 mod documents;
 mod error;
@@ -46,12 +48,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    error::{Result, check},
-    lab::Lab,
-    steps::Selection,
-    workspace::Workspace,
-};
+use crate::{error::Result, lab::Lab, steps::Selection, workspace::Workspace};
 
 /// Tests and measures weir with real machines.
 #[derive(Debug, Parser)]
@@ -65,14 +62,16 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `unit`, `model`, `soak`, `instructions`, `attack`, `frontends`, `xen`) and system
-        /// tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `soak`, `instructions`, `attack`, `frontends`,
+        /// `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
+    /// Check format, lints and unit tests of the crates that changed since origin/main.
+    Check,
     /// Measure weir against its peers; write target/bench/report.json, report.md and
     /// docs/bench.svg. Needs root.
     Bench {
@@ -173,6 +172,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test { only, weir } => {
             return Ok(steps::run(&workspace, &Selection { only, weir }).report());
         }
+        Task::Check => return Ok(check::run(&workspace)?.report()),
         Task::Xen { only, weir, attachments, rounds, icount } => {
             let clock = if icount { xen::Clock::Instructions } else { xen::Clock::Host };
             let rounds = Some(rounds);
@@ -234,7 +234,7 @@ fn run(task: Task) -> Result<ExitCode> {
 
 /// Namespaces, TAPs, huge pages and packages are root's.
 fn need_root() -> Result<()> {
-    check(packages::is_root(), || {
+    error::check(packages::is_root(), || {
         let missing = packages::missing();
         let missing = if missing.is_empty() { String::from("none") } else { missing.join(" ") };
         format!("this needs root (missing packages: {missing})")

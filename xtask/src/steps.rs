@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    attack,
+    attack, deny,
     error::{Error, Result},
     frontends,
     instructions::{self, Outcome},
@@ -105,6 +105,12 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
         check(workspace, "clippy", &args)
     });
+    step("doc", &|| {
+        let args = ["doc", "--workspace", "--no-deps", "--quiet"];
+        let denied = [("RUSTDOCFLAGS", "-D warnings")];
+        Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
+    });
+    step("deny", &|| deny::check(workspace));
     step("unit", &|| tests(workspace, &["--workspace"], &[]));
     step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
     step("soak", &|| {
@@ -130,7 +136,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
 }
 
 /// Runs a step and prints how long it took; one that could not go on has failed.
-fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
+pub fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
     let start = Instant::now();
     let tally = run().unwrap_or_else(|error| {
         println!("{error}\n{name} ... FAILED");
@@ -141,11 +147,12 @@ fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
 }
 
 /// A check that cargo carries out as a whole.
-fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
+pub fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
     Ok(checked(name, cargo(workspace, args, &[], |_| ())?))
 }
 
-fn checked(name: &str, passed: bool) -> Tally {
+/// Prints how a check went, and counts it.
+pub fn checked(name: &str, passed: bool) -> Tally {
     println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
     if passed { Tally::passed() } else { Tally::failed(name) }
 }
@@ -194,7 +201,7 @@ const MODEL_CHECKS: &[&str] = &[
 const SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
 
 /// `cargo test`: each of the tests counts, of those behind a suite that failed, too.
-fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
+pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
     let start = Instant::now();
     let build = [&["test", "--no-run"], args].concat();
     if !cargo(workspace, &build, environment, |_| ())? {

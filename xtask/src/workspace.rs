@@ -35,15 +35,19 @@ impl Workspace {
         env::var("CARGO").unwrap_or_else(|_| String::from("cargo"))
     }
 
-    /// Where `cargo build` puts what it builds, as cargo itself says.
-    pub fn build_dir(&self) -> Result<PathBuf> {
+    /// `cargo metadata` of the workspace's own crates.
+    pub fn metadata(&self) -> Result<serde_json::Value> {
         let cargo = Self::cargo();
         let argv = [cargo.as_str(), "metadata", "--no-deps", "--format-version", "1"];
         let text = run_in(&argv, &self.root, &[])?;
-        let metadata: serde_json::Value =
-            serde_json::from_str(&text).map_err(|_| Error::parse("cargo's metadata", &*text))?;
+        serde_json::from_str(&text).map_err(|_| Error::parse("cargo's metadata", text))
+    }
+
+    /// Where `cargo build` puts what it builds, as cargo itself says.
+    pub fn build_dir(&self) -> Result<PathBuf> {
+        let metadata = self.metadata()?;
         let dir = metadata["target_directory"].as_str();
-        dir.map(PathBuf::from).ok_or_else(|| Error::parse("target_directory", text.as_str()))
+        dir.map(PathBuf::from).ok_or_else(|| Error::parse("target_directory", metadata.to_string()))
     }
 
     /// `target/NAME`, made if it is not there.

@@ -4,7 +4,7 @@
 //! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
-//! * [`demo`]: `weir demo`; [`bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
+//! * [`demo`]: `weir demo`; [`mod@bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
 //! * [`lab`]: the papers' experiments in virtual time, and verdicts on them.
 //! * `manager`: how the latency budget is spent, ten times a second.
 //! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.

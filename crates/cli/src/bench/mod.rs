@@ -1,6 +1,6 @@
 //! `weir bench`: what weir does on this machine, with nothing but this program.
 //!
-//! A [rig](crate::rig) for each slice of each measurement: a switch with one worker, two built-in
+//! A [rig] for each slice of each measurement: a switch with one worker, two built-in
 //! guests, and traffic. Slices of the measurements alternate, so that whatever else the machine
 //! does meets all of them; of each figure the median over its slices is shown, and its spread.
 //!

@@ -1,6 +1,6 @@
 //! `weir demo`: a switch and its guests in one process, traffic between them, and what it cost.
 //!
-//! Each phase has a [rig](crate::rig) of its own, so that counters and histograms are the phase's.
+//! Each phase has a [rig] of its own, so that counters and histograms are the phase's.
 //!
 //! | file | what |
 //! |---|---|

@@ -37,7 +37,7 @@ const FEW_NS_MAX: u64 = 16_000_000;
 /// that has not is called for them, and such a driver is not trusted with it again for a while.
 ///
 /// Where a hold has gathered nothing and the guest has to be called after all, all that it did was to wake a
-/// worker once more: then so many completions are prompt as [`HoldOff`] says, more each time.
+/// worker once more: then so many completions are prompt as `HoldOff` says, more each time.
 ///
 /// Who drives it gives the call and then tells [`Self::delivered`], as with
 /// [`super::Moderation`].

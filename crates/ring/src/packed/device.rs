@@ -451,7 +451,7 @@ impl PackedDevice {
 
     /// Copies the descriptors of a list that was taken, so that
     /// [`retake_readable`](Self::retake_readable) finds them when others were completed before it.
-    /// To be called before the [`publish`](Self::publish) that follows the take.
+    /// To be called before the [`publish`](crate::DeviceRing::publish) that follows the take.
     pub fn keep(&mut self, token: Token) {
         if self.kept.iter().any(|kept| kept.token == token) {
             return;
@@ -484,7 +484,7 @@ impl PackedDevice {
     }
 
     /// Completes a list: `written` bytes were put into it. The guest sees it after
-    /// [`publish`](Self::publish).
+    /// [`publish`](crate::DeviceRing::publish).
     #[inline(always)]
     pub fn complete(&mut self, token: Token, written: u32) {
         let joins = self.config.in_order && written == 0;

@@ -71,7 +71,7 @@ const ANSWERS_PAY: u64 = 2;
 /// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for 50 us at most, and only where they are no
 /// further apart: longer holds slow a sender down by less than a comparison of some milliseconds shows.
 ///
-/// Where nearly all batches are [`Full`] by themselves none is held: the calls are as few as they can be, and a sender whose
+/// Where nearly all batches are `Full` by themselves none is held: the calls are as few as they can be, and a sender whose
 /// window is full waits for the one batch that is shorter.
 ///
 /// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether

@@ -1,0 +1,123 @@
+//! `make check`: format, lints and unit tests of the crates that changed since `origin/main`.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::{Error, Result},
+    process::run_in,
+    steps::{self, Tally},
+    workspace::Workspace,
+};
+
+/// A crate of the workspace.
+#[derive(Debug)]
+struct Member {
+    name: String,
+    /// Its directory, from the workspace's root.
+    dir: PathBuf,
+    /// `--lib`, `--bins`: cargo refuses to test a kind of target that no crate has.
+    unit_tests: BTreeSet<&'static str>,
+}
+
+/// Checks what differs from the last commit that `origin/main` has, or from `HEAD` where there is no such branch.
+pub fn run(workspace: &Workspace) -> Result<Tally> {
+    let members = members(workspace)?;
+    let changed = changed(workspace)?;
+    let touched = touched(&members, &changed);
+    let names: Vec<_> = touched.iter().flat_map(|member| ["-p", member.name.as_str()]).collect();
+    let mut tally =
+        steps::timed("fmt", &|| steps::check(workspace, "fmt", &["fmt", "--all", "--check"]));
+    if touched.is_empty() {
+        println!("{} files changed, none of a crate", changed.len());
+        return Ok(tally);
+    }
+    tally += steps::timed("clippy", &|| {
+        let args = [&["clippy"], &*names, &["--all-targets", "--", "-D", "warnings"]].concat();
+        steps::check(workspace, "clippy", &args)
+    });
+    tally += steps::timed("unit", &|| {
+        let kinds: BTreeSet<_> = touched.iter().flat_map(|member| &member.unit_tests).collect();
+        let kinds: Vec<_> = kinds.into_iter().copied().collect();
+        steps::tests(workspace, &[&*names, &*kinds].concat(), &[])
+    });
+    Ok(tally)
+}
+
+/// Files that were changed or made since then, by their paths from the root.
+fn changed(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let git = |args: &[&str]| run_in(&[&["git"], args].concat(), &workspace.root, &[]);
+    let base = git(&["merge-base", "HEAD", "origin/main"]);
+    let base = base.as_deref().map_or("HEAD", str::trim);
+    let tracked = git(&["diff", "--name-only", "--no-renames", base])?;
+    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+    Ok(tracked.lines().chain(new.lines()).map(PathBuf::from).collect())
+}
+
+fn members(workspace: &Workspace) -> Result<Vec<Member>> {
+    let metadata = workspace.metadata()?;
+    let package = |package: &serde_json::Value| {
+        let dir = Path::new(package["manifest_path"].as_str()?).parent()?;
+        let kinds = package["targets"].as_array()?.iter().filter_map(|it| it["kind"][0].as_str());
+        let unit_tests = kinds.filter_map(|kind| match kind {
+            "lib" => Some("--lib"),
+            "bin" => Some("--bins"),
+            _ => None,
+        });
+        Some(Member {
+            name: package["name"].as_str()?.to_owned(),
+            dir: dir.strip_prefix(&workspace.root).ok()?.to_owned(),
+            unit_tests: unit_tests.collect(),
+        })
+    };
+    let packages = metadata["packages"].as_array();
+    packages
+        .and_then(|packages| packages.iter().map(package).collect())
+        .ok_or_else(|| Error::parse("packages", metadata.to_string()))
+}
+
+/// The crates of those files. The documents are xtask's, whose tests read them.
+fn touched<'m>(members: &'m [Member], changed: &[PathBuf]) -> Vec<&'m Member> {
+    let of = |member: &&Member, path: &Path| {
+        let document = path.extension().is_some_and(|extension| extension == "md");
+        path.starts_with(&member.dir) || (document && member.name == "xtask")
+    };
+    members.iter().filter(|member| changed.iter().any(|path| of(member, path))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_file_touches_its_crate_and_a_document_the_tests_of_documents() {
+        let member = |name: &str, dir: &str| {
+            let (name, dir) = (name.to_owned(), PathBuf::from(dir));
+            Member { name, dir, unit_tests: BTreeSet::new() }
+        };
+        let members = [
+            member("weir-ring", "crates/ring"),
+            member("weir", "crates/cli"),
+            member("xtask", "xtask"),
+        ];
+        let touched = |path: &str| {
+            let touched = touched(&members, &[PathBuf::from(path)]);
+            touched.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(touched("crates/ring/src/lib.rs"), "weir-ring");
+        assert_eq!(touched("crates/ring2/src/lib.rs"), "");
+        assert_eq!(touched("docs/glossary.md"), "xtask");
+        assert_eq!(touched("crates/cli/README.md"), "weir xtask");
+    }
+
+    #[test]
+    fn every_crate_has_unit_tests_of_some_kind() {
+        let members = members(&Workspace::find().unwrap()).unwrap();
+        assert!(members.len() > 20, "{members:?}");
+        let xtask = members.iter().find(|member| member.name == "xtask").unwrap();
+        assert_eq!((xtask.dir.as_path(), xtask.unit_tests.len()), (Path::new("xtask"), 1));
+        assert!(members.iter().all(|member| !member.unit_tests.is_empty()), "{members:?}");
+    }
+}
