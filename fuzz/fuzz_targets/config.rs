@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use weir::config::{Config, Defaults};
+use weir_config::{Config, Defaults};
 
 static DEFAULTS: LazyLock<Defaults> =
     LazyLock::new(|| Defaults::of_user(true, None).expect("the system's defaults"));

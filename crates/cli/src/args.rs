@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use weir_config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
 
-use crate::config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
 use crate::sandbox::SandboxArgs;
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 

@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use miette::{Diagnostic, Report};
 use thiserror::Error;
-
-use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
-use crate::config::error::count;
-use crate::config::{
+use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
+use weir_text::plain::{self, Obeyed, Plain};
+use weir_text::{Table, count, time};
+
+use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::control::{ClientError, ControlClient, Request, VifStatus};
 use crate::lab::LabError;
-use crate::plain::{self, Obeyed, Plain};
 use crate::run::RunError;
-use crate::text::{Table, time};
 use crate::vm_args::{VmArgsError, VmOptions};
 
 mod filter;

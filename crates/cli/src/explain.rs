@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use weir_config::{Moderation, PortName};
+use weir_text::{Table, decimal, ratio, time};
 
-use crate::config::{Moderation, PortName};
 use crate::stats::{
     CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, SilentRing, by_reason,
     rules_table,
 };
-use crate::text::{Table, decimal, ratio, time};
 
 mod dispatch;
 mod guard;

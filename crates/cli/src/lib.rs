@@ -1,7 +1,6 @@
 //! The programs `weir` and `weir-vhost-user-net`.
 //!
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
-//! * [`config`]: `weir.toml`, checked, with diagnostics that show the line.
 //! * [`control`]: the control socket, both sides.
 //! * [`switch`]: a whole switch put together; [`run`]: `weir run`.
 //! * [`demo`]: `weir demo`; [`mod@bench`]: `weir bench`; [`rig`]: the switch and the guests of both.
@@ -10,7 +9,6 @@
 //! * [`stats`]: the counters' data model, as JSON and as a table; [`explain`]: what policies do.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
-//! * [`plain`]: text from outside, as a terminal may see it.
 //! * [`unix_socket`]: listening on a Unix socket with care.
 //! * `sandbox`: what weir gives up before it serves anybody; `helper`: who does for it what it cannot do any more.
 
@@ -19,20 +17,17 @@
 pub mod args;
 pub mod bench;
 pub mod commands;
-pub mod config;
 pub mod control;
 pub mod demo;
 pub mod explain;
 mod helper;
 pub mod lab;
 mod manager;
-pub mod plain;
 pub mod rig;
 pub mod run;
 mod sandbox;
 pub mod stats;
 pub mod switch;
-pub mod text;
 pub mod unix_socket;
 pub mod vhost_user_net;
 pub mod vm_args;

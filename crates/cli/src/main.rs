@@ -10,7 +10,7 @@ use weir::args::{Cli, Command};
 use weir::bench::BenchError;
 use weir::commands;
 use weir::demo::DemoError;
-use weir::plain::{Obeyed, Plain};
+use weir_text::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
     if let Some(ended) = weir::run_helper_if_asked() {

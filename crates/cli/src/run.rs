@@ -10,14 +10,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use weir_config::{Config, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_limits::DESCRIPTORS_MAX;
+use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
-use crate::config::{Config, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use crate::control::{ControlHandler, ControlServer};
-use crate::plain::{Obeyed, Plain};
 use crate::sandbox::{self, ConfineError, Needs};
 use crate::switch::{Meeting, Switch, SwitchError, UplinkDevice};
 use crate::unix_socket::ListenError;

@@ -8,10 +8,9 @@ use clap::ValueEnum;
 use miette::Diagnostic;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
+use weir_config::{Config, Execution, SocketPath, UplinkConfig, UplinkKind, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
-use crate::config::Config;
-use crate::config::{Execution, SocketPath, UplinkConfig, UplinkKind, UserName};
 use crate::helper::{Hands, Helper, Tasks};
 
 /// Who weir becomes where nobody says: this user, if there is one.
@@ -115,7 +114,7 @@ impl Needs {
     }
 }
 
-fn is_set(uplink: &UplinkConfig) -> Option<crate::config::InterfaceName> {
+fn is_set(uplink: &UplinkConfig) -> Option<weir_config::InterfaceName> {
     match &uplink.kind {
         UplinkKind::Tap { .. } => None,
         kind => Some(kind.interface().clone()),

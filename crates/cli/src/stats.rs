@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use weir_engine::stats::TimesSummary;
-
-use crate::config::{
+use weir_config::{
     ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
 };
+use weir_engine::stats::TimesSummary;
+use weir_text::{Table, bytes, decimal, ratio, time, uptime};
+
 use crate::explain::GuardExplanation;
-use crate::text::{Table, bytes, decimal, ratio, time, uptime};
 
 mod limits;
 mod placement;

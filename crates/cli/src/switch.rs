@@ -7,6 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use miette::Diagnostic;
+use weir_config::{
+    self as config, CallsError, Change, Config, FilterRule, GuardError, LatencyBudget, PortName,
+    SharingError, SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges,
+    VifConfig, Workers, filter,
+};
 use weir_engine::filter::PortRules;
 use weir_engine::guest::State;
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
@@ -18,11 +23,6 @@ use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
-use crate::config::{
-    self, CallsError, Change, Config, FilterRule, GuardError, LatencyBudget, PortName,
-    SharingError, SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges,
-    VifConfig, Workers, filter,
-};
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};

@@ -14,8 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use thiserror::Error;
-
-use crate::config::SocketMode;
+use weir_config::SocketMode;
 
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 16;

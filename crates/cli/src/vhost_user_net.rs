@@ -16,11 +16,11 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use serde::Serialize;
 use thiserror::Error;
-
-use crate::config::{
+use weir_config::{
     InterfaceName, PortName, QueuePairs, SocketMode, SocketPath, UplinkConfig, UplinkKind,
     VifConfig, VlanMode,
 };
+
 use crate::helper::Hands;
 use crate::sandbox::SandboxArgs;
 use crate::unix_socket::{BoundListener, ListenError};

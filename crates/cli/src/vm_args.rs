@@ -6,8 +6,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
-
-use crate::config::{PortName, SocketPath, SocketRole, VifConfig};
+use weir_config::{PortName, SocketPath, SocketRole, VifConfig};
 
 /// Entries per virtqueue that weir suggests: the most that QEMU gives a vhost-user device
 /// (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
@@ -279,7 +278,7 @@ fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsEr
     Ok(shell_word(path))
 }
 
-/// `text` as a part of one word of a shell's command line. [`crate::config::SocketPath`] has no quotes.
+/// `text` as a part of one word of a shell's command line. [`weir_config::SocketPath`] has no quotes.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     if text.chars().all(plain) { text.into() } else { format!("'{text}'") }

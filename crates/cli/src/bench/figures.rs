@@ -4,11 +4,11 @@ use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use weir_text::Table;
 
 use super::BenchError;
 use super::report::{median_and_spread, significant};
 use crate::args::BenchArgs;
-use crate::text::Table;
 
 /// A figure: median and spread over the rounds, and each round's.
 #[derive(Debug, Clone, PartialEq, Serialize)]

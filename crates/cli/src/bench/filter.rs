@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+use weir_text::Table;
 use weir_vif::load::small;
 
 use super::figures::FigureRow;
@@ -16,7 +17,6 @@ use super::slice::Slice;
 use super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load};
-use crate::text::Table;
 
 /// The sender's rules: an expression of ten terms, none of which the traffic (UDP from 10.0.0.0/24)
 /// can be judged without, and nothing else passes.
@@ -157,7 +157,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Direction, FilterRule};
+    use weir_config::{Direction, FilterRule};
 
     #[test]
     fn the_rules_are_good_and_of_the_direction_that_is_measured() {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use weir_config::LatencyBudget;
 use weir_engine::stages::Stage;
 use weir_vif::load::{bulk, pingpong, small};
 
 use super::slice::Slice;
-use crate::config::LatencyBudget;
 use crate::rig::{Load, Places};
 use crate::stats::CallSettings;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use weir_engine::stages::{self, Stage};
+use weir_text::{Table, decimal};
 
 use super::plan::Tells;
 use super::slice::Slice;
 use super::{Measured, WORKERS};
-use crate::text::{Table, decimal};
 
 /// What was found. Its JSON is what `weir bench --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::{WorkerCount, Workers};
 use weir_engine::stages::{self, StageCosts};
 
 use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
-use crate::config::{WorkerCount, Workers};
 use crate::rig::{Guest, Load, Rig, Role, Setup, port};
 use crate::stats::SwitchStats;
 

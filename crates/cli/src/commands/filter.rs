@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use weir_config::Defaults;
+use weir_text::count;
+
 use super::{CommandError, write_json};
 use crate::args::FilterCommand;
-use crate::config::Defaults;
-use crate::config::error::count;
 use crate::control::{ClientError, ControlClient, Request};
 use crate::stats::{of_ports, rules_table};
 

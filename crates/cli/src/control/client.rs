@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use miette::Diagnostic;
 use thiserror::Error;
+use weir_config::PortName;
 use weir_limits as limits;
 
 use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response, VifStatus};
-use crate::config::PortName;
 use crate::explain::Explanation;
 use crate::stats::SwitchStats;
 

@@ -1,8 +1,8 @@
 //! Requests and responses, as serde writes them.
 
 use serde::{Deserialize, Serialize};
+use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
-use crate::config::{FilterRule, PortName, VifChanges, VifConfig};
 use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
 

@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use weir_config::SocketMode;
+use weir_engine::supervise;
 use weir_limits as limits;
 
 use super::line::{LineError, LineReader, write_line};
 use super::protocol::{Request, Response};
-use crate::config::SocketMode;
 use crate::helper::Hands;
 use crate::stats::Limit;
 use crate::unix_socket::{BoundListener, ListenError};
-use weir_engine::supervise;
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.

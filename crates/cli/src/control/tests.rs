@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use weir_config::{PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 
 use super::line::{LineError, LineReader};
 use super::*;
-use crate::config::{PortName, VifChanges, VifConfig};
 use crate::stats::SwitchStats;
 use crate::unix_socket::ListenError;
 

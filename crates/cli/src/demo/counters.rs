@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use weir_config::{LatencyBudget, Workers};
+
 use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
-use crate::config::{LatencyBudget, Workers};
 use crate::rig::{Guest, Places, Rig, Role, Setup, port};
 use crate::stats::{CallSettings, SwitchStats};
 

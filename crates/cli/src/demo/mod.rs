@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use miette::{Diagnostic, Report};
 use thiserror::Error;
+use weir_config::Moderation;
 
 use crate::args::DemoArgs;
 use crate::commands::CommandError;
-use crate::config::Moderation;
 use crate::rig::{self, Rig, RigError};
 
 mod counters;

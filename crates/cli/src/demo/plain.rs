@@ -4,9 +4,10 @@ use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
 
+use weir_text::{decimal, time};
+
 use super::figures::{Figures, Sample, or_dash};
 use super::{DemoError, Progress, View};
-use crate::text::{decimal, time};
 
 /// Between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);

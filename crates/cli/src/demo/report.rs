@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use weir_text::{Table, bytes, decimal, time};
+
 use super::Outcome;
 use super::figures::{Figures, Latency, Trouble, or_dash};
 use super::traffic::Traffic;
-use crate::text::{Table, bytes, decimal, time};
 
 /// A row of the table.
 struct Row {

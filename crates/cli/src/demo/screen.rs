@@ -9,12 +9,12 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Padding, Paragraph, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame};
+use weir_text::{decimal, time};
 
 use super::figures::{Figures, Sample, or_dash};
 use super::report::lost_reordered;
 use super::traffic::Traffic;
 use super::{DemoError, Progress, View};
-use crate::text::{decimal, time};
 
 /// Figures that change are those of so long.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use weir_text::decimal;
 use weir_vif::load::{bulk, pingpong, small};
 
 use crate::rig::Load;
-use crate::text::decimal;
 
 /// Bytes of the frames that are small.
 const SMALL_FRAME_BYTES: usize = 64;

@@ -5,8 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use weir_engine::Moved;
 use weir_policy::dispatch::CORE;
-
-use crate::text::time;
+use weir_text::time;
 
 /// The workers of an interface's queue pairs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

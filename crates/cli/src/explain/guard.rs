@@ -5,10 +5,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use weir_config::{Addresses, GuardMode, Guarding};
 use weir_engine::PortCounters;
 use weir_fabric::SourceGuard;
 
-use crate::config::{Addresses, GuardMode, Guarding};
 use crate::stats::by_reason;
 
 /// An interface's source guard.

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use weir_config::{PortName, SocketPath};
+use weir_text::{decimal, time};
 
 use super::{DispatchExplanation, SteeringExplanation};
-use crate::config::{PortName, SocketPath};
-use crate::text::{decimal, time};
 
 /// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
 /// which numbers.

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::config::{PlacementMode, PortName};
-use crate::text::{Table, decimal};
+use weir_config::{PlacementMode, PortName};
+use weir_text::{Table, decimal};
 
 /// What `weir explain placement` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::config::Receiving;
-use crate::text::{decimal, time};
+use weir_config::Receiving;
+use weir_text::{decimal, time};
 
 /// What an interface may receive, and what was dropped beyond it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::config::PortName;
-use crate::text::{decimal, time};
+use weir_config::PortName;
+use weir_text::{decimal, time};
 
 /// Workers that were busy for so much of the time (%) had none left.
 const FULL_PERCENT: u64 = 90;

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::text::{Table, decimal, time};
+use weir_text::{Table, decimal, time};
 
 /// The indirection table of a port with several receive queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

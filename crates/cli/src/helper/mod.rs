@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
-use crate::config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use crate::explain::UplinkLayer;
 use crate::manager::{self, Gathering};
 use crate::unix_socket::{BoundListener, ListenError};
@@ -265,7 +265,7 @@ impl Drop for Helper {
 }
 
 fn socket_path(path: &Path) -> Result<SocketPath, HelperError> {
-    let refused = |error: crate::config::ValueError| HelperError::Refused {
+    let refused = |error: weir_config::ValueError| HelperError::Refused {
         message: error.to_string(),
         help: None,
     };

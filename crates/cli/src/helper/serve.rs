@@ -9,12 +9,11 @@ use std::sync::atomic::AtomicBool;
 
 use miette::Diagnostic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-
+use weir_config::{InterfaceName, QueuePairs, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
 use super::records_path;
 use super::wire::{self, Answer, Request, Tasks};
-use crate::config::{InterfaceName, QueuePairs, SocketMode, SocketPath, UplinkKind};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::unix_socket::{BoundFile, BoundListener};
 

@@ -4,10 +4,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use weir_config::{SocketMode, SocketPath};
 
 use super::serve::Serving;
 use super::wire::{self, Answer, Request, Tasks};
-use crate::config::{SocketMode, SocketPath};
 
 fn socket(dir: &Path, name: &str) -> SocketPath {
     SocketPath::try_from(dir.join(name).as_path()).unwrap()

@@ -12,10 +12,10 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weir_config::{InterfaceName, SocketMode, SocketPath};
 use weir_limits::HELPER_MESSAGE_BYTES_MAX;
 
 use super::Lent;
-use crate::config::{InterfaceName, SocketMode, SocketPath};
 use crate::explain::UplinkLayer;
 
 /// What a helper is there for, said once and before weir serves anybody.

@@ -1,6 +1,7 @@
 //! What an experiment says that would come to nothing, or speaks of what is not there. It is refused, since
 //! whoever wrote it meant something.
 
+use weir_config::Moderation;
 use weir_policy::moderation::Kind;
 
 use super::experiment::{Experiment, Problem, name_of};
@@ -8,7 +9,6 @@ use super::file::{
     At, DispatchFile, End, Execution, ExperimentFile, MeasuredFile, PlacementPolicy, Statement,
     SweepFile, TrafficFile,
 };
-use crate::config::Moderation;
 
 /// Keys of which a sweep makes nothing: they are of the experiment, not of a point.
 const OF_ALL_POINTS: [&str; 7] = ["title", "paper", "seeds", "sweep", "plot", "claim", "measured"];

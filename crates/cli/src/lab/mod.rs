@@ -32,10 +32,9 @@ use weir_lab::host::run_within;
 use weir_lab::scenario::Scenario;
 use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
 use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
+use weir_text::{Table, count};
 
 use crate::args::{LabCommand, LabRunArgs};
-use crate::config::error::count;
-use crate::text::Table;
 
 mod calibrate;
 mod check;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+use weir_text::Table;
 
 use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
 use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement};
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
-use crate::text::Table;
 
 /// What came of an experiment. The same for the same experiment and seeds, to the byte.
 #[derive(Debug, Serialize)]

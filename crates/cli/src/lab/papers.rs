@@ -6,12 +6,11 @@
 use std::fmt;
 
 use serde::Serialize;
+use weir_text::{Table, count};
 
 use super::file::Use;
 use super::output::Outcome;
 use super::verdict::{Judged, Verdict, words};
-use crate::config::error::count;
-use crate::text::Table;
 
 /// A figure of a paper, and what came of what is claimed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

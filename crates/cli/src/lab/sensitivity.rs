@@ -10,6 +10,7 @@ use weir_lab::estimate;
 use weir_lab::profile::Profile;
 use weir_lab::scenario::Scenario;
 use weir_limits::LAB_SENSITIVITY_EVENTS_MAX;
+use weir_text::Table;
 
 use super::error::LabError;
 use super::experiment::Experiment;
@@ -18,7 +19,6 @@ use super::output::Point;
 use super::profile::{Machine, StatedCost};
 use super::verdict::{Judged, Verdict, judge};
 use super::{parallel, run_point};
-use crate::text::Table;
 
 /// By how much a number is varied (percent), and how that is written.
 pub const PERCENTS: [(i64, &str); 7] = [

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use weir_lab::soak::{Failure, Played, play};
+use weir_text::count;
 
 use super::LabError;
 use crate::args::LabSoakArgs;
-use crate::config::error::count;
 use crate::rig;
 
 /// A first seed by the clock lies below this: it is typed more easily.

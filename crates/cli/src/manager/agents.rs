@@ -10,10 +10,10 @@ use std::sync::Arc;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
+use weir_config::SocketPath;
 use weir_fabric::PortId;
 use weir_wire::Mac;
 
-use crate::config::SocketPath;
 use crate::explain::{AgentExplanation, AgentState};
 use crate::unix_socket::BoundListener;
 

@@ -22,12 +22,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
+use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::{Engine, Port, PortCounters, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_wire::Mac;
 
-use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,

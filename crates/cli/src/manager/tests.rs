@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
+use weir_config::{
+    LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig, VlanMode,
+};
 use weir_engine::Options;
 use weir_vif::{QueuePair, WaitFor};
 use weir_wire::Offload;
 
 use super::*;
-use crate::config::{
-    LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig, VlanMode,
-};
 use crate::control::{ControlHandler, Request, Response};
 use crate::explain::{AgentState, CostSource, Gatherer, UplinkLayer, VifExplanation};
 use crate::switch::{Meeting, Switch};
@@ -51,7 +51,7 @@ fn add(switch: &Switch, dir: &TempDir, name: &str) {
 }
 
 fn mac(name: &str) -> Mac {
-    crate::config::MacAddress::derived_from(&name.parse().unwrap()).into()
+    weir_config::MacAddress::derived_from(&name.parse().unwrap()).into()
 }
 
 fn set(switch: &Switch, name: &str, setting: &str) {

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::QueueDecision;
 use weir_engine::{Engine, Port, PortCounters, clock};
 use weir_fabric::PortId;
@@ -20,7 +21,6 @@ use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
 use super::rebalance::{Table, steers};
 use super::uplink::Gathering;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
-use crate::config::{PlacementConfig, PortName, UplinkConfig};
 use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
     UplinkExplanation,
@@ -666,7 +666,7 @@ mod tests {
     use weir_port_vhost::{VhostOptions, VhostPort};
 
     use super::*;
-    use crate::config::PlacementMode;
+    use weir_config::PlacementMode;
 
     fn run(kind: Kind) -> Run {
         run_with(kind, 1)

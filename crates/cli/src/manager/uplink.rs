@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use thiserror::Error;
+use weir_config::{InterfaceName, SocketPath, UplinkKind};
 
 use self::ethtool::{Coalescing, Ethtool};
 use self::found::{Found, FoundError, Kept, NapiTimer, Settings};
-use crate::config::{InterfaceName, SocketPath, UplinkKind};
 use crate::explain::{Gatherer, UplinkLayer};
 
 mod ethtool;

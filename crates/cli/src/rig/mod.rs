@@ -21,13 +21,13 @@ use miette::Diagnostic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 use thiserror::Error;
-use weir_vif::VifError;
-use weir_vif::load::LoadError;
-
-use crate::config::{
+use weir_config::{
     Change, Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
     Schedule, SocketPath, SwitchConfig, ValueError, VifChanges, VifConfig, Workers,
 };
+use weir_vif::VifError;
+use weir_vif::load::LoadError;
+
 use crate::control::server::ControlHandler;
 use crate::control::{Request, Response};
 use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};

@@ -1,10 +1,10 @@
 //! Policies changed under traffic, by requests as they come over the control socket.
 
+use weir_config::{Moderation, Setting, VifChanges, WorkerCount};
 use weir_policy::moderation::Kind;
 use weir_vif::load::{bulk, mixed, pingpong, small};
 
 use super::*;
-use crate::config::{Moderation, Setting, VifChanges, WorkerCount};
 use crate::control::{ControlHandler, Request, Response};
 use crate::explain::VifExplanation;
 

@@ -6,8 +6,7 @@ use std::fmt;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use weir_limits::LIMIT_SHOWN_PERCENT;
-
-use crate::text::decimal;
+use weir_text::decimal;
 
 /// Bounds by their names.
 pub type Limits = BTreeMap<String, Limit>;

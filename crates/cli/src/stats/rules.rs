@@ -3,11 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use weir_config::{Direction, FilterRule};
 use weir_engine::filter::{PortRules, Rule, Rules};
+use weir_text::{Table, bytes, decimal};
 
 use super::PortStats;
-use crate::config::{Direction, FilterRule};
-use crate::text::{Table, bytes, decimal};
 
 /// A filter rule of a port, and what it decided about since the port has these rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ mod tests {
     fn counters_stand_beside_the_rules_they_are_of() {
         let texts = ["rx drop arp", "tx drop ip", "rx accept", "tx accept"];
         let configured = texts.map(|text| text.parse().unwrap());
-        let running = crate::config::filter::port_rules(&configured).unwrap();
+        let running = weir_config::filter::port_rules(&configured).unwrap();
         running.tx.iter().flat_map(|rules| rules.iter()).zip(1..).for_each(|(rule, n)| {
             rule.packets.add(n);
         });

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::text::decimal;
+use weir_text::decimal;
 
 /// A virtqueue that is in service and enabled, and of which nothing comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,8 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use weir_engine::stages::{self, Stage, StageCosts};
-
-use crate::text::{Table, ratio};
+use weir_text::{Table, ratio};
 
 /// What the stages of one worker have cost, see [`weir_engine::stages`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::io;
 
 use miette::Diagnostic;
 use thiserror::Error;
+use weir_config::PortName;
 use weir_engine::filter::RulesError;
 use weir_fabric::PortError;
 use weir_port_packet::PacketError;
@@ -11,7 +12,6 @@ use weir_port_tap::TapError;
 use weir_port_vhost::ManagerGone;
 use weir_port_xdp::XdpError;
 
-use crate::config::PortName;
 use crate::unix_socket::ListenError;
 
 /// Why the switch, or one interface, could not be started.

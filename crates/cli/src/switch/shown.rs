@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use weir_config::{Moderation, PortName, Weight};
 use weir_engine::guest::{QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, clock, panicked};
@@ -15,7 +16,6 @@ use weir_policy::steering::Steering;
 
 use super::guest_port::PortInfo;
 use super::{Ports, Switch, Uplink, Vif};
-use crate::config::{Moderation, PortName, Weight};
 use crate::control::Response;
 use crate::explain::{
     DispatchExplanation, GuardExplanation, MovedPair, PortShare, QueueExplanation,

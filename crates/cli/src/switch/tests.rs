@@ -5,11 +5,11 @@ mod limits;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use weir_config::{Defaults, Setting};
 use weir_vif::{Options as VifOptions, QueuePair, Vif as Guest};
 use weir_wire::{Mac, Offload};
 
 use super::*;
-use crate::config::{Defaults, Setting};
 use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 

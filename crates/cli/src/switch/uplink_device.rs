@@ -1,11 +1,11 @@
 //! What stands behind an uplink, opened: that takes a privilege, which weir has at its start only.
 
+use weir_config::{UplinkConfig, UplinkKind};
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_xdp::{XdpInterface, XdpOptions};
 
 use super::SwitchError;
-use crate::config::{UplinkConfig, UplinkKind};
 
 /// An open device of an uplink.
 pub(crate) enum UplinkDevice {

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 
+use weir_config::{PortName, SocketPath, ValueError, VifConfig, XenConfig};
 use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
@@ -14,7 +15,6 @@ use weir_xen::vif::{VifId, VifKeys, channel_socket};
 use weir_xen::{Hypervisor, Xen};
 
 use super::{Link, Switch, SwitchError, Vif, port_rules};
-use crate::config::{PortName, SocketPath, ValueError, VifConfig, XenConfig};
 use crate::control::Response;
 use crate::manager::{AgentSocket, NewVif};
 

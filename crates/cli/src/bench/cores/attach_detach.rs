@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::{Execution, VifConfig};
 use weir_vif::load::{LoadStats, small};
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::{BenchError, SLICES, progress, wait_for};
 use super::crowd::{Crowd, Guest, Pair, Setup, vif};
 use crate::args::BenchArgs;
-use crate::config::{Execution, VifConfig};
 use crate::control::{ControlHandler, Request, Response};
 use crate::rig::{self, RigError};
 use crate::switch::Switch;

@@ -7,6 +7,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
+use weir_config::{
+    Config, Execution, LatencyBudget, PlacementConfig, PortName, QueuePairs, Realization, Schedule,
+    SwitchConfig, VifConfig, WorkerCount, Workers,
+};
 use weir_engine::guest::State;
 use weir_vif::load::{Flow, Station};
 use weir_vif::{Options, QueuePair, Vif};
@@ -15,10 +19,6 @@ use weir_wire::{Mac, VnetHdr};
 
 use super::super::plan::SMALL_FRAME_BYTES;
 use super::super::{BenchError, wait_for};
-use crate::config::{
-    Config, Execution, LatencyBudget, PlacementConfig, PortName, QueuePairs, Realization, Schedule,
-    SwitchConfig, VifConfig, WorkerCount, Workers,
-};
 use crate::rig::{self, RigError, pin};
 use crate::switch::Switch;
 use crate::vm_args;

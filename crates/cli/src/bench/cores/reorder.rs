@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::{PortName, Realization};
 use weir_limits::INDIRECTION_LEN;
 
 use super::super::figures::{FigureRow, Figures};
@@ -17,7 +18,6 @@ use super::super::plan::WINDOW;
 use super::super::{BenchError, TIMEOUT};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
-use crate::config::{PortName, Realization};
 use crate::rig;
 use crate::switch::Switch;
 

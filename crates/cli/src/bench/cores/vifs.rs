@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::Realization;
+
 use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
 use super::super::{BenchError, SLICES, TIMEOUT, progress};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
-use crate::config::Realization;
 use crate::rig::{self, pin, two_cpus};
 
 /// How many interfaces have a peer.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use weir_engine::stats::BreachReason;
+use weir_text::decimal;
 
 use super::super::figures::FigureRow;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
-use crate::text::decimal;
 
 /// A load under a policy and a budget: all rounds together.
 #[derive(Debug, Clone, PartialEq, Serialize)]

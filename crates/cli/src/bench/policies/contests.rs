@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weir_config::{Moderation, RxFrames, RxUsecs};
 use weir_policy::moderation::Kind;
 use weir_vif::load::{bulk, mixed, pingpong, small};
 
@@ -12,7 +13,6 @@ use super::pairs::{
     ADAPTIVE_DELAY, ADAPTIVE_PPS, AGGREGATE_BESIDE_SENDER, AGGREGATE_PPS, RR_LATENCY,
 };
 use super::{Contest, Purpose, Setting};
-use crate::config::{Moderation, RxFrames, RxUsecs};
 use crate::rig::{Load, Places};
 use crate::stats::CallSettings;
 

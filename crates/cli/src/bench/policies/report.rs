@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use weir_text::{Table, decimal};
 
 use super::super::figures::{FigureRow, figures_table};
 use super::super::report::significant;
@@ -11,7 +12,6 @@ use super::grid::{self, LoadRow};
 use super::pairs::PairRow;
 use super::pauses::Pauses;
 use super::{Measured, Purpose};
-use crate::text::{Table, decimal};
 
 /// What was found. Its JSON is what `weir bench --policies --json` prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use weir_config::LatencyBudget;
+
 use super::grid::{PolicyRow, against, best};
 use super::*;
-use crate::config::LatencyBudget;
 
 /// A second with so many packets, each of which took the worker and the receiver so much CPU time (us).
 fn slice(packets: u64, cpu_us: f64) -> Slice {

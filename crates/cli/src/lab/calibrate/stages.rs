@@ -7,6 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::{LatencyBudget, Moderation};
 use weir_engine::stages::{self, Stage, StageCosts};
 use weir_guestmem::ticks;
 use weir_policy::moderation::Kind;
@@ -17,7 +18,6 @@ use super::super::measure::{Counts, Flow, GuestCounts, Host, Setting, usable_cpu
 use super::machine::Sleeps;
 use super::played::Packet;
 use super::{Cost, median, paired};
-use crate::config::{LatencyBudget, Moderation};
 use crate::rig::{self, Load};
 use crate::stats::CallSettings;
 

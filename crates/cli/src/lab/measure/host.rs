@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use weir_config::{
+    Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
+    WorkerCount, Workers,
+};
 use weir_vif::load::{self, LoadError, LoadSnapshot, LoadStats, Station};
 use weir_vif::{Features, Options, PairCounters, PairStats, QueuePair, Vif};
 use weir_wire::Mac;
 
 use super::super::calibrate::exact_timers;
 use super::setting::{Flow, Setting};
-use crate::config::{
-    Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
-    WorkerCount, Workers,
-};
 use crate::rig::{self, RigError, Role};
 use crate::stats::{PortState, PortStats};
 use crate::switch::Switch;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use weir_config::{LatencyBudget, Moderation, ValueError};
 use weir_lab::random::Distribution;
 use weir_lab::realization::Realization;
 use weir_lab::scenario::{Endpoint, Guest, Load, LoadKind, Scenario};
 use weir_vif::load::{bulk, pingpong, small};
 
-use crate::config::{LatencyBudget, Moderation, ValueError};
 use crate::rig;
 use crate::stats::CallSettings;
 

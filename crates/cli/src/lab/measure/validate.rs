@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use weir_lab::scenarios::REALITY;
+use weir_text::Table;
 
 use super::super::calibrate::Calibration;
 use super::super::error::Source;
@@ -15,7 +16,6 @@ use super::super::{progress, read, run_one};
 use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
 use crate::rig;
-use crate::text::Table;
 
 /// How far predictions may be off (percent): half of them, and all.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use weir_config::{Execution, PlacementMode, Realization};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::estimate::{self, Work};
 use weir_lab::realization::{self, Realization as LabRealization};
@@ -10,10 +11,9 @@ use weir_lab::scenario::{Scenario, Worker};
 use weir_limits::WORKERS_MAX;
 use weir_policy::dispatch::Aim;
 use weir_policy::placement::Policy;
+use weir_text::count;
 
 use super::host::Host;
-use crate::config::error::count;
-use crate::config::{Execution, PlacementMode, Realization};
 
 /// Of real-time threads, as weir gives it to them.
 const PRIORITY: u8 = 1;

@@ -5,9 +5,10 @@
 //! 3. Of what is left, the least CPU of weir and guests together.
 //! 4. Of those within a percent of that, or a hundredth of a CPU, the fewest workers; then what is nearest to weir's defaults.
 
+use weir_text::count;
+
 use super::host::{Group, Host};
 use super::play::{GroupPlayed, Played};
-use crate::config::error::count;
 
 /// CPU times that differ by no more than this are the same; the lab takes no smaller change for one.
 const SAME: f64 = 0.01;

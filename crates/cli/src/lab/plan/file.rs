@@ -6,9 +6,9 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use weir_config::{Execution, InterfaceName, LatencyBudget, PlacementMode, Realization};
 use weir_policy::moderation::Kind;
 
-use crate::config::{Execution, InterfaceName, LatencyBudget, PlacementMode, Realization};
 use crate::lab::file::{TopologyFile, TrafficFile, kind, one, one_seed, queue, ring};
 use crate::lab::units::{BitRate, Permille, Rate, Time};
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use weir_config::{InterfaceName, LatencyBudget, PortName, ValueError};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::realization::Realization;
 use weir_lab::scenario::{
@@ -13,7 +14,6 @@ use weir_policy::moderation::Kind;
 
 use super::cpus::HostCpus;
 use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
-use crate::config::{InterfaceName, LatencyBudget, PortName, ValueError};
 use crate::lab::error::{LabError, Source};
 use crate::lab::experiment::{Problem, span, traffic};
 use crate::lab::file::TrafficFile;

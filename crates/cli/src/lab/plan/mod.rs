@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use indicatif::ProgressBar;
+use weir_config::PlacementMode;
 use weir_lab::estimate;
 use weir_lab::scenarios::{HOSTS, PROFILES};
 use weir_limits::{LAB_PLAN_EVENTS_MAX, LAB_RUNS_MAX};
@@ -22,7 +23,6 @@ use super::error::{LabError, Source};
 use super::profile::Machine;
 use super::{progress, read};
 use crate::args::LabPlanArgs;
-use crate::config::PlacementMode;
 
 mod candidate;
 mod choice;

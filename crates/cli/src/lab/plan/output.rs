@@ -3,14 +3,14 @@
 use std::fmt;
 
 use serde::Serialize;
+use weir_config::{Execution, PlacementMode, Realization};
+use weir_text::Table;
 
 use super::candidate::{Candidate, Skipped};
 use super::choice::{Miss, best, least_cpus, percent, time, why_not};
 use super::host::Host;
 use super::play::Played;
 use super::weir_toml::weir_toml;
-use crate::config::{Execution, PlacementMode, Realization};
-use crate::text::Table;
 
 /// A plan, and what else there was.
 #[derive(Debug, Serialize)]

@@ -1,4 +1,5 @@
 use miette::{GraphicalReportHandler, GraphicalTheme};
+use weir_config::{Config, Defaults, Execution, Realization};
 use weir_lab::cpus::Class;
 use weir_lab::scenario::Scenario;
 use weir_policy::dispatch::Aim;
@@ -7,7 +8,6 @@ use weir_topology::fixtures;
 
 use super::cpus::HostCpus;
 use super::*;
-use crate::config::{Config, Defaults, Execution, Realization};
 
 /// Four guests that send to each other; a frame takes a worker some 22 us.
 const SMALL: &str = r#"title = "Four that send to each other"

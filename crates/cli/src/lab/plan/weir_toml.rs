@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use weir_config::PlacementMode;
+
 use super::candidate::Candidate;
 use super::host::Host;
-use crate::config::PlacementMode;
 
 /// A whole configuration: what was planned, the uplinks, and an interface for each VM. `weir check` takes it.
 pub fn weir_toml(host: &Host, plan: &Candidate) -> String {

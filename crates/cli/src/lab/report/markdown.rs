@@ -86,7 +86,7 @@ fn index(report: &Report<'_>) -> String {
                     virtual time. What the verdicts mean: [guide](../guide/lab.md#verdicts).\n\n"
             .to_owned();
     text += &figures(&report.figures);
-    let claims = crate::config::error::count(tally.all(), "claim");
+    let claims = weir_text::count(tally.all(), "claim");
     let _ = writeln!(text, "## Claims\n\nOf {claims}: **{}**.\n", tally.words());
     let head = ["experiment", "figure", "says", "used to", "paper", "here", "verdict"];
     let rows = report.entries.iter().flat_map(|entry| {

@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use weir_config::{PlacementConfig, PlacementMode};
 use weir_engine::Engine;
 use weir_engine::stats::Counter;
 use weir_policy::placement::{Cpu, Decision, Look, Placer, Policy};
 use weir_topology::{CoreKind, Topology, cpu_list};
 
-use crate::config::{PlacementConfig, PlacementMode};
 use crate::helper::Hands;
 
 mod affinity;

@@ -37,7 +37,7 @@ impl Placement {
         };
         let settling = self.decision.as_ref().and_then(|decision| decision.settling);
         let waits = |(_, gain)| {
-            let [settle, stay] = [SETTLE_NS, STAY_NS].map(crate::text::time);
+            let [settle, stay] = [SETTLE_NS, STAY_NS].map(weir_text::time);
             format!(
                 "a better plan (by {gain:.1}) waits: it must stay better for {settle}, and come {stay} after \
                  the last"

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use weir_config::PortName;
 use weir_engine::{Engine, PortCounters};
 use weir_fabric::PortId;
 use weir_policy::placement::{GuestLook, VcpuLook, WorkerLook};
 
 use super::pins::Pins;
 use super::vcpus::{Thread, Vcpus};
-use crate::config::PortName;
 
 /// A port of the switch.
 pub(in crate::manager) struct PortLook<'a> {

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
+use weir_config::{Config, Defaults, PortName, VifConfig};
 use weir_engine::guest::CallPolicy;
 use weir_engine::{PortCounters, QueueRef, Side};
 use weir_fabric::{PortConfig, PortId};
@@ -15,7 +16,6 @@ use weir_topology::fixtures;
 
 use super::vcpus::tests::thread as write_stat;
 use super::*;
-use crate::config::{Config, Defaults, PortName, VifConfig};
 use crate::control::{ControlHandler, Request, Response};
 use crate::explain::PlacementExplanation;
 use crate::helper::Hands;

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use weir_config::{LatencyBudget, MacAddress, PortName, Setting, VifChanges, VifConfig};
 use weir_engine::{Options as EngineOptions, symmetric_hash};
 use weir_limits::INDIRECTION_LEN;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::Offload;
 
-use crate::config::{LatencyBudget, MacAddress, PortName, Setting, VifChanges, VifConfig};
 use crate::control::{ControlHandler, Request, Response};
 use crate::explain::SteeringExplanation;
 use crate::switch::{Meeting, Switch};

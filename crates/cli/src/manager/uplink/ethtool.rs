@@ -15,9 +15,9 @@ use netlink_packet_core::{
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
+use weir_config::InterfaceName;
 
 use super::Nic;
-use crate::config::InterfaceName;
 
 /// The family that knows the others, and how it is asked for one (`GENL_ID_CTRL`, linux/genetlink.h).
 const CONTROLLER: u16 = 0x10;

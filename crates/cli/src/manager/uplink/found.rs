@@ -17,9 +17,8 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use weir_config::{InterfaceName, SocketPath};
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
-
-use crate::config::{InterfaceName, SocketPath};
 
 /// How such a file's name ends; it begins with the control socket's, and the interface's is between.
 const SUFFIX: &str = "found";

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tempfile::TempDir;
+use weir_config::{Change, Config, Defaults, PortName, VifChanges};
 use weir_port_xen::testing::{Connect, Netfront};
 use weir_vif::{Options, QueuePair};
 use weir_wire::Offload;
@@ -16,7 +17,6 @@ use weir_xen::vif::XenbusState;
 use super::*;
 use crate::args::{Cli, Command};
 use crate::commands::{self, CommandError};
-use crate::config::{Change, Config, Defaults, PortName, VifChanges};
 use crate::control::{ControlHandler, ControlServer, Request};
 use crate::explain::{AgentState, VifExplanation};
 use crate::stats::{PortState, PortStats};

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use miette::{Diagnostic, LabeledSpan, NamedSource};
 use thiserror::Error;
 use weir_limits as limits;
+use weir_text::count;
+use weir_text::plain::{plain_in_place, plain_short};
 
 use super::values::ValueError;
-use crate::plain::{plain_in_place, plain_short};
 
 /// Why there is no configuration.
 #[derive(Debug, Error, Diagnostic)]
@@ -70,11 +71,6 @@ pub struct Problem {
     /// What to do about it.
     #[help]
     pub help: Option<String>,
-}
-
-/// "1 problem", "2 problems".
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 impl ConfigError {

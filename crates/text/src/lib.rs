@@ -1,7 +1,13 @@
-//! Tables, numbers and units as people read them.
+//! Tables, numbers and units as people read them; [`plain`]: text from outside, as a terminal may see it.
+//!
+//! For programs. The switch phrases nothing.
+
+#![forbid(unsafe_code)]
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
+
+pub mod plain;
 
 /// Columns as wide as their widest cell, two spaces apart.
 pub struct Table {
@@ -49,6 +55,11 @@ impl fmt::Display for Table {
         }
         Ok(())
     }
+}
+
+/// "1 problem", "2 problems".
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// `12_345_678` as `12,345,678`.
@@ -100,12 +111,12 @@ fn scaled(number: u64, units: &[&str]) -> String {
 }
 
 /// A part of a whole, or `-` of nothing.
-pub(crate) fn ratio(part: u64, whole: u64) -> String {
+pub fn ratio(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.3}", part as f64 / whole as f64) }
 }
 
 /// Seconds as `1d01h`, `1h02m`, `1m05s` or `5s`.
-pub(crate) fn uptime(seconds: f64) -> String {
+pub fn uptime(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
     let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);

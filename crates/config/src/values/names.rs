@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use weir_limits as limits;
-
-use crate::plain::is_unprintable;
+use weir_text::plain::is_unprintable;
 
 use super::{ValueError, serde_as_text};
 

@@ -41,7 +41,7 @@ macro_rules! bounded_integer {
 
         impl $name {
             /// The error for a number, as text, that is out of bounds.
-            pub(in crate::config) fn out_of_range(value: String) -> ValueError {
+            pub(crate) fn out_of_range(value: String) -> ValueError {
                 ValueError::OutOfRange { min: Self::MIN.into(), max: Self::MAX.into(), value }
             }
         }
@@ -80,7 +80,7 @@ impl Vid {
     }
 
     /// The error for a number, as text, that is out of bounds.
-    pub(in crate::config) fn out_of_range(value: String) -> ValueError {
+    pub(crate) fn out_of_range(value: String) -> ValueError {
         ValueError::OutOfRange { min: 1, max: limits::VLAN_ID_MAX.into(), value }
     }
 }

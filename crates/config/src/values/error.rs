@@ -194,7 +194,7 @@ impl ValueError {
             }
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
             Self::NotAChoice { value, choices } => {
-                format!("did you mean `{}`?", crate::config::suggest::closest(value, choices)?)
+                format!("did you mean `{}`?", crate::suggest::closest(value, choices)?)
             }
             Self::Mac(_)
             | Self::WrongType { .. }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weir_engine::guest::CallPolicy;
 use weir_policy::moderation::Kind;
+use weir_text::time;
 
 use super::VifConfig;
 use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError};
-use crate::text::time;
 
 /// How weir decides when to call (interrupt) a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -944,7 +944,7 @@ fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
 /// What `weir check` would print of a file, without a terminal.
 fn printed(text: &str) -> String {
     let error = Config::from_toml("weir.toml", text, &defaults()).unwrap_err();
-    crate::plain::report(&format!("{:?}", miette::Report::new(error)))
+    weir_text::plain::report(&format!("{:?}", miette::Report::new(error)))
 }
 
 #[test]
@@ -981,7 +981,7 @@ fn control_characters_of_a_file_are_not_printed() {
         "[vif.a]\nsocket = \"/run/\\u001b[2J\"\n[[vif.a.filter]]\nrx = \"drop\"\nmatch = \"\\u001b[2J\"\n",
     ] {
         let shown = printed(text);
-        let bad = |c: char| crate::plain::is_unprintable(c) && c != '\n' && c != '\x1b';
+        let bad = |c: char| weir_text::plain::is_unprintable(c) && c != '\n' && c != '\x1b';
         assert!(!shown.contains(bad), "{shown:?}");
         assert!(!shown.contains("\x1b[2J") && !shown.contains("\x1b]"), "{shown:?}");
     }

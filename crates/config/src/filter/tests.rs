@@ -1,8 +1,8 @@
 //! Filters as users write them, and what they are told of bad ones.
 
 use super::*;
-use crate::config::tests::{messages, refused};
-use crate::config::{PortName, Setting, VifChanges, VifConfig};
+use crate::tests::{messages, refused};
+use crate::{PortName, Setting, VifChanges, VifConfig};
 
 fn rule(text: &str) -> FilterRule {
     text.parse().unwrap()
@@ -88,7 +88,7 @@ fn filter_that_is_no_list_of_tables_is_refused() {
 fn more_rules_than_a_port_has_are_refused() {
     let table = "[[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\n";
     let most = format!("[vif.web0]\n{}", table.repeat(limits::FILTER_RULES_MAX));
-    assert!(crate::config::tests::parse(&most).is_ok());
+    assert!(crate::tests::parse(&most).is_ok());
     assert_eq!(messages(&format!("{most}{table}")), ["`vif.web0` has too much of a filter"]);
 }
 

@@ -9,19 +9,19 @@ use weir_limits::CONFIG_TEXT_SHOWN_MAX;
 
 /// Whether `c` does something other than being seen: controls (C0, C1, DEL), and what joins, hides or turns
 /// around the text beside it (Unicode's Bidi_Control and the invisible format characters).
-pub(crate) fn is_unprintable(c: char) -> bool {
+pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 /// `text` without unprintable characters.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
 /// The same in at most [`CONFIG_TEXT_SHOWN_MAX`] characters.
-pub(crate) fn plain_short(text: &str) -> String {
+pub fn plain_short(text: &str) -> String {
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(CONFIG_TEXT_SHOWN_MAX).collect();
     if chars.next().is_some() {
@@ -31,7 +31,7 @@ pub(crate) fn plain_short(text: &str) -> String {
 }
 
 /// `text` with as many bytes as before, so that places in it stay where they are.
-pub(crate) fn plain_in_place(text: &str) -> Cow<'_, str> {
+pub fn plain_in_place(text: &str) -> Cow<'_, str> {
     let keep = |c: char| !is_unprintable(c) || matches!(c, '\n' | '\t');
     if text.chars().all(keep) {
         return text.into();
@@ -114,7 +114,7 @@ impl<W: Write> Write for Plain<W> {
 }
 
 /// A report as it goes to standard error, lines and colours as they are.
-pub(crate) fn report(text: &str) -> String {
+pub fn report(text: &str) -> String {
     text.split_inclusive('\n')
         .map(|line| {
             let (line, end) = line.strip_suffix('\n').map_or((line, ""), |it| (it, "\n"));

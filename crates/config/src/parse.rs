@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 use weir_limits as limits;
+use weir_text::count;
 
-use super::error::{Problem, count};
+use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
 use super::section::{KindOfUplink, Located, Section};

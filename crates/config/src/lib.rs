@@ -28,6 +28,8 @@
 //! * `xen`: which vifs of Xen guests are served, and what holds for each.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
