@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use weir::control::{ControlHandler, ControlServer, Request, Response};
+use weir_switch::control::{ControlHandler, ControlServer, Request, Response};
 
 /// Says every request back, so that what was read can be compared.
 struct Echo;

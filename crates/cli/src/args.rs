@@ -1,6 +1,7 @@
 //! The command line of `weir`: one definition gives parsing and help.
 
 mod lab;
+mod sandbox;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,12 +9,12 @@ use std::str::FromStr;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
 
-use crate::sandbox::SandboxArgs;
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
 pub use lab::{
     LabCommand, LabPlanArgs, LabReportArgs, LabRunArgs, LabSoakArgs, LabValidateArgs, QuietArgs,
 };
+pub use sandbox::{Sandbox, SandboxArgs};
 
 /// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
 #[derive(Debug, Parser)]

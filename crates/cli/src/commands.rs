@@ -10,16 +10,18 @@ use thiserror::Error;
 use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
+use weir_switch::control::{ClientError, ControlClient, Request, VifStatus};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 
 use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
-use crate::control::{ClientError, ControlClient, Request, VifStatus};
 use crate::lab::LabError;
 use crate::run::RunError;
 use crate::vm_args::{VmArgsError, VmOptions};
 
 mod filter;
+#[cfg(test)]
+mod tests;
 
 pub use filter::filter;
 

@@ -13,7 +13,7 @@ use weir::demo::DemoError;
 use weir_text::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
-    if let Some(ended) = weir::run_helper_if_asked() {
+    if let Some(ended) = weir_switch::run_helper_if_asked(weir::run::log_to_stderr) {
         return ended;
     }
     commands::exit_code(run(Cli::parse_grouped()))

@@ -13,14 +13,14 @@ use tracing_subscriber::EnvFilter;
 use weir_config::{Config, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_limits::DESCRIPTORS_MAX;
+use weir_switch::control::{ControlHandler, ControlServer};
+use weir_switch::sandbox::{self, ConfineError, Needs};
+use weir_switch::unix_socket::ListenError;
+use weir_switch::{Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
 use crate::commands::CommandError;
-use crate::control::{ControlHandler, ControlServer};
-use crate::sandbox::{self, ConfineError, Needs};
-use crate::switch::{Meeting, Switch, SwitchError, UplinkDevice};
-use crate::unix_socket::ListenError;
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
 /// Why `weir run` ended, or did not begin.

@@ -20,10 +20,10 @@ use weir_config::{
     InterfaceName, PortName, QueuePairs, SocketMode, SocketPath, UplinkConfig, UplinkKind,
     VifConfig, VlanMode,
 };
+use weir_switch::Hands;
+use weir_switch::unix_socket::{BoundListener, ListenError};
 
-use crate::helper::Hands;
-use crate::sandbox::SandboxArgs;
-use crate::unix_socket::{BoundListener, ListenError};
+use crate::args::SandboxArgs;
 
 /// Join one guest to one TAP interface of the host, as a vhost-user back end.
 #[derive(Debug, Parser)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use weir::control::{ControlHandler, ControlServer, Request, Response};
+use weir_switch::control::{ControlHandler, ControlServer, Request, Response};
 
 fn weir(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap()
@@ -217,7 +217,7 @@ fn a_switch_with_more_interfaces_than_the_soft_limit_has_descriptors_starts_and_
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let stats = loop {
         assert_eq!(weir.0.try_wait().unwrap(), None, "it has ended");
-        let client = weir::control::ControlClient::connect(&control);
+        let client = weir_switch::control::ControlClient::connect(&control);
         if let Ok(stats) = client.and_then(|mut client| client.stats()) {
             break stats;
         }

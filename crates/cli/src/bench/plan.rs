@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use weir_config::LatencyBudget;
 use weir_engine::stages::Stage;
+use weir_switch::stats::CallSettings;
 use weir_vif::load::{bulk, pingpong, small};
 
 use super::slice::Slice;
 use crate::rig::{Load, Places};
-use crate::stats::CallSettings;
 
 /// Bytes of a small packet's frame, as weir sees it: without check sequence.
 pub(super) const SMALL_FRAME_BYTES: usize = 64;

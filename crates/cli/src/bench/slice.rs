@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use weir_config::{WorkerCount, Workers};
 use weir_engine::stages::{self, StageCosts};
+use weir_switch::stats::SwitchStats;
 
 use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
 use crate::rig::{Guest, Load, Rig, Role, Setup, port};
-use crate::stats::SwitchStats;
 
 /// Longest time that a plain copy is measured.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use weir::commands;
 use weir::vhost_user_net::{BackendArgs, Capabilities};
 
 fn main() -> ExitCode {
-    if let Some(ended) = weir::run_helper_if_asked() {
+    if let Some(ended) = weir_switch::run_helper_if_asked(weir::run::log_to_stderr) {
         return ended;
     }
     commands::exit_code(run())

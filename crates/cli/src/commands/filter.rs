@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use weir_config::Defaults;
+use weir_switch::control::{ClientError, ControlClient, Request};
+use weir_switch::stats::{of_ports, rules_table};
 use weir_text::count;
 
 use super::{CommandError, write_json};
 use crate::args::FilterCommand;
-use crate::control::{ClientError, ControlClient, Request};
-use crate::stats::{of_ports, rules_table};
 
 /// `weir filter`
 ///

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use weir_config::{LatencyBudget, Workers};
+use weir_switch::stats::{CallSettings, SwitchStats};
 
 use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
 use crate::rig::{Guest, Places, Rig, Role, Setup, port};
-use crate::stats::{CallSettings, SwitchStats};
 
 /// What a phase runs on.
 pub(super) fn setup(phase: Phase) -> Setup {

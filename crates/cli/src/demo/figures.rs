@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::stats::HoldTimes;
+use weir_switch::stats::HoldTimes;
 
 /// What was counted from the beginning of a phase to one moment of it.
 #[derive(Debug, Clone, Default, PartialEq)]

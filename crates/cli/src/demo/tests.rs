@@ -2,10 +2,10 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use weir_switch::stats::HoldTimes;
 
 use super::figures::{Latency, Trouble};
 use super::*;
-use crate::stats::HoldTimes;
 
 /// The counters after `tenths` of a second with `frames` and `bytes` each second.
 fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {

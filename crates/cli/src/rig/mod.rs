@@ -25,13 +25,12 @@ use weir_config::{
     Change, Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
     Schedule, SocketPath, SwitchConfig, ValueError, VifChanges, VifConfig, Workers,
 };
+use weir_switch::control::server::ControlHandler;
+use weir_switch::control::{Request, Response};
+use weir_switch::stats::{CallSettings, PortState, PortStats, SwitchStats};
+use weir_switch::{Switch, SwitchError};
 use weir_vif::VifError;
 use weir_vif::load::LoadError;
-
-use crate::control::server::ControlHandler;
-use crate::control::{Request, Response};
-use crate::stats::{CallSettings, PortState, PortStats, SwitchStats};
-use crate::switch::{Switch, SwitchError};
 
 mod cpus;
 mod guest;

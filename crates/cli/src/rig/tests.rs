@@ -2,11 +2,11 @@
 
 use weir_config::{Moderation, Setting, VifChanges, WorkerCount};
 use weir_policy::moderation::Kind;
+use weir_switch::control::{ControlHandler, Request, Response};
+use weir_switch::explain::VifExplanation;
 use weir_vif::load::{bulk, mixed, pingpong, small};
 
 use super::*;
-use crate::control::{ControlHandler, Request, Response};
-use crate::explain::VifExplanation;
 
 const RECEIVER: Role = Role::Receiver;
 /// How long anything may take before a test gives up.

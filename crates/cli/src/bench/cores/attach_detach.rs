@@ -12,15 +12,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_config::{Execution, VifConfig};
+use weir_switch::Switch;
+use weir_switch::control::{ControlHandler, Request, Response};
 use weir_vif::load::{LoadStats, small};
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::{BenchError, SLICES, progress, wait_for};
 use super::crowd::{Crowd, Guest, Pair, Setup, vif};
 use crate::args::BenchArgs;
-use crate::control::{ControlHandler, Request, Response};
 use crate::rig::{self, RigError};
-use crate::switch::Switch;
 
 /// Packets that the two guests which stay send each second.
 const TRAFFIC: small::Rate = small::Rate::PerSecond(20_000);

@@ -12,6 +12,7 @@ use weir_config::{
     SwitchConfig, VifConfig, WorkerCount, Workers,
 };
 use weir_engine::guest::State;
+use weir_switch::Switch;
 use weir_vif::load::{Flow, Station};
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::checksum::ipv4_header_checksum;
@@ -20,7 +21,6 @@ use weir_wire::{Mac, VnetHdr};
 use super::super::plan::SMALL_FRAME_BYTES;
 use super::super::{BenchError, wait_for};
 use crate::rig::{self, RigError, pin};
-use crate::switch::Switch;
 use crate::vm_args;
 
 /// UDP ports begin here: a flow of each number.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use weir_config::{PortName, Realization};
 use weir_limits::INDIRECTION_LEN;
+use weir_switch::Switch;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::plan::WINDOW;
@@ -19,7 +20,6 @@ use super::super::{BenchError, TIMEOUT};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
 use crate::rig;
-use crate::switch::Switch;
 
 const QUEUES: u8 = 4;
 const WORKERS: usize = 2;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_config::{Moderation, RxFrames, RxUsecs};
 use weir_policy::moderation::Kind;
+use weir_switch::stats::CallSettings;
 use weir_vif::load::{bulk, mixed, pingpong, small};
 
 use super::super::plan::{
@@ -14,7 +15,6 @@ use super::pairs::{
 };
 use super::{Contest, Purpose, Setting};
 use crate::rig::{Load, Places};
-use crate::stats::CallSettings;
 
 /// The budget that policies may spend where budgets are not what is compared.
 const BUDGET: &str = "1ms";

@@ -18,12 +18,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use weir_switch::stats::CallSettings;
+
 use super::plan::Measurement;
 use super::slice::{self, Slice};
 use super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load, Places, Rig};
-use crate::stats::CallSettings;
 
 mod breaches;
 mod contests;

@@ -11,6 +11,7 @@ use weir_config::{LatencyBudget, Moderation};
 use weir_engine::stages::{self, Stage, StageCosts};
 use weir_guestmem::ticks;
 use weir_policy::moderation::Kind;
+use weir_switch::stats::CallSettings;
 use weir_vif::load::small;
 
 use super::super::LabError;
@@ -19,7 +20,6 @@ use super::machine::Sleeps;
 use super::played::Packet;
 use super::{Cost, median, paired};
 use crate::rig::{self, Load};
-use crate::stats::CallSettings;
 
 /// Before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);

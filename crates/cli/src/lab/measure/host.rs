@@ -18,6 +18,8 @@ use weir_config::{
     Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
     WorkerCount, Workers,
 };
+use weir_switch::Switch;
+use weir_switch::stats::{PortState, PortStats};
 use weir_vif::load::{self, LoadError, LoadSnapshot, LoadStats, Station};
 use weir_vif::{Features, Options, PairCounters, PairStats, QueuePair, Vif};
 use weir_wire::Mac;
@@ -25,8 +27,6 @@ use weir_wire::Mac;
 use super::super::calibrate::exact_timers;
 use super::setting::{Flow, Setting};
 use crate::rig::{self, RigError, Role};
-use crate::stats::{PortState, PortStats};
-use crate::switch::Switch;
 
 /// How long anything may take to start: on a machine that is busy threads wait.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -33,11 +33,12 @@ use wire::{Answer, Request};
 /// The first argument of a program that is to be the helper of another of its kind, which is on standard input.
 const ARGUMENT: &str = "helper-of-a-confined-weir";
 
-/// Whether this process was started as a helper; it has ended then, with this code.
-pub fn run_if_asked() -> Option<ExitCode> {
+/// Serves as a helper where this process was started as one, and gives the code to exit with. A program that is
+/// confined calls it first of all. `log` starts the helper's log.
+pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
     let asked = std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT);
     asked.then(|| match rustix::stdio::stdin().try_clone_to_owned() {
-        Ok(socket) => serve::run(&socket),
+        Ok(socket) => serve::run(&socket, log),
         Err(_) => ExitCode::FAILURE,
     })
 }
@@ -49,7 +50,7 @@ fn records_path(socket: &SocketPath) -> PathBuf {
 
 /// Who does what takes a name in the file system, or a privilege.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Hands {
+pub enum Hands {
     /// This process.
     #[default]
     Own,
@@ -62,7 +63,7 @@ impl Hands {
     ///
     /// # Errors
     /// [`ListenError`]
-    pub(crate) fn bind(&self, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
+    pub fn bind(&self, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
         match self {
             Self::Own => BoundListener::bind(path, mode),
             Self::Helper(helper) => helper.bind(path, mode),
@@ -139,7 +140,7 @@ impl Hands {
 
 /// The process that does it. Dropping the last reference ends it.
 #[derive(Debug)]
-pub(crate) struct Helper {
+pub struct Helper {
     socket: Mutex<Option<OwnedFd>>,
     process: Child,
     /// It is said once that there is none.

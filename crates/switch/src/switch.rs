@@ -35,9 +35,9 @@ mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
-pub(crate) use guest_port::GuestPort;
+pub use guest_port::{GuestPort, PortInfo};
 use shown::port_state;
-pub(crate) use uplink_device::UplinkDevice;
+pub use uplink_device::UplinkDevice;
 
 /// An interface in use.
 struct Vif {
@@ -121,7 +121,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError`]
-    pub(crate) fn start_with(
+    pub fn start_with(
         config: &Config,
         devices: Vec<UplinkDevice>,
         hands: Hands,
@@ -163,7 +163,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError::Start`]
-    pub(crate) fn empty_with(
+    pub fn empty_with(
         options: Options,
         latency_budget: LatencyBudget,
         control: SocketPath,
@@ -195,12 +195,12 @@ impl Switch {
     }
 
     /// What moves the packets.
-    pub(crate) fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
     /// The port of an interface, if there is one of that name.
-    pub(crate) fn vif(&self, name: &PortName) -> Option<Arc<dyn GuestPort>> {
+    pub fn vif(&self, name: &PortName) -> Option<Arc<dyn GuestPort>> {
         let ports = self.ports();
         let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
         Some(Arc::clone(&vif.port))
@@ -336,11 +336,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
-    pub(crate) fn plug_in(
-        &self,
-        config: &UplinkConfig,
-        device: UplinkDevice,
-    ) -> Result<(), SwitchError> {
+    pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
         match device {
             UplinkDevice::Tap(tap) => self.plug(config, |counters| FramePort::new(tap, counters)),
             UplinkDevice::Packet(socket) => {

@@ -11,7 +11,7 @@ use weir_port_xen::{XenInfo, XenPort};
 use crate::stats::SilentRing;
 
 /// A guest's interface.
-pub(crate) trait GuestPort: Port {
+pub trait GuestPort: Port {
     /// Its number in the switch.
     fn id(&self) -> PortId;
 
@@ -51,37 +51,37 @@ pub(crate) trait GuestPort: Port {
 
 /// A snapshot of a guest's interface.
 #[derive(Debug, Clone)]
-pub(crate) struct PortInfo {
+pub struct PortInfo {
     /// How far it is.
-    pub(crate) state: State,
+    pub state: State,
     /// Why it stopped last, if it ever did otherwise than in order.
-    pub(crate) stop_reason: Option<String>,
+    pub stop_reason: Option<String>,
     /// Front ends that came.
-    pub(crate) opened: u64,
+    pub opened: u64,
     /// Those that went in order.
-    pub(crate) closed: u64,
+    pub closed: u64,
     /// Those that did not.
-    pub(crate) failed: u64,
+    pub failed: u64,
     /// Those that came while there was one, and were turned away.
-    pub(crate) turned_away: u64,
+    pub turned_away: u64,
     /// How often one had to pause.
-    pub(crate) throttled: u64,
+    pub throttled: u64,
     /// Messages about it that were not logged.
-    pub(crate) log_lines_unsaid: u64,
+    pub log_lines_unsaid: u64,
     /// Bytes of the memory table in use.
-    pub(crate) memory_bytes: u64,
+    pub memory_bytes: u64,
     /// Regions that are mapped, with those of older tables.
-    pub(crate) memory_regions: usize,
+    pub memory_regions: usize,
     /// Bytes of its memory that are mapped.
-    pub(crate) memory_mapped_bytes: u64,
+    pub memory_mapped_bytes: u64,
     /// Bytes of it that may be.
-    pub(crate) memory_max_bytes: u64,
+    pub memory_max_bytes: u64,
     /// Queue pairs that the front end was offered; `None` without one, and for a Xen guest.
-    pub(crate) session_queue_pairs: Option<usize>,
+    pub session_queue_pairs: Option<usize>,
     /// Hold times: from frames being ready to the guest being told of them.
-    pub(crate) hold: TimesSummary,
+    pub hold: TimesSummary,
     /// Rings in service that serve nobody; of a Xen guest's that is not known.
-    pub(crate) silent: Vec<SilentRing>,
+    pub silent: Vec<SilentRing>,
 }
 
 impl From<VhostInfo> for PortInfo {

@@ -24,9 +24,9 @@ const HELP_SOCKET: &str = "put the socket beside the control socket, or into the
 ///
 /// Sockets and interfaces are as they are then: weir has had them removed and restored, or was killed, and the next
 /// one does it.
-pub(super) fn run(socket: &OwnedFd) -> ExitCode {
+pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
-    crate::run::log_to_stderr();
+    log();
     // A signal to all processes of a service is for weir alone.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));

@@ -79,7 +79,7 @@ impl ControlServer {
     ///
     /// # Errors
     /// As of [`ControlServer::start`].
-    pub(crate) fn start_with(
+    pub fn start_with(
         path: &Path,
         handler: Arc<dyn ControlHandler>,
         hands: &Hands,

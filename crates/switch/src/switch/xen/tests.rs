@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use tempfile::TempDir;
 use weir_config::{Change, Config, Defaults, PortName, VifChanges};
 use weir_port_xen::testing::{Connect, Netfront};
@@ -15,9 +14,7 @@ use weir_xen::double::Host;
 use weir_xen::vif::XenbusState;
 
 use super::*;
-use crate::args::{Cli, Command};
-use crate::commands::{self, CommandError};
-use crate::control::{ControlHandler, ControlServer, Request};
+use crate::control::{ControlHandler, Request};
 use crate::explain::{AgentState, VifExplanation};
 use crate::stats::{PortState, PortStats};
 
@@ -264,26 +261,6 @@ fn a_guest_without_the_channel_has_no_agent() {
     let bench = Bench::new("agent_channel = \"weir.agent\"\n");
     let _front = bench.guest(3);
     assert_eq!(explain(&bench.switch, "vif3.0").agent, None);
-}
-
-#[test]
-fn no_qemu_is_told_of_a_xen_guests_interface() {
-    let bench = Bench::new("");
-    let _front = bench.guest(3);
-    let control = bench.dir.path().join("control.sock");
-    let _served = ControlServer::start(&control, Arc::clone(&bench.switch) as _).unwrap();
-    let control = SocketPath::try_from(control.as_path()).unwrap();
-    let defaults = Defaults { control, control_named: true };
-    let print = |name: &str| {
-        let Command::QemuArgs(args) = Cli::parse_from(["weir", "qemu-args", name]).command else {
-            panic!("another command");
-        };
-        commands::qemu_args(&args, &defaults, &mut Vec::new(), false)
-    };
-    let refused = print("vif3.0").unwrap_err();
-    assert!(matches!(&refused, CommandError::XenVif { name } if name.as_str() == "vif3.0"));
-    assert!(format!("{:?}", miette::Report::new(refused)).contains("docs/guide/xen.md"));
-    print("web0").unwrap();
 }
 
 #[test]

@@ -8,9 +8,12 @@ use weir_port_xdp::{XdpInterface, XdpOptions};
 use super::SwitchError;
 
 /// An open device of an uplink.
-pub(crate) enum UplinkDevice {
+pub enum UplinkDevice {
+    /// A TAP.
     Tap(Tap),
+    /// Packet sockets on an interface.
     Packet(PacketSocket),
+    /// AF_XDP sockets on an interface.
     Xdp(XdpInterface),
 }
 
@@ -19,7 +22,7 @@ impl UplinkDevice {
     ///
     /// # Errors
     /// As of [`UplinkDevice::open`]; those that were opened are closed.
-    pub(crate) fn open_all(uplinks: &[UplinkConfig]) -> Result<Vec<Self>, SwitchError> {
+    pub fn open_all(uplinks: &[UplinkConfig]) -> Result<Vec<Self>, SwitchError> {
         uplinks.iter().map(Self::open).collect()
     }
 
@@ -27,7 +30,7 @@ impl UplinkDevice {
     ///
     /// # Errors
     /// [`SwitchError::Tap`], [`SwitchError::Packet`], [`SwitchError::Xdp`]
-    pub(crate) fn open(config: &UplinkConfig) -> Result<Self, SwitchError> {
+    pub fn open(config: &UplinkConfig) -> Result<Self, SwitchError> {
         let name = config.name.clone();
         let interface = config.kind.interface().to_string();
         let queues = config.kind.queues().get().into();

@@ -4,7 +4,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::ValueEnum;
 use miette::Diagnostic;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
@@ -30,34 +29,16 @@ const READABLE: [&str; 7] = [
 const XEN_DEVICES: &str = "/dev/xen";
 const XEN_READABLE: &str = "/sys/bus";
 
-/// `--sandbox`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+/// What becomes of privileges that weir does not need once it serves guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SandboxMode {
-    /// A system call that is not allowed is the end of weir
+    /// A system call that is not allowed is the end of weir.
     #[default]
     On,
-    /// It is logged by the kernel, and files are not restricted: to find out why weir ends
+    /// It is logged by the kernel, and files are not restricted: to find out why weir ends.
     Log,
-    /// weir keeps every privilege that it is started with
+    /// weir keeps every privilege that it is started with.
     Off,
-}
-
-/// `--sandbox` and `--no-sandbox`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::Args)]
-pub struct SandboxArgs {
-    /// What becomes of privileges that weir does not need once it serves guests
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
-    pub sandbox: SandboxMode,
-    /// As --sandbox=off: a mistake in weir that a guest makes use of then has all that weir was started with
-    #[arg(long, conflicts_with = "sandbox")]
-    pub no_sandbox: bool,
-}
-
-impl SandboxArgs {
-    /// What both say.
-    pub fn mode(&self) -> SandboxMode {
-        if self.no_sandbox { SandboxMode::Off } else { self.sandbox }
-    }
 }
 
 /// Why weir does not serve anybody.
@@ -80,7 +61,7 @@ pub enum ConfineError {
 
 /// What has to be known of a switch to confine it.
 #[derive(Debug, Default)]
-pub(crate) struct Needs {
+pub struct Needs {
     tasks: Tasks,
     /// Sockets that are not beside the control socket.
     sockets: Vec<SocketPath>,
@@ -91,7 +72,7 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// Those of a configuration.
-    pub(crate) fn of(config: &Config) -> Self {
+    pub fn of(config: &Config) -> Self {
         let control = &config.switch.control;
         let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
@@ -109,7 +90,7 @@ impl Needs {
     }
 
     /// Those of a program with this socket alone.
-    pub(crate) fn of_socket(socket: Option<&SocketPath>) -> Self {
+    pub fn of_socket(socket: Option<&SocketPath>) -> Self {
         Self { sockets: socket.into_iter().cloned().collect(), ..Self::default() }
     }
 }
@@ -125,7 +106,7 @@ fn is_set(uplink: &UplinkConfig) -> Option<weir_config::InterfaceName> {
 ///
 /// # Errors
 /// [`ConfineError::Helper`]
-pub(crate) fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
+pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
     if mode == SandboxMode::Off {
         return Ok(Hands::Own);
     }
@@ -138,7 +119,7 @@ pub(crate) fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, Co
 ///
 /// # Errors
 /// [`ConfineError`]
-pub(crate) fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
+pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
     let enforcement = match mode {
         SandboxMode::On => Enforcement::Kill,
         SandboxMode::Log => Enforcement::Log,

@@ -1,0 +1,39 @@
+//! `--sandbox` and `--no-sandbox`.
+
+use clap::{Args, ValueEnum};
+use weir_switch::sandbox::SandboxMode;
+
+/// `--sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Sandbox {
+    /// A system call that is not allowed is the end of weir
+    #[default]
+    On,
+    /// It is logged by the kernel, and files are not restricted: to find out why weir ends
+    Log,
+    /// weir keeps every privilege that it is started with
+    Off,
+}
+
+/// `--sandbox` and `--no-sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Args)]
+pub struct SandboxArgs {
+    /// What becomes of privileges that weir does not need once it serves guests
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub sandbox: Sandbox,
+    /// As --sandbox=off: a mistake in weir that a guest makes use of then has all that weir was started with
+    #[arg(long, conflicts_with = "sandbox")]
+    pub no_sandbox: bool,
+}
+
+impl SandboxArgs {
+    /// What both say.
+    pub fn mode(&self) -> SandboxMode {
+        match self.sandbox {
+            _ if self.no_sandbox => SandboxMode::Off,
+            Sandbox::On => SandboxMode::On,
+            Sandbox::Log => SandboxMode::Log,
+            Sandbox::Off => SandboxMode::Off,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Commands against a control socket that is played.
+
+use std::sync::Arc;
+
+use clap::Parser;
+use weir_switch::control::{ControlHandler, ControlServer, Response};
+use weir_switch::stats::PortState;
+
+use super::*;
+use crate::args::{Cli, Command};
+
+/// A weir with the interface of a vhost-user guest, and one of a Xen guest.
+struct TwoKinds;
+
+impl ControlHandler for TwoKinds {
+    fn handle(&self, request: Request) -> Response {
+        assert_eq!(request, Request::VifList);
+        let vif = |name: &str, xen| VifStatus {
+            config: VifConfig::new(name.parse().unwrap(), "/run/weir/a.sock".parse().unwrap()),
+            state: PortState::Running,
+            stopped_reason: None,
+            xen,
+        };
+        Response::Vifs { vifs: vec![vif("web0", false), vif("vif3.0", true)] }
+    }
+}
+
+#[test]
+fn no_qemu_is_told_of_a_xen_guests_interface() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control.sock");
+    let _served = ControlServer::start(&control, Arc::new(TwoKinds)).unwrap();
+    let control = SocketPath::try_from(control.as_path()).unwrap();
+    let defaults = Defaults { control, control_named: true };
+    let print = |name: &str| {
+        let Command::QemuArgs(args) = Cli::parse_from(["weir", "qemu-args", name]).command else {
+            panic!("another command");
+        };
+        qemu_args(&args, &defaults, &mut Vec::new(), false)
+    };
+    let refused = print("vif3.0").unwrap_err();
+    assert!(matches!(&refused, CommandError::XenVif { name } if name.as_str() == "vif3.0"));
+    assert!(format!("{:?}", miette::Report::new(refused)).contains("docs/guide/xen.md"));
+    print("web0").unwrap();
+}

@@ -1,0 +1,27 @@
+//! A switch as a library: [`Switch::start`] takes a configuration and serves guests until it is dropped.
+//!
+//! | module | what |
+//! |---|---|
+//! | `switch` | a whole switch put together, and what changes while it runs |
+//! | `manager` | how the latency budget is spent, ten times a second; where workers run; a guest's agent |
+//! | [`control`] | the control socket, both sides |
+//! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
+//! | [`sandbox`] | what a program gives up before it serves anybody |
+//! | `helper` | who does for a confined program what it cannot do any more |
+//! | [`unix_socket`] | listening on a Unix socket with care |
+//!
+//! `examples/embed.rs` is a program around it.
+
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod explain;
+mod helper;
+mod manager;
+pub mod sandbox;
+pub mod stats;
+mod switch;
+pub mod unix_socket;
+
+pub use helper::{Hands, run_if_asked as run_helper_if_asked};
+pub use switch::{GuestPort, Meeting, PortInfo, Switch, SwitchError, UplinkDevice};
