@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use miette::{Diagnostic, Report};
 use thiserror::Error;
+use weir_bench::BenchError;
+use weir_bench::demo::DemoError;
 use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
@@ -88,24 +90,35 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
         Some(RunError::Config(error)) => Some(error),
         _ => report.downcast_ref::<CommandError>(),
     };
-    let lab = report.downcast_ref::<LabError>();
-    if let Some(LabError::Output(error)) = lab
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
+    // Whoever read the output wants no more of it, as in `weir stats | head`.
+    if output_error(&report).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
     let code = match command {
-        _ if matches!(lab, Some(LabError::Invalid(_))) => EXIT_CONFIG,
-        // Whoever read the output wants no more of it, as in `weir stats | head`.
-        Some(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            return ExitCode::SUCCESS;
-        }
+        _ if matches!(report.downcast_ref(), Some(LabError::Invalid(_))) => EXIT_CONFIG,
         Some(CommandError::Config(_)) => EXIT_CONFIG,
         Some(CommandError::Client(ClientError::NotRunning { .. })) => EXIT_NOT_RUNNING,
         _ => EXIT_FAILED,
     };
     eprint!("{}", plain::report(&format!("{report:?}\n")));
     code.into()
+}
+
+/// Why the output could not be written, if that is what failed.
+fn output_error(report: &Report) -> Option<&io::Error> {
+    if let Some(CommandError::Output(error)) = report.downcast_ref() {
+        return Some(error);
+    }
+    if let Some(LabError::Output(error)) = report.downcast_ref() {
+        return Some(error);
+    }
+    if let Some(BenchError::Output(error)) = report.downcast_ref() {
+        return Some(error);
+    }
+    match report.downcast_ref() {
+        Some(DemoError::Output(error)) => Some(error),
+        _ => None,
+    }
 }
 
 /// The defaults of this user, with the control socket of `--control` if there is one.

@@ -7,9 +7,7 @@ use std::process::ExitCode;
 
 use miette::Report;
 use weir::args::{Cli, Command};
-use weir::bench::BenchError;
 use weir::commands;
-use weir::demo::DemoError;
 use weir_text::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
@@ -28,10 +26,10 @@ fn run(cli: Cli) -> Result<(), Report> {
     let terminal = commands::stdout_is_terminal();
     match cli.command {
         Command::Demo(args) => {
-            weir::demo::run(&args, &mut out, terminal).map_err(DemoError::into_report)?;
+            weir_bench::demo::run(&args, &mut out, terminal)?;
         }
         Command::Bench(args) => {
-            weir::bench::run(&args, &mut out).map_err(BenchError::into_report)?;
+            weir_bench::run(&args, &mut out)?;
         }
         Command::Lab(command) => weir::lab::run(&command, &mut out)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,

@@ -7,10 +7,8 @@ use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::{PortName, SocketPath, SocketRole, VifConfig};
+use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 
-/// Entries per virtqueue that weir suggests: the most that QEMU gives a vhost-user device
-/// (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
-pub(crate) const QUEUE_SIZE: u16 = 1024;
 /// Seconds between two attempts of a VM monitor to reach weir.
 const RECONNECT_SECS: u32 = 1;
 /// The virtio-serial port that `weir-agent` opens in the guest.

@@ -88,6 +88,9 @@ pub const SANDBOX_UID: u32 = 64_773;
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
+/// Entries of a virtqueue that `weir qemu-args` suggests, and that built-in guests have: the most that QEMU gives a
+/// vhost-user device (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
+pub const QUEUE_SIZE_SUGGESTED: u16 = 1024;
 /// Most queue pairs of one interface.
 pub const QUEUE_PAIRS_MAX: usize = 8;
 /// Most virtqueues of one interface (RX and TX of each pair).

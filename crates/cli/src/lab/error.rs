@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource};
 use thiserror::Error;
+use weir_bench::rig::RigError;
 use weir_lab::host;
 use weir_limits as limits;
-
-use crate::rig::RigError;
 
 /// Why the lab has no result.
 #[derive(Debug, Error, Diagnostic)]

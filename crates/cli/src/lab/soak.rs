@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use weir_bench::rig;
 use weir_lab::soak::{Failure, Played, play};
 use weir_text::count;
 
 use super::LabError;
 use crate::args::LabSoakArgs;
-use crate::rig;
 
 /// A first seed by the clock lies below this: it is typed more easily.
 const SEEDS: u64 = 1_000_000_000;

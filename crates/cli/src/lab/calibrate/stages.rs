@@ -7,6 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_bench::rig::{self, Load};
 use weir_config::{LatencyBudget, Moderation};
 use weir_engine::stages::{self, Stage, StageCosts};
 use weir_guestmem::ticks;
@@ -19,7 +20,6 @@ use super::super::measure::{Counts, Flow, GuestCounts, Host, Setting, usable_cpu
 use super::machine::Sleeps;
 use super::played::Packet;
 use super::{Cost, median, paired};
-use crate::rig::{self, Load};
 
 /// Before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);

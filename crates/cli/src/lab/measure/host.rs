@@ -1,6 +1,6 @@
 //! A switch with built-in guests, in this process, as a [`Setting`] has them: what is measured.
 //!
-//! Unlike those of [`crate::rig`] its guests are any number, and all its threads are held where the
+//! Unlike those of [`weir_bench::rig`] its guests are any number, and all its threads are held where the
 //! experiment has them.
 
 use std::fs;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use weir_bench::rig::{self, RigError, Role};
 use weir_config::{
     Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
     WorkerCount, Workers,
@@ -26,7 +27,6 @@ use weir_wire::Mac;
 
 use super::super::calibrate::exact_timers;
 use super::setting::{Flow, Setting};
-use crate::rig::{self, RigError, Role};
 
 /// How long anything may take to start: on a machine that is busy threads wait.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity};
+use weir_bench::rig;
 
 use super::experiment::{Experiment, name_of};
 use super::file::{At, Figure, MeasuredFile};
@@ -26,7 +27,6 @@ use super::output;
 use super::quiet::Quiet;
 use super::{LabError, progress};
 use crate::args::QuietArgs;
-use crate::rig;
 
 mod figures;
 mod host;

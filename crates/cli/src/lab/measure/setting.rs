@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use weir_bench::rig;
 use weir_config::{LatencyBudget, Moderation, ValueError};
 use weir_lab::random::Distribution;
 use weir_lab::realization::Realization;
 use weir_lab::scenario::{Endpoint, Guest, Load, LoadKind, Scenario};
 use weir_switch::stats::CallSettings;
 use weir_vif::load::{bulk, pingpong, small};
-
-use crate::rig;
 
 /// Headers of a TCP segment without options: Ethernet (14), IPv4 (20), TCP (20).
 const TCP_HEADERS: u32 = 54;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use weir_bench::rig;
 use weir_lab::scenarios::REALITY;
 use weir_text::Table;
 
@@ -15,7 +16,6 @@ use super::super::quiet::Quiet;
 use super::super::{progress, read, run_one};
 use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
-use crate::rig;
 
 /// How far predictions may be off (percent): half of them, and all.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;

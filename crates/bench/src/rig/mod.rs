@@ -38,10 +38,10 @@ mod load;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cpus::{Places, pin, two_cpus};
-pub(crate) use guest::Guest;
+pub use cpus::{Places, pin, two_cpus};
+pub use guest::Guest;
 use guest::IdleGuest;
-pub(crate) use load::{Load, Role};
+pub use load::{Load, Role};
 
 /// How long a guest's interface may take to start, on a machine with much else to do.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -120,29 +120,29 @@ pub enum RigError {
 
 /// What a rig is to be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Setup {
+pub struct Setup {
     /// The traffic.
-    pub(crate) load: Load,
+    pub load: Load,
     /// When guests are called.
-    pub(crate) calls: CallSettings,
+    pub calls: CallSettings,
     /// When the sender is called, where that is not the same.
-    pub(crate) sender_calls: Option<CallSettings>,
+    pub sender_calls: Option<CallSettings>,
     /// How long their frames may be held.
-    pub(crate) latency_budget: LatencyBudget,
+    pub latency_budget: LatencyBudget,
     /// Workers of the switch.
-    pub(crate) workers: Workers,
+    pub workers: Workers,
     /// Whether the guests use packed rings instead of split ones.
-    pub(crate) packed: bool,
+    pub packed: bool,
     /// Whether the guests take several frames in one buffer.
-    pub(crate) containers: bool,
+    pub containers: bool,
     /// The sender's filter rules.
-    pub(crate) filter: &'static [&'static str],
+    pub filter: &'static [&'static str],
     /// Which processors guests and workers run on.
-    pub(crate) places: Places,
+    pub places: Places,
 }
 
 /// A switch with two guests, and traffic between them.
-pub(crate) struct Rig {
+pub struct Rig {
     // Dropped in this order: guests hang up before their switch is gone.
     sender: Guest,
     receiver: Guest,
@@ -152,7 +152,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts everything; sockets are made in `dir`.
-    pub(crate) fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
+    pub fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
         let cpus = setup.places.cpus();
         let switch = Switch::start(&config(setup, dir)?)?;
         if let Some(cpus) = cpus {
@@ -178,17 +178,17 @@ impl Rig {
     }
 
     /// Time since the traffic began.
-    pub(crate) fn elapsed(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
     /// Whether a guest has given up; [`finish`](Self::finish) says why.
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.guests().into_iter().any(Guest::has_failed)
     }
 
     /// One of the guests.
-    pub(crate) fn guest(&self, role: Role) -> &Guest {
+    pub fn guest(&self, role: Role) -> &Guest {
         match role {
             Role::Sender => &self.sender,
             Role::Receiver => &self.receiver,
@@ -196,12 +196,12 @@ impl Rig {
     }
 
     /// Both guests.
-    pub(crate) fn guests(&self) -> [&Guest; 2] {
+    pub fn guests(&self) -> [&Guest; 2] {
         [&self.sender, &self.receiver]
     }
 
     /// The switch's counters as they are now.
-    pub(crate) fn stats(&self) -> SwitchStats {
+    pub fn stats(&self) -> SwitchStats {
         self.switch.stats()
     }
 
@@ -209,7 +209,7 @@ impl Rig {
     ///
     /// # Errors
     /// [`RigError::Calls`]
-    pub(crate) fn set_calls(
+    pub fn set_calls(
         &self,
         calls: CallSettings,
         sender_calls: Option<CallSettings>,
@@ -241,7 +241,7 @@ impl Rig {
     ///
     /// # Errors
     /// [`RigError::Load`] if a guest had given up.
-    pub(crate) fn finish(self) -> Result<(), RigError> {
+    pub fn finish(self) -> Result<(), RigError> {
         self.sender.stop();
         self.receiver.stop();
         self.sender.finish().and(self.receiver.finish())
@@ -249,7 +249,7 @@ impl Rig {
 }
 
 /// The port of a guest in `stats`.
-pub(crate) fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
+pub fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
     let mut ports = stats.ports.iter();
     ports.find(|port| port.name.as_str() == role.name())
 }
@@ -258,7 +258,7 @@ pub(crate) fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
 ///
 /// # Errors
 /// [`RigError::TempDir`]
-pub(crate) fn temp_dir() -> Result<TempDir, RigError> {
+pub fn temp_dir() -> Result<TempDir, RigError> {
     let parent = std::env::temp_dir();
     std::path::absolute(&parent)
         .and_then(|parent| tempfile::Builder::new().prefix("weir-").tempdir_in(parent))
@@ -270,7 +270,7 @@ pub(crate) fn temp_dir() -> Result<TempDir, RigError> {
 ///
 /// # Errors
 /// [`RigError::Signals`]
-pub(crate) fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
+pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(RigError::Signals)?;
@@ -319,7 +319,7 @@ fn port_name(role: Role) -> PortName {
 ///
 /// # Errors
 /// [`RigError::SocketPath`]
-pub(crate) fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
+pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     let path = dir.join(name).with_extension("sock");
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
+use weir_limits::QUEUE_SIZE_SUGGESTED;
 use weir_vif::load::{LoadError, LoadStats};
 use weir_vif::{Features, Options, QueuePair, Vif};
 
 use super::load::{Load, Role};
 use super::{RigError, Setup, pin};
-use crate::vm_args;
 
 /// A guest whose interface is connected, and that does nothing yet.
 pub(super) struct IdleGuest {
@@ -23,7 +23,7 @@ impl IdleGuest {
     /// Connects to the switch at `socket`, with an interface as `setup` wants it.
     pub(super) fn connect(role: Role, setup: &Setup, socket: &Path) -> Result<Self, RigError> {
         let mut options = Options {
-            queue_size: vm_args::QUEUE_SIZE,
+            queue_size: QUEUE_SIZE_SUGGESTED,
             containers: setup.containers,
             ..Options::new(role.station().mac)
         };
@@ -63,10 +63,10 @@ impl IdleGuest {
 }
 
 /// A guest at work. Dropping it ends its thread, then its session.
-pub(crate) struct Guest {
+pub struct Guest {
     role: Role,
     /// What its end of the traffic measures.
-    pub(crate) stats: Arc<LoadStats>,
+    pub stats: Arc<LoadStats>,
     stop: Arc<AtomicBool>,
     thread_id: Arc<AtomicU32>,
     thread: Option<JoinHandle<Result<(), LoadError>>>,
@@ -75,7 +75,7 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
-    pub(crate) fn cpu_ns(&self) -> u64 {
+    pub fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
         weir_engine::thread_cpu_ns(tid).unwrap_or(0)
     }

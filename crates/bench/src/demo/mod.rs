@@ -15,12 +15,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use miette::{Diagnostic, Report};
+use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::Moderation;
 
 use crate::args::DemoArgs;
-use crate::commands::CommandError;
 use crate::rig::{self, Rig, RigError};
 
 mod counters;
@@ -52,17 +51,6 @@ pub enum DemoError {
     /// Text cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
-}
-
-impl DemoError {
-    /// As a report: a reader of the output who went away is told from other errors by
-    /// [`exit_code`](crate::commands::exit_code).
-    pub fn into_report(self) -> Report {
-        match self {
-            Self::Output(source) => CommandError::Output(source).into(),
-            other => other.into(),
-        }
-    }
 }
 
 /// One kind of traffic under one policy, for a time.

@@ -12,6 +12,7 @@ use weir_config::{
     SwitchConfig, VifConfig, WorkerCount, Workers,
 };
 use weir_engine::guest::State;
+use weir_limits::QUEUE_SIZE_SUGGESTED;
 use weir_switch::Switch;
 use weir_vif::load::{Flow, Station};
 use weir_vif::{Options, QueuePair, Vif};
@@ -21,7 +22,6 @@ use weir_wire::{Mac, VnetHdr};
 use super::super::plan::SMALL_FRAME_BYTES;
 use super::super::{BenchError, wait_for};
 use crate::rig::{self, RigError, pin};
-use crate::vm_args;
 
 /// UDP ports begin here: a flow of each number.
 const CLIENT_PORT: u16 = 40_000;
@@ -165,7 +165,7 @@ impl Guest {
         let station = station(number);
         let options = Options {
             queues: config.queues.get().into(),
-            queue_size: vm_args::QUEUE_SIZE,
+            queue_size: QUEUE_SIZE_SUGGESTED,
             ..Options::new(station.mac)
         };
         let connected = Vif::connect(config.socket.as_path(), &options);

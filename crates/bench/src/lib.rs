@@ -1,4 +1,4 @@
-//! `weir bench`: what weir does on this machine, with nothing but this program.
+//! `weir bench`: what weir does on this machine, with nothing but this program. [`demo`]: `weir demo`.
 //!
 //! A [rig] for each slice of each measurement: a switch with one worker, two built-in
 //! guests, and traffic. Slices of the measurements alternate, so that whatever else the machine
@@ -15,6 +15,11 @@
 //! | `sharing.rs` | `--sharing`: how senders share a worker |
 //! | `cores/` | several workers and many interfaces |
 //! | `figures.rs` | figures with a value of each round |
+//! | `rig/` | the switch and the guests of `weir bench`, `weir demo` and `weir lab` |
+//! | `demo/` | `weir demo` |
+//! | `args.rs` | the command line of both |
+
+#![forbid(unsafe_code)]
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -24,20 +29,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use miette::{Diagnostic, Report as Diagnosis};
+use miette::Diagnostic;
 use thiserror::Error;
 
-use crate::args::BenchArgs;
-use crate::commands::CommandError;
-use crate::rig::{self, RigError};
+use args::BenchArgs;
+use rig::RigError;
 
+pub mod args;
 mod cores;
+pub mod demo;
 mod figures;
 mod filter;
 mod memcpy;
 mod plan;
 mod policies;
 mod report;
+pub mod rig;
 mod sharing;
 mod slice;
 
@@ -100,17 +107,6 @@ pub enum BenchError {
     /// Text cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
-}
-
-impl BenchError {
-    /// As a report: a reader of the output who went away is told from other errors by
-    /// [`exit_code`](crate::commands::exit_code).
-    pub fn into_report(self) -> Diagnosis {
-        match self {
-            Self::Output(source) => CommandError::Output(source).into(),
-            other => other.into(),
-        }
-    }
 }
 
 /// A measurement with its slices so far.

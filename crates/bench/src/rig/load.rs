@@ -15,7 +15,7 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// An end of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// Sends, or asks.
     Sender,
     /// Receives, or answers.
@@ -24,7 +24,7 @@ pub(crate) enum Role {
 
 impl Role {
     /// The name of the guest and of its interface.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Sender => "sender",
             Self::Receiver => "receiver",
@@ -57,7 +57,7 @@ impl Role {
 
 /// A kind of traffic, from one guest to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Load {
+pub enum Load {
     /// A TCP-like stream.
     Bulk(bulk::Options),
     /// Small packets.
@@ -73,7 +73,7 @@ pub(crate) enum Load {
 impl Load {
     /// The end that measures latencies: of a stream from a frame to its acknowledgement, of requests the
     /// round trip, of small packets one way.
-    pub(crate) fn latency_at(self) -> Role {
+    pub fn latency_at(self) -> Role {
         match self {
             Self::Bulk(_) | Self::RequestResponse(_) => Role::Sender,
             Self::Small(_) | Self::Mixed(_) | Self::Silence => Role::Receiver,
@@ -92,7 +92,7 @@ impl Load {
     }
 
     /// The same between other addresses: `flow` as this end sees it.
-    pub(crate) fn run_over(
+    pub fn run_over(
         self,
         flow: &Flow,
         role: Role,
