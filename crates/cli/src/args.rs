@@ -1,6 +1,5 @@
 //! The command line of `weir`: one definition gives parsing and help.
 
-mod lab;
 mod sandbox;
 
 use std::path::PathBuf;
@@ -9,12 +8,10 @@ use std::str::FromStr;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
+use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
-pub use lab::{
-    LabCommand, LabPlanArgs, LabReportArgs, LabRunArgs, LabSoakArgs, LabValidateArgs, QuietArgs,
-};
 pub use sandbox::{Sandbox, SandboxArgs};
 
 /// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU

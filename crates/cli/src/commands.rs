@@ -15,9 +15,9 @@ use weir_config::{
 use weir_switch::control::{ClientError, ControlClient, Request, VifStatus};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
+use weir_workbench::LabError;
 
 use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
-use crate::lab::LabError;
 use crate::run::RunError;
 use crate::vm_args::{VmArgsError, VmOptions};
 

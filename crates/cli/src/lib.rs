@@ -2,7 +2,6 @@
 //!
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
-//! * [`lab`]: the papers' experiments in virtual time, and verdicts on them.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * [`commands`]: the commands that need no switch in their own process.
 
@@ -10,7 +9,6 @@
 
 pub mod args;
 pub mod commands;
-pub mod lab;
 pub mod run;
 pub mod vhost_user_net;
 pub mod vm_args;

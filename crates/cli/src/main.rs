@@ -31,7 +31,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Bench(args) => {
             weir_bench::run(&args, &mut out)?;
         }
-        Command::Lab(command) => weir::lab::run(&command, &mut out)?,
+        Command::Lab(command) => weir_workbench::run(&command, &mut out)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,

@@ -7,10 +7,10 @@ use super::moves as drawn;
 use super::style::{DARK, LIGHT, PLOT};
 use super::text::Escaped;
 use super::{Entry, Report, Tally, moves, numbers, svg};
-use crate::lab::file::Use;
-use crate::lab::papers::Standings;
-use crate::lab::profile::{Machine, Origin};
-use crate::lab::verdict::{Judged, Verdict};
+use crate::file::Use;
+use crate::papers::Standings;
+use crate::profile::{Machine, Origin};
+use crate::verdict::{Judged, Verdict};
 
 /// Of everything but plots.
 const PAGE: &str = include_str!("page.css");

@@ -7,8 +7,8 @@ use weir_lab::host::run_within;
 use weir_lab::scenario::Scenario;
 use weir_limits::LAB_EVENTS_MAX;
 
-use crate::lab::experiment::{Experiment, name_of};
-use crate::lab::{LabError, parallel};
+use crate::experiment::{Experiment, name_of};
+use crate::{LabError, parallel};
 
 /// The file that they stand in, beside the report's pages.
 pub const FILE: &str = "digests.txt";

@@ -7,8 +7,8 @@ use super::axis::short;
 use super::style::standalone;
 use super::svg::{MARGIN, WIDTH};
 use super::text::{Escaped, cut, lines};
-use crate::lab::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
-use crate::lab::verdict::{TOLERANCE, Verdict};
+use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
+use crate::verdict::{TOLERANCE, Verdict};
 
 /// Height of a claim's words, and of what is drawn below them.
 const ROW: f64 = 44.0;

@@ -13,7 +13,7 @@ use weir_limits::{BURST_MAX, LAB_EVENTS_MAX};
 
 use super::candidate::Candidate;
 use super::host::{Group, Host};
-use crate::lab::error::LabError;
+use crate::error::LabError;
 
 /// What came of a candidate: of CPU and throughput the mean of the seeds, of all else the worst.
 #[derive(Clone, Debug)]

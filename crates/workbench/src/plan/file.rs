@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer};
 use weir_config::{Execution, InterfaceName, LatencyBudget, PlacementMode, Realization};
 use weir_policy::moderation::Kind;
 
-use crate::lab::file::{TopologyFile, TrafficFile, kind, one, one_seed, queue, ring};
-use crate::lab::units::{BitRate, Permille, Rate, Time};
+use crate::file::{TopologyFile, TrafficFile, kind, one, one_seed, queue, ring};
+use crate::units::{BitRate, Permille, Rate, Time};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

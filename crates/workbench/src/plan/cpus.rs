@@ -10,8 +10,8 @@ use weir_lab::topology::{CpuId, Topology};
 use weir_topology::CoreKind;
 
 use super::file::HostTopology;
-use crate::lab::error::LabError;
-use crate::lab::experiment::Problem;
+use crate::error::LabError;
+use crate::experiment::Problem;
 
 /// Where sysfs is.
 const SYSFS: &str = "/sys";

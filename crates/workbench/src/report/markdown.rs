@@ -4,9 +4,9 @@ use std::fmt::{self, Write as _};
 
 use super::moves as drawn;
 use super::{Entry, Report, Tally, moves, numbers, svg};
-use crate::lab::papers::Standings;
-use crate::lab::profile::Machine;
-use crate::lab::sensitivity::Sensitivity;
+use crate::papers::Standings;
+use crate::profile::Machine;
+use crate::sensitivity::Sensitivity;
 
 /// The page that leads to the others.
 pub const INDEX: &str = "README.md";

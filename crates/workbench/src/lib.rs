@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`args`] | the command line |
 //! | `file.rs` | an experiment's TOML as it is written; `units.rs`: its quantities |
 //! | `experiment.rs` | the scenarios that it stands for, checked, within bounds |
 //! | `check.rs` | what would come to nothing, or speaks of what is not there |
@@ -20,6 +21,8 @@
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -34,8 +37,7 @@ use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
 use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
 use weir_text::{Table, count};
 
-use crate::args::{LabCommand, LabRunArgs};
-
+pub mod args;
 mod calibrate;
 mod check;
 mod error;
@@ -56,6 +58,7 @@ mod soak;
 mod units;
 mod verdict;
 
+use args::{LabCommand, LabRunArgs};
 pub use error::LabError;
 use error::Source;
 use experiment::{Experiment, name_of};

@@ -14,10 +14,10 @@ use weir_policy::moderation::Kind;
 
 use super::cpus::HostCpus;
 use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
-use crate::lab::error::{LabError, Source};
-use crate::lab::experiment::{Problem, span, traffic};
-use crate::lab::file::TrafficFile;
-use crate::lab::profile::Machine;
+use crate::error::{LabError, Source};
+use crate::experiment::{Problem, span, traffic};
+use crate::file::TrafficFile;
+use crate::profile::Machine;
 
 /// What a group's loads call the way out; no group can be called so.
 const UPLINK: &str = "uplink";

@@ -2,11 +2,11 @@
 //! says of it, and what was measured.
 
 use super::axis;
-use crate::lab::experiment::{Experiment, name_of};
-use crate::lab::figures::Measured;
-use crate::lab::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Statement};
-use crate::lab::output::{self, Outcome};
-use crate::lab::verdict::{best_but, settings, share_within};
+use crate::experiment::{Experiment, name_of};
+use crate::figures::Measured;
+use crate::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Statement};
+use crate::output::{self, Outcome};
+use crate::verdict::{best_but, settings, share_within};
 
 /// What series are called where nothing but x is swept.
 const ONLY_SERIES: &str = "simulated";

@@ -8,7 +8,7 @@ use super::chart::{Chart, MarkKind};
 use super::legend::{Key, Legend};
 use super::style::{COLOURS, standalone};
 use super::text::{Escaped, cut, lines, width};
-use crate::lab::figures::Measured;
+use crate::figures::Measured;
 
 /// Lengths, in the SVG's units.
 pub const WIDTH: f64 = 480.0;

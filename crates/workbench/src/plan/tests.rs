@@ -378,7 +378,7 @@ fn the_example_is_a_host_that_can_be_planned() {
     assert_eq!(host.file.seeds, [3]);
     check_bounds(&host, &Candidates::of(&host)).unwrap();
     // The guide shows the same one.
-    let guide = include_str!("../../../../../docs/guide/lab.md");
+    let guide = include_str!("../../../../docs/guide/lab.md");
     let shown = guide.split("```toml\n").find(|it| it.contains("\n[group.web]\n")).unwrap();
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
     assert_eq!(table(shown.split("```").next().unwrap()), table(HOSTS[0].1));

@@ -35,7 +35,7 @@ const START_POLL: Duration = Duration::from_millis(1);
 const PORTS: (u16, u16) = (40_000, 5_201);
 
 /// Holds a thread, or this one, on a CPU. Where that is refused it runs where it likes, as the numbers show.
-pub(in crate::lab) fn pin(thread: Option<u32>, cpu: usize) {
+pub(crate) fn pin(thread: Option<u32>, cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
     let thread = thread.map(|id| i32::try_from(id).ok().and_then(Pid::from_raw));
@@ -51,7 +51,7 @@ fn waited_ns(thread: u32) -> Option<u64> {
 }
 
 /// All of it. Dropping it ends the guests, then the switch.
-pub(in crate::lab) struct Host {
+pub(crate) struct Host {
     guests: Vec<Guest>,
     switch: Arc<Switch>,
 }
@@ -80,7 +80,7 @@ struct Idle {
 
 /// What was counted until a moment.
 #[derive(Clone)]
-pub(in crate::lab) struct Counts {
+pub(crate) struct Counts {
     pub at: Instant,
     pub worker_cpu_ns: u64,
     /// How long the worker was ready and had no CPU.
@@ -96,7 +96,7 @@ pub(in crate::lab) struct Counts {
 
 /// What a guest did until then.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::lab) struct GuestCounts {
+pub(crate) struct GuestCounts {
     pub cpu_ns: u64,
     pub load: LoadSnapshot,
     pub pair: PairStats,

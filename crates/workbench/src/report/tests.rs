@@ -1,11 +1,11 @@
 use super::axis::numeric;
 use super::chart::{Mark, MarkKind, Series};
 use super::*;
-use crate::lab::error::Source;
-use crate::lab::figures::Measured;
-use crate::lab::output::Point;
-use crate::lab::profile::{self, Machine};
-use crate::lab::{EXPERIMENTS, PROFILES, parse};
+use crate::error::Source;
+use crate::figures::Measured;
+use crate::output::Point;
+use crate::profile::{self, Machine};
+use crate::{EXPERIMENTS, PROFILES, parse};
 
 /// Two sweeps, one of them numbers; markup in every text; each kind of claim; something measured.
 const SMALL: &str = r#"title = "Streams & <b>guests</b>"
