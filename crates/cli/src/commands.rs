@@ -86,16 +86,14 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     let Err(report) = result else {
         return ExitCode::SUCCESS;
     };
-    let command = match report.downcast_ref::<RunError>() {
-        Some(RunError::Config(error)) => Some(error),
-        _ => report.downcast_ref::<CommandError>(),
-    };
     // Whoever read the output wants no more of it, as in `weir stats | head`.
     if output_error(&report).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let code = match command {
-        _ if matches!(report.downcast_ref(), Some(LabError::Invalid(_))) => EXIT_CONFIG,
+    let is_invalid = matches!(report.downcast_ref(), Some(RunError::Config(_)))
+        || matches!(report.downcast_ref(), Some(LabError::Invalid(_)));
+    let code = match report.downcast_ref() {
+        _ if is_invalid => EXIT_CONFIG,
         Some(CommandError::Config(_)) => EXIT_CONFIG,
         Some(CommandError::Client(ClientError::NotRunning { .. })) => EXIT_NOT_RUNNING,
         _ => EXIT_FAILED,

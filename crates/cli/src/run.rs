@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
-use weir_config::{Config, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
+use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_limits::DESCRIPTORS_MAX;
 use weir_switch::control::{ControlHandler, ControlServer};
@@ -20,7 +20,6 @@ use weir_switch::{Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
-use crate::commands::CommandError;
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
 /// Why `weir run` ended, or did not begin.
@@ -29,7 +28,7 @@ pub enum RunError {
     /// The configuration cannot be used.
     #[error(transparent)]
     #[diagnostic(transparent)]
-    Config(#[from] CommandError),
+    Config(#[from] ConfigError),
     /// The switch cannot be started.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -70,7 +69,7 @@ pub fn log_to_stderr() {
 /// # Errors
 /// [`RunError`]
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
-    let config = Config::load(&args.file, defaults).map_err(CommandError::from)?;
+    let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
     raise_descriptor_limit();
     let signals = catch_signals()?;

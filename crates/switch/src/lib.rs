@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `switch` | a whole switch put together, and what changes while it runs |
+//! | `guest_port` | what it does with a guest's interface, whatever its rings are |
 //! | `manager` | how the latency budget is spent, ten times a second; where workers run; a guest's agent |
 //! | [`control`] | the control socket, both sides |
 //! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
@@ -16,6 +17,7 @@
 
 pub mod control;
 pub mod explain;
+mod guest_port;
 mod helper;
 mod manager;
 pub mod sandbox;
@@ -23,5 +25,6 @@ pub mod stats;
 mod switch;
 pub mod unix_socket;
 
+pub use guest_port::{GuestPort, PortInfo};
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
-pub use switch::{GuestPort, Meeting, PortInfo, Switch, SwitchError, UplinkDevice};
+pub use switch::{Meeting, Switch, SwitchError, UplinkDevice};

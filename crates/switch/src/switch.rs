@@ -24,18 +24,17 @@ use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
 use crate::control::{ControlHandler, Request, Response, VifStatus};
+use crate::guest_port::GuestPort;
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
-mod guest_port;
 mod shown;
 mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
-pub use guest_port::{GuestPort, PortInfo};
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
 

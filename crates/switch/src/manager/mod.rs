@@ -32,7 +32,7 @@ use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
 };
-use crate::switch::GuestPort;
+use crate::guest_port::GuestPort;
 
 mod agents;
 mod core;

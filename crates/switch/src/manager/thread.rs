@@ -25,7 +25,7 @@ use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
     UplinkExplanation,
 };
-use crate::switch::GuestPort;
+use crate::guest_port::GuestPort;
 
 /// How often the budget is split anew while there is traffic (ns): ten times a second.
 const SPLIT_NS: u64 = 100_000_000;

@@ -14,13 +14,13 @@ use weir_limits::{
 };
 use weir_policy::steering::Steering;
 
-use super::guest_port::PortInfo;
 use super::{Ports, Switch, Uplink, Vif};
 use crate::control::Response;
 use crate::explain::{
     DispatchExplanation, GuardExplanation, MovedPair, PortShare, QueueExplanation,
     ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
 };
+use crate::guest_port::PortInfo;
 use crate::manager::ManagedExplanation;
 use crate::stats::{
     CallSettings, Limit, Limits, PanickedThread, PortKind, PortState, PortStats, QueuePairNumbers,
