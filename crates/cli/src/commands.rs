@@ -19,6 +19,7 @@ use weir_workbench::LabError;
 
 use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
+use crate::show;
 use crate::vm_args::{VmArgsError, VmOptions};
 
 mod filter;
@@ -339,7 +340,7 @@ pub fn stats(
                 serde_json::to_writer(&mut out, &stats).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
-            (false, _) => write!(out, "{stats}")?,
+            (false, _) => write!(out, "{}", show::stats(&stats))?,
         }
         out.flush()?;
         match args.watch {
@@ -367,7 +368,10 @@ pub fn explain(
         thread::sleep(EXPLAINED_FOR);
         explanation = client.explain(&args.name)?.since(&explanation);
     }
-    if args.json { write_json(out, &explanation) } else { Ok(write!(out, "{explanation}")?) }
+    match args.json {
+        true => write_json(out, &explanation),
+        false => Ok(write!(out, "{}", show::explanation(&explanation))?),
+    }
 }
 
 fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), CommandError> {

@@ -3,12 +3,13 @@
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
 //! * [`vm_args`]: what plugs a VM into an interface.
-//! * [`commands`]: the commands that need no switch in their own process.
+//! * [`commands`]: the commands that need no switch in their own process; `show`: the tables that they print.
 
 #![forbid(unsafe_code)]
 
 pub mod args;
 pub mod commands;
 pub mod run;
+mod show;
 pub mod vhost_user_net;
 pub mod vm_args;

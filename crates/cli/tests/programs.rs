@@ -226,5 +226,5 @@ fn a_switch_with_more_interfaces_than_the_soft_limit_has_descriptors_starts_and_
     };
     assert_eq!(stats.limits["ports"].used, 80);
     let descriptors = stats.limits["descriptors"];
-    assert!(descriptors.used > 80 && descriptors.max > 80, "{descriptors}");
+    assert!(descriptors.used > 80 && descriptors.max > 80, "{descriptors:?}");
 }

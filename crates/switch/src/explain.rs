@@ -2,19 +2,15 @@
 //! workers run.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use weir_config::{Moderation, PortName};
-use weir_text::{Table, decimal, ratio, time};
 
 use crate::stats::{
-    CallSettings, HoldTimes, PortState, QueuePairNumbers, RuleStats, SilentRing, by_reason,
-    rules_table,
+    CallSettings, GuardExplanation, HoldTimes, PortState, QueuePairNumbers, RuleStats, SilentRing,
 };
 
 mod dispatch;
-mod guard;
 mod manager;
 mod placement;
 mod receiving;
@@ -22,7 +18,6 @@ mod sharing;
 mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
-pub use guard::{GuardExplanation, LeaseExplanation};
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer,
@@ -57,16 +52,6 @@ impl Explanation {
         match (self, before) {
             (Self::Vif(now), Self::Vif(before)) => Self::Vif(Box::new(now.since(before))),
             (now, _) => now,
-        }
-    }
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vif(vif) => vif.fmt(f),
-            Self::Uplink(uplink) => uplink.fmt(f),
-            Self::Placement(placement) => placement.fmt(f),
         }
     }
 }
@@ -154,161 +139,5 @@ impl VifExplanation {
         self.sharing.since(&before.sharing);
         self.receiving.since(&before.receiving);
         self
-    }
-}
-
-/// The table that `weir explain` prints, about frames and calls of one second.
-impl fmt::Display for VifExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = self.calls;
-        let budget = time(self.latency_budget_ns);
-        write!(f, "{}: {}, moderation {moderation}, budget {budget}", self.name, self.state)?;
-        if let Some(rx_usecs) = rx_usecs {
-            write!(f, ", rx_usecs {rx_usecs}")?;
-        }
-        if let Some(rx_frames) = rx_frames {
-            write!(f, ", rx_frames {rx_frames}")?;
-        }
-        if let Some(container_bytes) = container_bytes {
-            write!(f, ", container_bytes {container_bytes}")?;
-        }
-        let mut table = Table::new(&[
-            "QUEUE",
-            "HOLDS",
-            "LIMIT",
-            "FRAMES/S",
-            "CALLS/S",
-            "UNWANTED/S",
-            "FRAMES/CALL",
-            "HELD P50",
-            "P99",
-            "MAX",
-            "<BECAUSE",
-        ]);
-        for queue in &self.queues {
-            table.row(vec![
-                queue.queue.to_string(),
-                time(queue.hold_ns),
-                time(queue.hold_ns_max),
-                decimal(queue.frames),
-                decimal(queue.calls),
-                decimal(queue.calls_suppressed),
-                ratio(queue.frames, queue.calls),
-                time(queue.held_ns.p50),
-                time(queue.held_ns.p99),
-                time(queue.held_ns.max),
-                queue.reason.clone(),
-            ]);
-        }
-        write!(
-            f,
-            "\n\n{table}{}{}{}{}",
-            self.queue_pairs, self.dispatch, self.sharing, self.receiving
-        )?;
-        for silent in &self.silent {
-            writeln!(f, "{silent}; {}", silent.advice())?;
-        }
-        if let Some(guard) = &self.guard {
-            write!(f, "{guard}")?;
-        }
-        if let Some(steering) = &self.steering {
-            write!(f, "{steering}")?;
-        }
-        if let Some(split) = &self.split {
-            write!(f, "{split}")?;
-        }
-        match &self.agent {
-            Some(agent) => write!(f, "{agent}")?,
-            None => writeln!(f, "agent: none is configured")?,
-        }
-        let breaches = by_reason(&self.budget_breaches);
-        if !breaches.is_empty() {
-            writeln!(f, "told too late: {breaches}")?;
-        }
-        rules_table(f, [(self.name.as_str(), self.filter.as_slice())])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stats::Silence;
-
-    fn sample(frames: u64, calls: u64) -> VifExplanation {
-        let queue = |queue| QueueExplanation {
-            queue,
-            moderation: "backend".parse().unwrap(),
-            hold_ns: 200_000,
-            hold_ns_max: 930_000,
-            reason: "rx-usecs".into(),
-            frames,
-            calls,
-            calls_suppressed: 0,
-            held_ns: HoldTimes { p50: 150_000, p99: 201_000, max: 240_000 },
-        };
-        VifExplanation {
-            name: "web0".parse().unwrap(),
-            state: PortState::Running,
-            latency_budget_ns: 1_000_000,
-            calls: CallSettings {
-                moderation: "backend".parse().unwrap(),
-                rx_usecs: Some(200.try_into().unwrap()),
-                rx_frames: None,
-                container_bytes: None,
-            },
-            budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
-            queue_pairs: QueuePairNumbers { configured: 4, session: Some(2), in_use: 2 },
-            queues: vec![queue(0), queue(1)],
-            split: None,
-            agent: None,
-            filter: Vec::new(),
-            dispatch: DispatchExplanation {
-                workers: vec![Some(1), None],
-                moves: vec![MovedPair {
-                    ago_ns: 3_000_000_000,
-                    queue: 0,
-                    from: 0,
-                    to: 1,
-                    load: 0.42,
-                    reason: "its worker was busier".into(),
-                }],
-            },
-            sharing: SharingExplanation {
-                own: PortShare { weight: 2, worker_ns: 10_000 * frames },
-                workers: 1,
-                elapsed_ns: 20_000 * frames,
-                rate_waits: calls,
-                ..SharingExplanation::default()
-            },
-            receiving: ReceivingExplanation::default(),
-            guard: None,
-            steering: None,
-            silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
-        }
-    }
-
-    #[test]
-    fn explanation_for_people() {
-        let explanation = sample(51_000, 5_100).since(&sample(1_000, 100));
-        insta::assert_snapshot!(explanation.to_string(), @r"
-        web0: running, moderation backend, budget 1 ms, rx_usecs 200
-
-        QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
-            0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
-            1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
-        queue pairs: 2 in use of 2; `queues` is 4 now: that is offered when the front end connects again
-        workers, by queue: 1, none yet
-        3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
-        share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)
-        ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came; the descriptor of SET_VRING_KICK is not the one that the guest's notification ends in: look at the monitor's ioeventfd
-        agent: none is configured
-        told too late: asked_late 2
-        ");
-    }
-
-    #[test]
-    fn explanation_survives_json() {
-        let json = serde_json::to_string(&sample(1, 2)).unwrap();
-        assert_eq!(serde_json::from_str::<VifExplanation>(&json).unwrap(), sample(1, 2));
     }
 }

@@ -1,4 +1,4 @@
-//! What `weir stats` shows: the data model, as JSON and as a table for people.
+//! What `weir stats` shows: the data model.
 //!
 //! Directions are the port's own, as virtio names a guest's queues: **rx** is what the port receives
 //! from the switch, **tx** is what it sends into the switch. For an uplink that means rx goes out to
@@ -15,10 +15,8 @@ use weir_config::{
     ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
 };
 use weir_engine::stats::TimesSummary;
-use weir_text::{Table, bytes, decimal, ratio, time, uptime};
 
-use crate::explain::GuardExplanation;
-
+mod guard;
 mod limits;
 mod placement;
 mod queue_pairs;
@@ -26,10 +24,11 @@ mod rules;
 mod silent;
 mod stages;
 
+pub use guard::{GuardExplanation, LeaseExplanation};
 pub use limits::{Limit, Limits, descriptors, limits};
 pub use placement::PlacementStats;
 pub use queue_pairs::QueuePairNumbers;
-pub use rules::{RuleStats, of_ports, table as rules_table};
+pub use rules::RuleStats;
 pub use silent::{Silence, SilentRing};
 pub use stages::StageStats;
 
@@ -358,231 +357,5 @@ impl PortStats {
     /// Frames dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
-    }
-}
-
-/// The table that `weir stats` prints.
-impl fmt::Display for SwitchStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wakeups: u64 = self.workers.iter().map(|worker| worker.wakeups).sum();
-        let cpu: u64 = self.workers.iter().map(|worker| worker.cpu_ns).sum();
-        writeln!(
-            f,
-            "weir {}, up {}, workers {}, wake-ups {}, CPU {}",
-            self.version,
-            uptime(self.uptime_s),
-            self.workers.len(),
-            decimal(wakeups),
-            time(cpu),
-        )?;
-        write!(f, "{}", self.placement)?;
-        if let Some(near) = limits::nearly_reached(&self.limits) {
-            writeln!(f, "nearly at their limits: {near}")?;
-        }
-        for PanickedThread { name, panics, ended } in &self.panicked {
-            let end = if *ended { "and does nothing any more" } else { "and began anew" };
-            writeln!(f, "{name} panicked {panics} times {end}: see the log, and report it")?;
-        }
-        if self.ports.is_empty() {
-            return writeln!(f, "no ports; add one with `weir vif add NAME`");
-        }
-        let mut table = Table::new(&[
-            "<PORT",
-            "<STATE",
-            "<VLAN",
-            "RX FRAMES",
-            "RX BYTES",
-            "TX FRAMES",
-            "TX BYTES",
-            "DROPS",
-            "WORKER",
-            "CALLS/FRAME",
-            "HOLD P50",
-            "P99",
-            "MAX",
-            "BUDGET",
-        ]);
-        for port in &self.ports {
-            table.row(port_cells(port));
-        }
-        write!(f, "\n{table}")?;
-        for port in &self.ports {
-            notes(f, port)?;
-        }
-        rules::table(f, rules::of_ports(&self.ports))?;
-        stages::table(f, &self.stages)
-    }
-}
-
-fn port_cells(port: &PortStats) -> Vec<String> {
-    let mut cells = vec![
-        port.name.to_string(),
-        port.state.to_string(),
-        port.vlan.to_string(),
-        decimal(port.rx.frames),
-        bytes(port.rx.bytes),
-        decimal(port.tx.frames),
-        bytes(port.tx.bytes),
-        decimal(port.dropped()),
-        time(port.worker_ns),
-    ];
-    cells.extend(match port.kind {
-        PortKind::Vif => [
-            ratio(port.rx.calls, port.rx.frames),
-            time(port.hold_ns.p50),
-            time(port.hold_ns.p99),
-            time(port.hold_ns.max),
-            time(port.latency_budget_ns),
-        ],
-        // Nobody is interrupted at an uplink.
-        PortKind::Uplink => ["-", "-", "-", "-", "-"].map(String::from),
-    });
-    cells
-}
-
-/// What does not fit the table: why a port stopped, what was merged, which drops there were, and which
-/// calls came too late.
-fn notes(f: &mut fmt::Formatter<'_>, port: &PortStats) -> fmt::Result {
-    if let Some(reason) = &port.stopped_reason {
-        writeln!(f, "{}: stopped: {reason}", port.name)?;
-    } else if let Some(error) = &port.sessions.last_error {
-        writeln!(f, "{}: last error: {error}", port.name)?;
-    }
-    if let Some(near) = limits::nearly_reached(&port.limits) {
-        writeln!(f, "{}: nearly at its limits: {near}", port.name)?;
-    }
-    for silent in &port.silent {
-        writeln!(f, "{}: {silent}", port.name)?;
-    }
-    let SessionStats { turned_away, throttled, log_lines_unsaid, .. } = port.sessions;
-    if turned_away + throttled + log_lines_unsaid > 0 {
-        writeln!(
-            f,
-            "{}: front ends: {turned_away} turned away, {throttled} times made to pause, {log_lines_unsaid} messages not logged",
-            port.name
-        )?;
-    }
-    if let Some(note) = port.queue_pairs.and_then(|pairs| pairs.note()) {
-        writeln!(f, "{}: {note}", port.name)?;
-    }
-    if port.gro > 0 {
-        writeln!(f, "{}: received merged (GRO): {} packets", port.name, decimal(port.gro))?;
-    }
-    if port.rss_moved > 0 {
-        writeln!(f, "{}: RSS entries moved: {}", port.name, decimal(port.rss_moved))?;
-    }
-    if port.dear_calls > 0 {
-        let (calls, time) = (decimal(port.dear_calls), time(port.dear_call_ns));
-        writeln!(f, "{}: calls that took long: {calls}, {time} beyond the usual", port.name)?;
-    }
-    let waits = [
-        ("waited for its rate", port.rate_waits),
-        ("windows missed", port.window_violations),
-        ("kicks ignored for 1 ms", port.kick_pauses),
-    ];
-    for (what, times) in waits.into_iter().filter(|(_, times)| *times > 0) {
-        writeln!(f, "{}: {what}: {} times", port.name, decimal(times))?;
-    }
-    for (what, counts) in [("dropped", &port.drops), ("told too late", &port.budget_breaches)] {
-        let counts = by_reason(counts);
-        if !counts.is_empty() {
-            writeln!(f, "{}: {what}: {counts}", port.name)?;
-        }
-    }
-    Ok(())
-}
-
-/// Counts that are not zero: `rx_ring_full 7, src_mac_spoofed 1`.
-pub(crate) fn by_reason(counts: &BTreeMap<String, u64>) -> String {
-    let counted = counts.iter().filter(|(_, count)| **count > 0);
-    let texts = counted.map(|(reason, count)| format!("{reason} {}", decimal(*count)));
-    texts.collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample() -> SwitchStats {
-        let mut web0 = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
-        web0.state = PortState::Running;
-        web0.vlan = VlanMode::Access(10.try_into().unwrap());
-        let rx = QueueStats {
-            frames: 1_000_000,
-            bytes: 1_500_000_000,
-            calls: 12_500,
-            calls_suppressed: 0,
-            kicks: 3,
-        };
-        let tx =
-            QueueStats { frames: 2_048, bytes: 131_072, calls: 0, calls_suppressed: 0, kicks: 40 };
-        web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);
-        web0.hold_ns = HoldTimes { p50: 0, p99: 812, max: 240_300 };
-        web0.latency_budget_ns = 250_000;
-        (web0.worker_ns, web0.rate_waits) = (1_500_000, 3);
-        web0.drops = BTreeMap::from([("rx_full".into(), 7), ("source_mac".into(), 0)]);
-        let mut bad = PortStats::new("bad".parse().unwrap(), PortKind::Vif);
-        bad.state = PortState::Stopped;
-        bad.stopped_reason = Some("TX queue 0: descriptor loop".into());
-        bad.budget_breaches = BTreeMap::from([("asked_late".into(), 1_000), ("policy".into(), 0)]);
-        web0.limits = limits([("addresses", Limit::new(64, 64))]);
-        web0.silent = vec![
-            SilentRing { ring: 3, why: Silence::KicksWithoutBuffers { kicks: 5_700 } },
-            SilentRing { ring: 1, why: Silence::BuffersWithoutKick },
-            SilentRing { ring: 0, why: Silence::NoCallDescriptor },
-        ];
-        let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
-        lan.state = PortState::Running;
-        lan.rx.frames = 99;
-        lan.gro = 12;
-        SwitchStats {
-            version: "0.1.0".into(),
-            uptime_s: 3_725.0,
-            queues_moved: 3,
-            workers: vec![WorkerStats {
-                id: 0,
-                wakeups: 1_234,
-                bursts: 9,
-                cpu_ns: 1_500_000_000,
-                ..WorkerStats::default()
-            }],
-            panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 16, ended: true }],
-            placement: PlacementStats::default(),
-            stages: Vec::new(),
-            limits: limits([("descriptors", Limit::new(980, 1_024)), ("ports", Limit::new(3, 9))]),
-            ports: vec![web0, bad, lan],
-        }
-    }
-
-    #[test]
-    fn table_for_people() {
-        insta::assert_snapshot!(sample().to_string(), @r#"
-        weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
-        nearly at their limits: descriptors 980 of 1,024 (95%)
-        weir-manager panicked 16 times and does nothing any more: see the log, and report it
-
-        PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
-        web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us
-        bad   stopped  -             0       0 B          0       0 B      0       0            -         0       0       0       0
-        lan   running  -            99       0 B          0       0 B      0       0            -         -       -       -       -
-        web0: nearly at its limits: addresses 64 of 64 (100%)
-        web0: ring 3 (tx of queue 1) is never served: 5,700 kicks came, and where weir looks there was never a buffer
-        web0: ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came
-        web0: ring 0 (rx of queue 0) is served in silence: its driver waits to be called, and there is no call descriptor
-        web0: waited for its rate: 3 times
-        web0: dropped: rx_full 7
-        bad: stopped: TX queue 0: descriptor loop
-        bad: told too late: asked_late 1,000
-        lan: received merged (GRO): 12 packets
-        "#);
-    }
-
-    #[test]
-    fn stats_survive_json() {
-        let json = serde_json::to_string(&sample()).unwrap();
-        assert_eq!(serde_json::from_str::<SwitchStats>(&json).unwrap(), sample());
-        assert!(
-            json.contains(r#""state":"stopped","stopped_reason":"TX queue 0: descriptor loop""#)
-        );
     }
 }

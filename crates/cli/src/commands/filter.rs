@@ -4,11 +4,11 @@ use std::io::Write;
 
 use weir_config::Defaults;
 use weir_switch::control::{ClientError, ControlClient, Request};
-use weir_switch::stats::{of_ports, rules_table};
 use weir_text::count;
 
 use super::{CommandError, write_json};
 use crate::args::FilterCommand;
+use crate::show;
 
 /// `weir filter`
 ///
@@ -40,13 +40,10 @@ pub fn filter(
                 }
             }
             if *json {
-                let rules: std::collections::BTreeMap<_, _> = of_ports(&ports).collect();
+                let rules: std::collections::BTreeMap<_, _> = show::of_ports(&ports).collect();
                 return write_json(out, &rules);
             }
-            let mut text = String::new();
-            // Writing to a string cannot fail.
-            let _ = rules_table(&mut text, of_ports(&ports));
-            match text.trim_start() {
+            match show::rules(show::of_ports(&ports)).trim_start() {
                 "" => writeln!(out, "no rules, everything passes")?,
                 table => write!(out, "{table}")?,
             }

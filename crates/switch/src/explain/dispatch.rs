@@ -1,11 +1,8 @@
 //! Which workers serve an interface, and why they do.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use weir_engine::Moved;
 use weir_policy::dispatch::CORE;
-use weir_text::time;
 
 /// The workers of an interface's queue pairs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,23 +41,5 @@ impl MovedPair {
             load: f64::from(moved.load) / f64::from(CORE),
             reason: moved.reason.into(),
         }
-    }
-}
-
-impl fmt::Display for DispatchExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |worker: &Option<usize>| worker.map_or("none yet".into(), |n| n.to_string());
-        let workers: Vec<_> = self.workers.iter().map(name).collect();
-        writeln!(f, "workers, by queue: {}", workers.join(", "))?;
-        for moved in &self.moves {
-            let MovedPair { ago_ns, queue, from, to, load, reason } = moved;
-            writeln!(
-                f,
-                "{} ago: queue {queue}, {:.0}% of a core, from worker {from} to {to}: {reason}",
-                time(*ago_ns),
-                100.0 * load,
-            )?;
-        }
-        Ok(())
     }
 }

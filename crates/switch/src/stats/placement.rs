@@ -1,10 +1,7 @@
 //! How often workers and virtual processors were told to run elsewhere.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-use super::decimal;
 use crate::manager::PlacementCounts;
 
 /// What placement did, since the switch started.
@@ -25,30 +22,5 @@ impl From<&PlacementCounts> for PlacementStats {
             vcpu_moves: counts.vcpu_moves.get(),
             refused: counts.refused.get(),
         }
-    }
-}
-
-/// A line, if there is anything to say.
-impl fmt::Display for PlacementStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::default() {
-            return Ok(());
-        }
-        let Self { moves, vcpu_moves, refused } = *self;
-        let [moves, vcpu_moves, refused] = [moves, vcpu_moves, refused].map(decimal);
-        writeln!(f, "placement: worker moves {moves}, vCPU moves {vcpu_moves}, refused {refused}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_only_where_something_was_moved() {
-        assert_eq!(PlacementStats::default().to_string(), "");
-        let stats = PlacementStats { moves: 3, vcpu_moves: 1_200, refused: 1 };
-        let line = "placement: worker moves 3, vCPU moves 1,200, refused 1\n";
-        assert_eq!(stats.to_string(), line);
     }
 }

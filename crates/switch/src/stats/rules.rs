@@ -1,13 +1,8 @@
 //! What filter rules decided about, of `weir stats`, `weir explain` and `weir filter list`.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use weir_config::{Direction, FilterRule};
 use weir_engine::filter::{PortRules, Rule, Rules};
-use weir_text::{Table, bytes, decimal};
-
-use super::PortStats;
 
 /// A filter rule of a port, and what it decided about since the port has these rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,79 +37,9 @@ impl RuleStats {
     }
 }
 
-/// The rules of ports as a table; nothing if there are none.
-pub fn table<'s>(
-    f: &mut dyn fmt::Write,
-    ports: impl IntoIterator<Item = (&'s str, &'s [RuleStats])>,
-) -> fmt::Result {
-    let mut table = Table::new(&["<PORT", "<DIRECTION", "<ACTION", "PACKETS", "BYTES", "<MATCH"]);
-    let mut any = false;
-    for (port, rules) in ports {
-        for RuleStats { rule, packets, bytes: len } in rules {
-            any = true;
-            table.row(vec![
-                port.into(),
-                rule.direction.to_string(),
-                rule.action.to_string(),
-                decimal(*packets),
-                bytes(*len),
-                match rule.expression.to_string().as_str() {
-                    "" => "everything".into(),
-                    expression => expression.into(),
-                },
-            ]);
-        }
-    }
-    if any { write!(f, "\nfilters, the first that matches decides:\n{table}") } else { Ok(()) }
-}
-
-/// Of each port its name and its rules, for [`table`].
-pub fn of_ports(ports: &[PortStats]) -> impl Iterator<Item = (&str, &[RuleStats])> {
-    ports.iter().map(|port| (port.name.as_str(), port.filter.as_slice()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{PortKind, SwitchStats};
-
-    fn sample() -> SwitchStats {
-        let counted = |text: &str, packets| RuleStats {
-            rule: text.parse().unwrap(),
-            packets,
-            bytes: 1500 * packets,
-        };
-        let mut web0 = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
-        web0.filter = vec![counted("tx drop tcp dst port 25", 12), counted("rx accept", 1_234_567)];
-        let db0 = PortStats::new("db0".parse().unwrap(), PortKind::Vif);
-        SwitchStats { ports: vec![web0, db0], ..SwitchStats::default() }
-    }
-
-    #[test]
-    fn rules_for_people() {
-        let mut text = String::new();
-        table(&mut text, of_ports(&sample().ports)).unwrap();
-        insta::assert_snapshot!(text, @r#"
-
-        filters, the first that matches decides:
-        PORT  DIRECTION  ACTION    PACKETS   BYTES  MATCH
-        web0  tx         drop           12   18 kB  tcp dst port 25
-        web0  rx         accept  1,234,567  1.9 GB  everything
-        "#);
-        assert!(sample().to_string().ends_with(&text));
-        let mut text = String::new();
-        table(&mut text, of_ports(&sample().ports[1..])).unwrap();
-        assert_eq!(text, "");
-    }
-
-    #[test]
-    fn rules_survive_json() {
-        let json = serde_json::to_string(&sample()).unwrap();
-        assert!(json.contains(
-            r#"{"direction":"tx","match":"tcp dst port 25","action":"drop","packets":12,"bytes":18000}"#
-        ));
-        assert_eq!(serde_json::from_str::<SwitchStats>(&json).unwrap(), sample());
-    }
 
     #[test]
     fn counters_stand_beside_the_rules_they_are_of() {

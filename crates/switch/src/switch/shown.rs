@@ -17,15 +17,15 @@ use weir_policy::steering::Steering;
 use super::{Ports, Switch, Uplink, Vif};
 use crate::control::Response;
 use crate::explain::{
-    DispatchExplanation, GuardExplanation, MovedPair, PortShare, QueueExplanation,
-    ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
+    DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
+    SharingExplanation, UplinkExplanation, VifExplanation,
 };
 use crate::guest_port::PortInfo;
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, Limit, Limits, PanickedThread, PortKind, PortState, PortStats, QueuePairNumbers,
-    QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, SwitchStats, WorkerStats,
-    descriptors, limits,
+    CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortKind, PortState, PortStats,
+    QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, SwitchStats,
+    WorkerStats, descriptors, limits,
 };
 
 /// The word that stands for no port, unless there is one of this name.

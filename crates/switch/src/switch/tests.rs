@@ -221,10 +221,9 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     let (received, policed) = round(&mut c[0]);
     // Those that come with time are few.
     assert!((5..FRAMES / 2).contains(&received), "{received}");
-    let explained = bench.explain("c").to_string();
-    let expected =
-        format!("receives at most 1 packets/s: {policed} frames beyond that dropped in ");
-    assert!(explained.contains(&expected), "{explained}");
+    let receiving = bench.explain("c").receiving;
+    assert_eq!(receiving.limits.packets_per_second.map(|rate| rate.get()), Some(1));
+    assert_eq!(receiving.policed, policed);
 
     // Nothing else that is set fills the bucket.
     assert_eq!(bench.set("c", "weight=2"), Response::Ok);
@@ -281,11 +280,6 @@ fn a_ring_that_is_never_served_is_told_in_stats_and_in_explain() {
     let silent = [SilentRing { ring: 1, why: Silence::BuffersWithoutKick }];
     eventually("the ring is told of", || bench.port("a").silent == silent);
     assert_eq!(bench.explain("a").silent, silent);
-    let text = bench.switch.stats().to_string();
-    assert!(
-        text.contains("a: ring 1 (tx of queue 0) is never served: there are buffers"),
-        "{text}"
-    );
     let json = serde_json::to_value(bench.port("a")).unwrap();
     let expected = serde_json::json!([{ "ring": 1, "why": "buffers_without_kick" }]);
     assert_eq!(json["silent"], expected);

@@ -37,9 +37,9 @@ impl Placement {
         };
         let settling = self.decision.as_ref().and_then(|decision| decision.settling);
         let waits = |(_, gain)| {
-            let [settle, stay] = [SETTLE_NS, STAY_NS].map(weir_text::time);
+            let [settle, stay] = [SETTLE_NS, STAY_NS].map(|ns| ns / 1_000_000_000);
             format!(
-                "a better plan (by {gain:.1}) waits: it must stay better for {settle}, and come {stay} after \
+                "a better plan (by {gain:.1}) waits: it must stay better for {settle} s, and come {stay} s after \
                  the last"
             )
         };

@@ -1,0 +1,232 @@
+//! What `weir explain` prints of an interface.
+
+use std::fmt::{self, Write as _};
+
+use weir_config::Receiving;
+use weir_switch::explain::{
+    DispatchExplanation, Explanation, MovedPair, PortShare, ReceivingExplanation,
+    SharingExplanation, SteeringExplanation, VifExplanation,
+};
+use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
+use weir_text::{Table, decimal, ratio, time};
+
+use super::manager::{agent, split, uplink};
+use super::placement::placement;
+use super::stats::{advice, by_reason, queue_pairs, rules, silent};
+
+/// Workers that were busy for so much of the time (%) had none left.
+const FULL_PERCENT: u64 = 90;
+
+/// What `weir explain` prints.
+pub(super) fn explanation(f: &mut String, it: &Explanation) -> fmt::Result {
+    match it {
+        Explanation::Vif(it) => vif(f, it),
+        Explanation::Uplink(it) => uplink(f, it),
+        Explanation::Placement(it) => placement(f, it),
+    }
+}
+
+/// An interface, with the frames and calls of one second.
+fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
+    let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = it.calls;
+    let budget = time(it.latency_budget_ns);
+    write!(f, "{}: {}, moderation {moderation}, budget {budget}", it.name, it.state)?;
+    if let Some(rx_usecs) = rx_usecs {
+        write!(f, ", rx_usecs {rx_usecs}")?;
+    }
+    if let Some(rx_frames) = rx_frames {
+        write!(f, ", rx_frames {rx_frames}")?;
+    }
+    if let Some(container_bytes) = container_bytes {
+        write!(f, ", container_bytes {container_bytes}")?;
+    }
+    let mut table = Table::new(&[
+        "QUEUE",
+        "HOLDS",
+        "LIMIT",
+        "FRAMES/S",
+        "CALLS/S",
+        "UNWANTED/S",
+        "FRAMES/CALL",
+        "HELD P50",
+        "P99",
+        "MAX",
+        "<BECAUSE",
+    ]);
+    for queue in &it.queues {
+        table.row(vec![
+            queue.queue.to_string(),
+            time(queue.hold_ns),
+            time(queue.hold_ns_max),
+            decimal(queue.frames),
+            decimal(queue.calls),
+            decimal(queue.calls_suppressed),
+            ratio(queue.frames, queue.calls),
+            time(queue.held_ns.p50),
+            time(queue.held_ns.p99),
+            time(queue.held_ns.max),
+            queue.reason.clone(),
+        ]);
+    }
+    write!(f, "\n\n{table}")?;
+    queue_pairs(f, &it.queue_pairs)?;
+    dispatch(f, &it.dispatch)?;
+    sharing(f, &it.sharing)?;
+    receiving(f, &it.receiving)?;
+    for ring in &it.silent {
+        writeln!(f, "{}; {}", silent(ring), advice(ring))?;
+    }
+    if let Some(it) = &it.guard {
+        guard(f, it)?;
+    }
+    if let Some(it) = &it.steering {
+        steering(f, it)?;
+    }
+    if let Some(it) = &it.split {
+        split(f, it)?;
+    }
+    match &it.agent {
+        Some(it) => agent(f, it)?,
+        None => writeln!(f, "agent: none is configured")?,
+    }
+    let breaches = by_reason(&it.budget_breaches);
+    if !breaches.is_empty() {
+        writeln!(f, "told too late: {breaches}")?;
+    }
+    rules(f, [(it.name.as_str(), it.filter.as_slice())])
+}
+
+/// Which workers serve its queues, and why.
+pub(super) fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
+    let name = |worker: &Option<usize>| worker.map_or("none yet".into(), |n| n.to_string());
+    let workers: Vec<_> = it.workers.iter().map(name).collect();
+    writeln!(f, "workers, by queue: {}", workers.join(", "))?;
+    for moved in &it.moves {
+        let MovedPair { ago_ns, queue, from, to, load, reason } = moved;
+        writeln!(
+            f,
+            "{} ago: queue {queue}, {:.0}% of a core, from worker {from} to {to}: {reason}",
+            time(*ago_ns),
+            100.0 * load,
+        )?;
+    }
+    Ok(())
+}
+
+/// From which addresses a guest may send, and what was dropped for it.
+fn guard(f: &mut String, it: &GuardExplanation) -> fmt::Result {
+    write!(f, "source guard: {}", it.mode)?;
+    if !it.addresses.as_slice().is_empty() {
+        write!(f, ": {}", it.addresses)?;
+    }
+    for LeaseExplanation { address, seconds_left } in &it.leases {
+        write!(f, ", {address} for {seconds_left} s")?;
+    }
+    if it.router {
+        write!(f, "; a router")?;
+    }
+    let drops = by_reason(&it.drops);
+    if !drops.is_empty() {
+        write!(f, "; dropped: {drops}")?;
+    }
+    writeln!(f)
+}
+
+/// What it may receive, where there is a limit, and what was dropped for it.
+fn receiving(f: &mut String, it: &ReceivingExplanation) -> fmt::Result {
+    let Receiving { rate, packets_per_second, .. } = it.limits;
+    let rate = rate.map(|rate| rate.to_string());
+    let packets =
+        packets_per_second.map(|rate| format!("{} packets/s", decimal(rate.get().into())));
+    let limits: Vec<_> = rate.into_iter().chain(packets).collect();
+    if limits.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "receives at most {}: {} frames beyond that dropped in {}",
+        limits.join(" and "),
+        decimal(it.policed),
+        time(it.elapsed_ns),
+    )
+}
+
+/// What it had of the workers' time, what it is entitled to, and what kept it from more.
+fn sharing(f: &mut String, it: &SharingExplanation) -> fmt::Result {
+    let PortShare { weight, worker_ns } = it.own;
+    if worker_ns == 0 {
+        return writeln!(f, "share: weight {weight}; it sent nothing");
+    }
+    let all_ns: u64 = senders(it).map(|share| share.worker_ns).sum();
+    let weights: u64 = senders(it).map(|share| u64::from(share.weight)).sum();
+    let percent = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+    let limits = kept_by(it);
+    let limits = if limits.is_empty() { "nothing".into() } else { limits.join(", ") };
+    writeln!(
+        f,
+        "share: {:.0}% of the workers' time ({}), entitled to {:.0}% (weight {weight} of {weights} of those \
+         that sent); limited by {limits}",
+        percent(worker_ns, all_ns),
+        time(worker_ns),
+        percent(weight.into(), weights),
+    )
+}
+
+/// How flows are spread over receive queues.
+pub(super) fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
+    let whose = match (it.given, it.rebalances) {
+        (true, _) => "the guest's own",
+        (false, true) => "rebalanced by load",
+        (false, false) => "left as it is",
+    };
+    writeln!(f, "indirection table: {whose}, entries moved: {}", decimal(it.moved_entries))?;
+    let mut table = Table::new(&["QUEUE", "ENTRIES", "LEAVING", "FRAMES/S"]);
+    for (queue, now) in it.queues.iter().enumerate() {
+        let counts = [queue, now.entries, now.moving].map(|count| count.to_string());
+        table.row([&counts[..], &[decimal(now.frames_per_s)]].concat());
+    }
+    write!(f, "{table}")?;
+    for made in &it.moves {
+        writeln!(
+            f,
+            "{} ago: entry {} with {} frames/s from queue {} ({}) to {} ({})",
+            time(made.ago_ns),
+            made.entry,
+            decimal(made.frames_per_s),
+            made.from,
+            decimal(made.from_frames_per_s),
+            made.to,
+            decimal(made.to_frames_per_s),
+        )?;
+    }
+    Ok(())
+}
+
+/// Those that sent, itself included.
+fn senders(it: &SharingExplanation) -> impl Iterator<Item = &PortShare> {
+    it.others.values().chain([&it.own]).filter(|share| share.worker_ns > 0)
+}
+
+/// What kept it from sending more.
+fn kept_by(it: &SharingExplanation) -> Vec<String> {
+    let SharingExplanation { rate_waits, window_violations, parked, .. } = it;
+    let mut limits = Vec::new();
+    if *rate_waits > 0 {
+        limits.push(format!("its rate (waits: {})", decimal(*rate_waits)));
+    }
+    if *parked > 0 {
+        limits.push(format!("full receivers (frames that waited: {})", decimal(*parked)));
+    }
+    let busy_ns: u64 = senders(it).map(|share| share.worker_ns).sum();
+    let there_was_ns = it.elapsed_ns.saturating_mul(it.workers);
+    if busy_ns / FULL_PERCENT >= there_was_ns / 100 && busy_ns > 0 {
+        limits.push("the schedule (the workers had no time left)".into());
+    }
+    if *window_violations > 0 {
+        limits.push(format!("the schedule (turns too late: {})", decimal(*window_violations)));
+    }
+    limits
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use std::collections::BTreeMap;
+
+use weir_config::GuardMode;
+use weir_switch::explain::{MoveExplanation, QueueExplanation, SteeringQueue};
+use weir_switch::stats::{HoldTimes, PortState, QueuePairNumbers, Silence, SilentRing};
+
+use super::super::text;
+use super::*;
+
+fn sample(frames: u64, calls: u64) -> VifExplanation {
+    let queue = |queue| QueueExplanation {
+        queue,
+        moderation: "backend".parse().unwrap(),
+        hold_ns: 200_000,
+        hold_ns_max: 930_000,
+        reason: "rx-usecs".into(),
+        frames,
+        calls,
+        calls_suppressed: 0,
+        held_ns: HoldTimes { p50: 150_000, p99: 201_000, max: 240_000 },
+    };
+    VifExplanation {
+        name: "web0".parse().unwrap(),
+        state: PortState::Running,
+        latency_budget_ns: 1_000_000,
+        calls: CallSettings {
+            moderation: "backend".parse().unwrap(),
+            rx_usecs: Some(200.try_into().unwrap()),
+            rx_frames: None,
+            container_bytes: None,
+        },
+        budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
+        queue_pairs: QueuePairNumbers { configured: 4, session: Some(2), in_use: 2 },
+        queues: vec![queue(0), queue(1)],
+        split: None,
+        agent: None,
+        filter: Vec::new(),
+        dispatch: DispatchExplanation {
+            workers: vec![Some(1), None],
+            moves: vec![MovedPair {
+                ago_ns: 3_000_000_000,
+                queue: 0,
+                from: 0,
+                to: 1,
+                load: 0.42,
+                reason: "its worker was busier".into(),
+            }],
+        },
+        sharing: SharingExplanation {
+            own: PortShare { weight: 2, worker_ns: 10_000 * frames },
+            workers: 1,
+            elapsed_ns: 20_000 * frames,
+            rate_waits: calls,
+            ..SharingExplanation::default()
+        },
+        receiving: ReceivingExplanation::default(),
+        guard: None,
+        steering: None,
+        silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
+    }
+}
+
+#[test]
+fn explanation_for_people() {
+    let explanation = sample(51_000, 5_100).since(&sample(1_000, 100));
+    insta::assert_snapshot!(text(|f| vif(f, &explanation)), @r"
+    web0: running, moderation backend, budget 1 ms, rx_usecs 200
+
+    QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
+        0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+        1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+    queue pairs: 2 in use of 2; `queues` is 4 now: that is offered when the front end connects again
+    workers, by queue: 1, none yet
+    3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
+    share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)
+    ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came; the descriptor of SET_VRING_KICK is not the one that the guest's notification ends in: look at the monitor's ioeventfd
+    agent: none is configured
+    told too late: asked_late 2
+    ");
+}
+
+#[test]
+fn explanation_survives_json() {
+    let json = serde_json::to_string(&sample(1, 2)).unwrap();
+    assert_eq!(serde_json::from_str::<VifExplanation>(&json).unwrap(), sample(1, 2));
+}
+
+#[test]
+fn a_guard_is_told_with_its_addresses_and_what_it_dropped() {
+    let shown = |it: &GuardExplanation| text(|f| guard(f, it));
+    let mut of = GuardExplanation {
+        mode: GuardMode::Configured,
+        addresses: "10.0.0.5, fd00::/64".parse().unwrap(),
+        ..GuardExplanation::default()
+    };
+    assert_eq!(shown(&of), "source guard: configured: 10.0.0.5, fd00::/64\n");
+    let leased = LeaseExplanation { address: "10.0.0.6".parse().unwrap(), seconds_left: 3600 };
+    let snooped = GuardExplanation {
+        mode: GuardMode::Snooped,
+        leases: vec![leased],
+        ..GuardExplanation::default()
+    };
+    assert_eq!(shown(&snooped), "source guard: snooped, 10.0.0.6 for 3600 s\n");
+    of.router = true;
+    of.drops = BTreeMap::from([("source_guard_arp".into(), 3)]);
+    let expected =
+        "source guard: configured: 10.0.0.5, fd00::/64; a router; dropped: source_guard_arp 3\n";
+    assert_eq!(shown(&of), expected);
+}
+
+#[test]
+fn a_limit_is_told_with_what_it_cost() {
+    let shown = |it: &ReceivingExplanation| text(|f| receiving(f, it));
+    let limits = Receiving { rate: Some("100Mbit".parse().unwrap()), ..Receiving::default() };
+    let mut now = ReceivingExplanation { limits, policed: 5_234, elapsed_ns: 3_000_000_000 };
+    now.since(&ReceivingExplanation { limits, policed: 1_000, elapsed_ns: 2_000_000_000 });
+    assert_eq!(shown(&now), "receives at most 100Mbit: 4,234 frames beyond that dropped in 1 s\n");
+    now.limits.packets_per_second = Some("2000".parse().unwrap());
+    let text = shown(&now);
+    assert!(text.starts_with("receives at most 100Mbit and 2,000 packets/s: "), "{text}");
+    assert_eq!(shown(&ReceivingExplanation::default()), "");
+}
+
+fn shown_share(it: &SharingExplanation) -> String {
+    text(|f| sharing(f, it))
+}
+
+fn shares(own_ns: u64, other_ns: u64) -> SharingExplanation {
+    let other =
+        |name: &str, weight, worker_ns| (name.parse().unwrap(), PortShare { weight, worker_ns });
+    SharingExplanation {
+        own: PortShare { weight: 1, worker_ns: own_ns },
+        others: [other("b", 3, other_ns), other("idle", 100, 5)].into(),
+        workers: 1,
+        elapsed_ns: 1_000_000_000,
+        ..SharingExplanation::default()
+    }
+}
+
+#[test]
+fn who_is_below_its_share_and_kept_by_nothing_had_no_more() {
+    let mut now = shares(100_000_000 + 7, 300_000_000);
+    now.elapsed_ns *= 2;
+    let before = SharingExplanation { own: PortShare { weight: 1, worker_ns: 7 }, ..shares(0, 0) };
+    now.since(&before);
+    insta::assert_snapshot!(shown_share(&now), @"share: 25% of the workers' time (100 ms), entitled to 25% (weight 1 of 4 of those that sent); limited by nothing");
+}
+
+#[test]
+fn every_limit_is_named() {
+    let since = |change: fn(&mut SharingExplanation)| {
+        let mut now = shares(450_000_000, 500_000_000);
+        now.others.remove(&"idle".parse().unwrap());
+        change(&mut now);
+        shown_share(&now)
+    };
+    assert!(since(|_| ()).ends_with("limited by the schedule (the workers had no time left)\n"));
+    assert!(since(|now| now.workers = 2).ends_with("limited by nothing\n"));
+    let limited = since(|now| {
+        now.workers = 2;
+        (now.rate_waits, now.parked, now.window_violations) = (1200, 3, 1);
+    });
+    let expected = "its rate (waits: 1,200), full receivers (frames that waited: 3), the schedule (turns too late: 1)\n";
+    assert!(limited.ends_with(expected), "{limited}");
+}
+
+#[test]
+fn who_sent_nothing_is_limited_by_nobody() {
+    assert_eq!(shown_share(&shares(0, 1_000_000_000)), "share: weight 1; it sent nothing\n");
+}
+
+#[test]
+fn steering_for_people() {
+    let queue = |entries, moving, frames_per_s| SteeringQueue { entries, moving, frames_per_s };
+    let made = MoveExplanation {
+        ago_ns: 300_000_000,
+        entry: 17,
+        from: 0,
+        to: 1,
+        frames_per_s: 4_000,
+        from_frames_per_s: 120_000,
+        to_frames_per_s: 40_000,
+    };
+    let explanation = SteeringExplanation {
+        rebalances: true,
+        given: false,
+        moved_entries: 1_037,
+        queues: vec![queue(60, 2, 118_000), queue(68, 0, 117_500)],
+        moves: vec![made],
+    };
+    insta::assert_snapshot!(text(|f| steering(f, &explanation)), @r"
+    indirection table: rebalanced by load, entries moved: 1,037
+    QUEUE  ENTRIES  LEAVING  FRAMES/S
+        0       60        2   118,000
+        1       68        0   117,500
+    300 ms ago: entry 17 with 4,000 frames/s from queue 0 (120,000) to 1 (40,000)
+    ");
+}

@@ -1,0 +1,170 @@
+//! What `weir explain` prints of the manager: the split of a budget, a guest's agent, an uplink.
+
+use std::fmt::{self, Write as _};
+
+use weir_switch::explain::{
+    AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
+    UplinkExplanation, UplinkLayer,
+};
+use weir_text::{decimal, time};
+
+use super::explain::{dispatch, steering};
+
+fn gatherer(it: &Gatherer) -> String {
+    match it {
+        Gatherer::RxUsecs { found_usecs } => format!("rx-usecs, found: {found_usecs}"),
+        Gatherer::NapiTimer { why } => format!("gro_flush_timeout; {why}"),
+    }
+}
+
+/// How the latency budget is split, and from which costs.
+pub(super) fn split(f: &mut String, it: &SplitExplanation) -> fmt::Result {
+    writeln!(
+        f,
+        "split: {} for uplinks, {} for calls, for {}: {}",
+        time(it.uplink_ns),
+        time(it.vif_ns),
+        time(it.stands_for_ns),
+        it.reason
+    )?;
+    let SplitExplanation { vifs, uplink_cost, call_cost, .. } = it;
+    let (wake_up, call) = (cost(uplink_cost), cost(call_cost));
+    writeln!(f, "costs: wake-up {wake_up}, call {call}; interfaces with traffic: {vifs}")?;
+    if it.varies {
+        writeln!(f, "holds are shortened now and then, to find out what a call costs")?;
+    }
+    Ok(())
+}
+
+fn cost(it: &CostExplanation) -> String {
+    let ns = time(it.ns);
+    match (it.source, it.error_ns) {
+        (CostSource::Agent, _) => format!("{ns} (the agent says)"),
+        (CostSource::Regression, Some(error_ns)) => format!("{ns} +- {}", time(error_ns)),
+        (CostSource::Regression, None) => ns,
+        (CostSource::Default, _) => format!("{ns} (not known yet)"),
+    }
+}
+
+/// The agent in the guest.
+pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
+    let poll = |ns: Option<u64>| ns.map_or("no timer".into(), |ns| format!("{} timer", time(ns)));
+    match (it.state, &it.version) {
+        (AgentState::Waiting, _) => write!(f, "agent: nobody on {}", it.socket)?,
+        (AgentState::Silent, _) => write!(f, "agent: none speaks on {}", it.socket)?,
+        (AgentState::Elsewhere, _) => {
+            write!(f, "agent: connected, and the guest has no interface with this MAC address")?;
+        }
+        (AgentState::Connected, version) => {
+            let version = version.as_deref().unwrap_or("of unknown release");
+            write!(f, "agent: {version}, guest polls by {}", poll(it.poll_ns))?;
+            if it.asked_poll_ns != it.poll_ns {
+                write!(f, " (asked for {})", poll(it.asked_poll_ns))?;
+            }
+            if let Some(interrupts) = it.interrupts_per_s {
+                write!(f, ", {} interrupts/s", decimal(interrupts))?;
+            }
+            if let Some(why) = &it.why {
+                write!(f, "; {why}")?;
+            }
+        }
+    }
+    match &it.error {
+        Some(error) => writeln!(f, "; last error: {error}"),
+        None => writeln!(f),
+    }
+}
+
+/// What an uplink does with the frames that come in on it.
+pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
+    write!(f, "{}: interface {}, ", it.name, it.interface)?;
+    match &it.layer {
+        UplinkLayer::WorkerOnly => {
+            writeln!(f, "a TAP: frames wait for a worker only, no interval can be set")?;
+        }
+        UplinkLayer::AsFound => writeln!(f, "interrupts as the host has them set")?,
+        UplinkLayer::Gathers { uplink_ns, by } => {
+            writeln!(f, "gathers frames for {} ({})", time(*uplink_ns), gatherer(by))?;
+        }
+        UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
+    }
+    writeln!(f, "costs: wake-up {}", cost(&it.cost))?;
+    dispatch(f, &it.dispatch)?;
+    it.steering.as_ref().map_or(Ok(()), |it| steering(f, it))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_switch::explain::DispatchExplanation;
+
+    use super::super::text;
+    use super::*;
+
+    fn of_state(state: AgentState) -> AgentExplanation {
+        AgentExplanation {
+            socket: "/run/weir/web0.agent".parse().unwrap(),
+            state,
+            version: Some("0.1.0".into()),
+            asked_poll_ns: Some(625_000),
+            poll_ns: None,
+            interrupts_per_s: Some(2_800),
+            why: Some("it is being tried".into()),
+            error: Some("read-only".into()),
+        }
+    }
+
+    #[test]
+    fn split_and_costs_for_people() {
+        let costs = |source, error_ns| CostExplanation { ns: 4_200, error_ns, source };
+        let shown = |it: &SplitExplanation| text(|f| split(f, it));
+        let of = SplitExplanation {
+            uplink_ns: 300_000,
+            vif_ns: 630_000,
+            stands_for_ns: 12_000_000_000,
+            reason: "what costs least".into(),
+            vifs: 3,
+            uplink_cost: costs(CostSource::Regression, Some(310)),
+            call_cost: costs(CostSource::Agent, None),
+            varies: false,
+        };
+        let varies = SplitExplanation { varies: true, ..of.clone() };
+        let varies = shown(&varies);
+        assert!(varies.starts_with(&shown(&of)) && varies.contains("shortened"), "{varies}");
+        insta::assert_snapshot!(shown(&of), @r"
+        split: 300 us for uplinks, 630 us for calls, for 12 s: what costs least
+        costs: wake-up 4.2 us +- 310 ns, call 4.2 us (the agent says); interfaces with traffic: 3
+        ");
+        let unknown = costs(CostSource::Default, None);
+        let shown = |layer| {
+            let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
+            let dispatch = DispatchExplanation { workers: vec![Some(0)], moves: Vec::new() };
+            let steering = None;
+            let of =
+                UplinkExplanation { name, interface, layer, cost: unknown, dispatch, steering };
+            text(|f| uplink(f, &of))
+        };
+        let gathers = |by| shown(UplinkLayer::Gathers { uplink_ns: 300_000, by });
+        insta::assert_snapshot!(gathers(Gatherer::RxUsecs { found_usecs: 3 }), @r"
+        lan: interface eth0, gathers frames for 300 us (rx-usecs, found: 3)
+        costs: wake-up 4.2 us (not known yet)
+        workers, by queue: 0
+        ");
+        let timer = gathers(Gatherer::NapiTimer { why: "the driver has no rx-usecs".into() });
+        assert!(timer.contains("(gro_flush_timeout; the driver has no rx-usecs)"), "{timer}");
+        assert!(shown(UplinkLayer::WorkerOnly).contains("no interval can be set"));
+        assert!(shown(UplinkLayer::Refused { reason: "EPERM".into() }).contains("EPERM"));
+    }
+
+    #[test]
+    fn agents_for_people() {
+        let shown = |it: &AgentExplanation| text(|f| agent(f, it));
+        let lines = [AgentState::Waiting, AgentState::Silent, AgentState::Elsewhere]
+            .map(|state| shown(&AgentExplanation { error: None, ..of_state(state) }));
+        insta::assert_snapshot!(lines.concat() + &shown(&of_state(AgentState::Connected)), @r"
+        agent: nobody on /run/weir/web0.agent
+        agent: none speaks on /run/weir/web0.agent
+        agent: connected, and the guest has no interface with this MAC address
+        agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; it is being tried; last error: read-only
+        ");
+    }
+}

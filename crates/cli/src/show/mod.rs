@@ -1,0 +1,41 @@
+//! What people read of typed data: tables and lines.
+//!
+//! | file | of what |
+//! |---|---|
+//! | `stats.rs` | counters, and rules of filters |
+//! | `explain.rs` | an interface's policies |
+//! | `manager.rs` | the split of a latency budget, agents, uplinks |
+//! | `placement.rs` | where workers and virtual processors run |
+
+use std::fmt;
+
+use weir_switch::explain::Explanation;
+use weir_switch::stats::{RuleStats, SwitchStats};
+
+mod explain;
+mod manager;
+mod placement;
+mod stats;
+
+pub use stats::of_ports;
+
+/// The table of `weir stats`.
+pub fn stats(of: &SwitchStats) -> String {
+    text(|f| stats::stats(f, of))
+}
+
+/// What `weir explain` says, about frames and calls of one second.
+pub fn explanation(of: &Explanation) -> String {
+    text(|f| explain::explanation(f, of))
+}
+
+/// The filter rules of ports with their names as a table; nothing if there are none.
+pub fn rules<'s>(of: impl IntoIterator<Item = (&'s str, &'s [RuleStats])>) -> String {
+    text(|f| stats::rules(f, of))
+}
+
+fn text(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut text = String::new();
+    write(&mut text).expect("writing to a string cannot fail");
+    text
+}
