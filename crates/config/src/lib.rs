@@ -112,6 +112,22 @@ pub struct SwitchConfig {
     pub user: Option<UserName>,
 }
 
+impl SwitchConfig {
+    /// A switch with every default, with this control socket.
+    pub fn new(control: SocketPath) -> Self {
+        Self {
+            execution: Execution::default(),
+            realization: Realization::default(),
+            workers: Workers::Auto,
+            latency_budget: LatencyBudget::DEFAULT,
+            schedule: Schedule::default(),
+            control,
+            placement: PlacementConfig::default(),
+            user: None,
+        }
+    }
+}
+
 /// `[uplink.NAME]`: a port to the host or the outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UplinkConfig {

@@ -18,8 +18,8 @@ use super::section::{KindOfUplink, Located, Section};
 use super::sharing::{self, MemoryMax, Schedule, Sharing};
 use super::storm::StormControl;
 use super::values::{
-    ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode, Workers,
+    ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, RxFrames,
+    RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode,
 };
 use super::{
     Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
@@ -118,16 +118,7 @@ fn switch_table(
     has_xen: bool,
     problems: &mut Vec<Problem>,
 ) -> SwitchConfig {
-    let mut switch = SwitchConfig {
-        execution: Execution::default(),
-        realization: Realization::default(),
-        workers: Workers::Auto,
-        latency_budget: LatencyBudget::DEFAULT,
-        schedule: Schedule::default(),
-        control: defaults.control.clone(),
-        placement: PlacementConfig::default(),
-        user: None,
-    };
+    let mut switch = SwitchConfig::new(defaults.control.clone());
     if let Some(mut section) = section {
         switch.execution = section.take_or("execution", switch.execution, problems);
         if switch.execution == Execution::Tasklet {

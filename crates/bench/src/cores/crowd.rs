@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use weir_config::{
-    Config, Execution, LatencyBudget, PlacementConfig, PortName, QueuePairs, Realization, Schedule,
-    SwitchConfig, VifConfig, WorkerCount, Workers,
+    Config, Execution, PortName, QueuePairs, Realization, SwitchConfig, VifConfig, WorkerCount,
+    Workers,
 };
 use weir_engine::guest::State;
 use weir_limits::QUEUE_SIZE_SUGGESTED;
@@ -108,11 +108,7 @@ impl Crowd {
                 execution: setup.execution,
                 realization: setup.realization,
                 workers: Workers::Count(workers),
-                latency_budget: LatencyBudget::DEFAULT,
-                schedule: Schedule::default(),
-                control: rig::socket(dir, "control")?,
-                placement: PlacementConfig::default(),
-                user: None,
+                ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
             uplinks: Vec::new(),
             vifs: vifs.clone(),

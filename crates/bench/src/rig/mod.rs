@@ -22,8 +22,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 use thiserror::Error;
 use weir_config::{
-    Change, Config, Execution, FilterRule, LatencyBudget, PlacementConfig, PortName, Realization,
-    Schedule, SocketPath, SwitchConfig, ValueError, VifChanges, VifConfig, Workers,
+    Change, Config, FilterRule, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError,
+    VifChanges, VifConfig, Workers,
 };
 use weir_switch::control::server::ControlHandler;
 use weir_switch::control::{Request, Response};
@@ -295,14 +295,9 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     sender.filter = rules.collect::<Result<_, _>>().expect("constants that are valid rules");
     Ok(Config {
         switch: SwitchConfig {
-            execution: Execution::default(),
-            realization: Realization::default(),
             workers: setup.workers,
             latency_budget: setup.latency_budget,
-            schedule: Schedule::default(),
-            control: socket(dir, "control")?,
-            placement: PlacementConfig::default(),
-            user: None,
+            ..SwitchConfig::new(socket(dir, "control")?)
         },
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],

@@ -15,10 +15,7 @@ use hdrhistogram::Histogram;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weir_bench::rig::{self, RigError, Role};
-use weir_config::{
-    Config, Execution, PlacementConfig, PortName, Realization, Schedule, SwitchConfig, VifConfig,
-    WorkerCount, Workers,
-};
+use weir_config::{Config, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
 use weir_switch::Switch;
 use weir_switch::stats::{PortState, PortStats};
 use weir_vif::load::{self, LoadError, LoadSnapshot, LoadStats, Station};
@@ -131,14 +128,9 @@ impl Host {
         let vifs: Vec<_> = (0..guests).map(vif).collect::<Result<_, _>>()?;
         let switch = Switch::start(&Config {
             switch: SwitchConfig {
-                execution: Execution::default(),
-                realization: Realization::default(),
                 workers: Workers::Count(WorkerCount::try_from(1).expect("one is possible")),
                 latency_budget: setting.latency_budget,
-                schedule: Schedule::default(),
-                control: rig::socket(dir, "control")?,
-                placement: PlacementConfig::default(),
-                user: None,
+                ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
             uplinks: Vec::new(),
             vifs: vifs.clone(),
