@@ -4,7 +4,8 @@
 use weir_config::Moderation;
 use weir_policy::moderation::Kind;
 
-use super::experiment::{Experiment, Problem, name_of};
+use super::error::Problem;
+use super::experiment::{Experiment, name_of};
 use super::file::{
     At, DispatchFile, End, Execution, ExperimentFile, MeasuredFile, PlacementPolicy, Statement,
     SweepFile, TrafficFile,

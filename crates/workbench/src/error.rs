@@ -163,6 +163,21 @@ pub struct Invalid {
     labels: Vec<LabeledSpan>,
 }
 
+/// A value that makes no sense, and the path to it.
+pub struct Problem {
+    /// Keys and numbers of elements, with dots between them.
+    pub path: String,
+    /// What is wrong, and what was expected.
+    pub message: String,
+}
+
+impl Problem {
+    /// `message` about what stands at `path`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
 /// A text and where it is from.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'t> {

@@ -16,7 +16,7 @@ use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
 use weir_policy::dispatch::Aim;
 
 use super::check;
-use super::error::{LabError, Source};
+use super::error::{LabError, Problem, Source};
 use super::file::{
     Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, TrafficFile,
 };
@@ -217,20 +217,6 @@ pub fn span(text: &str, path: &str) -> Option<Range<usize>> {
         found = Some(element);
     }
     found.map(Spanned::span)
-}
-
-/// A value that makes no sense, and the path to it.
-pub struct Problem {
-    /// Keys and numbers of elements, with dots between them.
-    pub path: String,
-    /// What is wrong, and what was expected.
-    pub message: String,
-}
-
-impl Problem {
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
-    }
 }
 
 impl From<ScenarioError> for Problem {

@@ -5,7 +5,7 @@ use weir_lab::scenario::{Guest, Scenario, Worker};
 use weir_lab::topology::Topology;
 use weir_policy::placement::Policy;
 
-use super::experiment::Problem;
+use super::error::Problem;
 use super::file::{PlacementFile, PlacementPolicy, RealizationFile, Workers};
 
 /// What `[realization]` says.

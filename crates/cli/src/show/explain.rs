@@ -1,33 +1,23 @@
-//! What `weir explain` prints of an interface.
+//! What `weir explain` prints of an interface and of an uplink.
 
 use std::fmt::{self, Write as _};
 
 use weir_config::Receiving;
 use weir_switch::explain::{
-    DispatchExplanation, Explanation, MovedPair, PortShare, ReceivingExplanation,
-    SharingExplanation, SteeringExplanation, VifExplanation,
+    DispatchExplanation, MovedPair, PortShare, ReceivingExplanation, SharingExplanation,
+    SteeringExplanation, UplinkExplanation, UplinkLayer, VifExplanation,
 };
 use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
 use weir_text::{Table, decimal, ratio, time};
 
-use super::manager::{agent, split, uplink};
-use super::placement::placement;
+use super::manager::{agent, cost, gatherer, split};
 use super::stats::{advice, by_reason, queue_pairs, rules, silent};
 
 /// Workers that were busy for so much of the time (%) had none left.
 const FULL_PERCENT: u64 = 90;
 
-/// What `weir explain` prints.
-pub(super) fn explanation(f: &mut String, it: &Explanation) -> fmt::Result {
-    match it {
-        Explanation::Vif(it) => vif(f, it),
-        Explanation::Uplink(it) => uplink(f, it),
-        Explanation::Placement(it) => placement(f, it),
-    }
-}
-
 /// An interface, with the frames and calls of one second.
-fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
+pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = it.calls;
     let budget = time(it.latency_budget_ns);
     write!(f, "{}: {}, moderation {moderation}, budget {budget}", it.name, it.state)?;
@@ -96,8 +86,26 @@ fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     rules(f, [(it.name.as_str(), it.filter.as_slice())])
 }
 
+/// What an uplink does with the frames that come in on it.
+pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
+    write!(f, "{}: interface {}, ", it.name, it.interface)?;
+    match &it.layer {
+        UplinkLayer::WorkerOnly => {
+            writeln!(f, "a TAP: frames wait for a worker only, no interval can be set")?;
+        }
+        UplinkLayer::AsFound => writeln!(f, "interrupts as the host has them set")?,
+        UplinkLayer::Gathers { uplink_ns, by } => {
+            writeln!(f, "gathers frames for {} ({})", time(*uplink_ns), gatherer(by))?;
+        }
+        UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
+    }
+    writeln!(f, "costs: wake-up {}", cost(&it.cost))?;
+    dispatch(f, &it.dispatch)?;
+    it.steering.as_ref().map_or(Ok(()), |it| steering(f, it))
+}
+
 /// Which workers serve its queues, and why.
-pub(super) fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
+fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
     let name = |worker: &Option<usize>| worker.map_or("none yet".into(), |n| n.to_string());
     let workers: Vec<_> = it.workers.iter().map(name).collect();
     writeln!(f, "workers, by queue: {}", workers.join(", "))?;
@@ -173,7 +181,7 @@ fn sharing(f: &mut String, it: &SharingExplanation) -> fmt::Result {
 }
 
 /// How flows are spread over receive queues.
-pub(super) fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
+fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
     let whose = match (it.given, it.rebalances) {
         (true, _) => "the guest's own",
         (false, true) => "rebalanced by load",

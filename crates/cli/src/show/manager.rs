@@ -1,16 +1,14 @@
-//! What `weir explain` prints of the manager: the split of a budget, a guest's agent, an uplink.
+//! What `weir explain` prints of the manager: the split of a budget, what costs are known, a guest's agent.
 
 use std::fmt::{self, Write as _};
 
 use weir_switch::explain::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
-    UplinkExplanation, UplinkLayer,
 };
 use weir_text::{decimal, time};
 
-use super::explain::{dispatch, steering};
-
-fn gatherer(it: &Gatherer) -> String {
+/// What has frames wait at an uplink.
+pub(super) fn gatherer(it: &Gatherer) -> String {
     match it {
         Gatherer::RxUsecs { found_usecs } => format!("rx-usecs, found: {found_usecs}"),
         Gatherer::NapiTimer { why } => format!("gro_flush_timeout; {why}"),
@@ -36,7 +34,8 @@ pub(super) fn split(f: &mut String, it: &SplitExplanation) -> fmt::Result {
     Ok(())
 }
 
-fn cost(it: &CostExplanation) -> String {
+/// What something costs, and who says so.
+pub(super) fn cost(it: &CostExplanation) -> String {
     let ns = time(it.ns);
     match (it.source, it.error_ns) {
         (CostSource::Agent, _) => format!("{ns} (the agent says)"),
@@ -75,28 +74,11 @@ pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
     }
 }
 
-/// What an uplink does with the frames that come in on it.
-pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
-    write!(f, "{}: interface {}, ", it.name, it.interface)?;
-    match &it.layer {
-        UplinkLayer::WorkerOnly => {
-            writeln!(f, "a TAP: frames wait for a worker only, no interval can be set")?;
-        }
-        UplinkLayer::AsFound => writeln!(f, "interrupts as the host has them set")?,
-        UplinkLayer::Gathers { uplink_ns, by } => {
-            writeln!(f, "gathers frames for {} ({})", time(*uplink_ns), gatherer(by))?;
-        }
-        UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
-    }
-    writeln!(f, "costs: wake-up {}", cost(&it.cost))?;
-    dispatch(f, &it.dispatch)?;
-    it.steering.as_ref().map_or(Ok(()), |it| steering(f, it))
-}
-
 #[cfg(test)]
 mod tests {
-    use weir_switch::explain::DispatchExplanation;
+    use weir_switch::explain::{DispatchExplanation, UplinkExplanation, UplinkLayer};
 
+    use super::super::explain::uplink;
     use super::super::text;
     use super::*;
 

@@ -3,8 +3,8 @@
 //! | file | of what |
 //! |---|---|
 //! | `stats.rs` | counters, and rules of filters |
-//! | `explain.rs` | an interface's policies |
-//! | `manager.rs` | the split of a latency budget, agents, uplinks |
+//! | `explain.rs` | an interface's policies, an uplink |
+//! | `manager.rs` | the split of a latency budget, costs, agents |
 //! | `placement.rs` | where workers and virtual processors run |
 
 use std::fmt;
@@ -26,7 +26,11 @@ pub fn stats(of: &SwitchStats) -> String {
 
 /// What `weir explain` says, about frames and calls of one second.
 pub fn explanation(of: &Explanation) -> String {
-    text(|f| explain::explanation(f, of))
+    text(|f| match of {
+        Explanation::Vif(it) => explain::vif(f, it),
+        Explanation::Uplink(it) => explain::uplink(f, it),
+        Explanation::Placement(it) => placement::placement(f, it),
+    })
 }
 
 /// The filter rules of ports with their names as a table; nothing if there are none.

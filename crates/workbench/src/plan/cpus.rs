@@ -10,8 +10,7 @@ use weir_lab::topology::{CpuId, Topology};
 use weir_topology::CoreKind;
 
 use super::file::HostTopology;
-use crate::error::LabError;
-use crate::experiment::Problem;
+use crate::error::{LabError, Problem};
 
 /// Where sysfs is.
 const SYSFS: &str = "/sys";

@@ -14,8 +14,8 @@ use weir_policy::moderation::Kind;
 
 use super::cpus::HostCpus;
 use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
-use crate::error::{LabError, Source};
-use crate::experiment::{Problem, span, traffic};
+use crate::error::{LabError, Problem, Source};
+use crate::experiment::{span, traffic};
 use crate::file::TrafficFile;
 use crate::profile::Machine;
 
