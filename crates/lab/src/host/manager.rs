@@ -1,4 +1,4 @@
-//! What weir's manager does about latency budgets: `cli/manager/core.rs` around `weir_policy::{attempt, budget}`,
+//! What weir's manager does about latency budgets: `switch/manager/core.rs` around `weir_policy::{attempt, budget}`,
 //! for hosts whose guests are all under `auto`. What wake-ups and calls cost is the profile's, where the manager has
 //! to find it out.
 
