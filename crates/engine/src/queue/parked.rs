@@ -99,7 +99,16 @@ impl ParkedFrames {
     }
 
     /// What holds for the frames of a burst of `what` that one worker alone has taken, where `max` may wait.
+    #[inline(always)]
     pub(super) fn tell(&self, what: Take, max: usize, burst: &mut Burst<'_>) {
+        burst.park_room = max;
+        if !self.frames.is_empty() {
+            self.tell_of_some(what, burst);
+        }
+    }
+
+    #[cold]
+    fn tell_of_some(&self, what: Take, burst: &mut Burst<'_>) {
         let before = match what {
             Take::New => self.frames.len(),
             // What is behind those that are tried is newer.
@@ -109,12 +118,14 @@ impl ParkedFrames {
         };
         burst.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
         burst.blocked.dedup();
-        burst.park_room = max.saturating_sub(self.frames.len() - self.trying);
+        let keep = self.frames.len() - self.trying;
+        burst.park_room = burst.park_room.saturating_sub(keep);
     }
 
     /// After a burst: its frames that were parked wait, those that were tried and were not parked again do so no more.
     /// Says whether to try at once again. `in_order`: bursts come here in the order in which they were taken;
     /// otherwise by their names, which count up.
+    #[inline(always)]
     pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
         match what {
             Take::New => {

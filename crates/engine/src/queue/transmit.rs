@@ -379,7 +379,7 @@ impl<R: TransmitRing> Transmit<R> {
 }
 
 /// Counts frames, which are new.
-#[inline]
+#[inline(always)]
 fn count<S: Source>(source: &S, what: Take, burst: &Burst<'_>) {
     if what == Take::New
         && let Some(tx) = source.counters().tx.get(source.index())
