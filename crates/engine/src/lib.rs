@@ -3,7 +3,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `worker.rs` | the loop: sleep, take, forward, arm |
+//! | `worker.rs` | the loop: take, forward, and go round |
+//! | `worker/` | with nothing to do: look on, nap, sleep; kicks; frames tried again; held calls on time |
 //! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and who is told when it has buffers |
 //! | `warm.rs` | queues that are looked at because their kicks are off |
 //! | `run_queue.rs` | whose turn it is, and who waits for its rate |

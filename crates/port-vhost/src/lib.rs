@@ -15,8 +15,8 @@
 //! | `features.rs` | what is offered, and what was agreed |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 //!
-//! Turns of workers, frames that wait, the order of publication and held calls are the engine's ([`weir_engine::queue`],
-//! [`weir_engine::guest`]).
+//! Turns of workers, frames that wait, the order of publication and held calls are the engine's
+//! ([`weir_engine::queue`], [`weir_engine::guest`]).
 #![forbid(unsafe_code)]
 
 mod error;

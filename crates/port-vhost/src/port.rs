@@ -216,7 +216,8 @@ impl VhostPort {
         self.guest.set_together(together);
     }
 
-    /// The guest polls at this interval (ns), or no longer. To be said again after [`set_moderation`](Self::set_moderation).
+    /// The guest polls at this interval (ns), or no longer. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
         // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
         self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false }));

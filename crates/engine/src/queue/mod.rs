@@ -3,14 +3,16 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `transmit.rs` | [`TransmitQueue`]: bursts from a queue, by one worker or by several side by side; [`Source`] is what a port brings |
-//! | `receive.rs` | [`ReceiveQueue`]: frames into a queue by several workers; [`ReceiveRing`](crate::guest::ReceiveRing) is what a port brings |
+//! | `transmit.rs` | [`TransmitQueue`]: bursts from a queue, by one worker or by several; a port brings a [`Source`] |
+//! | `receive.rs` | [`ReceiveQueue`]: frames into a queue, by several workers; a port brings a [`ReceiveRing`] |
 //! | `parked.rs` | frames that wait for receivers without buffers, until when, and which of them are tried again |
 //! | `turn.rs` | the order in which workers place what they took from one queue |
 //! | `under_way.rs` | bursts under way, and how their ring stops nevertheless |
 //! | `fill.rs` | the order in which workers that fill one ring publish |
 //!
 //! Ports bring rings and copies. What they bring is a type parameter: no call goes through a table.
+//!
+//! [`ReceiveRing`]: crate::guest::ReceiveRing
 
 mod fill;
 mod parked;

@@ -1,0 +1,84 @@
+//! What the epoll set has told a worker: queues with work, receivers with room, and kicks that come in vain.
+
+use super::{Worker, hand_over, is_of};
+use crate::clock;
+use crate::kicks::Kicks;
+use crate::poller::{Event, QueueRef};
+use crate::port::Side;
+use crate::run_queue::Ready;
+use crate::shared::Shared;
+use crate::stalls::Retry;
+use crate::switch::{Slot, slot};
+
+impl Worker {
+    /// Queues that were kicked have work, or room. It was found out at `now_ns`, if that is known.
+    pub(super) fn take_up_kicks(&mut self, mut now_ns: Option<u64>) {
+        self.rounds = 0;
+        if self.kicked.is_empty() {
+            return;
+        }
+        let ports = self.shared.ports.load();
+        // In their order, and one by one: those behind one that panics are not lost.
+        self.kicked.reverse();
+        while let Some(event) = self.kicked.pop() {
+            let queue = event.queue();
+            let Some(slot) = slot(&ports, queue.port) else {
+                continue;
+            };
+            self.touched = Some(queue.port);
+            match event {
+                Event::Kick(_) => slot.port.kicked(queue.queue, queue.side),
+                Event::Nudge(_) => self.handle.nudges.add(1),
+            }
+            let has_one_kick = slot.port.has_one_kick(queue.queue);
+            let refilled = queue.side == Side::Rx || has_one_kick;
+            if refilled && self.shared.refilled(slot, queue.port, self.index) {
+                self.kicks.was_awaited(queue);
+                self.retries.push(Retry::Receiver(queue.port));
+            } else if matches!(event, Event::Kick(_)) && self.kicks.came(queue) && !has_one_kick {
+                // Where one kick is for both rings it is the kernel's, which holds back who sends it in vain.
+                let now_ns = *now_ns.get_or_insert_with(clock::now_ns);
+                ignore(&self.shared, &mut self.kicks, slot, queue, now_ns);
+            }
+            match queue.side {
+                // A kick that can be taken once only may have been for its new worker.
+                Side::Tx if !is_of(self.index, slot, queue) => {
+                    hand_over(&self.shared, slot, queue);
+                }
+                Side::Tx if !self.ready.contains(queue) => {
+                    self.warm.remove(queue);
+                    self.ready
+                        .wake(Ready { queue, since_ns: *now_ns.get_or_insert_with(clock::now_ns) });
+                }
+                Side::Tx | Side::Rx => {}
+            }
+        }
+    }
+
+    /// Kicks that were ignored for long enough are events again.
+    #[inline]
+    pub(super) fn listen_again(&mut self) {
+        if !self.kicks.is_empty() {
+            self.listen_to_due();
+        }
+    }
+
+    #[cold]
+    fn listen_to_due(&mut self) {
+        let now_ns = clock::now_ns();
+        while let Some(queue) = self.kicks.due(now_ns) {
+            if !self.shared.crew.listen(queue, true) {
+                self.kicks.ignore(queue, now_ns);
+            }
+        }
+    }
+}
+
+/// Ignores the kicks of `queue` for a while.
+#[cold]
+fn ignore(shared: &Shared, kicks: &mut Kicks, slot: &Slot, queue: QueueRef, now_ns: u64) {
+    if shared.crew.listen(queue, false) {
+        kicks.ignore(queue, now_ns);
+        slot.counters.kick_pauses.add(1);
+    }
+}

@@ -1,0 +1,107 @@
+//! Held calls are given on time, although timers are late and bursts take time.
+//!
+//! A call that is due while its worker sleeps or serves a burst comes too late. So whenever a worker looks at its held
+//! calls, it looks ahead:
+//!
+//! | when | gives calls that are due within | `expire_holds`... |
+//! |---|---|---|
+//! | before it sleeps | `Lateness::lead_ns`: how late a timer may be, and the work after it | `_before_sleep` |
+//! | after a burst | the next burst, as long as the last (`TIMER_LEAD_NS_MAX` at most) | `_after_burst` |
+//! | after a rest, with work | the next burst, or the work after a timer | `_after_rest` |
+//! | after a rest, without | the next sleep | `_after_rest` |
+//! | while it looks on | the work after a timer | |
+//!
+//! Calls for transmitted frames are given when they are due: nobody waits for them.
+
+use std::sync::atomic::Ordering;
+
+use weir_limits::TIMER_LEAD_NS_MAX;
+
+use super::{Worker, charge_calls};
+use crate::clock;
+use crate::cpu_loss;
+use crate::dear;
+use crate::poller::Woken;
+use crate::switch::{Hold, slot};
+
+impl Worker {
+    /// Before a sleep that begins at `now_ns`: gives the calls whose deadlines fall into it. If there are any, that
+    /// takes time: says when the sleep begins now.
+    pub(super) fn expire_holds_before_sleep(&mut self, now_ns: u64) -> u64 {
+        let lead_ns = self.lateness.lead_ns();
+        let Some(ended) = self.holds.ended(now_ns, lead_ns) else { return now_ns };
+        self.end_holds(ended, now_ns, lead_ns);
+        clock::now_ns()
+    }
+
+    /// After a burst: gives the calls whose deadlines have come, and those whose deadlines fall into the next burst,
+    /// which may be as long.
+    #[inline]
+    pub(super) fn expire_holds_after_burst(&mut self) {
+        let ahead_ns = self.burst_ns.min(TIMER_LEAD_NS_MAX);
+        self.expire_holds(self.served_ns(), ahead_ns);
+    }
+
+    /// After a rest. With nothing to take, it gives the calls whose deadlines fall into the next sleep. With something
+    /// to take, only those whose deadlines fall into the next burst: the others are then for what it takes, too, which
+    /// is what the worker came back a little early for.
+    pub(super) fn expire_holds_after_rest(&mut self, now_ns: u64) {
+        let ahead_ns = match self.ready.is_empty() {
+            true => self.lateness.lead_ns(),
+            false => self.burst_ns.min(TIMER_LEAD_NS_MAX).max(self.lateness.work_ns()),
+        };
+        self.expire_holds(now_ns, ahead_ns);
+    }
+
+    /// Gives the calls that are due at `now_ns`. Those for received frames are due `lead_ns` sooner.
+    #[inline]
+    pub(super) fn expire_holds(&mut self, now_ns: u64, lead_ns: u64) {
+        if let Some(ended) = self.holds.ended(now_ns, lead_ns) {
+            self.end_holds(ended, now_ns, lead_ns);
+        }
+    }
+
+    fn end_holds(&mut self, first: (Hold, u64), now_ns: u64, lead_ns: u64) {
+        self.fresh_ns = None;
+        let ports = self.shared.ports.load();
+        let mut ended = Some(first);
+        while let Some((hold, by_ns)) = ended {
+            self.touched = Some(hold.port);
+            let next = slot(&ports, hold.port)
+                .and_then(|slot| slot.port.expired(hold.queue, hold.side, by_ns));
+            if let Some(until_ns) = next {
+                self.holds.push(Hold { until_ns: until_ns.max(by_ns + 1), ..hold });
+            }
+            ended = self.holds.ended(now_ns, lead_ns);
+        }
+        if dear::any() {
+            charge_calls(&mut self.ready, &ports);
+        }
+    }
+
+    /// When the last burst ended (ns), without a look at the clock, which may be a system call.
+    #[inline]
+    pub(super) fn served_ns(&self) -> u64 {
+        self.taken_ns + self.burst_ns
+    }
+
+    /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
+    pub(super) fn wake_ns(&self) -> Option<u64> {
+        let hold = self.holds.wake_ns(self.lateness.lead_ns());
+        let others = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
+        others.into_iter().chain([hold]).flatten().min()
+    }
+
+    /// A sleep has ended that was to end at `until_ns`. Something else may have ended it, and the worker
+    /// still come back after that.
+    pub(super) fn note_lateness(&mut self, until_ns: u64, woken: Woken) {
+        let Some(late_ns) = self.woken_ns.checked_sub(until_ns) else { return };
+        let lead_ns = self.lateness.lead_ns();
+        cpu_loss::overslept(until_ns + lead_ns, self.woken_ns);
+        if matches!(woken, Woken::Timer | Woken::TimeOver) {
+            self.lateness.fired(late_ns);
+        }
+        self.handle.late_timers.add(u64::from(late_ns > lead_ns));
+        self.handle.timer_lead_ns.store(self.lateness.lead_ns(), Ordering::Relaxed);
+    }
+}

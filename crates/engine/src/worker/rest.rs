@@ -1,0 +1,211 @@
+//! A worker with nothing to do looks on, naps or sleeps, and is woken up.
+
+use std::time::Duration;
+
+use weir_limits::LATENCY_BUDGET_NS_MAX;
+use weir_policy::pace::Rest;
+
+use super::{Worker, hand_over, is_of};
+use crate::clock;
+use crate::cpu_loss;
+use crate::crew::Realization;
+use crate::poller::{Wait, Woken};
+use crate::run_queue::Ready;
+use crate::switch::slot;
+
+/// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
+const WARM_NS: u64 = 100_000;
+/// How long a worker with a core of its own looks at its queues before it looks at the epoll set (ns):
+/// ports that cannot be looked at without a system call wait for that.
+const DEDICATED_LOOK_NS: u64 = 20_000;
+/// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
+const WAITS_NS: u64 = 1_000_000;
+
+impl Worker {
+    /// There is nothing to do: returns when there may be.
+    pub(super) fn rest(&mut self) {
+        self.listen_again();
+        // A receiver has got buffers since the last try.
+        if self.handle.is_told() || !self.retries.is_empty() {
+            self.poll();
+            return;
+        }
+        let start_ns = clock::now_ns();
+        self.looked_ns = start_ns;
+        self.fresh_ns = None;
+        if self.is_dedicated() && !self.warm.is_empty() {
+            self.look_on(start_ns, DEDICATED_LOOK_NS);
+            self.poll();
+            return;
+        }
+        let mut rest = self.how_to_rest(start_ns);
+        if let Rest::Poll(window_ns) = rest {
+            let gap_ns = self.look_on(start_ns, window_ns);
+            self.pace.polled(gap_ns);
+            if gap_ns.is_some() {
+                return;
+            }
+            rest = self.how_to_rest(start_ns);
+        }
+        let now_ns = self.expire_holds_before_sleep(self.looked_ns);
+        if let Rest::Nap(nap_ns) = rest {
+            self.nap(now_ns, nap_ns);
+            self.look_at_warm(self.woken_ns.saturating_sub(nap_ns));
+        } else {
+            // Kicks on, and a last look.
+            self.look_at_warm(u64::MAX);
+            if self.ready.is_empty() {
+                self.sleep(now_ns);
+            }
+            if !self.ready.is_empty() {
+                // Where the last look found it, it was not asleep.
+                self.pace.slept(self.woken_ns.saturating_sub(start_ns));
+            }
+        }
+        if !self.holds.is_empty() {
+            self.expire_holds_after_rest(self.fresh_ns.unwrap_or_else(clock::now_ns));
+        }
+    }
+
+    /// It has a core of its own: it never sleeps while it has queues to look at.
+    fn is_dedicated(&self) -> bool {
+        self.shared.crew.options.realization == Realization::Dedicated
+    }
+
+    fn how_to_rest(&mut self, now_ns: u64) -> Rest {
+        if self.warm.is_empty() {
+            return Rest::Sleep;
+        }
+        let wait_ns_max = self.wait_ns_max(now_ns);
+        match self.pace.rest(now_ns, wait_ns_max.saturating_sub(self.lateness.lead_ns())) {
+            // A receiver's kick, which frames wait for, is not seen while looking at rings.
+            Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
+            rest => rest,
+        }
+    }
+
+    /// The shortest time (ns) that whoever may receive what comes while this worker naps lets it wait.
+    pub(crate) fn wait_ns_max(&mut self, now_ns: u64) -> u64 {
+        let (mut wait_ns_max, looked_up_ns) = self.wait_ns_max;
+        if now_ns.saturating_sub(looked_up_ns) >= WAITS_NS {
+            let ports = self.shared.ports.load();
+            let receivers = ports.iter().flatten().filter(|slot| slot.port.rx_queues() > 0);
+            let waits = receivers.map(|slot| slot.port.wait_ns_max());
+            wait_ns_max = waits.min().unwrap_or(LATENCY_BUDGET_NS_MAX);
+            self.wait_ns_max = (wait_ns_max, now_ns);
+        }
+        wait_ns_max
+    }
+
+    /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;
+    /// `None` if none had any in `window_ns`. Held calls that are due meanwhile are given.
+    pub(super) fn look_on(&mut self, start_ns: u64, window_ns: u64) -> Option<u64> {
+        loop {
+            self.look_at_warm(0);
+            let now_ns = clock::now_ns();
+            cpu_loss::look(now_ns);
+            self.ready.refresh(&self.shared.shares, || now_ns);
+            if !self.ready.is_empty() {
+                return Some(now_ns.saturating_sub(start_ns));
+            }
+            self.looked_ns = now_ns;
+            if now_ns >= start_ns + window_ns || self.is_stopping() {
+                return None;
+            }
+            self.expire_holds(now_ns, self.lateness.work_ns());
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Each warm queue is looked at once a round; one that has had nothing for a while gets its kicks on.
+    pub(super) fn look_at_warm_after_round(&mut self) {
+        let before_ns = self.taken_ns;
+        let armed_ns = match self.is_dedicated() {
+            true => 0,
+            false => self.served_ns().saturating_sub(WARM_NS),
+        };
+        self.look_at_warm(armed_ns);
+        self.looked_ns = before_ns;
+    }
+
+    /// Looks at every warm queue. One with work is ready; one that has had none since `armed_ns` or before gets
+    /// its kicks on and is looked at once more: none with 0, all with [`u64::MAX`].
+    fn look_at_warm(&mut self, armed_ns: u64) {
+        if self.warm.is_empty() {
+            return;
+        }
+        let ports = self.shared.ports.load();
+        let mut warm = std::mem::take(&mut self.warm);
+        warm.retain(|queue, since_ns| {
+            let Some(slot) = slot(&ports, queue.port) else { return false };
+            self.touched = Some(queue.port);
+            if !is_of(self.index, slot, queue) {
+                hand_over(&self.shared, slot, queue);
+                return false;
+            }
+            let work = if armed_ns < u64::MAX && slot.port.peek_tx(queue.queue) {
+                true
+            } else if since_ns > armed_ns {
+                return true;
+            } else {
+                slot.port.arm_tx(queue.queue)
+            };
+            if work {
+                self.ready.wake(Ready { queue, since_ns: self.looked_ns.max(since_ns) });
+            }
+            false
+        });
+        self.warm = warm;
+    }
+
+    /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
+    fn sleep(&mut self, now_ns: u64) {
+        let wake_ns = self.wake_ns();
+        if let Some(wake_ns) = wake_ns {
+            // One that fires too early costs a wake-up, and to set it again costs about as much.
+            let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
+            if !set {
+                let handle = &self.handle;
+                if wake_ns <= now_ns || handle.poller.set_timer(wake_ns).is_err() {
+                    self.poll();
+                    return;
+                }
+                self.timer_ns = Some(wake_ns);
+            }
+        }
+        let woken = self.wait(now_ns, Wait::ForEvents);
+        // One that is left from before is for nobody any more.
+        if let Some(at_ns) = self.timer_ns.filter(|_| wake_ns.is_some()) {
+            self.note_lateness(at_ns, woken);
+        }
+    }
+
+    /// Sleeps from `now_ns` for `nap_ns`, at the latest until shortly before the next deadline.
+    fn nap(&mut self, now_ns: u64, nap_ns: u64) {
+        let until_ns = self.wake_ns().unwrap_or(u64::MAX);
+        let until_ns = until_ns.clamp(now_ns, now_ns.saturating_add(nap_ns));
+        let woken = self.wait(now_ns, Wait::For(Duration::from_nanos(until_ns - now_ns)));
+        self.note_lateness(until_ns, woken);
+    }
+
+    /// Looks at the epoll set.
+    pub(super) fn poll(&mut self) {
+        self.listen_again();
+        self.handle.poller.wait(&mut self.events, Wait::Look, &mut self.kicked);
+        self.take_up_kicks(None);
+    }
+
+    /// Sleeps from `start_ns` on.
+    fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
+        let handle = &self.handle;
+        let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
+        self.lateness.took(self.burst_ns);
+        self.woken_ns = clock::now_ns();
+        self.fresh_ns = Some(self.woken_ns);
+        cpu_loss::slept(start_ns, self.woken_ns);
+        handle.wakeups.add(1);
+        self.shared.activity.worker_woke();
+        self.take_up_kicks(self.fresh_ns);
+        woken
+    }
+}
