@@ -25,3 +25,6 @@ pub use fill::{FillOrder, Place};
 pub use receive::{ReceiveQueue, Written, stop};
 pub use transmit::{Source, Transmit, TransmitQueue};
 pub use turn::Turn;
+
+#[cfg(test)]
+mod tests;
