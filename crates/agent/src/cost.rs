@@ -83,18 +83,18 @@ impl Cost {
 
 #[cfg(test)]
 mod tests {
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
     const COST: u64 = 4000;
 
-    /// Numbers that look random, below 2^16.
+    /// Random numbers below 2^16.
     fn noise() -> impl FnMut() -> u64 {
-        let mut state = 1_u64;
-        move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 48
-        }
+        let mut random = SplitMix64::seed_from_u64(1);
+        move || random.next_u64() >> 48
     }
 
     fn cpu_ns(interrupts: u64, packets: u64, noise: u64) -> u64 {

@@ -12,12 +12,12 @@
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps what was found |
 //! | `guest.rs`, `interrupts.rs`, `cpu.rs` | what the guest's `/sys` and `/proc` say |
 //! | `report.rs`, `cost.rs` | what is counted between two looks, and what an interrupt costs |
-//! | `port.rs`, `vsock.rs` | the way to the host; `vsock.rs` is the only file with `unsafe` |
+//! | `port.rs` | the way to the host |
 //! | `agent.rs`, `once.rs`, `args.rs` | the program |
 //! | `host/` | [`AgentLink`](host::AgentLink): weir's side of one agent |
 //!
 //! Times are nanoseconds of a monotonic clock, passed in by the caller.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod args;
@@ -38,8 +38,6 @@ mod protocol;
 mod report;
 mod session;
 mod state;
-#[allow(unsafe_code)]
-mod vsock;
 
 pub use channel::ChannelError;
 pub use deferral::DeferralError;

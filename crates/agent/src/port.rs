@@ -9,8 +9,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, isatty, tcgetattr, tcsetattr};
-
-use crate::vsock;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Where the host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +84,7 @@ impl Port {
     pub(crate) fn open(&self) -> Result<File, PortError> {
         let opened = match self {
             Self::Path(path) => open_path(path),
-            Self::Vsock(port) => vsock::connect_to_host(*port),
+            Self::Vsock(port) => connect_to_host(*port),
         };
         opened.and_then(not_blocking).map_err(|source| self.error(source))
     }
@@ -121,6 +120,13 @@ fn open_path(path: &PathBuf) -> io::Result<File> {
         tcsetattr(&file, OptionalActions::Now, &mode)?;
     }
     Ok(file)
+}
+
+/// Connects to a vsock port of the host. The kernel gives up after two seconds.
+fn connect_to_host(port: u32) -> io::Result<File> {
+    let socket = Socket::new(Domain::VSOCK, Type::STREAM, None)?;
+    socket.connect(&SockAddr::vsock(libc::VMADDR_CID_HOST, port))?;
+    Ok(File::from(OwnedFd::from(socket)))
 }
 
 fn not_blocking(file: File) -> io::Result<File> {

@@ -1,32 +1,25 @@
-//! Chance that is the same everywhere: our own generator, and logarithms that no platform computes.
+//! Chance that is the same everywhere: a named generator, and logarithms that no platform computes.
+
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 /// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as its
-/// authors advise. Written out here, so that no version of a library changes what a seed means.
+/// authors advise. A test holds both to what their authors published, so that no version of the library
+/// changes what a seed means.
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: [u64; 4],
-}
+pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
     /// The stream with this number of those that `seed` has. Each user of chance has one of its own,
     /// so that a change to one moves no other.
     pub fn stream(seed: u64, number: u64) -> Self {
-        let mut split = SplitMix(seed ^ SplitMix(number).next());
-        Self { state: std::array::from_fn(|_| split.next()) }
+        let number = SplitMix64::seed_from_u64(number).next_u64();
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed ^ number))
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        let s = &mut self.state;
-        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        result
+        self.0.next_u64()
     }
 
     /// A number in `(0, 1]`, a multiple of 2^-53.
@@ -37,18 +30,6 @@ impl Random {
     /// A whole number below `bound`, 0 if that is 0. One in 2^64 / `bound` is off by one.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64 // below `bound`
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
     }
 }
 
@@ -164,13 +145,19 @@ mod tests {
     #[test]
     fn the_generator_is_the_one_its_authors_published() {
         // The first outputs of the reference code from the state 1, 2, 3, 4.
-        let mut random = Random { state: [1, 2, 3, 4] };
+        let mut seed = [0; 32];
+        for (word, number) in seed.chunks_exact_mut(8).zip(1u64..) {
+            word.copy_from_slice(&number.to_le_bytes());
+        }
+        let mut random = Random(Xoshiro256PlusPlus::from_seed(seed));
         let first: Vec<u64> = (0..4).map(|_| random.bits()).collect();
         assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
         // SplitMix64 from 1234567.
-        let mut split = SplitMix(1_234_567);
-        assert_eq!(split.next(), 6_457_827_717_110_365_317);
-        assert_eq!(split.next(), 3_203_168_211_198_807_973);
+        let mut split = SplitMix64::seed_from_u64(1_234_567);
+        assert_eq!(split.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(split.next_u64(), 3_203_168_211_198_807_973);
+        // The first number of a stream, as it was before a library had the generators.
+        assert_eq!(Random::stream(1, 2).bits(), 5_845_468_077_739_584_681);
     }
 
     #[test]

@@ -60,6 +60,9 @@ impl Largest {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_xoshiro::SplitMix64;
+
     use super::*;
 
     /// Whether it is later than was allowed for.
@@ -112,12 +115,8 @@ mod tests {
     fn of_a_million_timers_a_few_are_later_than_allowed_for() {
         // Lateness as a kernel shows it: mostly the same, with a tail that is exponential.
         let mut lateness = Lateness::default();
-        let mut state = 1u64;
-        let mut late = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let uniform = (state >> 11) as f64 / (1u64 << 53) as f64;
-            5_000 + (-5_000.0 * (1.0 - uniform).ln()) as u64
-        };
+        let mut random = SplitMix64::seed_from_u64(1);
+        let mut late = || 5_000 + (-5_000.0 * (1.0 - random.random::<f64>()).ln()) as u64;
         (0..100_000).for_each(|_| lateness.fired(late()));
         let later = (0..1_000_000).filter(|_| is_late(&mut lateness, late())).count();
         assert!(later < 100, "{later} of a million");

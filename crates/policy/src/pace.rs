@@ -334,6 +334,9 @@ fn frames_in(rate: u64, ns: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_xoshiro::SplitMix64;
+
     use super::*;
     use crate::hold_off::HOLD_OFF_MAX;
 
@@ -527,14 +530,9 @@ mod tests {
     #[test]
     fn naps_go_on_though_frames_come_at_random_times() {
         let mut pace = Pace::default();
-        let mut state = 1u64;
-        let gaps: Vec<u64> = (0..4_096)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let uniform = (state >> 11) as f64 / (1u64 << 53) as f64;
-                (-50_000.0 * (1.0 - uniform).ln()) as u64
-            })
-            .collect();
+        let mut random = SplitMix64::seed_from_u64(1);
+        let mut gap = || (-50_000.0 * (1.0 - random.random::<f64>()).ln()) as u64;
+        let gaps: [u64; 4_096] = std::array::from_fn(|_| gap());
         let did = run(&mut pace, 0, 10 * SECOND_NS, |_, sent| sent + gaps[sent as usize % 4_096]);
         assert!(did.sleeps < did.naps / 4, "{did:?}");
         assert!(did.frames / (did.naps + did.sleeps) >= 10, "{did:?}");

@@ -4,56 +4,43 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
+
+use comfy_table::{CellAlignment, TableStyle};
 
 pub mod plain;
 
 /// Columns as wide as their widest cell, two spaces apart.
-pub struct Table {
-    headers: Vec<&'static str>,
-    left: Vec<bool>,
-    rows: Vec<Vec<String>>,
-}
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// A table with these headers; a `<` in front aligns the column left instead of right.
     pub fn new(headers: &[&'static str]) -> Self {
-        Self {
-            headers: headers.iter().map(|header| header.trim_start_matches('<')).collect(),
-            left: headers.iter().map(|header| header.starts_with('<')).collect(),
-            rows: Vec::new(),
+        let mut table = comfy_table::Table::new();
+        let names = headers.iter().map(|header| header.trim_start_matches('<'));
+        table.load_style(TableStyle::new()).set_header(names);
+        for (column, header) in table.column_iter_mut().zip(headers) {
+            let left = header.starts_with('<');
+            column.set_padding((0, 2));
+            column.set_cell_alignment(if left {
+                CellAlignment::Left
+            } else {
+                CellAlignment::Right
+            });
         }
+        Self(table)
     }
 
-    /// Adds a row; cells beyond the headers are left out.
+    /// Adds a row, a cell for each header.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.0.add_row(cells);
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<String> = self.headers.iter().map(ToString::to_string).collect();
-        let lines = || std::iter::once(&headers).chain(&self.rows);
-        let mut widths = vec![0; headers.len()];
-        for line in lines() {
-            for (width, cell) in widths.iter_mut().zip(line) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        for line in lines() {
-            let mut text = String::new();
-            for ((cell, width), left) in line.iter().zip(&widths).zip(&self.left) {
-                if *left {
-                    write!(text, "{cell:<width$}  ")?;
-                } else {
-                    write!(text, "{cell:>width$}  ")?;
-                }
-            }
-            writeln!(f, "{}", text.trim_end())?;
-        }
-        Ok(())
+        writeln!(f, "{}", self.0.trim_fmt())
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
+use comfy_table::{Table, TableStyle};
+
 use super::{
     Cell,
     record::{Found, Record, Step, Verdict},
@@ -78,24 +80,17 @@ fn summary(rows: &[Row<'_>]) -> String {
 pub fn for_terminal(rows: &[Row<'_>]) -> String {
     let heads = ["FRONT END", "OPTIONS"].into_iter().map(str::to_owned);
     let steps = Step::ALL.map(|step| step.name().to_uppercase());
-    let mut lines = vec![heads.chain(steps).chain(["RESULT".to_owned()]).collect::<Vec<_>>()];
+    let mut table = Table::new();
+    table.load_style(TableStyle::new()).set_header(heads.chain(steps).chain(["RESULT".to_owned()]));
     for row in rows {
         let words = [row.cell.front_end, row.cell.options].into_iter();
         let steps = Step::ALL.into_iter().map(|step| row.short(step));
-        lines.push(words.chain(steps).chain([row.verdict.word()]).map(str::to_owned).collect());
+        table.add_row(words.chain(steps).chain([row.verdict.word()]));
     }
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|word| word.chars().count()).max()
-    };
-    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells: Vec<_> =
-            line.iter().zip(&widths).map(|(word, &width)| format!("{word:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
+    let mut text = table.trim_fmt() + "\n";
     for note in rows.iter().flat_map(Row::notes) {
         text += &format!("{note}\n");
     }

@@ -3,6 +3,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use proptest::prelude::*;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng as _;
 
 use super::*;
 
@@ -410,15 +412,12 @@ fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
     let hosts = &colliding(HOSTS.into());
     let done = &AtomicBool::new(false);
     let found: u64 = thread::scope(|scope| {
-        let learners: Vec<_> = (0..3u32)
+        let learners: Vec<_> = (0..3)
             .map(|worker| {
                 scope.spawn(move || {
-                    let mut random = worker + 1;
+                    let mut generator = SplitMix64::seed_from_u64(worker);
                     for round in 0..ROUNDS {
-                        // Marsaglia's xorshift32.
-                        random ^= random << 13;
-                        random ^= random >> 17;
-                        random ^= random << 5;
+                        let random = generator.next_u32();
                         let host = (random >> 8) as u16 % HOSTS;
                         let at = host * 2 + (random & 1) as u16;
                         fdb.learn(VLAN, hosts[usize::from(host)], dynamic(at), round / 64);

@@ -1,35 +1,25 @@
 //! The policies that aggregate against each other and against none, on played arrivals.
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
+
 use crate::moderation::{Batch, Delivery, Kind, Settings, Verdict};
 
 /// The container's timeout. Gaps are given in parts of it.
 const TIMEOUT_NS: u64 = 1_000_000;
 const FRAME_BYTES: u64 = 64;
 
-/// A small generator of repeatable numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    /// From 0, exclusive, to 1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + f64::EPSILON
-    }
-
-    /// The next gap of a Poisson process (ns).
-    fn gap_ns(&mut self, mean_ns: f64) -> u64 {
-        (-self.unit().ln() * mean_ns) as u64
-    }
+/// The next gap of a Poisson process (ns).
+fn random_gap_ns(random: &mut SplitMix64, mean_ns: f64) -> u64 {
+    (-(1.0 - random.random::<f64>()).ln() * mean_ns) as u64
 }
 
 /// Times at which frames arrive, `mean_ns` apart on average.
 fn poisson(count: usize, mean_ns: f64) -> Vec<u64> {
-    let mut random = Random(1);
+    let mut random = SplitMix64::seed_from_u64(1);
     let mut now_ns = 0;
     let next = || {
-        now_ns += random.gap_ns(mean_ns);
+        now_ns += random_gap_ns(&mut random, mean_ns);
         now_ns
     };
     std::iter::repeat_with(next).take(count).collect()
@@ -38,11 +28,11 @@ fn poisson(count: usize, mean_ns: f64) -> Vec<u64> {
 /// Bursts of `len` frames with `gap_ns` between them, the beginnings of the bursts `pause_ns` apart on
 /// average.
 fn bursts(count: usize, len: u64, gap_ns: u64, pause_ns: f64) -> Vec<u64> {
-    let mut random = Random(2);
+    let mut random = SplitMix64::seed_from_u64(2);
     let mut begin_ns = 0;
     let mut times = Vec::new();
     for _ in 0..count {
-        begin_ns += len * gap_ns + random.gap_ns(pause_ns);
+        begin_ns += len * gap_ns + random_gap_ns(&mut random, pause_ns);
         times.extend((0..len).map(|i| begin_ns + i * gap_ns));
     }
     times

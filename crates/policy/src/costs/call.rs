@@ -5,6 +5,9 @@
 //! looks they make calls vary while frames do not. A hold is only ever shortened, so the latency budget
 //! holds; what it costs is calls, for some seconds in ten minutes.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
 use super::{Cost, Regression, Sample};
 use crate::hold_off::HoldOff;
 
@@ -19,7 +22,7 @@ const TURNS_UNASKED: u32 = 60;
 const SHORTER: u64 = 2;
 
 /// What a call to one interface costs, and how long its calls are to be held so that it shows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CallCost {
     known: Regression,
     /// Of this turn's samples alone, while holds are varied: what was learned before may hold no longer.
@@ -32,8 +35,7 @@ pub struct CallCost {
     unasked: u32,
     /// Turns to let go by after one that told nothing: the load's calls may not follow its holds.
     hold_off: HoldOff,
-    /// Never 0.
-    random: u32,
+    random: SplitMix64,
 }
 
 impl CallCost {
@@ -47,8 +49,7 @@ impl CallCost {
             varies: false,
             unasked: 0,
             hold_off: HoldOff::default(),
-            // Any number but 0 would do; neighbours should not begin alike.
-            random: seed.wrapping_add(1).wrapping_mul(0x9e37_79b9).max(1),
+            random: SplitMix64::seed_from_u64(seed.into()),
         }
     }
 
@@ -97,12 +98,9 @@ impl CallCost {
         }
     }
 
-    /// One of two (Marsaglia 2003, xorshift).
+    /// One of two.
     fn draw(&mut self) -> bool {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 17;
-        self.random ^= self.random << 5;
-        self.random >> 31 == 1
+        self.random.next_u64() >> 63 == 1
     }
 }
 
@@ -112,6 +110,8 @@ fn is_known(cost: Option<Cost>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rand::RngExt as _;
+
     use super::*;
 
     const LOOK_NS: u64 = 100_000_000;
@@ -123,7 +123,7 @@ mod tests {
         call_ns: f64,
         /// Calls come as often as holds end; or as often as somebody else wants.
         calls_follow_holds: bool,
-        noise: u32,
+        noise: SplitMix64,
         shortened: u32,
     }
 
@@ -133,7 +133,7 @@ mod tests {
                 cost: CallCost::new(3),
                 call_ns: 6_000.0,
                 calls_follow_holds,
-                noise: 7,
+                noise: SplitMix64::seed_from_u64(7),
                 shortened: 0,
             }
         }
@@ -145,8 +145,7 @@ mod tests {
             self.shortened += u32::from(hold_ns < HOLD_NS);
             let calls = LOOK_NS / if self.calls_follow_holds { hold_ns } else { HOLD_NS };
             let frames = 2_000;
-            self.noise = self.noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let noise = 1.0 + 0.02 * (f64::from(self.noise >> 8) / f64::from(1 << 24) - 0.5);
+            let noise = 1.0 + 0.02 * (self.noise.random::<f64>() - 0.5);
             let cpu_ns =
                 self.call_ns * calls as f64 + 900.0 * frames as f64 + 0.05 * LOOK_NS as f64;
             let cpu_ns = (cpu_ns * noise) as u64;

@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
@@ -251,7 +253,7 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
     let mut b = switch.guest(2, modern());
     let mut c = switch.guest(3, modern());
     introduce(&mut b, &mut c);
-    let mut seed = 1u64;
+    let mut random = SplitMix64::seed_from_u64(1);
     for round in 0..24 {
         let (mut a, kept) = recorded_guest(&switch, formats()[round % 4], false);
         let hello = frame(&a, Some(&b), 60, 1);
@@ -266,11 +268,9 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
         // The head stays, so that the rest is believed.
         for at in 64..record.len() {
             let of_ring = at % (record.len() / 2);
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            if of_ring >= 64 && (round.is_multiple_of(3) || seed.is_multiple_of(5)) {
-                record[at] = (seed >> 8) as u8;
+            let bits = random.next_u64();
+            if of_ring >= 64 && (round.is_multiple_of(3) || bits.is_multiple_of(5)) {
+                record[at] = (bits >> 8) as u8;
             }
             if of_ring == 80 {
                 record[at] = (round % 4) as u8;

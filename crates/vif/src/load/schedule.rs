@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
 /// The shortest mean gap (s): no sender keeps up with more than a packet each nanosecond.
 const GAP_S_MIN: f64 = 1e-9;
 
@@ -19,7 +22,7 @@ pub(super) enum Gaps {
 pub(super) struct Schedule {
     gaps: Gaps,
     mean_gap_s: f64,
-    random: SplitMix,
+    random: SplitMix64,
     due: u64,
     /// When the next one is (s).
     next_at_s: f64,
@@ -30,7 +33,7 @@ impl Schedule {
     pub(super) fn new(rate: u64, gaps: Gaps) -> Self {
         let mean_gap_s = (1.0 / rate.max(1) as f64).max(GAP_S_MIN);
         let mut schedule =
-            Self { gaps, mean_gap_s, random: SplitMix::default(), due: 0, next_at_s: 0.0 };
+            Self { gaps, mean_gap_s, random: SplitMix64::seed_from_u64(0), due: 0, next_at_s: 0.0 };
         schedule.next_at_s = schedule.gap_s();
         schedule
     }
@@ -53,26 +56,15 @@ impl Schedule {
     fn gap_s(&mut self) -> f64 {
         match self.gaps {
             Gaps::Even => self.mean_gap_s,
-            Gaps::Random => -self.mean_gap_s * self.random.unit().ln(),
+            Gaps::Random => -self.mean_gap_s * unit(&mut self.random).ln(),
         }
     }
 }
 
-/// Repeatable random numbers (splitmix64).
-#[derive(Debug, Default)]
-struct SplitMix(u64);
-
-impl SplitMix {
-    /// A number above 0, and at most 1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        // 53 bits are all that the fraction has.
-        ((z >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
+/// A number above 0, and at most 1.
+fn unit(random: &mut SplitMix64) -> f64 {
+    // 53 bits are all that the fraction has.
+    ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

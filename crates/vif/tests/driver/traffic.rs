@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::SplitMix64;
 use weir_limits::FRAME_LEN_MAX;
 use weir_vif::*;
 use weir_wire::{CsumPartial, Offload};
@@ -14,18 +16,6 @@ fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|i| (i as u32 ^ number) as u8).collect();
     frame[..4].copy_from_slice(&number.to_le_bytes());
     frame
-}
-
-/// A small generator of repeatable numbers (xorshift32).
-struct Random(u32);
-
-impl Random {
-    fn next(&mut self, below: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        self.0 % below
-    }
 }
 
 fn echo(config: &Config, options: &Options) -> (Backend, Vif, QueuePair) {
@@ -234,13 +224,15 @@ fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
     let mut receiver = vifs[0].queue_pairs().remove(0);
     let mut sender = vifs[1].queue_pairs().remove(0);
     // Mostly small ones, some of several buffers, few large ones.
-    let len = |random: &mut Random| match random.next(100) {
-        0 => 14 + random.next(65_000) as usize,
-        1..10 => 14 + random.next(8000) as usize,
-        _ => 14 + random.next(1500) as usize,
+    let len = |random: &mut SplitMix64| -> usize {
+        match random.random_range(0..100) {
+            0 => random.random_range(14..65_014),
+            1..10 => random.random_range(14..8014),
+            _ => random.random_range(14..1514),
+        }
     };
     let thread = std::thread::spawn(move || {
-        let mut random = Random(1);
+        let mut random = SplitMix64::seed_from_u64(1);
         let bytes = frame(0, 70_000);
         for number in 0..FRAMES {
             let mut frame = bytes[..len(&mut random)].to_vec();
@@ -256,7 +248,7 @@ fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
         sender.flush();
         sender
     });
-    let mut random = Random(1);
+    let mut random = SplitMix64::seed_from_u64(1);
     let mut bytes = frame(0, 70_000);
     let mut seen = Vec::new();
     for number in 0..FRAMES {
@@ -278,17 +270,17 @@ fn no_wake_up_is_lost_when_both_sides_sleep() {
     for absent in [Features::NONE, Features::EVENT_IDX] {
         let config = Config { features: Features::ALL - absent, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
-        let mut random = Random(7);
+        let mut random = SplitMix64::seed_from_u64(7);
         let mut seen = Vec::new();
         for number in 0..3000 {
-            let count = 1 + random.next(4);
+            let count = random.random_range(1..=4);
             for i in 0..count {
                 pair.send(&frame(number + i, 64), &Offload::NONE).unwrap();
             }
             pair.flush();
             // Sometimes the frames are there before calls are asked for, sometimes not, and
             // sometimes just then.
-            let until = Instant::now() + Duration::from_micros(random.next(60).into());
+            let until = Instant::now() + Duration::from_micros(random.random_range(0..60));
             while Instant::now() < until {
                 std::hint::spin_loop();
             }

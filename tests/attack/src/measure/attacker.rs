@@ -1,7 +1,6 @@
 //! The attacker's process, and what runs in its place when there is none.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     path::Path,
@@ -10,6 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use procfs::{
+    ProcResult,
+    process::{Process, Task},
+};
 use rustix::{
     event::{EventfdFlags, eventfd},
     param::clock_ticks_per_second,
@@ -182,17 +185,14 @@ struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// From `/proc/self/task/TID`: `schedstat`, and what `stat` says of its start.
-    fn of(task: &Path) -> Option<Self> {
-        let text = fs::read_to_string(task.join("schedstat")).ok()?;
-        let mut times = text.split(' ').map_while(|number| number.parse::<u64>().ok());
-        let (ran_ns, waited_ns) = (times.next()?, times.next()?);
-        let stat = fs::read_to_string(task.join("stat")).ok()?;
-        let start = stat_fields(&stat).nth(22 - 3)?.parse::<u64>().ok()?;
+    fn of(task: &Task) -> ProcResult<Self> {
+        let times = task.schedstat()?;
+        let start = task.stat()?.starttime;
         let now = clock_gettime(ClockId::Boottime);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let start_ns = start * 1_000_000_000 / clock_ticks_per_second();
-        Some(Self { ran_ns, waited_ns, age_ns: now_ns.saturating_sub(start_ns) })
+        let (ran_ns, waited_ns) = (times.sum_exec_runtime, times.run_delay);
+        Ok(Self { ran_ns, waited_ns, age_ns: now_ns.saturating_sub(start_ns) })
     }
 
     /// But for what a clock of ticks rounds away, and for its first steps.
@@ -203,8 +203,9 @@ impl ThreadTime {
 
 /// Threads of this process that ran at least a tenth of what the busiest one did.
 fn busy_threads() -> Vec<ThreadTime> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let mut all: Vec<_> = tasks.filter_map(|task| ThreadTime::of(&task.path())).collect();
+    let tasks = Process::myself().and_then(|process| process.tasks()).into_iter().flatten();
+    let mut all: Vec<_> =
+        tasks.filter_map(|task| task.and_then(|task| ThreadTime::of(&task)).ok()).collect();
     let most_ns = all.iter().map(|thread| thread.ran_ns).max().unwrap_or(0);
     all.retain(|thread| thread.ran_ns >= most_ns / 10);
     all
@@ -212,25 +213,16 @@ fn busy_threads() -> Vec<ThreadTime> {
 
 /// Processor time of this process and its children.
 fn cpu_ns() -> u64 {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    own_ns() + children_ticks(&stat) * 1_000_000_000 / clock_ticks_per_second()
+    // `cutime` and `cstime` (proc_pid_stat(5)): of children that were waited for.
+    let stat = Process::myself().and_then(|process| process.stat());
+    let ticks = stat.map_or(0, |stat| (stat.cutime + stat.cstime).cast_unsigned());
+    own_ns() + ticks * 1_000_000_000 / clock_ticks_per_second()
 }
 
 /// Processor time of this process alone.
 fn own_ns() -> u64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64
-}
-
-/// `cutime` and `cstime` of `/proc/PID/stat` (proc_pid_stat(5)): of children that were waited for.
-fn children_ticks(stat: &str) -> u64 {
-    let ticks = stat_fields(stat).skip(16 - 3).take(2);
-    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
-}
-
-/// Fields of a `stat` from number 3 on: a name in parentheses, which may have blanks, is before it.
-fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
-    stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ')
 }
 
 /// The stand-in's process: takes so much of the processors, a millisecond at a time.
@@ -269,18 +261,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_of_children_is_read_behind_any_name() {
-        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 200 30 20 0";
-        assert_eq!(children_ticks(&format!("7 (a) b) {fields}")), 230);
-    }
-
-    #[test]
     fn who_spins_never_waits_and_who_sleeps_does() {
         let (ran, slept) = std::thread::scope(|scope| {
-            let tid = || format!("/proc/self/task/{}", rustix::thread::gettid().as_raw_nonzero());
-            let of = move |work: fn()| {
+            let of = |work: fn()| {
                 work();
-                ThreadTime::of(Path::new(&tid())).unwrap()
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                let task = Process::myself().unwrap().task_from_tid(tid);
+                ThreadTime::of(&task.unwrap()).unwrap()
             };
             let spins = || {
                 let began = Instant::now();

@@ -1,6 +1,6 @@
 //! What `/proc` says of weir.
 
-use std::fs;
+use procfs::process::{Process, Status};
 
 /// A process by its number.
 #[derive(Clone, Copy, Debug)]
@@ -9,22 +9,24 @@ pub struct Observed(pub u32);
 impl Observed {
     /// Descriptors; 0 where they cannot be seen.
     pub fn fds(self) -> usize {
-        self.entries("fd")
+        self.process().and_then(|it| it.fd_count().ok()).unwrap_or(0)
     }
 
     /// Threads.
     pub fn threads(self) -> usize {
-        self.entries("task")
-    }
-
-    fn entries(self, what: &str) -> usize {
-        fs::read_dir(format!("/proc/{}/{what}", self.0)).map_or(0, Iterator::count)
+        self.status().map_or(0, |status| status.threads as usize)
     }
 
     /// Memory of its own (`RssAnon`, KiB): neither guests' memory nor its program's text.
     pub fn own_kib(self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        self.status().and_then(|status| status.rssanon).unwrap_or(0)
+    }
+
+    fn process(self) -> Option<Process> {
+        Process::new(self.0.cast_signed()).ok()
+    }
+
+    fn status(self) -> Option<Status> {
+        self.process()?.status().ok()
     }
 }
