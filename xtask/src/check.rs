@@ -1,4 +1,5 @@
-//! `make check`: format, lints and unit tests of the crates that changed since `origin/main`.
+//! `make check`: format, lints and unit tests of the crates that changed since `origin/main`, and whether the
+//! crates that use them compile.
 
 use std::{
     collections::BTreeSet,
@@ -38,6 +39,8 @@ pub fn run(workspace: &Workspace) -> Result<Tally> {
         let args = [&["clippy"], &*names, &["--all-targets", "--", "-D", "warnings"]].concat();
         steps::check(workspace, "clippy", &args)
     });
+    // The crates that use them.
+    tally += steps::timed("users", &|| steps::check(workspace, "users", &["check", "--workspace"]));
     tally += steps::timed("unit", &|| {
         let kinds: BTreeSet<_> = touched.iter().flat_map(|member| &member.unit_tests).collect();
         let kinds: Vec<_> = kinds.into_iter().copied().collect();
