@@ -1,11 +1,8 @@
 //! `make attack`, and its short form in `make test`: the program of `tests/attack` against weir as it ships.
 
-use crate::{
-    error::Result,
-    release::Programs,
-    steps::{Selection, Tally, shown},
-    workspace::Workspace,
-};
+use weir_bed::{error::Result, release::Programs, tally::Tally, workspace::Workspace};
+
+use crate::steps::{Selection, shown};
 
 /// Measures what attacks do to others; whether all bars are held.
 pub fn measured(workspace: &Workspace, selection: &Selection) -> Result<bool> {

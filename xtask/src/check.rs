@@ -6,12 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
+use weir_bed::{
     error::{Error, Result},
     process::run_in,
-    steps::{self, Tally},
+    tally::Tally,
     workspace::Workspace,
 };
+
+use crate::steps;
 
 /// A crate of the workspace.
 #[derive(Debug)]

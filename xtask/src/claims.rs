@@ -105,7 +105,7 @@ fn claims<'d>(document: &'d str, holds: &str) -> Claims<'d> {
 #[test]
 fn each_claim_of_the_documents_names_a_test_that_exists() {
     let mut tests = BTreeSet::new();
-    for dir in ["crates", "xtask", "tests"] {
+    for dir in ["crates", "xtask", "tests", "benches"] {
         tests_below(&root().join(dir), &mut tests);
     }
     let exists = |name: &str| match name.strip_suffix('*') {

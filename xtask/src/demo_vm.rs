@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::{
+use weir_bed::{
     address,
     error::Result,
     iperf::{self, Tcp},
     lab::Lab,
-    peers::Switch,
     qemu::{Guest, GuestSpec},
+    switch::Switch,
     weir::{self, Setup, Weir},
 };
 

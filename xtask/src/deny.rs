@@ -3,12 +3,14 @@
 
 use std::path::PathBuf;
 
-use crate::{
+use weir_bed::{
     error::Result,
     process::{run, run_in},
-    steps::{self, Tally},
+    tally::Tally,
     workspace::Workspace,
 };
+
+use crate::steps;
 
 /// The version that `deny.toml` is written for.
 const VERSION: &str = "0.20.2";

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use weir_bed::{
     error::{Error, Result, check},
     workspace::Workspace,
 };

@@ -1,54 +1,29 @@
 //! What `make test`, `make bench` and `make demo-vm` run.
 //!
-//! A way through: [`steps`] is `make test`, [`mod@bench`] is `make bench`. Both bring up switches
-//! ([`weir`], [`peers`]) and clients ([`qemu`] guests, [`testpmd`]) and let them talk ([`iperf`]).
-//! Everything started here is a [`process::Process`] and ends with it.
+//! A way through: [`steps`] is `make test`. What takes real machines lies in libraries: `tests/bed`, the test bed;
+//! `tests/system`, what must hold with real guests, front ends and Xen; `benches`, weir against its peers.
 
 #![forbid(unsafe_code)]
 
-mod address;
 mod attack;
-mod bench;
 mod check;
 #[cfg(test)]
 mod claims;
-mod cpio;
 mod demo_vm;
 mod deny;
 #[cfg(test)]
 mod documents;
-mod error;
-mod frontends;
 mod fuzz;
-mod guest_image;
-mod hugepages;
-mod instructions;
-mod iperf;
-mod lab;
-mod netns;
-mod packages;
-mod peers;
-mod pktgen;
-mod process;
-mod qemu;
-mod release;
-mod report;
 mod steps;
-mod system_tests;
-mod testpmd;
-mod uplink;
-mod usage;
-mod vif_programs;
-mod weir;
-mod weir_stats;
-mod workspace;
-mod xen;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
+use weir_bed::{error::Result, lab::Lab, packages, workspace::Workspace};
+use weir_benches::instructions;
+use weir_system_tests::{frontends, xen};
 
-use crate::{error::Result, lab::Lab, steps::Selection, workspace::Workspace};
+use crate::steps::Selection;
 
 /// Tests and measures weir with real machines.
 #[derive(Debug, Parser)]
@@ -184,7 +159,7 @@ fn run(task: Task) -> Result<ExitCode> {
             // The report speaks for this workspace, for all of it and for nothing else.
             let complete = weir.is_none() && only.is_none();
             let lab = Lab::prepare(workspace, weir)?;
-            let report = bench::run(&lab, rounds, only.as_deref())?;
+            let report = weir_benches::run(&lab, rounds, only.as_deref())?;
             if complete {
                 for path in report.write(&lab.workspace)? {
                     println!("written: {}", path.display());
@@ -234,7 +209,7 @@ fn run(task: Task) -> Result<ExitCode> {
 
 /// Namespaces, TAPs, huge pages and packages are root's.
 fn need_root() -> Result<()> {
-    error::check(packages::is_root(), || {
+    weir_bed::error::check(packages::is_root(), || {
         let missing = packages::missing();
         let missing = if missing.is_empty() { String::from("none") } else { missing.join(" ") };
         format!("this needs root (missing packages: {missing})")

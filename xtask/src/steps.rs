@@ -6,75 +6,27 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     io::{BufRead, BufReader},
-    ops::AddAssign,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     time::Instant,
 };
 
-use crate::{
-    attack, deny,
+use weir_bed::{
     error::{Error, Result},
-    frontends,
-    instructions::{self, Outcome},
     lab::Lab,
     packages,
     release::Programs,
-    system_tests::{self, SystemTest},
+    tally::Tally,
     workspace::Workspace,
+};
+use weir_benches::instructions::{self, Outcome};
+use weir_system_tests::{
+    frontends,
+    guests::{self, SystemTest},
     xen,
 };
 
-/// How many checks went which way.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Held.
-    pub passed: u32,
-    /// Did not hold, or could not be carried out.
-    pub failed: u32,
-    /// Were not tried, for a reason that has been printed.
-    pub skipped: u32,
-    /// What is known of those that failed.
-    pub failures: Vec<String>,
-}
-
-impl Tally {
-    /// The count of a check that held.
-    pub fn passed() -> Self {
-        Self { passed: 1, ..Self::default() }
-    }
-
-    /// The count of a check that did not, by what is known of it.
-    pub fn failed(what: impl Into<String>) -> Self {
-        Self { failed: 1, failures: vec![what.into()], ..Self::default() }
-    }
-
-    /// The count of one that was not tried.
-    pub fn skipped() -> Self {
-        Self { skipped: 1, ..Self::default() }
-    }
-
-    /// Prints what failed, which may be far above by now, and the counts; what to exit with.
-    pub fn report(self) -> ExitCode {
-        for failure in &self.failures {
-            println!("\nfailed: {failure}");
-        }
-        if self.skipped > 0 {
-            println!("{} skipped", self.skipped);
-        }
-        println!("{} passed, {} failed", self.passed, self.failed);
-        if self.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-    }
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-        self.failures.extend(other.failures);
-    }
-}
+use crate::{attack, deny};
 
 /// What `xtask test` was asked to do.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +73,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     step("instructions", &|| count_instructions(workspace));
     step("attack", &|| attack::survived(workspace, selection));
     let selected: Vec<_> =
-        system_tests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
+        guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
     if !selected.is_empty() {
         tally += timed("guests", &|| system_tests(workspace, selection, &selected));
     }
@@ -289,7 +241,7 @@ fn count_instructions(workspace: &Workspace) -> Result<Tally> {
         println!("skipped: instructions: {why}");
         Tally::skipped()
     };
-    if !Path::new(instructions::VALGRIND).exists() {
+    if !Path::new(packages::VALGRIND).exists() {
         if !packages::is_root() {
             return Ok(skipped("needs valgrind"));
         }

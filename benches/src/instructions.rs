@@ -1,0 +1,309 @@
+//! Instructions that weir takes for a packet, counted by callgrind: a figure that is the same on a
+//! busy machine, so that `make test` can see a data path grow.
+//!
+//! What is counted is `measured` of the example `instructions` in `weir-port-vhost`, in the release
+//! profile: from one guest's ring to another's, without drivers, sleep and wake-ups.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsStr,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use weir_bed::{
+    error::{Error, Result, check},
+    packages::VALGRIND,
+    process::run_in,
+    release::Programs,
+    workspace::Workspace,
+};
+
+/// The example that is counted.
+const EXAMPLE: &str = "instructions";
+
+/// The function that is counted with all it calls. A pattern: compilers append to names.
+const COUNTED: &str = "instructions::measured*";
+
+/// Bursts that are counted in each row.
+const BURSTS: u32 = 1000;
+
+/// The recorded figures, below the workspace's root.
+const RECORD: &str = "docs/instructions.toml";
+
+/// How many percent more than recorded are a regression.
+const TOLERANCE_PERCENT: f64 = 3.0;
+
+/// How a figure is recorded anew.
+const RECORD_COMMAND: &str = "cargo run -p xtask -- instructions --record";
+
+/// One variant of the C library's copies, whatever the processor has others for.
+const TUNABLES: (&str, &str) =
+    ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-ERMS");
+
+/// Traffic whose packets are counted.
+#[derive(Debug)]
+struct Row {
+    /// Name of the figure.
+    name: &'static str,
+    /// Both guests' rings, as the program calls them, and whether the sender has a filter of ten terms.
+    rings: &'static str,
+    /// Bytes of each frame.
+    frame_bytes: u32,
+    /// Frames that weir takes at once.
+    burst: u32,
+}
+
+impl Row {
+    const fn new(name: &'static str, rings: &'static str, frame_bytes: u32, burst: u32) -> Self {
+        Self { name, rings, frame_bytes, burst }
+    }
+}
+
+const ROWS: [Row; 8] = [
+    Row::new("instructions_per_packet_64_split_burst32", "split", 64, 32),
+    Row::new("instructions_per_packet_64_split_burst1", "split", 64, 1),
+    Row::new("instructions_per_packet_64_split_filtered_burst32", "split-filtered", 64, 32),
+    Row::new("instructions_per_packet_64_packed_burst32", "packed", 64, 32),
+    Row::new("instructions_per_packet_64_packed_burst1", "packed", 64, 1),
+    Row::new("instructions_per_packet_64_packed_in_order_burst32", "packed-in-order", 64, 32),
+    Row::new("instructions_per_packet_1500_split_burst32", "split", 1500, 32),
+    Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
+];
+
+/// A figure's name and its value.
+pub type Count = (&'static str, f64);
+
+/// Builds the program and counts every row.
+pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
+    let program = Programs::build(workspace)?.example(EXAMPLE);
+    let dir = workspace.target("instructions")?;
+    ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?))).collect()
+}
+
+impl Row {
+    /// Instructions per packet; what callgrind found stays in `dir`, for `callgrind_annotate`.
+    fn count(&self, program: &Path, dir: &Path) -> Result<f64> {
+        let out = dir.join(self.name);
+        let argv = [
+            String::from(VALGRIND),
+            String::from("--tool=callgrind"),
+            format!("--callgrind-out-file={}", out.display()),
+            format!("--toggle-collect={COUNTED}"),
+            program.display().to_string(),
+            self.rings.to_owned(),
+            self.frame_bytes.to_string(),
+            self.burst.to_string(),
+            BURSTS.to_string(),
+        ];
+        let (name, value) = TUNABLES;
+        let packets = run_in(&argv, dir, &[(name, OsStr::new(value))])?;
+        let packets: f64 =
+            packets.trim().parse().map_err(|_| Error::parse("a number of packets", packets))?;
+        let profile = fs::read_to_string(&out).map_err(Error::io("read", &out))?;
+        let instructions = total(&profile)?;
+        check(instructions > 0.0 && packets > 0.0, || {
+            format!("callgrind saw no call of {COUNTED} in {}", program.display())
+        })?;
+        Ok(instructions / packets)
+    }
+}
+
+/// Instructions in all, of a callgrind profile with one kind of event.
+fn total(profile: &str) -> Result<f64> {
+    let found = profile.lines().find_map(|line| line.strip_prefix("totals: "));
+    let number = found.and_then(|number| number.trim().parse().ok());
+    number.ok_or_else(|| Error::parse("the total of a callgrind profile", found.unwrap_or("none")))
+}
+
+/// What compiled the program: with another one other figures are to be expected.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Compiler {
+    /// `rustc`'s release.
+    rustc: String,
+    /// The machine it compiles for.
+    target: String,
+}
+
+impl Compiler {
+    fn installed() -> Result<Self> {
+        let rustc = env::var("RUSTC").unwrap_or_else(|_| String::from("rustc"));
+        Self::parse(&run_in(&[rustc.as_str(), "-vV"], Path::new("."), &[])?)
+    }
+
+    /// From the lines of `rustc -vV`.
+    fn parse(text: &str) -> Result<Self> {
+        let field = |name| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name));
+            value.map(str::to_owned).ok_or_else(|| Error::parse(name, text))
+        };
+        Ok(Self { rustc: field("release: ")?, target: field("host: ")? })
+    }
+}
+
+/// The file with the recorded figures.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Record {
+    #[serde(flatten)]
+    compiler: Compiler,
+    /// By name.
+    figures: BTreeMap<String, f64>,
+}
+
+impl Record {
+    fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        toml::from_str(&text).map_err(|error| Error::Check(format!("{}: {error}", path.display())))
+    }
+
+    fn to_toml(&self) -> String {
+        let Self { compiler: Compiler { rustc, target }, figures } = self;
+        let mut text = format!(
+            "# Instructions that weir takes for a packet, as callgrind counted them in the release\n\
+             # build: from one guest's ring to another's, by ring format, frame length and burst.\n\
+             # `make test` fails where one grows by more than {TOLERANCE_PERCENT} %.\n\
+             # Written by `{RECORD_COMMAND}`.\n\
+             rustc = \"{rustc}\"\ntarget = \"{target}\"\n\n[figures]\n"
+        );
+        for (name, value) in figures {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name} = {value:.1}");
+        }
+        text
+    }
+}
+
+/// How the figures compare with the recorded ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// None is above the tolerance.
+    Held,
+    /// Some are, or are not recorded.
+    Grew,
+    /// There is nothing to compare with, for this reason.
+    Incomparable(String),
+}
+
+/// Counts, prints a table, and compares with the recorded figures.
+pub fn compare(workspace: &Workspace) -> Result<Outcome> {
+    let record = Record::read(&path(workspace))?;
+    let installed = Compiler::installed()?;
+    if record.compiler != installed {
+        let (then, now) = (&record.compiler, &installed);
+        return Ok(Outcome::Incomparable(format!(
+            "recorded with rustc {} for {}, this is {} for {}; to record anew: {RECORD_COMMAND}",
+            then.rustc, then.target, now.rustc, now.target
+        )));
+    }
+    let (table, grew) = table(&count(workspace)?, &record.figures);
+    print!("{table}");
+    if grew {
+        println!("if that is as it should be: {RECORD_COMMAND}");
+    }
+    Ok(if grew { Outcome::Grew } else { Outcome::Held })
+}
+
+/// Counts and writes what is found to [`RECORD`]; its path.
+pub fn record(workspace: &Workspace) -> Result<PathBuf> {
+    let counts = count(workspace)?;
+    let path = path(workspace);
+    // Without figures so far there is nothing to show beside the new ones.
+    let before = Record::read(&path).map(|record| record.figures).unwrap_or_default();
+    print!("{}", table(&counts, &before).0);
+    let figures = counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let record = Record { compiler: Compiler::installed()?, figures };
+    fs::write(&path, record.to_toml()).map_err(Error::io("write", &path))?;
+    Ok(path)
+}
+
+fn path(workspace: &Workspace) -> PathBuf {
+    workspace.root.join(RECORD)
+}
+
+/// A row for each count beside what was recorded, and whether any has grown too much.
+fn table(counts: &[Count], recorded: &BTreeMap<String, f64>) -> (String, bool) {
+    let mut text = format!("{:<44}{:>10}{:>10}{:>9}\n", "figure", "recorded", "now", "change");
+    let mut any_grew = false;
+    for (name, now) in counts {
+        let Some(before) = recorded.get(*name) else {
+            text += &format!("{name:<44}{:>10}{now:>10.1}{:>9}  not recorded\n", "-", "-");
+            any_grew = true;
+            continue;
+        };
+        let percent = 100.0 * (now - before) / before;
+        // A recorded 0 or a wrong number compares as grown.
+        let grew = percent.is_nan() || percent > TOLERANCE_PERCENT;
+        any_grew |= grew;
+        let verdict = match grew {
+            true => "  GREW",
+            false if percent < -TOLERANCE_PERCENT => "  better: worth recording",
+            false => "",
+        };
+        text += &format!("{name:<44}{before:>10.1}{now:>10.1}{percent:>+8.1}%{verdict}\n");
+    }
+    (text, any_grew)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded() -> BTreeMap<String, f64> {
+        [("a", 1000.0), ("b", 500.0)].map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn a_figure_may_grow_by_three_percent_and_no_more() {
+        assert!(!table(&[("a", 1030.0), ("b", 500.0)], &recorded()).1);
+        let (text, grew) = table(&[("a", 1030.1), ("b", 500.0)], &recorded());
+        assert!(grew);
+        assert_eq!(text.lines().filter(|line| line.ends_with("GREW")).count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_figure_that_shrank_holds_and_is_worth_recording() {
+        let (text, grew) = table(&[("a", 900.0)], &recorded());
+        assert!(!grew && text.contains("-10.0%  better"), "{text}");
+    }
+
+    #[test]
+    fn a_figure_without_a_usable_record_is_not_held() {
+        assert!(table(&[("new", 1.0)], &recorded()).1);
+        assert!(table(&[("a", 1.0)], &[("a".to_owned(), 0.0)].into()).1);
+        assert!(table(&[("a", 1.0)], &[("a".to_owned(), f64::NAN)].into()).1);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let compiler = Compiler { rustc: "1.95.0".into(), target: "x86_64".into() };
+        let record = Record { compiler, figures: recorded() };
+        assert_eq!(toml::from_str::<Record>(&record.to_toml()).unwrap(), record);
+    }
+
+    #[test]
+    fn every_row_is_recorded_and_nothing_else() {
+        let record = Record::read(&path(&Workspace::find().unwrap())).unwrap();
+        let mut names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        assert_eq!(record.figures.keys().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn the_total_of_a_profile_is_read() {
+        let profile = "events: Ir\nsummary: 5\n\nfn=(1) a\n3 5\n\ntotals: 7314980\n";
+        assert_eq!(total(profile).unwrap(), 7_314_980.0);
+        assert!(total("events: Ir\n").is_err());
+    }
+
+    #[test]
+    fn the_compiler_is_known_by_release_and_target() {
+        let text =
+            "rustc 1.95.0 (abc 2026-01-01)\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\n";
+        let target = String::from("x86_64-unknown-linux-gnu");
+        assert_eq!(Compiler::parse(text).unwrap(), Compiler { rustc: "1.95.0".into(), target });
+        assert!(Compiler::parse("").is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! weir against its peers, and against what it is to reach, on this machine.
+//!
+//! Where there are peers, a round measures every contender once, each brought up from nothing, so
+//! that whatever else the machine does at the time meets all of them; ratios are taken within a
+//! round.
+
+#![forbid(unsafe_code)]
+
+mod cores;
+mod idle;
+pub mod instructions;
+mod load_cost;
+mod memcpy;
+mod other_load;
+mod packet_rate;
+mod peers;
+mod policies;
+mod sleeps;
+mod uplink_rate;
+mod vif_programs;
+mod vm_coalescing;
+mod vm_traffic;
+mod weir_bench;
+
+use std::cell::RefCell;
+
+use rustix::{
+    io::Errno,
+    thread::{CpuSet, sched_setaffinity},
+};
+use weir_bed::{
+    error::{Error, Result, check},
+    lab::Lab,
+    report::{Figure, Report, Samples},
+    switch::Switch,
+    weir::{Setup, Weir},
+};
+
+use self::{
+    peers::{ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
+    vif_programs::VifPrograms,
+};
+
+/// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
+const PINNING: &str = "\
+QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DPDK pins its
+  polling thread itself (CPU 1).
+Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
+  whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
+  its threads to CPU 0.
+Policies, filters, TSO, 1 to 32 interfaces, and two cores that answer each other: the worker, or the
+  thread that answers, on the last CPU, and the guests, or the thread that asks, on the first; where
+  containers are compared (`aggregate_pps_*`) the sender is on the last, too.
+Several workers, sharing, interfaces that come and go: nothing is pinned. Switch and guests are
+  threads of one process there.";
+
+/// The CPU a switch is held on where packet rates are measured.
+const SWITCH_CPU: usize = peers::ovs_dpdk::POLLING_CPU;
+
+/// The CPU of the client there.
+const CLIENT_CPU: usize = 0;
+
+/// What every row needs.
+struct Bench<'a> {
+    lab: &'a Lab,
+    programs: VifPrograms,
+    /// How often each contender is measured.
+    rounds: u32,
+    /// What else the machine did before each measurement.
+    other_load: RefCell<Samples>,
+}
+
+impl Bench<'_> {
+    /// To be called when nothing that was started here runs: notes what the machine does all the
+    /// same.
+    fn note_other_load(&self) -> Result<()> {
+        let percent = other_load::percent()?;
+        if percent >= other_load::DISTURBING_PERCENT {
+            println!("disturbed: others use {percent:.0} % of this machine");
+        }
+        self.other_load.borrow_mut().push(percent);
+        Ok(())
+    }
+
+    /// `measure` of every contender in turn, in all rounds: A B C A B C ...
+    fn interleaved<const N: usize>(
+        &self,
+        unit: &str,
+        contenders: [Contender; N],
+        mut measure: impl FnMut(Contender) -> Result<f64>,
+    ) -> Result<[Samples; N]> {
+        let mut all = [const { Samples::new() }; N];
+        for round in 1..=self.rounds {
+            for (samples, contender) in all.iter_mut().zip(contenders) {
+                self.note_other_load()?;
+                let value = measure(contender)?;
+                let (rounds, name) = (self.rounds, contender.name());
+                println!("round {round}/{rounds}: {name:<12}{value:>14.3} {unit}");
+                samples.push(value);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A measurement, named as the figure it is there for.
+struct Row {
+    name: &'static str,
+    measure: fn(&Bench<'_>, &mut Report) -> Result<()>,
+}
+
+/// All of them, in the order they run.
+const ROWS: &[Row] = &[
+    Row { name: "pps64_vs_ovs_dpdk", measure: packet_rate::small_vs_ovs_dpdk },
+    Row { name: "pps64_vs_testpmd", measure: packet_rate::small_vs_testpmd },
+    Row { name: "pps64_burst32_vs_testpmd", measure: packet_rate::small_32_vs_testpmd },
+    Row { name: "pps64_packed_vs_testpmd", measure: packet_rate::small_packed_vs_testpmd },
+    Row { name: "pps1500_vs_testpmd", measure: packet_rate::large_vs_testpmd },
+    Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
+    Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },
+    Row { name: "cpu_idle", measure: idle::cpu },
+    Row { name: "idle_wakeups_per_s", measure: idle::wakeups },
+    Row { name: "bytes_per_idle_port", measure: idle::memory },
+    Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
+    Row { name: "instructions_per_packet", measure: instructions_per_packet },
+    Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
+    Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
+    Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
+    Row { name: "auto_vs_best_static", measure: policies::grid },
+    Row { name: "rr_latency_vs_immediate", measure: policies::request_response },
+    Row { name: "budget_breaches_per_million", measure: policies::breaches },
+    Row { name: "aggregate_pps_vs_single", measure: policies::aggregate },
+    Row { name: "adaptive_delay_vs_fixed", measure: policies::adaptive },
+    Row { name: "two_workers_vs_one", measure: cores::two_workers },
+    Row { name: "reordered_packets", measure: cores::reorder },
+    Row { name: "dedicated_rtt_vs_shared", measure: cores::vifs },
+    Row { name: "ping_pong", measure: cores::ping_pong },
+    Row { name: "sharing", measure: cores::sharing },
+    Row { name: "filter_cost", measure: cores::filter_cost },
+    Row { name: "attach_detach", measure: cores::attach_detach },
+];
+
+/// Keeps the calling thread on one CPU.
+fn pin(cpu: usize) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let failed =
+        |errno: Errno| Error::Io { what: format!("move to CPU {cpu}"), source: errno.into() };
+    sched_setaffinity(None, &cpus).map_err(failed)
+}
+
+/// What weir executes for a packet, whatever the machine does beside.
+fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    for (name, instructions) in instructions::count(&bench.lab.workspace)? {
+        let what = "counted by callgrind, from one guest's ring to another's";
+        report.add(Figure::new(name, "instructions", what, Samples::one(instructions)));
+    }
+    Ok(())
+}
+
+/// A switch to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contender {
+    Weir,
+    TapBridge,
+    OvsDpdk,
+    /// Two vhost-user ports and nothing between them, `burst` packets at a time.
+    TestpmdVhost {
+        burst: u32,
+    },
+}
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::TapBridge => "tap+bridge",
+            Self::OvsDpdk => "ovs-dpdk",
+            Self::TestpmdVhost { .. } => "testpmd",
+        }
+    }
+
+    /// Starts it with two ports; `cpu` is where weir is held, if anywhere.
+    fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
+        Ok(match self {
+            Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
+            Self::TapBridge => Box::new(TapBridge::start(2)?),
+            Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
+            Self::TestpmdVhost { burst } => {
+                Box::new(TestpmdVhost::start(&lab.workspace, burst, SWITCH_CPU)?)
+            }
+        })
+    }
+}
+
+/// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.
+///
+/// A row that can't be measured is told in the report and does not keep the others from being.
+pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
+    let rows: Vec<_> =
+        ROWS.iter().filter(|row| only.is_none_or(|only| row.name.contains(only))).collect();
+    check(!rows.is_empty(), || {
+        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        format!("no such row; there are {}", names.join(", "))
+    })?;
+    println!("{PINNING}");
+    let programs = VifPrograms::build(&lab.workspace)?;
+    let bench = Bench { lab, programs, rounds, other_load: RefCell::default() };
+    let mut report = Report::default();
+    for row in rows {
+        println!("\n{}", row.name);
+        if let Err(error) = (row.measure)(&bench, &mut report) {
+            println!("{error}");
+            report.fail(row.name, &error);
+        }
+    }
+    let other_load = bench.other_load.into_inner();
+    if !other_load.is_empty() {
+        let what = "CPU time that others used right before each measurement";
+        report.add(Figure::new("other_load", "% of the machine", what, other_load));
+    }
+    println!("\n{}", report.table());
+    Ok(report)
+}

@@ -1,0 +1,69 @@
+//! What the machine does while nothing of the benchmark runs: a busy machine makes figures that
+//! say more about who shares a core with whom than about switches.
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use weir_bed::error::{Error, Result};
+
+/// How long is looked: 20 of the kernel's clock ticks for every CPU.
+const TIME: Duration = Duration::from_millis(200);
+
+/// From this share on, figures are not to be trusted, and it is said so.
+pub(super) const DISTURBING_PERCENT: f64 = 10.0;
+
+/// Percent of the machine's CPU time that others use, now.
+pub(super) fn percent() -> Result<f64> {
+    let before = CpuTime::read()?;
+    thread::sleep(TIME);
+    Ok(CpuTime::read()?.busy_percent_since(before))
+}
+
+/// Clock ticks of all CPUs together since the machine started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct CpuTime {
+    total: f64,
+    idle: f64,
+}
+
+impl CpuTime {
+    fn read() -> Result<Self> {
+        let path = Path::new("/proc/stat");
+        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::parse(&text).ok_or_else(|| Error::parse("/proc/stat", text))
+    }
+
+    /// The first line: `cpu user nice system idle iowait irq softirq steal guest guest_nice`, where
+    /// `guest` is part of `user`.
+    fn parse(stat: &str) -> Option<Self> {
+        let numbers = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let ticks: Vec<f64> =
+            numbers.take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { total: ticks.iter().sum(), idle })
+    }
+
+    fn busy_percent_since(self, before: Self) -> f64 {
+        let total = self.total - before.total;
+        let idle = self.idle - before.idle;
+        if total > 0.0 { (100.0 * (total - idle) / total).max(0.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_neither_idle_nor_waiting_is_busy() {
+        let before = CpuTime::parse("cpu  10 0 10 80 0 0 0 0 5 0\ncpu0 1 1 1 1\n").unwrap();
+        assert_eq!(before, CpuTime { total: 100.0, idle: 80.0 });
+        let after = CpuTime { total: 140.0, idle: 110.0 };
+        assert_eq!(after.busy_percent_since(before), 25.0);
+        assert_eq!(before.busy_percent_since(before), 0.0);
+    }
+
+    #[test]
+    fn this_machine_can_be_read() {
+        assert!((0.0..=100.0).contains(&percent().unwrap()));
+    }
+}

@@ -1,0 +1,203 @@
+//! Packets through two ports, from a client that polls, on one core of the switch.
+
+use std::{os::unix::net::UnixStream, thread, time::Duration};
+
+use weir_bed::{
+    error::{Error, Result},
+    hugepages::HugePages,
+    report::{Figure, Goal, Report, Samples},
+    switch::Switch,
+    testpmd::{Rings, Testpmd, Traffic},
+    weir::{Setup, Weir},
+};
+use weir_vhost_user::FrontEnd;
+
+use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU};
+
+/// What adaptive switches may take to notice the load.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// How long is counted.
+const TIME: Duration = Duration::from_millis(2500);
+
+/// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).
+const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "VIRTIO_F_IN_ORDER")];
+
+/// 256 packets in flight in each direction, all of one burst.
+///
+/// Each traffic's rings have the size with which the peer was fastest: DPDK's split rings are slow
+/// when all their entries are in flight, while its packed rings, and those of large packets, gain
+/// from the caches they fit.
+const IN_FLIGHT_256: Traffic<'static> = Traffic {
+    small_pages: false,
+    device: "",
+    queues: 1,
+    packet_bytes: 64,
+    burst: 256,
+    first_bursts: 1,
+    queue_size: 512,
+    rings: Rings::Split,
+};
+
+/// A row: the same traffic through weir and through a peer.
+struct Comparison {
+    peer: Contender,
+    traffic: Traffic<'static>,
+    /// Names of the figures: the ratio, weir's rate, the peer's, and what the client could do.
+    names: [&'static str; 4],
+    /// What is measured.
+    what: &'static str,
+    /// The name of the ratio of packets for each second that the switches were busy by their own counts.
+    busy: Option<&'static str>,
+    goal: Option<Goal>,
+}
+
+/// What was measured of a switch.
+struct Rate {
+    packets_per_second: f64,
+    /// For each second that the switch was busy, if it counts that.
+    per_busy_second: Option<f64>,
+    /// What the client could have done.
+    limit: f64,
+}
+
+pub(super) fn small_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::OvsDpdk,
+        traffic: Traffic::default(),
+        names: ["pps64_vs_ovs_dpdk", "pps64_weir", "pps64_ovs_dpdk", "pps64_client_limit"],
+        what: "64 B, split rings, 4 bursts of 32 in flight each way; both switch by MAC",
+        busy: Some("pps64_busy_vs_ovs_dpdk"),
+        goal: Some(Goal::AtLeast(2.0)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: IN_FLIGHT_256,
+        names: [
+            "pps64_vs_testpmd",
+            "pps64_burst256_weir",
+            "pps64_burst256_testpmd",
+            "pps64_burst256_client_limit",
+        ],
+        what: "64 B, split rings, 256 in flight each way; weir switches by MAC, testpmd is blind",
+        busy: None,
+        goal: Some(Goal::AtLeast(1.2)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_32_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let traffic = Traffic { burst: 32, first_bursts: 1, ..Traffic::default() };
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: traffic.burst },
+        traffic,
+        names: [
+            "pps64_burst32_vs_testpmd",
+            "pps64_burst32_weir",
+            "pps64_burst32_testpmd",
+            "pps64_burst32_client_limit",
+        ],
+        what: "the same with 32 in flight each way",
+        busy: None,
+        goal: None,
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let names = [
+        "pps64_packed_vs_testpmd",
+        "pps64_packed_weir",
+        "pps64_packed_testpmd",
+        "pps64_packed_client_limit",
+    ];
+    // testpmd falls back to split rings without a word, so the back end is asked.
+    if let Some(missing) = missing_packed_feature(bench)? {
+        report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
+        return Ok(());
+    }
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: Traffic { rings: Rings::PackedInOrder, queue_size: 256, ..IN_FLIGHT_256 },
+        names,
+        what: "64 B, packed rings in order, 256 in flight each way; testpmd is blind",
+        busy: None,
+        goal: Some(Goal::AtLeast(1.0)),
+    };
+    row.measure(bench, report)
+}
+
+pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let row = Comparison {
+        peer: Contender::TestpmdVhost { burst: IN_FLIGHT_256.burst },
+        traffic: Traffic { packet_bytes: 1500, queue_size: 256, ..IN_FLIGHT_256 },
+        names: ["pps1500_vs_testpmd", "pps1500_weir", "pps1500_testpmd", "pps1500_client_limit"],
+        what: "1500 B, split rings, 256 in flight each way; testpmd is blind",
+        busy: None,
+        goal: Some(Goal::AtLeast(1.6)),
+    };
+    row.measure(bench, report)
+}
+
+impl Comparison {
+    fn measure(&self, bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+        let contenders = [Contender::Weir, self.peer];
+        let mut limits = Samples::new();
+        let mut busy = [Samples::new(), Samples::new()];
+        let [weir, peer] = bench.interleaved("packets/s", contenders, |contender| {
+            let rate = packets_per_second(bench, contender, &self.traffic)?;
+            let is_weir = contender == Contender::Weir;
+            if is_weir {
+                limits.push(rate.limit);
+            }
+            busy[usize::from(!is_weir)].extend(rate.per_busy_second);
+            Ok(rate.packets_per_second)
+        })?;
+        let [ratio, weir_name, peer_name, limit_name] = self.names;
+        report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
+        report.add(Figure::new(weir_name, "packets/s", "both ports together", weir));
+        report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
+        let limit = "the client's core if it never waited for weir, by its own count of cycles";
+        report.add(Figure::new(limit_name, "packets/s", limit, limits));
+        let [weir_busy, peer_busy] = busy;
+        if let Some(name) = self.busy {
+            let what =
+                "the same for each second that the switches spend on packets, by their own counts";
+            report.add(Figure::ratio(name, what, weir_busy.ratio_to(&peer_busy)));
+        }
+        Ok(())
+    }
+}
+
+/// Packets delivered, both directions together.
+fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<Rate> {
+    let _pages = HugePages::reserve()?;
+    let switch = contender.start(bench.lab, Some(SWITCH_CPU))?;
+    let links = [&switch.link(0)?, &switch.link(1)?];
+    let mut client = Testpmd::start(links, traffic, CLIENT_CPU)?;
+    client.circulate()?;
+    thread::sleep(WARM_UP);
+    let before = switch.work()?;
+    let packets_per_second = client.packets_per_second(TIME)?;
+    let busy = before.zip(switch.work()?).map(|(before, now)| now.share_since(before));
+    let limit = client.limit()?;
+    client.quit()?;
+    let per_busy_second = busy.map(|busy| packets_per_second / busy);
+    Ok(Rate { packets_per_second, per_busy_second, limit })
+}
+
+/// The first feature of packed rings in order that weir's ports don't offer.
+fn missing_packed_feature(bench: &Bench<'_>) -> Result<Option<&'static str>> {
+    let weir = Weir::start(bench.lab, &Setup::vifs(1))?;
+    let socket = weir.link(0)?.socket;
+    let stream = UnixStream::connect(&socket).map_err(Error::io("connect to", &socket))?;
+    let offered = FrontEnd::new(stream)
+        .get_features()
+        .map_err(|error| Error::Check(format!("weir's features: {error}")))?;
+    let missing = PACKED_FEATURES.iter().find(|(bit, _)| offered & (1 << bit) == 0);
+    Ok(missing.map(|&(_, name)| name))
+}

@@ -1,0 +1,5 @@
+//! The switches weir is compared with, each brought up from nothing for one measurement.
+
+pub mod ovs_dpdk;
+pub mod tap_bridge;
+pub mod testpmd_vhost;

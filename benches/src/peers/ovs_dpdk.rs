@@ -1,0 +1,202 @@
+//! Open vSwitch with its DPDK data path: one polling thread, vhost-user ports.
+//!
+//! It runs from Debian's packages with a database, sockets and logs of its own, beside any Open
+//! vSwitch the machine may run. Its network namespace takes in the TAP devices its bridge makes.
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use weir_bed::{
+    address,
+    error::{Error, Result},
+    hugepages::HugePages,
+    netns::Netns,
+    packages::VSWITCHD,
+    process::{Placement, Process, run_in, wait_until},
+    qemu::{MEMORY, Plug, Qemu},
+    switch::{Switch, Work},
+    testpmd::Link,
+    workspace::{Workspace, socket_path},
+};
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// The socket on which the switch takes commands.
+const CONTROL: &str = "vswitchd.ctl";
+
+/// How long each of its daemons may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The CPU its polling thread has to itself as far as it is concerned; the rest of it is on CPU 0.
+pub const POLLING_CPU: usize = 1;
+
+/// A running Open vSwitch with one bridge.
+pub struct OvsDpdk {
+    // In the order they must go: the switch, its database, then what they use.
+    _vswitchd: Process,
+    _database: Process,
+    _netns: Netns,
+    _pages: HugePages,
+    dir: PathBuf,
+    qemu: Qemu,
+}
+
+impl OvsDpdk {
+    /// A bridge with `ports` vhost-user ports.
+    pub fn start(workspace: &Workspace, qemu: Qemu, ports: u8) -> Result<Self> {
+        let pages = HugePages::reserve()?;
+        let netns = Netns::new()?;
+        let dir = workspace.run_dir("ovs")?;
+        let log = dir.join("ovs.log");
+        let env = [("OVS_RUNDIR", dir.as_os_str())];
+        let placement = netns.placement();
+        // The daemons take their directories from the environment.
+        let with_dirs = |argv: &[&str]| -> Result<Process> {
+            let dir = dir.to_string_lossy();
+            let dirs = ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR"].map(|key| format!("{key}={dir}"));
+            let mut all = vec!["env"];
+            all.extend(dirs.iter().map(String::as_str));
+            all.extend(argv);
+            Process::start_logged(&all, &placement, &log)
+        };
+
+        let conf = dir.join("conf.db").to_string_lossy().into_owned();
+        let db_socket = socket_path(&dir, "db.sock")?;
+        let remote = format!("punix:{}", db_socket.display());
+        let server = format!("unix:{}", db_socket.display());
+        run_in(&["ovsdb-tool", "create", &conf, SCHEMA], &dir, &env)?;
+        let control = |name: &str| format!("--unixctl={}", dir.join(name).display());
+        let database =
+            with_dirs(&["ovsdb-server", &conf, "--remote", &remote, &control("ovsdb.ctl")])?;
+        wait_until("Open vSwitch's database", PATIENCE, || Ok(db_socket.exists()))?;
+
+        let vsctl = Vsctl { server: &server, dir: &dir, env: &env };
+        vsctl.run(&["--no-wait", "init"])?;
+        let polling_mask = format!("other_config:pmd-cpu-mask={:#x}", 1 << POLLING_CPU);
+        vsctl.run(&[
+            "--no-wait",
+            "set",
+            "Open_vSwitch",
+            ".",
+            "other_config:dpdk-init=true",
+            "other_config:dpdk-socket-mem=512",
+            "other_config:dpdk-lcore-mask=0x1",
+            "other_config:dpdk-extra=--no-pci --in-memory --single-file-segments --no-telemetry",
+            &polling_mask,
+        ])?;
+        let vswitchd = with_dirs(&[VSWITCHD, &server, &control(CONTROL)])?;
+        vsctl.run(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
+        for index in 0..ports {
+            let port = port(index);
+            vsctl.run(&[
+                "add-port",
+                "br0",
+                &port,
+                "--",
+                "set",
+                "Interface",
+                &port,
+                "type=dpdkvhostuser",
+            ])?;
+            let socket = socket_path(&dir, &port)?;
+            wait_until("Open vSwitch's vhost-user socket", PATIENCE, || Ok(socket.exists()))?;
+        }
+        Ok(Self {
+            _vswitchd: vswitchd,
+            _database: database,
+            _netns: netns,
+            _pages: pages,
+            dir,
+            qemu,
+        })
+    }
+}
+
+impl Switch for OvsDpdk {
+    fn plug(&self, index: u8) -> Result<Plug> {
+        let socket = socket_path(&self.dir, &port(index))?;
+        let mac = address::mac(index);
+        // The queue sizes that weir's own QEMU arguments have.
+        let mut device =
+            format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024,tx_queue_size=1024");
+        if !self.qemu.has_msix() {
+            device.push_str(",vectors=0");
+        }
+        let qemu_args = [
+            "-object",
+            &format!("memory-backend-memfd,id=mem0,size={MEMORY},share=on"),
+            "-numa",
+            "node,memdev=mem0",
+            "-chardev",
+            &format!("socket,id=chr0,path={}", socket.display()),
+            "-netdev",
+            "vhost-user,id=net0,chardev=chr0",
+            "-device",
+            &device,
+        ];
+        let qemu_args = qemu_args.map(str::to_owned).to_vec();
+        Ok(Plug { qemu_args, placement: Placement::default() })
+    }
+
+    fn link(&self, index: u8) -> Result<Link> {
+        Ok(Link { socket: socket_path(&self.dir, &port(index))?, mac: address::mac(index) })
+    }
+
+    fn work(&self) -> Result<Option<Work>> {
+        let target = self.dir.join(CONTROL).display().to_string();
+        let argv = ["ovs-appctl", "--target", &target, "dpif-netdev/pmd-stats-show"];
+        let shown = run_in(&argv, &self.dir, &[])?;
+        work(&shown).map(Some).ok_or_else(|| Error::parse("Open vSwitch's cycles", shown))
+    }
+}
+
+/// The cycles of the first polling thread, as `idle cycles: 1234 (1.00%)` and `processing cycles: ...`.
+fn work(shown: &str) -> Option<Work> {
+    let (_, thread) = shown.split_once("pmd thread")?;
+    let cycles = |of: &str| -> Option<u64> {
+        let (_, rest) = thread.split_once(of)?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let (idle, busy) = (cycles("idle cycles:")?, cycles("processing cycles:")?);
+    Some(Work { busy, of: idle + busy })
+}
+
+/// `ovs-vsctl` against one database.
+struct Vsctl<'a> {
+    server: &'a str,
+    dir: &'a Path,
+    env: &'a [(&'a str, &'a OsStr)],
+}
+
+impl Vsctl<'_> {
+    fn run(&self, args: &[&str]) -> Result<()> {
+        let timeout = format!("--timeout={}", PATIENCE.as_secs());
+        let mut argv = vec!["ovs-vsctl", "--db", self.server, &timeout];
+        argv.extend(args);
+        run_in(&argv, self.dir, self.env).map(drop)
+    }
+}
+
+fn port(index: u8) -> String {
+    format!("vhost{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_those_of_the_polling_thread() {
+        let shown = "pmd thread numa_id 0 core_id 1:\n  packets received: 7\n  \
+                     idle cycles: 300 (75.00%)\n  processing cycles: 100 (25.00%)\n  \
+                     avg cycles per packet: 57.14 (400/7)\n\
+                     main thread:\n  packets received: 0\n";
+        let now = work(shown).unwrap();
+        assert_eq!(now, Work { busy: 100, of: 400 });
+        assert_eq!(now.share_since(Work { busy: 50, of: 200 }), 0.25);
+        assert_eq!(work("main thread:\n  packets received: 0\n"), None);
+    }
+}

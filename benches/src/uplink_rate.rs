@@ -1,0 +1,94 @@
+//! Small packets from a `vif` guest out of an uplink: AF_XDP on a veth against a TAP.
+//!
+//! Both are counted by the host's interface: the far end of the veth, or the TAP itself. The host drops
+//! the packets as soon as it sees that they are for somebody else, in both cases on the switch's core.
+//! Beside weir, the same is measured with nothing but an uplink's port, which is given the same burst
+//! over and over: no switch can be faster than what the kernel takes.
+
+use weir_bed::{
+    error::{Result, check},
+    process::Placement,
+    report::{Figure, Goal, Report, Samples},
+    uplink::{Uplink, UplinkSite},
+    usage::Usage,
+    weir::{Setup, Vif, Weir},
+};
+
+use super::{Bench, CLIENT_CPU, SWITCH_CPU};
+use crate::vif_programs::{EverySecond, MACS};
+
+const FRAME_BYTES: u32 = 64;
+
+/// How long is counted, after a second to warm up and before another, since an interface may go with
+/// its program.
+const SECONDS: u32 = 3;
+
+pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let [mut xdp, mut tap, mut xdp_limit, mut tap_limit] = [const { Samples::new() }; 4];
+    for round in 1..=bench.rounds {
+        let measured = [
+            (&mut xdp, through_weir as Measure, Uplink::AfXdp, "weir"),
+            (&mut tap, through_weir, Uplink::Tap, "weir"),
+            (&mut xdp_limit, port_alone, Uplink::AfXdp, "port alone"),
+            (&mut tap_limit, port_alone, Uplink::Tap, "port alone"),
+        ];
+        for (samples, measure, uplink, what) in measured {
+            bench.note_other_load()?;
+            let rate = measure(bench, uplink)?;
+            check(rate > 0.0, || format!("{uplink}: nothing arrived"))?;
+            println!(
+                "round {round}/{}: {what}, {uplink}: {rate:.0} packets/s per core",
+                bench.rounds
+            );
+            samples.push(rate);
+        }
+    }
+    let what = "64 B without offloads, polling vif guest to uplink, per core: AF_XDP (copy mode) on a veth \
+                against TAP";
+    let figure = Figure::ratio("xdp_pps_vs_tap", what, xdp.ratio_to(&tap));
+    report.add(figure.goal(Some(Goal::AtLeast(2.0))));
+    let what = "the same without a switch: what the kernel takes";
+    report.add(Figure::ratio("xdp_limit_vs_tap_limit", what, xdp_limit.ratio_to(&tap_limit)));
+    let what = "weir with AF_XDP against the kernel's limit";
+    report.add(Figure::ratio("xdp_pps_vs_limit", what, xdp.ratio_to(&xdp_limit)));
+    let what = "weir's uplink, counted by the host, by weir's share of its core";
+    report.add(Figure::new("pps64_uplink_xdp", "packets/s per core", what, xdp));
+    report.add(Figure::new("pps64_uplink_tap", "packets/s per core", what, tap));
+    let what = "the port alone, counted by the host, by its share of its core";
+    report.add(Figure::new("pps64_limit_xdp", "packets/s per core", what, xdp_limit));
+    report.add(Figure::new("pps64_limit_tap", "packets/s per core", what, tap_limit));
+    Ok(())
+}
+
+/// Packets that the host gets per second of CPU time of the program that sends them.
+type Measure = fn(&Bench<'_>, Uplink) -> Result<f64>;
+
+fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
+    let [guest, outside] = MACS;
+    let vifs = vec![Vif { mac: Some(guest), ..Vif::default() }];
+    let setup = Setup { vifs, uplink: Some(uplink), cpu: Some(SWITCH_CPU) };
+    let weir = Weir::start(bench.lab, &setup)?;
+    let site = weir.uplink()?;
+    site.announce(outside)?;
+    let socket = weir.socket(0_u8)?;
+    let load = bench.programs.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
+    per_core(site, weir.usage(), load)
+}
+
+fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
+    let site = UplinkSite::new(uplink)?;
+    let placement = Placement { cpu: Some(SWITCH_CPU), ..site.placement() };
+    let load = bench.programs.uplink_limit(uplink, FRAME_BYTES, 2 + SECONDS, &placement)?;
+    per_core(&site, load.usage(), load)
+}
+
+fn per_core(site: &UplinkSite, sender: Usage, mut load: EverySecond) -> Result<f64> {
+    load.next()?;
+    let (packets, cpu) = (site.received()?, sender.cpu_time()?);
+    for _ in 0..SECONDS {
+        load.next()?;
+    }
+    let packets = site.received()?.saturating_sub(packets);
+    let cpu = sender.cpu_time()?.saturating_sub(cpu);
+    Ok(packets as f64 / cpu.as_secs_f64())
+}

@@ -1,0 +1,181 @@
+//! Examples of the `vif` crate, user-space guests that load a switch or just sit there, and of the
+//! uplinks.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::mpsc::Receiver,
+    time::Duration,
+};
+
+use weir_bed::{
+    error::{Error, Result},
+    process::{Dialogue, Placement, Process},
+    release::Programs,
+    uplink::Uplink,
+    usage::Usage,
+    workspace::Workspace,
+};
+
+/// How long a program may be silent: it says something every second while it runs, and once all of
+/// a thousand guests are attached.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The Ethernet addresses of the two guests of `stream` and `paced`, from which alone weir takes
+/// frames at their ports.
+pub const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
+
+/// The built programs.
+#[derive(Clone, Debug)]
+pub struct VifPrograms {
+    built: Programs,
+}
+
+impl VifPrograms {
+    /// Builds them, with optimisation.
+    pub fn build(workspace: &Workspace) -> Result<Self> {
+        Ok(Self { built: Programs::build(workspace)? })
+    }
+
+    /// A stream of 64 KiB segments from the guest at the first socket to that at the second, which has receive
+    /// buffers of `buffer_bytes`, for `seconds`, both on CPU `cpu`: Gbit/s of payload, every second.
+    pub fn stream(
+        &self,
+        sockets: &[PathBuf; 2],
+        seconds: u32,
+        buffer_bytes: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        self.every_second("stream", sockets, &[seconds, buffer_bytes], cpu)
+    }
+
+    /// `rate` UDP frames of `frame_bytes` a second the same way: frames that arrived, every second.
+    pub fn paced(
+        &self,
+        sockets: &[PathBuf; 2],
+        rate: u32,
+        frame_bytes: u32,
+        seconds: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        self.every_second("paced", sockets, &[rate, frame_bytes, seconds], cpu)
+    }
+
+    /// UDP frames of `frame_bytes` from the guest at `socket` to nobody in particular, as fast as it
+    /// can: frames that left it, every second.
+    pub fn outward(
+        &self,
+        socket: &Path,
+        frame_bytes: u32,
+        seconds: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        let numbers = [frame_bytes, seconds].map(|number| number.to_string());
+        let argv = [socket.to_string_lossy().into_owned()].into_iter().chain(numbers);
+        self.run("outward", argv.collect(), &Placement { cpu: Some(cpu), netns: None })
+    }
+
+    /// The same, for frames that come from no guest: straight from an uplink's port, opened at
+    /// `placement`, into its interface.
+    pub fn uplink_limit(
+        &self,
+        uplink: Uplink,
+        frame_bytes: u32,
+        seconds: u32,
+        placement: &Placement,
+    ) -> Result<EverySecond> {
+        let numbers = [frame_bytes, seconds].map(|number| number.to_string());
+        let names = [uplink.kind(), uplink.interface()].map(str::to_owned);
+        self.run("uplink_limit", names.into_iter().chain(numbers).collect(), placement)
+    }
+
+    /// A silent guest at each of `sockets`, until what is returned is dropped.
+    pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
+        let program = self.program("attach");
+        let (process, Dialogue { mut stdin, lines }) =
+            Process::start_dialogue(&[&program], &Placement::default())?;
+        for socket in sockets {
+            writeln!(stdin, "{}", socket.display())
+                .map_err(|source| Error::Io { what: format!("write to {program}"), source })?;
+        }
+        // It waits for the end of the list.
+        drop(stdin);
+        let line = next_line(&lines, &program)?;
+        if line != format!("{} attached", sockets.len()) {
+            return Err(Error::parse("that all guests are attached", line));
+        }
+        Ok(process)
+    }
+
+    fn every_second(
+        &self,
+        name: &'static str,
+        sockets: &[PathBuf; 2],
+        numbers: &[u32],
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        let sockets = sockets.iter().map(|path| path.to_string_lossy().into_owned());
+        let arguments = sockets.chain(numbers.iter().map(u32::to_string)).collect();
+        self.run(name, arguments, &Placement { cpu: Some(cpu), netns: None })
+    }
+
+    fn run(
+        &self,
+        name: &'static str,
+        arguments: Vec<String>,
+        placement: &Placement,
+    ) -> Result<EverySecond> {
+        let program = self.program(name);
+        let arguments = arguments.iter().map(String::as_str);
+        let argv: Vec<_> = std::iter::once(program.as_str()).chain(arguments).collect();
+        let (process, dialogue) = Process::start_dialogue(&argv, placement)?;
+        Ok(EverySecond { process, dialogue, name })
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.built.example(name).to_string_lossy().into_owned()
+    }
+}
+
+/// A running program that says every second what arrived.
+pub struct EverySecond {
+    process: Process,
+    dialogue: Dialogue,
+    name: &'static str,
+}
+
+impl EverySecond {
+    /// What the program uses of the machine.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.process.pid())
+    }
+
+    /// Awaits the end of the current second: its figure.
+    pub fn next(&mut self) -> Result<f64> {
+        let line = next_line(&self.dialogue.lines, self.name)?;
+        figure(&line).ok_or_else(|| Error::parse("a second's figure", line))
+    }
+}
+
+fn next_line(lines: &Receiver<String>, name: &str) -> Result<String> {
+    lines.recv_timeout(PATIENCE).map_err(|error| Error::Check(format!("{name}: {error}")))
+}
+
+/// The third word of `  1 s    82345 frames/s  0 lost in all`.
+fn figure(line: &str) -> Option<f64> {
+    let mut words = line.split_whitespace();
+    let (_number, unit, figure) = (words.next()?, words.next()?, words.next()?);
+    if unit == "s" { figure.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_of_a_second_is_read() {
+        assert_eq!(figure("  1 s     82345 frames/s  0 lost in all"), Some(82_345.0));
+        assert_eq!(figure(" 10 s   101.50 Gbit/s"), Some(101.5));
+        assert_eq!(figure("Error: no such file"), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! The Debian packages that the real machines and the peers come from.
+//!
+//! Nothing is changed that is already there. Installed services are not started.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::{Error, Result, check},
+    process::run_in,
+    workspace::Workspace,
+};
+
+/// A program that is run, or a file that builds need, and the Debian package it comes from.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+}
+
+/// Everything that guests, peers and traffic need on the host. What runs inside the guests is
+/// unpacked, not installed; see [`crate::guest_image`].
+const TOOLS: &[Tool] = &[
+    LIBPCAP,
+    Tool { program: QEMU, package: QEMU_PACKAGE },
+    Tool { program: "/usr/bin/iperf3", package: "iperf3" },
+    Tool { program: "/usr/sbin/ip", package: "iproute2" },
+    Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
+    Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
+    Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
+    Tool { program: VALGRIND, package: "valgrind" },
+];
+
+/// What `make frontends` needs beside that.
+const LIBVIRT: &[Tool] = &[
+    Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
+    Tool { program: "/usr/bin/virsh", package: "libvirt-clients" },
+];
+
+/// What weir is linked with; the test bed is not.
+const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
+
+/// What every machine here runs under.
+pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+
+/// Open vSwitch with DPDK, wherever the `ovs-vswitchd` alternative points.
+pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+
+/// What counts instructions, where its package puts it.
+pub const VALGRIND: &str = "/usr/bin/valgrind";
+
+/// Present wherever the system's services must not be started by a package's installation.
+const POLICY_RC_D: &str = "/usr/sbin/policy-rc.d";
+
+/// The system's own package sources, as cloud and container images of Debian keep them.
+const DEBIAN_SOURCES: &str = "/etc/apt/sources.list.d/debian.sources";
+
+/// The same as Debian's installer writes them.
+const SOURCES_LIST: &str = "/etc/apt/sources.list";
+
+/// The packages that are missing here, in the order they would be installed.
+pub fn missing() -> Vec<&'static str> {
+    missing_of(TOOLS)
+}
+
+fn missing_of(tools: &[Tool]) -> Vec<&'static str> {
+    tools.iter().filter(|tool| !Path::new(tool.program).exists()).map(|tool| tool.package).collect()
+}
+
+/// Whether packages can be installed and namespaces made.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Installs what building weir needs. Needs root unless it is there.
+pub fn ensure_to_build() -> Result<()> {
+    // Elsewhere than on Debian it may lie in another place.
+    let known = || run_in(&["pkg-config", "--exists", "libpcap"], Path::new("/"), &[]).is_ok();
+    if Path::new(LIBPCAP.program).exists() || known() {
+        return Ok(());
+    }
+    let package = LIBPCAP.package;
+    check(is_root(), || {
+        format!(
+            "building weir needs libpcap; as root: apt-get update && apt-get install -y {package}"
+        )
+    })?;
+    println!("installing {package}, with which weir is linked");
+    refresh_lists()?;
+    install(&[], &[package])
+}
+
+/// Installs libvirt, if it is missing. Needs root unless it is there.
+pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(LIBVIRT))
+}
+
+/// Installs what is missing. Needs root unless nothing is.
+pub fn ensure(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing())
+}
+
+fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", missing.join(" "));
+    let _no_services = ServicePolicy::forbid_start()?;
+    refresh_lists()?;
+    // QEMU last: once libraries are from backports, the release's own packages may not fit them.
+    let (newer, plain): (Vec<_>, Vec<_>) = missing.into_iter().partition(|p| *p == QEMU_PACKAGE);
+    install(&[], &plain).or_else(|error| {
+        println!("{error}\ntrying again with backports");
+        install_from_backports(workspace, &plain)
+    })?;
+    // Debian 12's own QEMU (7.2) ends when a guest uses MSI-X on a vhost-user device without KVM,
+    // and every guest here runs without.
+    install_from_backports(workspace, &newer).or_else(|error| {
+        println!("{error}\nno QEMU from backports; taking the release's own");
+        install(&[], &newer)
+    })
+}
+
+/// Fetches the package lists if apt does not know `package`, as on a new machine.
+pub fn ensure_lists(package: &str) -> Result<()> {
+    if run_in(&["apt-cache", "show", package], Path::new("/"), &[]).is_ok() {
+        return Ok(());
+    }
+    refresh_lists()
+}
+
+/// Fetches the package lists: those that apt has may name versions that are no longer served.
+pub fn refresh_lists() -> Result<()> {
+    apt(&["update", "-q"])
+}
+
+/// Installs from the release and its backports, the latter preferred.
+fn install_from_backports(workspace: &Workspace, packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let (suite, options) = backports(workspace)?;
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    apt(&[options.as_slice(), &["update", "-q"]].concat())?;
+    install(&[options.as_slice(), &["-t", &suite]].concat(), packages)
+}
+
+/// The backports suite's name, and the apt options that make it known without touching the
+/// system's configuration.
+fn backports(workspace: &Workspace) -> Result<(String, Vec<String>)> {
+    let codename = codename()?;
+    let suite = format!("{codename}-backports");
+    let (name, sources) = with_backports(&codename)?;
+    let dir = workspace.target("apt")?;
+    let lists = dir.join("lists");
+    let parts = dir.join("sources.list.d");
+    for dir in [&lists.join("partial"), &parts] {
+        fs::create_dir_all(dir).map_err(Error::io("make", dir))?;
+    }
+    let file = parts.join(name);
+    fs::write(&file, sources).map_err(Error::io("write", &file))?;
+    let option =
+        |key: &str, path: &PathBuf| [String::from("-o"), format!("{key}={}", path.display())];
+    let options = [option("Dir::Etc::SourceParts", &parts), option("Dir::State::lists", &lists)];
+    Ok((suite, options.concat()))
+}
+
+/// The name and the text of a file that replaces `sources.list.d`, so that backports come from
+/// where the release itself comes from. apt goes on reading `sources.list`.
+fn with_backports(codename: &str) -> Result<(&'static str, String)> {
+    if let Ok(sources) = fs::read_to_string(DEBIAN_SOURCES) {
+        let stanza = backports_stanza(&sources, codename)
+            .ok_or_else(|| Error::parse("a stanza of the release itself", sources.as_str()))?;
+        return Ok(("debian.sources", format!("{sources}\n\n{stanza}\n")));
+    }
+    let path = Path::new(SOURCES_LIST);
+    let sources = fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let line = backports_line(&sources, codename)
+        .ok_or_else(|| Error::parse("a line of the release itself", sources.as_str()))?;
+    Ok(("backports.list", format!("{line}\n")))
+}
+
+/// The line that serves `codename` itself, with its suite replaced by the backports suite.
+fn backports_line(sources: &str, codename: &str) -> Option<String> {
+    let suite = |word: &str| {
+        if word == codename { format!("{codename}-backports") } else { word.to_owned() }
+    };
+    let serves_release =
+        |line: &&str| line.starts_with("deb ") && line.split_whitespace().any(|w| w == codename);
+    let line = sources.lines().find(serves_release)?;
+    Some(line.split_whitespace().map(suite).collect::<Vec<_>>().join(" "))
+}
+
+/// The stanza that serves `codename` itself, with its suites replaced by the backports suite.
+fn backports_stanza(sources: &str, codename: &str) -> Option<String> {
+    let serves_release = |stanza: &&str| {
+        stanza
+            .lines()
+            .filter_map(|line| line.strip_prefix("Suites:"))
+            .any(|suites| suites.split_whitespace().any(|suite| suite == codename))
+    };
+    let stanza = sources.split("\n\n").find(serves_release)?;
+    let lines = stanza.lines().map(|line| {
+        if line.starts_with("Suites:") {
+            format!("Suites: {codename}-backports")
+        } else {
+            line.to_owned()
+        }
+    });
+    Some(lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn codename() -> Result<String> {
+    let path = Path::new("/etc/os-release");
+    let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    codename.map(str::to_owned).ok_or_else(|| Error::parse("VERSION_CODENAME", text.as_str()))
+}
+
+fn install(options: &[&str], packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let mut args = options.to_vec();
+    args.extend(["install", "-q", "-y", "--no-install-recommends"]);
+    args.extend(packages);
+    apt(&args)
+}
+
+fn apt(args: &[&str]) -> Result<()> {
+    let mut argv = vec!["apt-get"];
+    argv.extend(args);
+    run_in(&argv, Path::new("/"), &[("DEBIAN_FRONTEND", OsStr::new("noninteractive"))])?;
+    Ok(())
+}
+
+/// Keeps installed services from being started, for as long as it lives.
+struct ServicePolicy {
+    written: bool,
+}
+
+impl ServicePolicy {
+    fn forbid_start() -> Result<Self> {
+        let path = Path::new(POLICY_RC_D);
+        if path.exists() {
+            return Ok(Self { written: false });
+        }
+        // 101: "action forbidden by policy" (invoke-rc.d(8)).
+        fs::write(path, "#!/bin/sh\nexit 101\n").map_err(Error::io("write", path))?;
+        let policy = Self { written: true };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+            .map_err(Error::io("make executable", path))?;
+        Ok(policy)
+    }
+}
+
+impl Drop for ServicePolicy {
+    fn drop(&mut self) {
+        if self.written {
+            let _ = fs::remove_file(POLICY_RC_D);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCES: &str = "Types: deb\nURIs: http://mirror.example/security\n\
+        Suites: bookworm-security\nComponents: main\n\nTypes: deb\nURIs: http://mirror.example/debian\n\
+        Suites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg";
+
+    #[test]
+    fn backports_come_from_where_the_release_itself_comes_from() {
+        let stanza = backports_stanza(SOURCES, "bookworm").unwrap();
+        assert_eq!(
+            stanza,
+            "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm-backports\n\
+             Components: main\nSigned-By: /k.gpg"
+        );
+    }
+
+    #[test]
+    fn backports_are_derived_from_one_line_sources_too() {
+        let sources = "deb-src http://mirror.example/debian bookworm main\n\
+            deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib\n";
+        assert_eq!(
+            backports_line(sources, "bookworm").unwrap(),
+            "deb [signed-by=/k.gpg] http://mirror.example/debian bookworm-backports main contrib"
+        );
+        assert_eq!(backports_line(sources, "trixie"), None);
+    }
+
+    #[test]
+    fn no_stanza_of_the_release_means_no_backports() {
+        assert_eq!(backports_stanza(SOURCES, "trixie"), None);
+    }
+}

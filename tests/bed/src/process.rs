@@ -1,0 +1,232 @@
+//! Child processes that cannot outlive what started them.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+
+use crate::error::{Error, Result};
+
+/// How often [`wait_until`] asks.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a process may take to end after SIGTERM before it gets SIGKILL.
+const TERM_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a long-running process runs.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// The network namespace; the caller's own where there is none.
+    pub netns: Option<String>,
+    /// The only CPU it may use; any where there is none.
+    pub cpu: Option<usize>,
+}
+
+/// A running program, ended when dropped. It also ends when its parent is killed.
+pub struct Process {
+    child: Child,
+    command: String,
+}
+
+impl Process {
+    /// Starts `argv` at `placement`, its input empty and both its outputs appended to the file `log`.
+    pub fn start_logged(argv: &[&str], placement: &Placement, log: &Path) -> Result<Self> {
+        let out =
+            File::options().create(true).append(true).open(log).map_err(Error::io("open", log))?;
+        let err = out.try_clone().map_err(Error::io("open", log))?;
+        let mut command = tied(argv, placement);
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        Self::spawn(command)
+    }
+
+    /// Starts `argv` at `placement` for a conversation: lines in, lines out (errors among them).
+    pub fn start_dialogue(argv: &[&str], placement: &Placement) -> Result<(Self, Dialogue)> {
+        let pipe_error = |source| Error::Io { what: "make a pipe".into(), source };
+        let (reader, writer) = std::io::pipe().map_err(pipe_error)?;
+        let stderr = writer.try_clone().map_err(pipe_error)?;
+        let mut command = tied(argv, placement);
+        command.stdin(Stdio::piped()).stdout(OwnedFd::from(writer)).stderr(OwnedFd::from(stderr));
+        let mut process = Self::spawn(command)?;
+        let stdin =
+            process.child.stdin.take().ok_or_else(|| Error::parse("a standard input", ""))?;
+        Ok((process, Dialogue::over(reader, stdin)))
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let text = text_of(&command);
+        let child = command
+            .spawn()
+            .map_err(|source| Error::Io { what: format!("start `{text}`"), source })?;
+        Ok(Self { child, command: text })
+    }
+
+    /// The process id. It stays the program's own: every wrapper in front of it uses `exec`.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status, if the process has ended.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        let what = &self.command;
+        self.child
+            .try_wait()
+            .map_err(|source| Error::Io { what: format!("wait for `{what}`"), source })
+    }
+
+    /// Fails if the process has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        match self.ended()? {
+            None => Ok(()),
+            Some(status) => Err(Error::Command {
+                command: self.command.clone(),
+                status: status.to_string(),
+                output: String::from("(it was expected to go on running)"),
+            }),
+        }
+    }
+
+    /// Asks the process to end and waits for it; its status, or an error if it had to be killed.
+    pub fn terminate(mut self) -> Result<ExitStatus> {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let what = format!("the end of `{}` after SIGTERM", self.command);
+        wait_until(&what, TERM_PATIENCE, || Ok(self.ended()?.is_some()))?;
+        self.ended()?.ok_or_else(|| Error::parse("an exit status", ""))
+    }
+
+    /// SIGKILL, as a host that loses a VM would see it.
+    pub fn kill(mut self) {
+        self.end_now();
+    }
+
+    /// The same, for a process that is to be replaced.
+    pub(crate) fn end_now(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end_now();
+    }
+}
+
+/// The two ends of a conversation with a [`Process`].
+pub struct Dialogue {
+    /// Where its input lines are written.
+    pub stdin: Box<dyn Write + Send>,
+    /// What it prints, line by line without the line ends. Closed when it ends.
+    pub lines: Receiver<String>,
+}
+
+impl Dialogue {
+    /// Over something else than a process's standard streams.
+    pub fn over(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Self {
+        Self { stdin: Box::new(writer), lines: lines_of(reader) }
+    }
+}
+
+fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if sender.send(text).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The command for `argv` at `placement`, told by the kernel to die with this process.
+fn tied(argv: &[&str], placement: &Placement) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]);
+    if let Some(cpu) = placement.cpu {
+        command.args(["taskset", "-c", &cpu.to_string()]);
+    }
+    if let Some(netns) = &placement.netns {
+        command.args(["ip", "netns", "exec", netns]);
+    }
+    command.args(argv);
+    command
+}
+
+/// Runs `argv` to its end and returns its standard output; an error unless it succeeds.
+pub fn run<S: AsRef<OsStr>>(argv: &[S]) -> Result<String> {
+    run_in(argv, Path::new("."), &[])
+}
+
+/// Runs `argv` in the directory `dir` with `env` added to its environment.
+pub fn run_in<S: AsRef<OsStr>>(argv: &[S], dir: &Path, env: &[(&str, &OsStr)]) -> Result<String> {
+    let (program, rest) =
+        argv.split_first().ok_or_else(|| Error::parse("a command", String::new()))?;
+    let mut command = Command::new(program);
+    command.args(rest).current_dir(dir).stdin(Stdio::null()).envs(env.iter().copied());
+    let text = text_of(&command);
+    let output =
+        command.output().map_err(|source| Error::Io { what: format!("run `{text}`"), source })?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Command {
+        command: text,
+        status: output.status.to_string(),
+        output: format!("{stdout}{stderr}"),
+    })
+}
+
+/// Lets processes started from now on have `count` descriptors open, or more.
+pub fn allow_descriptors(count: u64) -> Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // No limit is `None`.
+    let wanted = Rlimit {
+        current: current.map(|current| current.max(count)),
+        maximum: maximum.map(|maximum| maximum.max(count)),
+    };
+    setrlimit(Resource::Nofile, wanted).map_err(|errno| Error::Io {
+        what: format!("allow {count} open descriptors"),
+        source: errno.into(),
+    })
+}
+
+fn text_of(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect();
+    words.join(" ")
+}
+
+/// Asks `done` until it says yes; an error after `patience`, or as soon as `done` fails.
+pub fn wait_until(
+    what: &str,
+    patience: Duration,
+    mut done: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let start = Instant::now();
+    while !done()? {
+        if start.elapsed() > patience {
+            return Err(Error::Timeout { what: what.to_owned(), after: patience });
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}

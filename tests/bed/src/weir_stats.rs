@@ -1,0 +1,148 @@
+//! `weir stats --json`: the only place that knows its shape.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    error::{Error, Result},
+    switch::Work,
+};
+
+/// One answer of `weir stats --json`.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    report: Value,
+}
+
+/// Which way frames go through a port, named from the port's side as virtio does.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// Out of the switch, to the guest.
+    Rx,
+    /// From the guest, into the switch.
+    Tx,
+}
+
+impl Stats {
+    /// Reads the JSON text.
+    pub fn parse(json: &str) -> Result<Self> {
+        let report = serde_json::from_str(json).map_err(|_| Error::parse("weir's stats", json))?;
+        Ok(Self { report })
+    }
+
+    /// A port's state: `waiting`, `connected`, `running` or `stopped`.
+    pub fn state(&self, port: &str) -> Result<&str> {
+        let state = self.port(port)?["state"].as_str();
+        state.ok_or_else(|| self.unreadable("a port's state"))
+    }
+
+    /// Whether there is a port, and packets can flow at every one.
+    pub fn all_running(&self) -> bool {
+        self.report["ports"].as_array().is_some_and(|ports| {
+            !ports.is_empty() && ports.iter().all(|port| port["state"] == "running")
+        })
+    }
+
+    /// Why weir stopped a port, if it did.
+    pub fn stopped_reason(&self, port: &str) -> Result<Option<&str>> {
+        Ok(self.port(port)?["stopped_reason"].as_str())
+    }
+
+    /// Frames through each of a port's queue pairs.
+    pub fn frames_by_queue(&self, port: &str, way: Way) -> Result<Vec<u64>> {
+        let way = match way {
+            Way::Rx => "rx",
+            Way::Tx => "tx",
+        };
+        let queues = self.port(port)?["queues"].as_array();
+        let queues = queues.ok_or_else(|| self.unreadable("a port's queues"))?;
+        let frames = queues.iter().map(|queue| queue[way]["frames"].as_u64());
+        frames.collect::<Option<_>>().ok_or_else(|| self.unreadable("a queue's frames"))
+    }
+
+    /// Time that bursts took of the workers (ns), of that since weir was started.
+    pub fn work(&self) -> Result<Work> {
+        let taken = || -> Option<Work> {
+            let ports = self.report["ports"].as_array()?.iter();
+            let busy = ports.map(|port| port["worker_ns"].as_u64()).sum::<Option<u64>>()?;
+            let up = Duration::try_from_secs_f64(self.report["uptime_s"].as_f64()?).ok()?;
+            Some(Work { busy, of: u64::try_from(up.as_nanos()).ok()? })
+        };
+        taken().ok_or_else(|| self.unreadable("worker times"))
+    }
+
+    /// How often workers woke from sleep.
+    pub fn wakeups(&self) -> Result<u64> {
+        let workers = || {
+            self.report["workers"]
+                .as_array()?
+                .iter()
+                .map(|it| it["wakeups"].as_u64())
+                .sum::<Option<u64>>()
+        };
+        workers().ok_or_else(|| self.unreadable("workers' wake-ups"))
+    }
+
+    /// How often guests were called.
+    pub fn calls(&self) -> Result<u64> {
+        let of =
+            |queue: &Value| Some(queue["rx"]["calls"].as_u64()? + queue["tx"]["calls"].as_u64()?);
+        let queues = |port: &Value| port["queues"].as_array()?.iter().map(of).sum::<Option<u64>>();
+        let ports = || self.report["ports"].as_array()?.iter().map(queues).sum::<Option<u64>>();
+        ports().ok_or_else(|| self.unreadable("queues' calls"))
+    }
+
+    /// Dropped frames, by port and reason, where there are any.
+    pub fn drops(&self) -> Result<BTreeMap<(String, String), u64>> {
+        let ports = self.report["ports"].as_array();
+        let mut drops = BTreeMap::new();
+        for port in ports.ok_or_else(|| self.unreadable("ports"))? {
+            let name = port["name"].as_str().unwrap_or_default();
+            let counts = port["drops"].as_object();
+            for (reason, count) in counts.ok_or_else(|| self.unreadable("a port's drops"))? {
+                let count = count.as_u64().ok_or_else(|| self.unreadable("a number of drops"))?;
+                if count > 0 {
+                    drops.insert((name.to_owned(), reason.clone()), count);
+                }
+            }
+        }
+        Ok(drops)
+    }
+
+    /// The last reason for which a front end's session ended.
+    pub fn last_error(&self, port: &str) -> Result<Option<&str>> {
+        Ok(self.port(port)?["sessions"]["last_error"].as_str())
+    }
+
+    fn port(&self, name: &str) -> Result<&Value> {
+        let mut ports = self.report["ports"].as_array().into_iter().flatten();
+        ports.find(|port| port["name"] == name).ok_or_else(|| self.unreadable("a port's entry"))
+    }
+
+    fn unreadable(&self, what: &'static str) -> Error {
+        Error::parse(what, self.report.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = r#"{"uptime_s":2.5,"workers":[{"wakeups":4},{"wakeups":2}],"ports":[{"name":"vif0","state":"running",
+        "stopped_reason":null,"worker_ns":12,
+        "queues":[{"rx":{"frames":3,"calls":2},"tx":{"frames":5,"calls":1}},
+        {"rx":{"frames":0,"calls":0},"tx":{"frames":7,"calls":4}}]}]}"#;
+
+    #[test]
+    fn a_port_is_found_by_name() {
+        let stats = Stats::parse(JSON).unwrap();
+        assert_eq!(stats.state("vif0").unwrap(), "running");
+        assert_eq!(stats.stopped_reason("vif0").unwrap(), None);
+        assert_eq!(stats.frames_by_queue("vif0", Way::Tx).unwrap(), [5, 7]);
+        assert_eq!(stats.frames_by_queue("vif0", Way::Rx).unwrap(), [3, 0]);
+        assert_eq!((stats.wakeups().unwrap(), stats.calls().unwrap()), (6, 7));
+        assert!(stats.state("vif1").is_err());
+        assert_eq!(stats.work().unwrap(), Work { busy: 12, of: 2_500_000_000 });
+    }
+}

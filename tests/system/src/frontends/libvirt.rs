@@ -1,0 +1,163 @@
+//! A libvirt domain with what `weir qemu-args --for libvirt` prints, under a libvirtd of this test's own: it sees none
+//! of the machine's directories, and the machine's libvirtd does not see it.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use weir_bed::{
+    address,
+    error::{Error, Result},
+    netns::Netns,
+    packages,
+    process::{Dialogue, Process, run, wait_until},
+    qemu::Guest,
+    weir::{Vif, Weir},
+};
+
+use super::{
+    bed::{Bed, TESTED},
+    linux::{Expected, Return, try_out},
+    qemu_cells::stop,
+    record::{Record, Verdict},
+};
+
+/// Where it keeps what it needs; each is an empty directory to it.
+const DIRECTORIES: &str =
+    "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
+
+/// Debian's user for QEMU, which may neither look into the machine's control groups nor be confined here.
+const QEMU_CONF: &str = "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\n";
+
+/// How long it may take to start, and to start a domain.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tries it.
+pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    if let Err(error) = packages::ensure_libvirt(&bed.lab.workspace) {
+        return Ok(Verdict::Skipped(format!("no libvirt: {error}")));
+    }
+    let (mut weir, mut partner) = bed.set_up(&[Vif { for_all_users: true, ..Vif::default() }])?;
+    // Debian's QEMU user is to reach sockets and files; their directories are root's otherwise.
+    let place = tempfile::Builder::new()
+        .prefix("weir-libvirt-")
+        .permissions(fs::Permissions::from_mode(0o777))
+        .tempdir()
+        .map_err(|source| Error::Io { what: "make a directory".into(), source })?;
+    let domain = Domain { place: place.path().to_path_buf() };
+    domain.write(bed, &weir)?;
+    // Fields of a namespace end after what is in it.
+    let netns = Netns::new()?;
+    let guest = domain.start(&netns, weir.dir())?;
+    let expected = Expected { queues: 1, present: &[], absent: &[] };
+    try_out(&mut weir, &mut partner, guest, &expected, Return::ByItself, record)?;
+    bed.give_back(partner);
+    stop(weir)
+}
+
+/// What is started, and where its files are.
+struct Domain {
+    place: PathBuf,
+}
+
+impl Domain {
+    fn file(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
+    /// The domain's XML, its kernel, and the daemon's start.
+    fn write(&self, bed: &Bed<'_>, weir: &Weir) -> Result<()> {
+        let write = |name: &str, text: &[u8]| {
+            let path = self.file(name);
+            fs::write(&path, text).map_err(Error::io("write", &path))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                .map_err(Error::io("open to all", &path))
+        };
+        let image = &bed.lab.image;
+        for (name, from) in [("vmlinuz", &image.kernel), ("initrd", &image.initrd)] {
+            let content = fs::read(from).map_err(Error::io("read", from))?;
+            write(name, &content)?;
+        }
+        let printed = weir.monitor_args(TESTED, &["--for", "libvirt"])?;
+        write("domain.xml", self.xml(&printed)?.as_bytes())?;
+        write("qemu.conf", QEMU_CONF.as_bytes())?;
+        write("start.sh", self.script().as_bytes())
+    }
+
+    /// What weir prints has two parts, each behind a comment that says where it belongs.
+    fn xml(&self, printed: &str) -> Result<String> {
+        let (in_domain, in_devices) = printed
+            .split_once("<!-- in <devices> -->")
+            .ok_or_else(|| Error::parse("two parts of XML", printed))?;
+        let [kernel, initrd, serial, console] =
+            ["vmlinuz", "initrd", "serial.sock", "console"].map(|name| self.file(name));
+        let cidr = address::cidr(TESTED);
+        Ok(format!(
+            "<domain type='qemu'><name>weir-frontends</name><memory unit='MiB'>256</memory><vcpu>1</vcpu>\n\
+             {in_domain}\n\
+             <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>\n\
+             <cmdline>console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={cidr}</cmdline></os>\n\
+             <features><acpi/></features><cpu mode='custom' match='exact'><model>qemu64</model>\n\
+             <feature policy='require' name='rdrand'/></cpu>\n\
+             <devices><emulator>/usr/bin/qemu-system-x86_64</emulator>\n{in_devices}\n\
+             <serial type='file'><source path='{}'/><target port='0'/></serial>\n\
+             <serial type='unix'><source mode='bind' path='{}'/><target port='1'/></serial>\n\
+             <memballoon model='none'/></devices></domain>\n",
+            kernel.display(),
+            initrd.display(),
+            console.display(),
+            serial.display(),
+        ))
+    }
+
+    /// Runs in a mount namespace of its own.
+    fn script(&self) -> String {
+        let place = self.place.display();
+        format!(
+            "set -e\n\
+             for dir in {DIRECTORIES}; do mkdir -p $dir; mount -t tmpfs -o mode=755 tmpfs $dir; done\n\
+             cp {place}/qemu.conf /etc/libvirt/qemu.conf\n\
+             echo 'auth_unix_rw = \"none\"' >/etc/libvirt/libvirtd.conf\n\
+             /usr/sbin/virtlogd & \n\
+             /usr/sbin/libvirtd --timeout 600 &\n\
+             for i in $(seq 300); do virsh -c qemu:///system list >/dev/null 2>&1 && break; sleep 0.1; done\n\
+             virsh -c qemu:///system create {place}/domain.xml\n\
+             chmod 777 {place}/serial.sock\n\
+             touch {place}/started\n\
+             wait\n"
+        )
+    }
+
+    fn start(&self, netns: &Netns, log_dir: &Path) -> Result<Guest> {
+        let script = self.file("start.sh");
+        let script = script.to_string_lossy();
+        // QEMU is a daemon of its own: it ends with the first process of this namespace.
+        let argv = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--kill-child",
+            "--fork",
+            "--mount-proc",
+            "sh",
+            &script,
+        ];
+        let log = log_dir.join("libvirt.log");
+        run(&["touch".as_ref(), log.as_os_str()])?;
+        let mut process = Process::start_logged(&argv, &netns.placement(), &log)?;
+        let (started, serial) = (self.file("started"), self.file("serial.sock"));
+        wait_until("libvirt to start the domain", PATIENCE, || {
+            process.check_alive()?;
+            Ok(started.exists())
+        })
+        .map_err(|error| {
+            Error::Check(format!("{error}\n{}", fs::read_to_string(&log).unwrap_or_default()))
+        })?;
+        let stream = UnixStream::connect(&serial).map_err(Error::io("connect to", &serial))?;
+        let reader = stream.try_clone().map_err(Error::io("connect to", &serial))?;
+        Guest::over("libvirt", process, Dialogue::over(reader, stream), self.file("console"))
+    }
+}

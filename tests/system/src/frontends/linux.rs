@@ -1,0 +1,190 @@
+//! What every front end with a Linux guest in it has to do.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    iperf::{Direction, Tcp},
+    qemu::Guest,
+    weir::{self, Weir},
+    weir_stats::Stats,
+};
+
+use super::{
+    bed::{PARTNER, TESTED, await_running},
+    record::{Record, Step},
+};
+use crate::guests::traffic::no_checksum_errors;
+
+/// How long a command in a guest may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a transfer goes on where it is checked that it flows, not how fast.
+const FLOWS_SECONDS: u64 = 2;
+
+/// A fraction of what the slowest of them reaches on a busy machine.
+const TCP_BITS_PER_SECOND_MIN: f64 = 1e6;
+
+/// The payload of the largest echo request that the tools can send is 65,507 bytes.
+pub const FRAGMENTED_BYTES: u32 = 65_000;
+
+/// A counter of drops, and why frames may be in it.
+pub type Explanation = (&'static str, &'static str);
+
+/// Why a frame may be dropped, and it is nobody's mistake.
+const EXPLAINED: &[Explanation] = &[
+    ("rx_not_ready", "for a guest whose driver had not started yet, or that was connecting again"),
+    ("rx_waited_too_long", "the receiving VM was not run for 100 ms by this machine"),
+];
+
+/// A virtio feature that a cell is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    /// Its bit (virtio 1.2 §6 and §5.1.3).
+    pub bit: usize,
+    /// How the table names it.
+    pub name: &'static str,
+}
+
+/// What a guest is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Queue pairs that its driver uses.
+    pub queues: usize,
+    /// Features that its driver uses.
+    pub present: &'static [Feature],
+    /// Features that it does not use.
+    pub absent: &'static [Feature],
+}
+
+/// How a front end finds a switch that was killed and started again.
+pub enum Return<'a> {
+    /// It connects again.
+    ByItself,
+    /// It never does; this starts another one.
+    StartedAgain(&'a mut dyn FnMut(&Weir) -> Result<Guest>),
+}
+
+/// All steps, with `partner` at the other end.
+pub fn try_out(
+    weir: &mut Weir,
+    partner: &mut Guest,
+    mut guest: Guest,
+    expected: &Expected,
+    returns: Return<'_>,
+    record: &mut Record,
+) -> Result<()> {
+    record.step(Step::Link, || {
+        await_running(weir, &[PARTNER, TESTED])?;
+        link(&mut guest, expected)
+    })?;
+    record.step(Step::Ping, || pings(&mut guest, partner))?;
+    record.step(Step::Fragments, || fragments(&mut guest, partner))?;
+    record.step(Step::Tcp, || tcp(&mut guest, partner))?;
+    let before = weir.stats()?;
+    record.step(Step::Reconnect, || {
+        weir.crash();
+        weir.launch_again()?;
+        let word = match returns {
+            Return::ByItself => "by itself",
+            Return::StartedAgain(start) => {
+                drop(guest);
+                guest = start(weir)?;
+                "started again"
+            }
+        };
+        await_running(weir, &[PARTNER, TESTED])?;
+        pings(&mut guest, partner)?;
+        fragments(&mut guest, partner)?;
+        tcp(&mut guest, partner)?;
+        Ok(word.into())
+    })?;
+    record.step(Step::Drops, || drops(&[before, weir.stats()?], &weir::name(TESTED), &[]))?;
+    weir.check_alive()
+}
+
+/// A carrier, and the features and queues that were asked for.
+fn link(guest: &mut Guest, expected: &Expected) -> Result<String> {
+    let carrier = guest.run("cat /sys/class/net/eth0/carrier", PATIENCE)?;
+    check(carrier.trim() == "1", || format!("the guest's carrier is {carrier}"))?;
+    let features = guest.run("cat /sys/class/net/eth0/device/features", PATIENCE)?;
+    let has = |feature: &Feature| features.as_bytes().get(feature.bit) == Some(&b'1');
+    for feature in expected.present {
+        check(has(feature), || format!("{} was not negotiated: {features}", feature.name))?;
+    }
+    for feature in expected.absent {
+        check(!has(feature), || format!("{} was negotiated: {features}", feature.name))?;
+    }
+    let queues = guest.run("ls -d /sys/class/net/eth0/queues/rx-*", PATIENCE)?;
+    let queues = queues.split_whitespace().count();
+    let cpus = guest.run("nproc", PATIENCE)?;
+    check(queues == expected.queues, || {
+        format!("{queues} queue pairs with {} CPUs that came up", cpus.trim())
+    })?;
+    let names: Vec<_> = expected.present.iter().map(|feature| feature.name).collect();
+    Ok(if names.is_empty() { String::from("up") } else { names.join(" ") })
+}
+
+fn pings(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
+    echo(guest, PARTNER, None)?;
+    echo(partner, TESTED, None)?;
+    Ok("both ways".into())
+}
+
+fn fragments(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
+    echo(guest, PARTNER, Some(FRAGMENTED_BYTES))?;
+    echo(partner, TESTED, Some(FRAGMENTED_BYTES))?;
+    Ok("both ways".into())
+}
+
+/// Three echo requests from `from`, each of which must be answered.
+pub fn echo(from: &mut Guest, to: u8, payload_bytes: Option<u32>) -> Result<()> {
+    let size = payload_bytes.map(|bytes| format!("-s {bytes} ")).unwrap_or_default();
+    let command = format!("ping -c 3 -i 0.1 -W 5 {size}{}", address::ip(to));
+    let printed = from.run(&command, PATIENCE)?;
+    check(printed.contains(" 3 packets received"), || printed)
+}
+
+/// The partner has a server.
+fn tcp(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
+    let mut reached = Vec::new();
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let tcp = Tcp { direction, ..Tcp::to(address::ip(PARTNER), FLOWS_SECONDS) };
+        let transfer = tcp.run(guest)?;
+        check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+            format!(
+                "{direction:?}: only {:.4} Gbit/s, bytes by second {:?}",
+                transfer.gbit_per_second(),
+                transfer.interval_bytes
+            )
+        })?;
+        reached.push(format!("{:.2}", transfer.gbit_per_second()));
+    }
+    no_checksum_errors(guest)?;
+    no_checksum_errors(partner)?;
+    Ok(format!("{} Gbit/s", reached.join(" / ")))
+}
+
+/// What the switches of a cell dropped, with the reason; an error if one is neither explained nor among `more`.
+pub fn drops(of: &[Stats], tested: &str, more: &[Explanation]) -> Result<String> {
+    let mut all: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for stats in of {
+        for (at, count) in stats.drops()? {
+            *all.entry(at).or_default() += count;
+        }
+        let reason = stats.stopped_reason(tested)?;
+        check(reason.is_none(), || format!("the port was stopped: {reason:?}"))?;
+    }
+    if all.is_empty() {
+        return Ok("0".into());
+    }
+    let mut words = Vec::new();
+    for ((port, reason), count) in &all {
+        let explained = EXPLAINED.iter().chain(more).find(|(name, _)| name == reason);
+        let (_, why) = explained
+            .ok_or_else(|| Error::Check(format!("unexplained drops: {port} {reason} {count}")))?;
+        words.push(format!("{count} `{reason}` at {port}: {why}"));
+    }
+    Ok(words.join("; "))
+}

@@ -1,0 +1,206 @@
+//! `make frontends`: every front end that people have installed, against a running weir.
+//!
+//! A [`Cell`] is a front end with its options. It brings up a link, pings, sends fragments and TCP both ways, survives
+//! SIGKILL of weir, and loses no frame without a reason; what it has nothing of is left out and said to be.
+
+mod answering;
+mod bed;
+mod ipxe;
+mod libvirt;
+mod linux;
+mod parts;
+mod qemu_cells;
+mod record;
+mod table;
+mod testpmd;
+mod uml;
+
+use std::{path::PathBuf, time::Instant};
+
+use weir_bed::{error::Result, lab::Lab, release::Programs, tally::Tally, workspace::Workspace};
+
+use self::{
+    bed::Bed,
+    parts::Parts,
+    qemu_cells::{QemuCell, Which, plain},
+    record::{Record, Verdict},
+    table::Row,
+    testpmd::Driver,
+};
+
+/// A front end with its options.
+#[derive(Debug)]
+pub struct Cell {
+    /// The front end.
+    pub front_end: &'static str,
+    /// How it is run.
+    pub options: &'static str,
+    /// Whether `make test` tries it: it takes little time, and nothing else there is like it.
+    short: bool,
+    kind: Kind,
+}
+
+/// What tries it.
+#[derive(Debug)]
+enum Kind {
+    Qemu(QemuCell),
+    Testpmd(Driver),
+    Other(fn(&mut Bed<'_>, &mut Record) -> Result<Verdict>),
+}
+
+const fn qemu(options: &'static str, cell: QemuCell) -> Cell {
+    let front_end = match cell.which {
+        Which::Installed => "QEMU",
+        Which::Old => "QEMU 7.2",
+    };
+    Cell { front_end, options, short: false, kind: Kind::Qemu(cell) }
+}
+
+const fn testpmd(options: &'static str, driver: Driver) -> Cell {
+    Cell { front_end: "testpmd", options, short: false, kind: Kind::Testpmd(driver) }
+}
+
+const fn other(
+    front_end: &'static str,
+    options: &'static str,
+    run: fn(&mut Bed<'_>, &mut Record) -> Result<Verdict>,
+) -> Cell {
+    Cell { front_end, options, short: false, kind: Kind::Other(run) }
+}
+
+/// Of `make test` as well.
+const fn short(cell: Cell) -> Cell {
+    Cell { short: true, ..cell }
+}
+
+const NEW: QemuCell = plain(Which::Installed);
+const OLD: QemuCell = plain(Which::Old);
+
+/// All of them, in the order in which they are tried.
+const CELLS: &[Cell] = &[
+    qemu("virtio-net-pci", NEW),
+    short(qemu("legacy (virtio 0.9)", NEW.legacy())),
+    qemu("legacy, mrg_rxbuf=off", NEW.legacy_no_mergeable_buffers()),
+    qemu("packed", NEW.packed()),
+    qemu("in_order (declined by Linux 6.1)", NEW.in_order()),
+    qemu("packed, in_order (declined by Linux 6.1)", NEW.packed_in_order()),
+    qemu("event_idx=off, indirect_desc=off", NEW.plain_rings()),
+    qemu("packed, event_idx=off, indirect_desc=off", NEW.plain_packed_rings()),
+    qemu("mrg_rxbuf=off", NEW.no_mergeable_buffers()),
+    qemu("csum=off and all that needs it", NEW.no_checksums()),
+    qemu("no TSO", NEW.no_segmentation()),
+    qemu("2 queues", NEW.queues(2)),
+    qemu("4 queues", NEW.queues(4)),
+    qemu("2 queues, packed", NEW.packed_queues()),
+    qemu("2 queues, rss, hash (left out by QEMU)", NEW.rss()),
+    qemu("q35", NEW.q35()),
+    short(qemu("microvm, virtio-net-device (virtio 0.9)", NEW.microvm())),
+    qemu("microvm, packed", NEW.microvm_packed()),
+    qemu("virtio-net-pci", OLD),
+    qemu("legacy (virtio 0.9)", OLD.legacy()),
+    qemu("packed", OLD.packed()),
+    qemu("mrg_rxbuf=off", OLD.no_mergeable_buffers()),
+    qemu("csum=off and all that needs it", OLD.no_checksums()),
+    qemu("no TSO", OLD.no_segmentation()),
+    short(qemu("2 queues", OLD.queues(2))),
+    qemu("4 queues", OLD.queues(4)),
+    qemu("2 queues, packed", OLD.packed_queues()),
+    qemu("q35", OLD.q35()),
+    qemu("microvm, virtio-net-device (virtio 0.9)", OLD.microvm()),
+    short(other("user-mode Linux", "packed", uml::works)),
+    testpmd("split", testpmd::SPLIT),
+    testpmd("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
+    testpmd("split, in_order", testpmd::SPLIT_IN_ORDER),
+    testpmd("split, vectorized", testpmd::SPLIT_VECTOR),
+    testpmd("packed", testpmd::PACKED),
+    testpmd("packed, mrg_rxbuf=0", testpmd::PACKED_PLAIN),
+    testpmd("packed, in_order", testpmd::PACKED_IN_ORDER),
+    short(testpmd("packed, vectorized", testpmd::PACKED_VECTOR)),
+    other("iPXE", "virtio-net-pci, over a TAP", ipxe::boots),
+    other("libvirt", "a domain with the printed XML", libvirt::domain),
+    other("vhost crate (rust-vmm)", "split", answering::vhost_crate),
+    short(other("vhost crate (rust-vmm)", "packed", answering::vhost_crate_packed)),
+    other("vif", "split", answering::vif),
+    short(other("vif", "packed", answering::vif_packed)),
+    other("user-mode Linux", "an interface with 2 queues", uml::is_refused_with_two_queues),
+];
+
+impl Cell {
+    /// By which it is chosen.
+    fn name(&self) -> String {
+        format!("{}: {}", self.front_end, self.options)
+    }
+
+    fn run(&self, bed: &mut Bed<'_>) -> Row<'_> {
+        let start = Instant::now();
+        let mut record = Record::default();
+        let result = match &self.kind {
+            Kind::Qemu(cell) => cell.run(bed, &mut record),
+            Kind::Testpmd(driver) => driver.run(bed, &mut record),
+            Kind::Other(run) => run(bed, &mut record),
+        };
+        let verdict = match (result, record.missing()) {
+            (Err(error), _) => Verdict::Failed(error.to_string()),
+            (Ok(Verdict::Works), Some(step)) => {
+                Verdict::Failed(format!("nobody tried the step `{}`", step.name()))
+            }
+            (Ok(verdict), _) => verdict,
+        };
+        let row = Row { cell: self, record, verdict, took: start.elapsed() };
+        println!("{row}");
+        if let Verdict::Failed(why) = &row.verdict {
+            println!("{why}");
+        }
+        row
+    }
+}
+
+/// Tries all cells, or those whose name contains `only`. The report speaks for this workspace and for all cells.
+pub fn run(workspace: Workspace, only: Option<String>, weir: Option<PathBuf>) -> Result<Tally> {
+    let complete = only.is_none() && weir.is_none();
+    let lab = Lab::prepare(workspace, weir)?;
+    let selected = CELLS
+        .iter()
+        .filter(|cell| only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())));
+    let rows = try_all(&lab, selected)?;
+    println!("\n{}", table::for_terminal(&rows));
+    if complete {
+        for path in table::write(&lab.workspace, &rows)? {
+            println!("written: {}", path.display());
+        }
+    }
+    Ok(tally(&rows))
+}
+
+/// Those that `make test` tries.
+pub fn run_short(lab: &Lab) -> Result<Tally> {
+    Ok(tally(&try_all(lab, CELLS.iter().filter(|cell| cell.short))?))
+}
+
+fn try_all<'c>(lab: &Lab, cells: impl Iterator<Item = &'c Cell>) -> Result<Vec<Row<'c>>> {
+    // Where weir is built, they are too.
+    let programs = Programs::beside(&lab.weir);
+    let mut bed = Bed::new(lab, Parts::new(&lab.workspace)?, programs)?;
+    Ok(cells.map(|cell| cell.run(&mut bed)).collect())
+}
+
+fn tally(rows: &[Row<'_>]) -> Tally {
+    let mut tally = Tally::default();
+    for row in rows {
+        tally += row.verdict.tally(&row.cell.name());
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cell_has_a_name_of_its_own() {
+        let mut names: Vec<_> = CELLS.iter().map(Cell::name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), CELLS.len());
+    }
+}

@@ -1,0 +1,236 @@
+//! QEMU: the one that is installed and Debian 12's own, with the devices, machines and features that people choose.
+
+use weir_bed::{
+    address,
+    error::Result,
+    qemu::{Guest, GuestSpec, Plug, QEMU},
+    weir::{Vif, Weir},
+};
+
+use super::{
+    bed::{Bed, TESTED},
+    linux::{Expected, Feature, Return, try_out},
+    record::{Record, Verdict},
+};
+
+const CSUM: Feature = Feature { bit: 0, name: "csum" };
+const GUEST_CSUM: Feature = Feature { bit: 1, name: "guest_csum" };
+const GUEST_TSO4: Feature = Feature { bit: 7, name: "guest_tso4" };
+const HOST_TSO4: Feature = Feature { bit: 11, name: "host_tso4" };
+const MRG_RXBUF: Feature = Feature { bit: 15, name: "mrg_rxbuf" };
+const MQ: Feature = Feature { bit: 22, name: "mq" };
+const INDIRECT: Feature = Feature { bit: 28, name: "indirect" };
+const EVENT_IDX: Feature = Feature { bit: 29, name: "event_idx" };
+const VERSION_1: Feature = Feature { bit: 32, name: "version_1" };
+const RING_PACKED: Feature = Feature { bit: 34, name: "packed" };
+const IN_ORDER: Feature = Feature { bit: 35, name: "in_order" };
+const RSS: Feature = Feature { bit: 60, name: "rss" };
+
+/// Which QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The one that all tests run under.
+    Installed,
+    /// 7.2, unpacked.
+    Old,
+}
+
+/// One way to run QEMU.
+#[derive(Clone, Copy, Debug)]
+pub struct QemuCell {
+    /// Which QEMU.
+    pub which: Which,
+    /// What is added to the device's options.
+    device: &'static str,
+    /// The machine type, where it is not the default.
+    machine: Option<&'static str>,
+    /// Whether a device that is on no PCI speaks virtio 1.
+    modern_mmio: bool,
+    expected: Expected,
+}
+
+/// The device as `weir qemu-args` writes it.
+pub const fn plain(which: Which) -> QemuCell {
+    let expected = Expected { queues: 1, present: &[VERSION_1, MRG_RXBUF], absent: &[RING_PACKED] };
+    QemuCell { which, device: "", machine: None, modern_mmio: false, expected }
+}
+
+impl QemuCell {
+    const fn with(
+        self,
+        device: &'static str,
+        present: &'static [Feature],
+        absent: &'static [Feature],
+    ) -> Self {
+        let expected = Expected { queues: self.expected.queues, present, absent };
+        Self { device, expected, ..self }
+    }
+
+    /// Virtio 0.9.
+    pub const fn legacy(self) -> Self {
+        self.with(",disable-modern=on,disable-legacy=off", &[MRG_RXBUF], &[VERSION_1])
+    }
+
+    /// Packed rings.
+    pub const fn packed(self) -> Self {
+        self.with(",packed=on", &[RING_PACKED], &[])
+    }
+
+    /// Offers `IN_ORDER`, which Linux's driver leaves alone.
+    pub const fn in_order(self) -> Self {
+        self.with(",in_order=on", &[VERSION_1], &[IN_ORDER])
+    }
+
+    /// The same with packed rings.
+    pub const fn packed_in_order(self) -> Self {
+        self.with(",packed=on,in_order=on", &[RING_PACKED], &[IN_ORDER])
+    }
+
+    /// Neither event indices nor indirect descriptors.
+    pub const fn plain_rings(self) -> Self {
+        self.with(",event_idx=off,indirect_desc=off", &[VERSION_1], &[EVENT_IDX, INDIRECT])
+    }
+
+    /// The same with packed rings.
+    pub const fn plain_packed_rings(self) -> Self {
+        let device = ",packed=on,event_idx=off,indirect_desc=off";
+        self.with(device, &[RING_PACKED], &[EVENT_IDX, INDIRECT])
+    }
+
+    /// A frame is in one receive buffer.
+    pub const fn no_mergeable_buffers(self) -> Self {
+        self.with(",mrg_rxbuf=off", &[VERSION_1, GUEST_TSO4], &[MRG_RXBUF])
+    }
+
+    /// The same in virtio 0.9: the header is two bytes shorter.
+    pub const fn legacy_no_mergeable_buffers(self) -> Self {
+        let device = ",disable-modern=on,disable-legacy=off,mrg_rxbuf=off";
+        self.with(device, &[GUEST_TSO4], &[VERSION_1, MRG_RXBUF])
+    }
+
+    /// Every frame comes and goes with its checksum.
+    pub const fn no_checksums(self) -> Self {
+        let device = ",csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,\
+                      host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
+        self.with(device, &[MRG_RXBUF], &[CSUM, GUEST_CSUM, GUEST_TSO4, HOST_TSO4])
+    }
+
+    /// No segmentation by the device, in either direction.
+    pub const fn no_segmentation(self) -> Self {
+        let device =
+            ",guest_tso4=off,guest_tso6=off,guest_ecn=off,host_tso4=off,host_tso6=off,host_ecn=off";
+        self.with(device, &[CSUM, GUEST_CSUM], &[GUEST_TSO4, HOST_TSO4])
+    }
+
+    /// Several queue pairs.
+    pub const fn queues(self, queues: usize) -> Self {
+        let expected = Expected { queues, present: &[MQ], absent: &[] };
+        Self { expected, ..self }
+    }
+
+    /// Two of them with packed rings.
+    pub const fn packed_queues(self) -> Self {
+        Self { device: ",packed=on", ..self }.queues_with(&[MQ, RING_PACKED])
+    }
+
+    /// Two of them, with receive side scaling, which QEMU offers to the guest only where a back end does.
+    pub const fn rss(self) -> Self {
+        let mut cell = Self { device: ",rss=on,hash=on", ..self }.queues_with(&[MQ]);
+        cell.expected.absent = &[RSS];
+        cell
+    }
+
+    const fn queues_with(self, present: &'static [Feature]) -> Self {
+        let expected = Expected { queues: 2, present, absent: &[] };
+        Self { expected, ..self }
+    }
+
+    /// The machine with PCI Express.
+    pub const fn q35(self) -> Self {
+        Self { machine: Some("q35"), ..self }
+    }
+
+    /// The machine without PCI, whose device is `virtio-net-device`: virtio 0.9 unless QEMU is told otherwise.
+    pub const fn microvm(self) -> Self {
+        let cell = self.with("", &[MRG_RXBUF], &[VERSION_1]);
+        Self { machine: Some("microvm"), ..cell }
+    }
+
+    /// The same with virtio 1 and packed rings.
+    pub const fn microvm_packed(self) -> Self {
+        Self { machine: Some("microvm"), modern_mmio: true, ..self.packed() }
+    }
+
+    /// Tries it.
+    pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+        let (qemu, program) = match self.which {
+            Which::Installed => (bed.lab.qemu, QEMU.to_owned()),
+            Which::Old => match bed.parts.old_qemu() {
+                Ok(old) => old,
+                Err(error) => return Ok(Verdict::Skipped(format!("no QEMU 7.2: {error}"))),
+            },
+        };
+        let queues = u8::try_from(self.expected.queues).ok();
+        let (mut weir, mut partner) = bed.set_up(&[Vif { queues, ..Vif::default() }])?;
+        let mut plug = weir.plug_into(qemu, TESTED)?;
+        self.adapt(&mut plug);
+        let spec = GuestSpec {
+            name: String::from("tested"),
+            cidr: address::cidr(TESTED),
+            // A virtio-net driver uses a queue pair for each CPU.
+            vcpus: queues.unwrap_or(1),
+            plug,
+        };
+        let guest = Guest::boot_under(&program, &bed.lab.image, &spec, weir.dir())?;
+        let returns = Return::ByItself;
+        try_out(&mut weir, &mut partner, guest, &self.expected, returns, record)?;
+        bed.give_back(partner);
+        stop(weir)
+    }
+
+    /// The arguments as somebody would change them by hand.
+    fn adapt(&self, plug: &mut Plug) {
+        if self.modern_mmio {
+            plug.qemu_args.extend(["-global", "virtio-mmio.force-legacy=false"].map(str::to_owned));
+        }
+        for arg in &mut plug.qemu_args {
+            if let Some(options) = arg.strip_prefix("virtio-net-pci,") {
+                *arg = if self.machine == Some("microvm") {
+                    let kept = options.split(',').filter(|option| !option.starts_with("vectors="));
+                    format!("virtio-net-device,{}", kept.collect::<Vec<_>>().join(","))
+                } else {
+                    arg.clone()
+                };
+                arg.push_str(self.device);
+            } else if let (Some(machine), true) = (self.machine, arg.starts_with("memory-backend="))
+            {
+                *arg = format!("{machine},{arg}");
+            }
+        }
+    }
+}
+
+/// Ends the switch of a cell that went well.
+pub fn stop(weir: Weir) -> Result<Verdict> {
+    weir.stop()?;
+    Ok(Verdict::Works)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_bed::process::Placement;
+
+    #[test]
+    fn a_microvm_has_no_pci_device() {
+        let args =
+            ["-machine", "memory-backend=m", "-device", "virtio-net-pci,netdev=n,vectors=4,x=1"];
+        let mut plug =
+            Plug { qemu_args: args.map(String::from).to_vec(), placement: Placement::default() };
+        plain(Which::Installed).microvm_packed().adapt(&mut plug);
+        let device = "virtio-net-device,netdev=n,x=1,packed=on";
+        let global = ["-global", "virtio-mmio.force-legacy=false"];
+        let args = ["-machine", "microvm,memory-backend=m", "-device", device];
+        assert_eq!(plug.qemu_args, [&args[..], &global].concat());
+    }
+}

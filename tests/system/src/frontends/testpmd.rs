@@ -1,0 +1,124 @@
+//! DPDK's virtio-user under `dpdk-testpmd`: a driver that polls, in each of its ways through a ring.
+
+use std::{thread, time::Duration};
+
+use weir_bed::{
+    error::{Result, check},
+    qemu::Guest,
+    switch::Switch,
+    testpmd::{Testpmd, Traffic},
+    weir::{self, Vif},
+};
+
+use super::{
+    bed::{Bed, PARTNER, SECOND, TESTED, await_running},
+    linux::{drops, echo},
+    qemu_cells::stop,
+    record::{Record, Step, Verdict},
+};
+
+/// The CPU of its threads, which are never asleep.
+const CPU: usize = 0;
+
+/// Packets go round for this long, and more of them than were sent first must arrive.
+const CIRCULATES: Duration = Duration::from_secs(1);
+const ARRIVED_MIN: u64 = 1000;
+
+/// A way through a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Driver {
+    /// The device's options, each with a comma before it.
+    device: &'static str,
+    /// What testpmd says of the way that it takes.
+    path: &'static str,
+}
+
+/// Split rings, a frame in as many buffers as it needs.
+pub const SPLIT: Driver =
+    Driver { device: ",mrg_rxbuf=1,in_order=0", path: "using mergeable buffer Rx path" };
+/// A frame in one buffer.
+pub const SPLIT_PLAIN: Driver =
+    Driver { device: ",mrg_rxbuf=0,in_order=0", path: "using standard Rx path" };
+/// In order.
+pub const SPLIT_IN_ORDER: Driver =
+    Driver { device: ",mrg_rxbuf=1,in_order=1", path: "using inorder Rx path" };
+/// By vector instructions.
+pub const SPLIT_VECTOR: Driver =
+    Driver { device: ",mrg_rxbuf=0,in_order=0,vectorized=1", path: "using vectorized Rx path" };
+/// Packed rings.
+pub const PACKED: Driver = Driver {
+    device: ",packed_vq=1,mrg_rxbuf=1,in_order=0",
+    path: "using packed ring mergeable buffer Rx path",
+};
+/// A frame in one buffer.
+pub const PACKED_PLAIN: Driver = Driver {
+    device: ",packed_vq=1,mrg_rxbuf=0,in_order=0",
+    path: "using packed ring standard Rx path",
+};
+/// In order.
+pub const PACKED_IN_ORDER: Driver = Driver {
+    device: ",packed_vq=1,mrg_rxbuf=1,in_order=1",
+    path: "using packed ring mergeable buffer Rx path",
+};
+/// By vector instructions.
+pub const PACKED_VECTOR: Driver = Driver {
+    device: ",packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1",
+    path: "using packed ring vectorized Rx path",
+};
+
+impl Driver {
+    /// Tries it.
+    pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+        // Its device comes back to a switch only where it is the one that listens.
+        let client = Vif { client: true, ..Vif::default() };
+        let (mut weir, mut partner) = bed.set_up(&[client.clone(), client])?;
+        let all = [PARTNER, TESTED, SECOND];
+        let links = [weir.link(TESTED)?, weir.link(SECOND)?];
+        let device = format!("{},server=1", self.device);
+        let traffic = Traffic { device: &device, small_pages: true, ..Traffic::default() };
+        let mut testpmd = Testpmd::start([&links[0], &links[1]], &traffic, CPU)?;
+        record.step(Step::Link, || {
+            check(testpmd.has_said(self.path), || {
+                format!("not said: {}; but {}", self.path, testpmd.paths())
+            })?;
+            testpmd.answer()?;
+            await_running(&mut weir, &all)?;
+            Ok(self.path.trim_start_matches("using ").trim_end_matches(" Rx path").into())
+        })?;
+        record.step(Step::Ping, || exchange(&mut testpmd, &mut partner))?;
+        record.leave_out(Step::Fragments, "testpmd answers whole echo requests only");
+        record.leave_out(
+            Step::Tcp,
+            "testpmd has no TCP; frames of its own go round instead, beside ping",
+        );
+        let before = weir.stats()?;
+        record.step(Step::Reconnect, || {
+            weir.crash();
+            weir.launch_again()?;
+            testpmd.answer()?;
+            await_running(&mut weir, &all)?;
+            exchange(&mut testpmd, &mut partner)?;
+            Ok("by itself, as the one that listens".into())
+        })?;
+        record.step(Step::Drops, || drops(&[before, weir.stats()?], &weir::name(TESTED), &[]))?;
+        testpmd.quit()?;
+        for link in links {
+            let _ = std::fs::remove_file(link.socket);
+        }
+        bed.give_back(partner);
+        stop(weir)
+    }
+}
+
+/// It answers, and then has packets go round.
+fn exchange(testpmd: &mut Testpmd, partner: &mut Guest) -> Result<String> {
+    echo(partner, TESTED, None)?;
+    testpmd.pause()?;
+    let before = testpmd.received()?;
+    testpmd.circulate()?;
+    thread::sleep(CIRCULATES);
+    let arrived = testpmd.received()?.saturating_sub(before);
+    testpmd.pause()?;
+    check(arrived > ARRIVED_MIN, || format!("only {arrived} packets went round"))?;
+    Ok(format!("answers; {arrived} went round"))
+}

@@ -1,0 +1,112 @@
+//! User-mode Linux: a kernel that is a program, with a vhost-user driver of its own.
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    process::{Placement, Process, run},
+    qemu::Guest,
+    weir::{self, Vif, Weir},
+};
+
+use super::{
+    bed::{Bed, RETURN_PATIENCE, TESTED},
+    linux::{Expected, Feature, Return, try_out},
+    parts::UserModeLinux,
+    qemu_cells::stop,
+    record::{Record, Verdict},
+};
+
+use std::{path::Path, time::Duration};
+
+/// It takes packed rings wherever they are offered, and has no option to leave them.
+const EXPECTED: Expected =
+    Expected { queues: 1, present: &[Feature { bit: 34, name: "packed" }], absent: &[] };
+
+/// How long a command in it may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One queue pair.
+pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    let programs = match prepare(bed) {
+        Ok(programs) => programs,
+        Err(why) => return Ok(Verdict::Skipped(why)),
+    };
+    let (mut weir, mut partner) = bed.set_up(&[Vif::default()])?;
+    let mut start = |weir: &Weir| start(&programs, weir);
+    let guest = start(&weir)?;
+    let returns = Return::StartedAgain(&mut start);
+    try_out(&mut weir, &mut partner, guest, &EXPECTED, returns, record)?;
+    bed.give_back(partner);
+    stop(weir)
+}
+
+/// Two queue pairs: it would leave its control queue to the back end.
+pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<Verdict> {
+    let programs = match prepare(bed) {
+        Ok(programs) => programs,
+        Err(why) => return Ok(Verdict::Skipped(why)),
+    };
+    let (mut weir, partner) = bed.set_up(&[Vif { queues: Some(2), ..Vif::default() }])?;
+    let guest = boot(&programs, &weir)?;
+    let tested = weir::name(TESTED);
+    weir.await_stats("the session to be refused", RETURN_PATIENCE, |stats| {
+        stats.last_error(&tested).is_ok_and(|error| error.is_some())
+    })?;
+    drop(guest);
+    let log = weir.log();
+    let said: Vec<_> = log.lines().filter(|line| line.contains(" WARN ")).collect();
+    let [line] = said.as_slice() else {
+        return Err(Error::Check(format!("not one line was said, but {said:?}")));
+    };
+    check(line.contains("set `queues = 1`"), || format!("it was said: {line}"))?;
+    let reason = line.split_once("reason=").map_or(*line, |(_, reason)| reason).to_owned();
+    bed.give_back(partner);
+    weir.stop()?;
+    Ok(Verdict::Refused(reason))
+}
+
+/// The program and its first root file system; why there are none.
+fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
+    let programs = bed
+        .parts
+        .user_mode_linux(&bed.lab.image)
+        .map_err(|error| format!("no user-mode Linux: {error}"))?;
+    runs_here(&programs).map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
+    Ok(programs)
+}
+
+/// Some processors have more registers than it knows of: its first process dies then, network or not.
+fn runs_here(programs: &UserModeLinux) -> Result<()> {
+    let console = programs.initrd.with_extension("console");
+    launch(programs, &[], &console).map(drop)
+}
+
+fn start(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
+    let mut guest = boot(programs, weir)?;
+    // It has no configuration space to read its address from.
+    let (mac, cidr) = (address::mac(TESTED), address::cidr(TESTED));
+    let command = format!(
+        "ip link set eth0 address {mac} && ip link set eth0 up && ip address add {cidr} dev eth0"
+    );
+    guest.run(&command, PATIENCE)?;
+    Ok(guest)
+}
+
+fn boot(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
+    let device = format!("virtio_uml.device={}:1", weir.socket(TESTED)?.display());
+    launch(programs, &[&device], &weir.dir().join("uml.console"))
+}
+
+fn launch(programs: &UserModeLinux, arguments: &[&str], console: &Path) -> Result<Guest> {
+    let program = programs.program.to_string_lossy();
+    let initrd = format!("initrd={}", programs.initrd.display());
+    // Its processes are many, and end with it in a namespace of their own.
+    let mut argv = vec!["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", &program];
+    argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
+    // Its consoles go nowhere, but for one serial line.
+    argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
+    argv.extend(arguments);
+    let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
+    run(&["touch".as_ref(), console.as_os_str()])?;
+    Guest::over("uml", process, dialogue, console.to_path_buf())
+}

@@ -1,0 +1,56 @@
+//! `weir-vhost-user-net`, the back-end program for one guest and one TAP.
+
+use std::{fs, time::Duration};
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    lab::Lab,
+    netns::Netns,
+    process::{Process, wait_until},
+    qemu::GuestSpec,
+    weir,
+    workspace::socket_path,
+};
+
+use super::{
+    boot_specs,
+    traffic::{no_checksum_errors, ping},
+};
+
+/// The TAP's interface.
+const TAP: &str = "weirtap0";
+
+/// The namespace's own address beside the guest's.
+const HOST: u8 = 100;
+
+/// How long the program may take to open its socket.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn backend_program_joins_guest_and_tap(lab: &Lab) -> Result<()> {
+    let dir = lab.workspace.run_dir("backend")?;
+    let socket = socket_path(&dir, "guest.sock")?;
+    let program = lab.weir.with_file_name("weir-vhost-user-net");
+    let socket_option = format!("--socket-path={}", socket.display());
+    let netns = Netns::new()?;
+    let argv = [&*program.to_string_lossy(), &socket_option, "--tap", TAP];
+    let process = Process::start_logged(&argv, &netns.placement(), &dir.join("backend.log"))?;
+    wait_until("the back end's socket", PATIENCE, || Ok(socket.exists()))?;
+    netns.configure(TAP, &address::cidr(HOST))?;
+
+    // QEMU is told as for an interface of the switch at the same socket.
+    let config = dir.join("weir.toml");
+    let toml = format!("[vif.guest]\nsocket = {socket:?}\n");
+    fs::write(&config, toml).map_err(Error::io("write", &config))?;
+    let plug = weir::plug(&lab.weir.to_string_lossy(), lab.qemu, "guest", &config)?;
+    let spec = GuestSpec { name: "guest".into(), cidr: address::cidr(0), vcpus: 1, plug };
+    let [mut guest] = boot_specs(lab, &[spec], &dir)?;
+    ping(&mut guest, &address::ip(HOST))?;
+    let busybox = lab.image.busybox.to_string_lossy();
+    netns.exec(&[&busybox, "ping", "-c", "3", "-W", "5", &address::ip(0)])?;
+    no_checksum_errors(&mut guest)?;
+
+    // "must end (as quickly and cleanly as possible) when the SIGTERM signal is received"
+    let status = process.terminate()?;
+    check(status.success(), || format!("the back end ended with {status} after SIGTERM"))
+}

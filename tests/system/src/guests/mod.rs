@@ -1,0 +1,124 @@
+//! What must hold between weir and machines it does not control: real guests, the kernel, DPDK.
+
+mod agent;
+mod backend_program;
+mod card;
+mod kill;
+mod queues;
+mod restart;
+mod testpmd;
+pub(crate) mod traffic;
+mod uplink;
+mod vlan;
+
+use std::{path::Path, time::Instant};
+
+use weir_bed::{
+    address,
+    error::Result,
+    lab::Lab,
+    qemu::{Guest, GuestSpec},
+    switch::Switch,
+    tally::Tally,
+    weir::{self, Weir},
+};
+
+/// How long a transfer goes on where it is checked that it flows, not how fast.
+const FLOWS_SECONDS: u64 = 1;
+
+/// A test with its name.
+pub struct SystemTest {
+    /// What holds when it passes.
+    pub name: &'static str,
+    run: fn(&Lab) -> Result<()>,
+}
+
+/// All of them, in the order they run.
+pub const ALL: &[SystemTest] = &[
+    SystemTest { name: "two_guests_ping_each_other", run: traffic::two_guests_ping_each_other },
+    SystemTest { name: "guest_sends_tcp_to_guest", run: traffic::guest_sends_tcp_to_guest },
+    SystemTest { name: "packed_ring_guest_sends_tcp", run: traffic::packed_ring_guest_sends_tcp },
+    SystemTest { name: "guest_sends_udp_to_guest", run: traffic::guest_sends_udp_to_guest },
+    SystemTest { name: "file_arrives_unchanged", run: traffic::file_arrives_unchanged },
+    SystemTest {
+        name: "tap_uplink_joins_guest_and_namespace",
+        run: uplink::tap_uplink_joins_guest_and_namespace,
+    },
+    SystemTest {
+        name: "af_xdp_uplink_joins_guest_and_namespace",
+        run: uplink::af_xdp_uplink_joins_guest_and_namespace,
+    },
+    SystemTest {
+        name: "network_card_gathers_and_is_always_left_as_it_was_found",
+        run: card::network_card_gathers_and_is_always_left_as_it_was_found,
+    },
+    SystemTest {
+        name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
+        run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
+    },
+    SystemTest {
+        name: "killed_weir_comes_back_and_guests_go_on",
+        run: restart::killed_weir_comes_back_and_guests_go_on,
+    },
+    SystemTest {
+        name: "agent_sets_and_always_restores_the_guests_timer",
+        run: agent::agent_sets_and_always_restores_the_guests_timer,
+    },
+    SystemTest {
+        name: "auto_has_a_guest_poll_while_datagrams_come",
+        run: agent::auto_has_a_guest_poll_while_datagrams_come,
+    },
+    SystemTest {
+        name: "backend_program_joins_guest_and_tap",
+        run: backend_program::backend_program_joins_guest_and_tap,
+    },
+    SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
+    SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
+    SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
+    SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
+    SystemTest {
+        name: "testpmd_forwards_over_packed_rings",
+        run: testpmd::forwards_over_packed_rings,
+    },
+];
+
+impl SystemTest {
+    /// Runs it and prints how it went.
+    pub fn tally(&self, lab: &Lab) -> Tally {
+        let start = Instant::now();
+        let result = (self.run)(lab);
+        let (name, seconds) = (self.name, start.elapsed().as_secs_f32());
+        match result {
+            Ok(()) => {
+                println!("system test {name} ... ok ({seconds:.1} s)");
+                Tally::passed()
+            }
+            Err(error) => {
+                println!("system test {name} ... FAILED ({seconds:.1} s)\n{error}");
+                Tally::failed(format!("system test {name}: {error}"))
+            }
+        }
+    }
+}
+
+/// The guest of interface `index`: numbered address, one CPU.
+fn guest_spec(weir: &Weir, index: u8) -> Result<GuestSpec> {
+    Ok(GuestSpec {
+        name: weir::name(index),
+        cidr: address::cidr(index),
+        vcpus: 1,
+        plug: weir.plug(index)?,
+    })
+}
+
+/// Boots guests on interfaces 0 to `N - 1`.
+fn boot<const N: usize>(lab: &Lab, weir: &Weir) -> Result<[Guest; N]> {
+    let specs: Vec<_> =
+        (0_u8..).take(N).map(|index| guest_spec(weir, index)).collect::<Result<_>>()?;
+    boot_specs(lab, &specs, weir.dir())
+}
+
+fn boot_specs<const N: usize>(lab: &Lab, specs: &[GuestSpec], logs: &Path) -> Result<[Guest; N]> {
+    let guests = Guest::boot_all(&lab.image, specs, logs)?;
+    guests.try_into().map_err(|_| weir_bed::error::Error::Check(format!("{N} guests were to boot")))
+}

@@ -1,0 +1,73 @@
+//! weir itself dies, and the guests are still there.
+
+use std::{thread, time::Duration};
+
+use weir_bed::{
+    address,
+    error::{Result, check},
+    iperf::{self, Tcp, Transfer},
+    lab::Lab,
+    qemu::Guest,
+    weir::{Setup, Weir},
+};
+
+use super::{FLOWS_SECONDS, boot_specs, guest_spec, traffic::ping};
+
+/// How often weir is killed while guests 0 and 1 send to each other.
+const KILLS: u64 = 5;
+/// Between one comeback and the next kill.
+const TRAFFIC: Duration = Duration::from_millis(1500);
+/// Enough for all of that: QEMU connects again after a second.
+const TRANSFER_SECONDS: u64 = 10 * KILLS;
+const LOG_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What Linux says when a chain comes back that it has not given away.
+const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
+
+/// Guest 0 has packed rings, of which QEMU restores nothing; the others have split ones.
+pub(super) fn killed_weir_comes_back_and_guests_go_on(lab: &Lab) -> Result<()> {
+    let mut weir = Weir::start(lab, &Setup::vifs(3))?;
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?, guest_spec(&weir, 2)?];
+    for argument in &mut specs[0].plug.qemu_args {
+        if argument.starts_with("virtio-net-pci") {
+            argument.push_str(",packed=on");
+        }
+    }
+    let [mut packed, mut split, mut idle] = boot_specs(lab, &specs, weir.dir())?;
+    iperf::serve(&mut packed, iperf::PORT)?;
+    iperf::serve(&mut split, iperf::PORT)?;
+    ping(&mut packed, &address::ip(1))?;
+
+    weir.crash_and_restart()?;
+    // QEMU connects again by itself; the guests' rings go on where they stood.
+    ping(&mut packed, &address::ip(1))?;
+    ping(&mut split, &address::ip(0))?;
+
+    let to = |index| Tcp::to(address::ip(index), TRANSFER_SECONDS);
+    let from_packed = packed.start(&to(1).argv().join(" "))?;
+    let from_split = split.start(&to(0).argv().join(" "))?;
+    for _ in 0..KILLS {
+        thread::sleep(TRAFFIC);
+        weir.crash_and_restart()?;
+        ping(&mut idle, &address::ip(0))?;
+        ping(&mut idle, &address::ip(1))?;
+    }
+    for (guest, transfer) in [(&mut packed, from_packed), (&mut split, from_split)] {
+        let report = guest.finish(transfer, to(0).patience())?;
+        let last = Transfer::parse(&report)?.interval_bytes.pop();
+        check(last.is_some_and(|bytes| bytes > 0.0), || {
+            format!("nothing flowed at last: {report}")
+        })?;
+    }
+    Tcp::to(address::ip(1), FLOWS_SECONDS).run(&mut packed)?;
+    Tcp::to(address::ip(0), FLOWS_SECONDS).run(&mut split)?;
+    for guest in [&mut packed, &mut split, &mut idle] {
+        no_wrong_chains(guest)?;
+    }
+    weir.check_alive()
+}
+
+fn no_wrong_chains(guest: &mut Guest) -> Result<()> {
+    let count = guest.run(WRONG_CHAINS, LOG_PATIENCE)?;
+    check(count.trim() == "0", || format!("chains came back that were not in flight: {count}"))
+}

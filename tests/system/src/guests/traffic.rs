@@ -1,0 +1,175 @@
+//! Two guests on one switch.
+
+use std::time::Duration;
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    iperf::{self, Datagrams, Tcp},
+    lab::Lab,
+    qemu::Guest,
+    weir::{Setup, Weir},
+    weir_stats::Way,
+};
+
+use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
+
+const PING_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A fraction of what a stock switch reaches on a slow machine: what is checked is that segments of
+/// all sizes flow, not how fast.
+const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
+
+/// Three echo requests from `guest`, each of which must be answered.
+pub(super) fn ping(guest: &mut Guest, to: &str) -> Result<()> {
+    guest.run(&format!("ping -c 3 -W 5 {to}"), PING_PATIENCE)?;
+    Ok(())
+}
+
+pub(super) fn two_guests_ping_each_other(lab: &Lab) -> Result<()> {
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let [mut first, mut second] = boot(lab, &weir)?;
+    ping(&mut first, &address::ip(1))?;
+    ping(&mut second, &address::ip(0))?;
+    // The largest payload of a frame of 1500 bytes, and one that needs two frames.
+    for payload in [1472, 2000] {
+        first.run(&format!("ping -c 2 -W 5 -s {payload} {}", address::ip(1)), PING_PATIENCE)?;
+    }
+
+    let stats = weir.stats()?;
+    for port in ["vif0", "vif1"] {
+        check(stats.state(port)? == "running", || format!("{port} is not running: {stats:?}"))?;
+        for way in [Way::Rx, Way::Tx] {
+            let frames: u64 = stats.frames_by_queue(port, way)?.iter().sum();
+            check(frames >= 6, || format!("{port} {way:?}: only {frames} frames counted"))?;
+        }
+    }
+    weir.stop()
+}
+
+pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let [mut client, mut server] = boot(lab, &weir)?;
+    iperf::serve(&mut server, iperf::PORT)?;
+    for streams in [1, 4] {
+        let transfer =
+            Tcp { streams, ..Tcp::to(address::ip(1), FLOWS_SECONDS) }.run(&mut client)?;
+        check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+            format!("{streams} stream(s): only {:.3} Gbit/s", transfer.gbit_per_second())
+        })?;
+    }
+    no_checksum_errors(&mut server)?;
+    no_checksum_errors(&mut client)
+}
+
+/// A guest with packed rings talks to one with split rings, both ways.
+pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
+    /// `VIRTIO_F_RING_PACKED` (virtio 1.2 §6), as sysfs counts bits.
+    const RING_PACKED: usize = 34;
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
+    for argument in &mut specs[0].plug.qemu_args {
+        if argument.starts_with("virtio-net-pci") {
+            argument.push_str(",packed=on");
+        }
+    }
+    let [mut packed, mut split] = boot_specs(lab, &specs, weir.dir())?;
+    let features = packed.run("cat /sys/bus/virtio/devices/virtio0/features", PING_PATIENCE)?;
+    check(features.trim().as_bytes().get(RING_PACKED) == Some(&b'1'), || {
+        format!("packed rings were not negotiated: {features}")
+    })?;
+    streams(&mut packed, &mut split, 1)?;
+    streams(&mut split, &mut packed, 0)
+}
+
+/// Streams from `client` to `server`, which is guest `to`.
+fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
+    iperf::serve(server, iperf::PORT)?;
+    let transfer = Tcp::to(address::ip(to), FLOWS_SECONDS).run(client)?;
+    check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+        format!("to guest {to}: only {:.3} Gbit/s", transfer.gbit_per_second())
+    })?;
+    no_checksum_errors(server)
+}
+
+pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {
+    /// Slow enough for the slowest machine, so that what is lost was lost by the switch.
+    const MEGABIT_PER_SECOND: u32 = 20;
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let [mut client, mut server] = boot(lab, &weir)?;
+    iperf::serve(&mut server, iperf::PORT)?;
+    // One frame a datagram, and datagrams of six fragments.
+    for payload in [1400, 8000] {
+        let overrun_before = receive_buffer_errors(&mut server)?;
+        let Datagrams { sent, lost, .. } =
+            Datagrams::send(&mut client, &address::ip(1), MEGABIT_PER_SECOND, payload)?;
+        check(sent > 500.0, || format!("only {sent} datagrams sent"))?;
+        // What the receiver's own socket had no room for did arrive.
+        let overrun = receive_buffer_errors(&mut server)?.saturating_sub(overrun_before);
+        let overrun = f64::from(u32::try_from(overrun).unwrap_or(u32::MAX));
+        check(lost - overrun < sent * 0.01, || {
+            let stats = weir.stats();
+            format!("{payload} bytes: {lost} of {sent} lost, {overrun} by the socket; {stats:?}")
+        })?;
+    }
+    no_checksum_errors(&mut server)
+}
+
+pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
+    const MEBIBYTES: u32 = 32;
+    const PORT: u16 = 7000;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    let [mut sender, mut receiver] = boot(lab, &weir)?;
+
+    let make = format!("dd if=/dev/urandom of=/tmp/file bs=1M count={MEBIBYTES} 2>/dev/null");
+    sender.run(&make, PATIENCE)?;
+    let sent = sender.run("md5sum </tmp/file", PATIENCE)?;
+    // nc hangs up when its input ends; a pipe open for writing too never ends.
+    let receive = format!("mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
+    iperf::serve_with(&mut receiver, &receive, PORT)?;
+    sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(1)), PATIENCE)?;
+    receiver.run("while pidof nc >/dev/null; do sleep 0.1; done", PATIENCE)?;
+    let received = receiver.run("md5sum </tmp/file", PATIENCE)?;
+    check(sent == received, || format!("sent {sent}, received {received}"))?;
+    no_checksum_errors(&mut receiver)
+}
+
+/// Datagrams that reached the guest but not its full sockets.
+fn receive_buffer_errors(guest: &mut Guest) -> Result<u64> {
+    let snmp = guest.run("cat /proc/net/snmp", Duration::from_secs(10))?;
+    snmp_counter(&snmp, "Udp", "RcvbufErrors")
+        .ok_or_else(|| Error::parse("RcvbufErrors", snmp.as_str()))
+}
+
+/// Fails if the guest's kernel found a wrong checksum in anything it received.
+pub fn no_checksum_errors(guest: &mut Guest) -> Result<()> {
+    let snmp = guest.run("cat /proc/net/snmp", Duration::from_secs(10))?;
+    for protocol in ["Tcp", "Udp"] {
+        let errors = snmp_counter(&snmp, protocol, "InCsumErrors");
+        let errors = errors.ok_or_else(|| Error::parse("InCsumErrors", snmp.as_str()))?;
+        check(errors == 0, || format!("{errors} {protocol} checksums were wrong"))?;
+    }
+    Ok(())
+}
+
+/// A counter of `/proc/net/snmp`: a line of names, then a line of values, for each protocol.
+fn snmp_counter(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter(|line| line.split(':').next() == Some(protocol));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let column = names.split_whitespace().position(|word| word == name)?;
+    values.split_whitespace().nth(column)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snmp_counters_are_found_by_protocol_and_name() {
+        let snmp = "Tcp: InErrs InCsumErrors\nTcp: 1 2\nUdp: InDatagrams InCsumErrors\nUdp: 3 4\n";
+        assert_eq!(snmp_counter(snmp, "Tcp", "InCsumErrors"), Some(2));
+        assert_eq!(snmp_counter(snmp, "Udp", "InCsumErrors"), Some(4));
+        assert_eq!(snmp_counter(snmp, "Udp", "None"), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! weir with what it does not control, by the test bed of `tests/bed`.
+//!
+//! [`guests`] are the system tests of `make test`: Linux guests, the kernel, DPDK. [`frontends`] is `make frontends`,
+//! [`xen`] is `make test-xen`. Each prints as it goes and returns a [`Tally`](weir_bed::tally::Tally).
+
+#![forbid(unsafe_code)]
+
+pub mod frontends;
+pub mod guests;
+pub mod xen;

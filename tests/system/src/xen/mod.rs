@@ -1,0 +1,159 @@
+//! `make test-xen`: weir on a real Xen, under QEMU without KVM, against the kernel's own back end.
+//!
+//! A way through: [`parts`] fetches Xen, its tools and a kernel, [`images`] makes the file systems of dom0 and
+//! the guests, [`bed`] boots them and takes commands, [`scenarios`] say what must hold, and [`figures`]
+//! measure.
+
+mod back_end;
+mod bed;
+mod domain;
+mod figures;
+mod grants;
+mod images;
+mod parts;
+mod scenarios;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+pub use self::{bed::Clock, figures::ROUNDS};
+use weir_bed::{
+    error::{Error, Result, check},
+    guest_image::{IPERF3, build_agent},
+    packages,
+    release::Programs,
+    tally::Tally,
+    workspace::Workspace,
+};
+
+use self::{
+    bed::{Bed, Kit},
+    parts::Parts,
+};
+
+/// A scenario with its name.
+struct Scenario {
+    /// What holds when it passes.
+    name: &'static str,
+    run: fn(&mut Bed) -> Result<()>,
+}
+
+/// All but the figures, in the order they run. Each begins and ends with no back end and no interface.
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "vifs_come_and_go", run: scenarios::vifs_come_and_go },
+    Scenario { name: "xen_boot_ping", run: scenarios::xen_boot_ping },
+    Scenario { name: "weir_keeps_no_grant", run: scenarios::weir_keeps_no_grant },
+    Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
+    Scenario { name: "xen_control_ring", run: scenarios::xen_control_ring },
+    Scenario { name: "xen_agent", run: scenarios::xen_agent },
+];
+
+/// How often an interface comes and goes where nothing else is said: what three minutes have room for.
+pub const ATTACHMENTS: u32 = 5;
+
+/// What `xtask xen` was asked to do.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Only scenarios whose name contains this; the comparison's is `figures`.
+    pub only: Option<String>,
+    /// A built weir to test instead of this workspace's.
+    pub weir: Option<PathBuf>,
+    /// How often a guest's interface comes and goes before no grant may be left mapped.
+    pub attachments: u32,
+    /// How often to compare weir with the kernel's back end; `None` for not at all.
+    pub rounds: Option<u32>,
+    /// By what time passes in the machine.
+    pub clock: Clock,
+}
+
+impl Selection {
+    fn includes(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+}
+
+/// Runs the scenarios and compares the back ends; an error only where nothing could be tried.
+pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
+    let parts = match fetch(workspace) {
+        Ok(parts) => parts,
+        Err(why) => {
+            println!("skipped: Xen: {why}");
+            return Ok(Tally::skipped());
+        }
+    };
+    workspace.clear_runs()?;
+    let built = Programs::build(workspace)?;
+    let weir = selection.weir.clone().unwrap_or_else(|| built.weir());
+    let examples = ["xen_vifs", "xen_control", "answer"].map(|name| (name, built.example(name)));
+    let programs = [&examples[..], &[("weir", weir)]].concat();
+    let (attachments, clock) = (selection.attachments, selection.clock);
+    let agent = build_agent(workspace)?;
+    let kit = Kit { workspace: workspace.clone(), parts, programs, agent, attachments, clock };
+    let mut stand = Stand { kit, bed: None };
+    let mut tally = Tally::default();
+    for Scenario { name, run } in
+        SCENARIOS.iter().filter(|scenario| selection.includes(scenario.name))
+    {
+        tally += stand.passes(name, run).1;
+    }
+    if let Some(rounds) = selection.rounds.filter(|_| selection.includes("figures")) {
+        let compare = |bed: &mut Bed| figures::compare(bed, rounds);
+        let (report, of_comparison) = stand.passes("figures", compare);
+        tally += of_comparison;
+        if let Some(report) = report {
+            print!("\n{}\n", report.table());
+        }
+    }
+    Ok(tally)
+}
+
+/// Xen and what runs it, or why there is none.
+fn fetch(workspace: &Workspace) -> Result<Parts> {
+    let missing = |program: &&str| !Path::new(program).exists();
+    if let Some(program) = [packages::QEMU, IPERF3].into_iter().find(missing) {
+        check(packages::is_root(), || format!("needs {program}, or root to install it"))?;
+        packages::ensure(workspace)?;
+    }
+    Parts::ensure(workspace)
+}
+
+/// The machine, which scenarios share as long as none fails.
+struct Stand {
+    kit: Kit,
+    bed: Option<Bed>,
+}
+
+impl Stand {
+    /// Runs one scenario and prints how it went. One that fails leaves its machine in a state of which
+    /// nothing is known: the next one gets a new machine.
+    fn passes<T>(
+        &mut self,
+        name: &str,
+        run: impl FnOnce(&mut Bed) -> Result<T>,
+    ) -> (Option<T>, Tally) {
+        let start = Instant::now();
+        let result = match self.bed.take().map_or_else(|| Bed::boot(&self.kit), Ok) {
+            Ok(mut bed) => run(&mut bed)
+                .map_err(|error| match bed.logs() {
+                    Ok(logs) => Error::Check(format!("{error}\n{logs}")),
+                    Err(_) => error,
+                })
+                .inspect(|_| self.bed = Some(bed)),
+            Err(error) => Err(error),
+        };
+        println!("{} {name} ({:.1} s)", word(result.is_ok()), start.elapsed().as_secs_f32());
+        match result {
+            Ok(found) => (Some(found), Tally::passed()),
+            Err(error) => {
+                println!("{error}");
+                (None, Tally::failed(format!("{name}: {error}")))
+            }
+        }
+    }
+}
+
+fn word(passed: bool) -> &'static str {
+    if passed { "PASS" } else { "FAIL" }
+}

@@ -1,0 +1,196 @@
+//! Xen, its tools, a kernel and its modules, out of Debian's packages: unpacked, not installed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use weir_bed::{
+    error::{Error, Result},
+    guest_image::{
+        BUSYBOX_PACKAGE, copy, current_kernel_package, in_load_order, module_files, only_entry,
+        unpack,
+    },
+    packages,
+    process::run,
+    workspace::Workspace,
+};
+
+/// The hypervisor's package. Its version is part of the names of packages and directories.
+const HYPERVISOR_PACKAGE: &str = "xen-hypervisor-4.17-amd64";
+
+/// Where it puts the hypervisor.
+const HYPERVISOR: &str = "boot/xen-4.17-amd64.gz";
+
+/// `xl` and the daemons, and the libraries they need beyond those of any Debian.
+const TOOL_PACKAGES: &[&str] = &[
+    "xen-utils-4.17",
+    "xenstore-utils",
+    "libxenmisc4.17",
+    "libxenstore4",
+    "libxencall1",
+    "libxenevtchn1",
+    "libxengnttab1",
+    "libxenforeignmemory1",
+    "libxentoollog1",
+    "libxentoolcore1",
+    "libxendevicemodel1",
+    "libxenhypfs1",
+    "libyajl2",
+    "libnl-3-200",
+    "libnl-route-3-200",
+    BUSYBOX_PACKAGE,
+];
+
+/// Serves the consoles of guests that have more than one, of which `weir-agent`'s is one; and its libraries.
+const DEVICE_MODEL_PACKAGES: &[&str] = &[
+    "qemu-system-xen",
+    "libfdt1",
+    "libffi8",
+    "libglib2.0-0",
+    "libjpeg62-turbo",
+    "libpixman-1-0",
+    "libsasl2-2",
+    "libspice-server1",
+    "libusb-1.0-0",
+    // Of libspice-server1.
+    "libdw1",
+    "libelf1",
+    "libgstreamer-plugins-base1.0-0",
+    "libgstreamer1.0-0",
+    "libopus0",
+    "liborc-0.4-0",
+    "libunwind8",
+];
+
+/// Where `xl` looks for the device model.
+pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
+
+/// Where the tools' package puts programs that are run by full path only.
+const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
+
+/// Always depends on the current kernel's package. Not the cloud kernel: it has no Xen back ends.
+const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
+
+/// What dom0 needs for its tools and for any back end in user space; loaded in this order.
+pub const DOM0_MODULES: &[&str] =
+    &["xen_privcmd", "xenfs", "xen_evtchn", "xen_gntdev", "xen_gntalloc"];
+
+/// The peer: the kernel's back end, and the bridge its interfaces are put on.
+pub const NETBACK_MODULES: &[&str] = &["bridge", "xen_netback"];
+
+/// What a guest needs.
+pub const DOMU_MODULES: &[&str] = &["xen_netfront"];
+
+/// What was unpacked, in `target/xen`.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    dir: PathBuf,
+}
+
+impl Parts {
+    /// Downloads and unpacks what is not there yet.
+    pub fn ensure(workspace: &Workspace) -> Result<Self> {
+        let parts = Self { dir: workspace.target("xen")? };
+        let stamp = parts.dir.join("stamp");
+        let wanted = format!(
+            "{HYPERVISOR_PACKAGE} {TOOL_PACKAGES:?} {DEVICE_MODEL_PACKAGES:?} {DOM0_MODULES:?} {NETBACK_MODULES:?} {DOMU_MODULES:?}"
+        );
+        if fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
+            return Ok(parts);
+        }
+        println!("fetching Xen and a kernel for it");
+        packages::ensure_lists(HYPERVISOR_PACKAGE)?;
+        parts.unpack_all().or_else(|_| {
+            packages::refresh_lists()?;
+            parts.unpack_all()
+        })?;
+        fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
+        Ok(parts)
+    }
+
+    fn unpack_all(&self) -> Result<()> {
+        for dir in [self.root(), self.dir.join("modules")] {
+            if dir.exists() {
+                fs::remove_dir_all(&dir).map_err(Error::io("remove", &dir))?;
+            }
+            fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
+        }
+        for package in TOOL_PACKAGES.iter().chain(DEVICE_MODEL_PACKAGES) {
+            unpack(package, &self.root())?;
+        }
+        // Of these, a file each is needed of hundreds of megabytes.
+        let scratch =
+            tempfile::tempdir_in(&self.dir).map_err(Error::io("make a directory in", &self.dir))?;
+        let scratch = scratch.path();
+        unpack(HYPERVISOR_PACKAGE, scratch)?;
+        let xen = self.dir.join("xen.gz");
+        copy(&scratch.join(HYPERVISOR), &xen)?;
+        // Unpacked it is an ELF file with a multiboot header, which QEMU starts itself.
+        run(&["gzip".as_ref(), "-df".as_ref(), xen.as_os_str()])?;
+
+        unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, scratch)?;
+        copy(&only_entry(&scratch.join("boot"), "vmlinuz-")?, &self.kernel())?;
+        let files = module_files(&only_entry(&scratch.join("lib/modules"), "")?)?;
+        for path in in_load_order(&[DOM0_MODULES, NETBACK_MODULES, DOMU_MODULES].concat(), &files)?
+        {
+            let name = path.file_name().unwrap_or_default();
+            copy(&path, &self.dir.join("modules").join(name))?;
+        }
+        Ok(())
+    }
+
+    /// The hypervisor.
+    pub fn xen(&self) -> PathBuf {
+        self.dir.join("xen")
+    }
+
+    /// The kernel of dom0 and of the guests.
+    pub fn kernel(&self) -> PathBuf {
+        self.dir.join("vmlinuz")
+    }
+
+    /// The root of the unpacked tools.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// What serves the guests' further consoles.
+    pub fn device_model(&self) -> PathBuf {
+        self.root().join(DEVICE_MODEL)
+    }
+
+    /// The programs dom0 needs, by the paths they were unpacked to.
+    pub fn tools(&self) -> Vec<PathBuf> {
+        let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
+        let tools = tools.map(|name| self.root().join(TOOLS_DIR).join(name));
+        tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
+    }
+
+    /// The small tools, in one static program.
+    pub fn busybox(&self) -> PathBuf {
+        self.root().join("bin/busybox")
+    }
+
+    /// The files of `wanted` and of all they depend on, every module behind its dependencies.
+    pub fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
+        in_load_order(wanted, &module_files(&self.dir.join("modules"))?)
+    }
+
+    /// The shared libraries of `program`, whether unpacked here or the host's own.
+    pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
+        let unpacked = ["usr/lib", "lib"].map(|lib| self.root().join(lib).join("x86_64-linux-gnu"));
+        let [usr_lib, lib] = unpacked.each_ref().map(|dir| dir.display());
+        let library_path = format!("LD_LIBRARY_PATH={usr_lib}:{lib}");
+        let printed =
+            run(&["env".as_ref(), library_path.as_ref(), "ldd".as_ref(), program.as_os_str()])?;
+        if let Some(missing) = printed.lines().find(|line| line.ends_with("not found")) {
+            return Err(Error::parse("a shared library", missing.trim()));
+        }
+        Ok(printed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+            .map(PathBuf::from)
+            .collect())
+    }
+}

@@ -1,0 +1,206 @@
+//! What must hold on a real Xen.
+
+use std::time::Duration;
+
+use weir_bed::{
+    address,
+    error::{Result, check},
+};
+
+use super::{
+    back_end::BackEnd,
+    bed::{Bed, PATIENCE},
+    domain::{Domain, WITH_CHANNEL},
+};
+
+const FIRST: Domain = Domain(0);
+const SECOND: Domain = Domain(1);
+
+/// The user-space guest on weir: the number of its addresses, and its socket. See `weir.toml`.
+const MIXED: u8 = 2;
+const MIXED_SOCKET: &str = "/run/mixed.sock";
+
+/// The front end in dom0: the number of its addresses, its interface, and the queues it asks for.
+const CONTROL: u8 = 3;
+const CONTROL_VIF: &str = "vif0.0";
+const CONTROL_QUEUES: usize = 2;
+
+/// A vif comes, goes, comes again and is answered by what was started anew, as the double has it.
+pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
+    let vifs = bed.spawn("vifs", "xen_vifs")?;
+    bed.connect(FIRST)?;
+    bed.await_lines(&vifs, "^connect vif.*a grant that is none: Some(.*InvalidInput", 1)?;
+    for ring in ["tx", "rx"] {
+        let compared = format!("^copy {ring} same=true bad=Refused(-3)$");
+        bed.await_lines(&vifs, &compared, 1)?;
+        bed.await_lines(&vifs, &format!("^event {ring} req_prod="), 1)?;
+    }
+    // Its buffers lie ready, and it sends.
+    bed.await_lines(&vifs, "^event rx req_prod=[1-9]", 1)?;
+    let _unanswered =
+        bed.run_in(FIRST, &format!("ping -c 1 -W 1 {}; true", SECOND.ip()), PATIENCE)?;
+    bed.await_lines(&vifs, "^event tx req_prod=[1-9]", 1)?;
+    check(bed.grants()?.mapped >= 2, || String::from("Xen knows of no ring that is mapped"))?;
+
+    bed.detach(FIRST)?;
+    bed.await_lines(&vifs, "^disconnect vif", 1)?;
+    nothing_mapped(bed)?;
+    bed.connect(FIRST)?;
+    bed.await_lines(&vifs, "^connect vif", 2)?;
+
+    bed.end(&vifs, "KILL")?;
+    nothing_mapped(bed)?;
+    // The front end is still connected, and is taken as it stands.
+    let vifs = bed.spawn("vifs-again", "xen_vifs")?;
+    bed.await_lines(&vifs, "^copy rx same=true", 1)?;
+    bed.detach(FIRST)?;
+    bed.await_lines(&vifs, "^disconnect vif", 1)?;
+    nothing_mapped(bed)?;
+    bed.end(&vifs, "TERM")
+}
+
+/// Guests ping each other through weir, one of them from its boot on; after their interfaces went and came
+/// again; after weir was killed and started anew.
+pub fn xen_boot_ping(bed: &mut Bed) -> Result<()> {
+    bed.run("! grep -q ^xen_netback /proc/modules", PATIENCE)?;
+    let weir = BackEnd::weir(bed)?;
+    bed.connect(FIRST)?;
+    bed.connect(SECOND)?;
+    ping_both_ways(bed)?;
+    bed.detach(SECOND)?;
+    bed.connect(SECOND)?;
+    ping_both_ways(bed)?;
+    let weir = weir.crash_and_restart(bed, nothing_mapped)?;
+    ping_both_ways(bed)?;
+    disconnect_all(bed)?;
+    weir.stop(bed)
+}
+
+/// However often interfaces come and go, and however weir ends, it keeps no grant.
+pub fn weir_keeps_no_grant(bed: &mut Bed) -> Result<()> {
+    let weir = BackEnd::weir(bed)?;
+    bed.connect(FIRST)?;
+    bed.connect(SECOND)?;
+    ping_both_ways(bed)?;
+    check(bed.grants()?.mapped > 0, || String::from("Xen knows of no ring that is mapped"))?;
+    bed.detach(FIRST)?;
+    bed.attach_and_detach(FIRST)?;
+    bed.detach(SECOND)?;
+    nothing_mapped(bed)?;
+
+    bed.connect(FIRST)?;
+    let weir = weir.crash_and_restart(bed, nothing_mapped)?;
+    bed.detach(FIRST)?;
+    nothing_mapped(bed)?;
+    weir.stop(bed)
+}
+
+/// A vhost-user guest and a Xen guest on one switch.
+pub fn xen_mixed(bed: &mut Bed) -> Result<()> {
+    let weir = BackEnd::weir(bed)?;
+    bed.connect(FIRST)?;
+    let mac = address::mac(MIXED);
+    let answer =
+        bed.spawn("answer", &format!("answer {MIXED_SOCKET} {mac} {}", address::ip(MIXED)))?;
+    bed.await_lines(&answer, "^answering", 1)?;
+    for payload in [56, 1472] {
+        ping(bed, FIRST, &address::ip(MIXED), payload)?;
+    }
+    bed.end(&answer, "TERM")?;
+    bed.detach(FIRST)?;
+    weir.stop(bed)
+}
+
+/// A front end with a control ring, in dom0 itself, is served by the hash and the table that it sets.
+pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
+    let weir = BackEnd::weir_with_queues(bed, CONTROL_QUEUES)?;
+    bed.attach_to_dom0(&address::mac(CONTROL))?;
+    let mac = address::mac(MIXED);
+    let front = bed.spawn("control", &format!("xen_control 0 {MIXED_SOCKET} {mac}"))?;
+    bed.await_lines(&front, "^ready", 1)?;
+    let explained = bed.weir(&format!("explain {CONTROL_VIF}"))?;
+    check(explained.contains("indirection table: the guest's own"), || {
+        format!("weir knows of no table of {CONTROL_VIF}'s:\n{explained}")
+    })?;
+    check(bed.grants()?.mapped > 0, || String::from("Xen knows of no ring that is mapped"))?;
+    bed.detach_from_dom0()?;
+    bed.await_lines(&front, "^closed", 1)?;
+    nothing_mapped(bed)?;
+    weir.stop(bed)
+}
+
+/// The agent of a guest is met by a channel, has the guest poll, and restores its timer when weir or itself ends.
+pub fn xen_agent(bed: &mut Bed) -> Result<()> {
+    const AGENT: &str = "weir-agent --port /dev/hvc1 >/tmp/agent.log 2>&1 &";
+    let weir = BackEnd::weir(bed)?;
+    bed.connect(FIRST)?;
+    bed.connect(WITH_CHANNEL)?;
+    bed.run_in(WITH_CHANNEL, AGENT, PATIENCE)?;
+    guest_polls(bed, false)?;
+    have_guest_poll(bed)?;
+    ping(bed, FIRST, &WITH_CHANNEL.ip(), 56)?;
+
+    // Nobody is there any more to say what is wanted, nor do we know what was.
+    let weir = weir.crash_and_restart(bed, |bed| guest_polls(bed, false))?;
+    have_guest_poll(bed)?;
+    ping(bed, FIRST, &WITH_CHANNEL.ip(), 1472)?;
+    bed.run_in(WITH_CHANNEL, "killall weir-agent", PATIENCE)?;
+    guest_polls(bed, false)?;
+
+    bed.destroy(WITH_CHANNEL)?;
+    bed.detach(FIRST)?;
+    nothing_mapped(bed)?;
+    weir.stop(bed)
+}
+
+/// Tells weir that the guest with a channel is to poll, and waits until it does.
+fn have_guest_poll(bed: &mut Bed) -> Result<()> {
+    let vif = bed.vif(WITH_CHANNEL)?;
+    bed.weir(&format!("vif set {vif} moderation=frontend"))?;
+    guest_polls(bed, true)?;
+    let explained = bed.weir(&format!("explain {vif}"))?;
+    check(explained.contains("guest polls by") && !explained.contains("by no timer"), || {
+        format!("weir does not know that {vif}'s guest polls:\n{explained}")
+    })
+}
+
+/// Waits until the guest with a channel polls by its timer, or does not.
+fn guest_polls(bed: &mut Bed, polls: bool) -> Result<()> {
+    let test = if polls { "-gt" } else { "-eq" };
+    let timer = format!(
+        "i=0; until [ $(cat /sys/class/net/eth0/gro_flush_timeout) {test} 0 ]; do \
+         [ $((i+=1)) -lt 300 ] || {{ cat /tmp/agent.log; exit 1; }}; sleep 0.1; done"
+    );
+    bed.run_in(WITH_CHANNEL, &timer, PATIENCE).map(drop)
+}
+
+/// Takes the interfaces of both guests away.
+pub fn disconnect_all(bed: &mut Bed) -> Result<()> {
+    bed.detach(FIRST)?;
+    bed.detach(SECOND)
+}
+
+/// Gives both guests their interfaces.
+pub fn connect_all(bed: &mut Bed) -> Result<()> {
+    bed.connect(FIRST)?;
+    bed.connect(SECOND)
+}
+
+fn ping_both_ways(bed: &mut Bed) -> Result<()> {
+    ping(bed, FIRST, &SECOND.ip(), 56)?;
+    // The largest of one frame.
+    ping(bed, SECOND, &FIRST.ip(), 1472)
+}
+
+/// Three echo requests, each of which must be answered.
+fn ping(bed: &mut Bed, from: Domain, to: &str, payload: u32) -> Result<()> {
+    bed.run_in(from, &format!("ping -c 3 -i 0.2 -W 5 -s {payload} {to}"), Duration::from_secs(30))
+        .map(drop)
+}
+
+fn nothing_mapped(bed: &mut Bed) -> Result<()> {
+    let grants = bed.grants()?;
+    check(grants.mapped == 0, || {
+        format!("{} grants are still mapped:{}", grants.mapped, grants.report)
+    })
+}
