@@ -206,7 +206,7 @@ pub fn compare(workspace: &Workspace) -> Result<Outcome> {
     Ok(if grew { Outcome::Grew } else { Outcome::Held })
 }
 
-/// Counts and writes what is found to [`RECORD`]; its path.
+/// Counts and writes what is found to `docs/instructions.toml`; its path.
 pub fn record(workspace: &Workspace) -> Result<PathBuf> {
     let counts = count(workspace)?;
     let path = path(workspace);
