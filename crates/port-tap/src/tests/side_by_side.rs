@@ -62,7 +62,9 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
                 });
             }
             if share {
-                port.share_tx(0, receivers.lock().unwrap().bursts % 32 < 24);
+                // A burst is placed with the queue's lock held where one worker serves it.
+                let bursts = receivers.lock().unwrap().bursts;
+                port.share_tx(0, bursts % 32 < 24);
             }
         }
     };
