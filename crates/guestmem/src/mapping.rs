@@ -209,8 +209,10 @@ impl Drop for Mapping {
     }
 }
 
-/// Unmapped at once (bytes): some tens of microseconds where each page of it was touched.
-const UNMAP_LEN: usize = 2 << 20;
+/// Unmapped at once (bytes), at least: some tens of microseconds where each page of it was touched.
+const UNMAP_LEN_MIN: usize = 2 << 20;
+/// At most, where few pages were: a file may be sparse and have a terabyte.
+const UNMAP_LEN_MAX: usize = 64 << 20;
 /// After so long, threads that wait for the processor come first: the kernel would let them wait for some milliseconds.
 const UNMAP_TURN: Duration = Duration::from_micros(100);
 
@@ -275,13 +277,24 @@ impl Drop for Held {
     fn drop(&mut self) {
         // First, so that the handler never touches an address range that is somebody else's.
         self.registration.retire();
-        let mut since = Instant::now();
-        for start in (0..self.len).step_by(UNMAP_LEN) {
-            let len = UNMAP_LEN.min(self.len - start);
+        let (mut start, mut len, mut since) = (0, UNMAP_LEN_MIN, Instant::now());
+        while start < self.len {
+            let (piece, began) = (len.min(self.len - start), Instant::now());
             // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
             // holds the `GuestMemory` that owned this mapping, so none is left.
             // A failure leaves an unused mapping behind.
-            let _ = unsafe { munmap(self.base.byte_add(start), len) };
+            let unmap = |len| unsafe { munmap(self.base.byte_add(start), len) };
+            // Pages may be larger than a piece (hugetlbfs): then it is all or nothing.
+            if unmap(piece).is_err() {
+                let _ = unmap(self.len - start);
+                break;
+            }
+            start += piece;
+            if began.elapsed() < UNMAP_TURN / 4 {
+                len = UNMAP_LEN_MAX.min(2 * len);
+            } else if began.elapsed() > UNMAP_TURN {
+                len = UNMAP_LEN_MIN.max(len / 2);
+            }
             if since.elapsed() > UNMAP_TURN {
                 rustix::thread::sched_yield();
                 since = Instant::now();

@@ -187,3 +187,16 @@ fn a_worker_that_is_the_last_to_use_memory_leaves_the_unmapping_to_another_threa
         std::thread::yield_now();
     }
 }
+
+/// How long that takes: the attack `sparse_files_by_20_front_ends`.
+#[test]
+fn a_region_of_any_length_is_unmapped_whole() {
+    for len in [0x1000, 2 << 20, (2 << 20) + 0x1000, (200 << 20) + 0x3000, MEMORY_MAX_DEFAULT] {
+        let mut memory = GuestMemory::default();
+        let file = named("weir-whole", len);
+        memory.add(spec(0, len), &file).unwrap();
+        assert_eq!(mapped_bytes_of("weir-whole"), len);
+        drop(memory);
+        assert_eq!(mapped_bytes_of("weir-whole"), 0, "{len} bytes");
+    }
+}
