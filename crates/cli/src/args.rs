@@ -296,8 +296,7 @@ impl Cli {
     }
 }
 
-/// A relative path is meant from where the user is; the switch may be somewhere else.
-/// Reads an argument. What is wrong with it is said together with what is right.
+/// Reads an argument. The error says what is wrong and what to write instead.
 fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: ValueError| match error.help() {
         Some(help) => format!("{error}: {help}"),
@@ -305,6 +304,7 @@ fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
     })
 }
 
+/// A relative path counts from the working directory of the user, which may not be the switch's.
 fn absolute_socket(text: &str) -> Result<SocketPath, ValueError> {
     match std::path::absolute(text) {
         Ok(path) => SocketPath::try_from(path.as_path()),

@@ -149,7 +149,9 @@ impl BackendArgs {
     pub(crate) fn uplink(&self, name: PortName) -> UplinkConfig {
         UplinkConfig {
             name,
-            kind: UplinkKind::Tap { interface: self.tap.clone(), queues: self.queues },
+            kind: UplinkKind::Tap,
+            interface: self.tap.clone(),
+            queues: self.queues,
             vlan: VlanMode::Unset,
             mtu: None,
             filter: Vec::new(),

@@ -11,8 +11,8 @@ use weir_limits as limits;
 
 use super::error::Problem;
 use super::parse::missing;
-use super::section::{Located, Section};
-use super::values::{Direction, FilterAction, ValueError};
+use super::section::Section;
+use super::values::{Direction, FilterAction, ValueError, serde_as_text};
 
 /// A rule. Of those for one direction the first that matches a frame decides; a frame that none
 /// matches passes.
@@ -60,24 +60,13 @@ impl FromStr for Expression {
     }
 }
 
-impl TryFrom<String> for Expression {
-    type Error = ValueError;
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<Expression> for String {
-    fn from(expression: Expression) -> String {
-        expression.text
-    }
-}
-
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)
     }
 }
+
+serde_as_text!(Expression);
 
 impl FromStr for FilterRule {
     type Err = ValueError;
@@ -141,9 +130,9 @@ pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> V
                 problems.push(missing(&table, key, help));
             }
         }
-        let direction = table.take("direction", problems).map(Located::into_value);
-        let action = table.take("action", problems).map(Located::into_value);
-        let expression = table.take("match", problems).map(Located::into_value);
+        let direction = table.value("direction", problems);
+        let action = table.value("action", problems);
+        let expression = table.value("match", problems);
         table.finish(problems);
         if let (Some(direction), Some(action)) = (direction, action) {
             let expression = expression.unwrap_or_default();

@@ -13,7 +13,7 @@ use weir_fabric::SourceGuard;
 use weir_limits::SOURCE_ADDRESSES_MAX;
 
 use super::error::Problem;
-use super::section::{Fault, FromToml, Located, Section};
+use super::section::{Fault, FromToml, Section};
 use super::settings::Change;
 use super::values::{GuardMode, ValueError};
 
@@ -198,22 +198,19 @@ impl Guarding {
         mac_check: bool,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mode = section.take::<GuardMode>("source_guard", problems);
-        let addresses = section.take::<Addresses>("addresses", problems);
-        let bad = [(mode.is_none(), "source_guard"), (addresses.is_none(), "addresses")];
-        let bad = bad.into_iter().any(|(none, key)| none && section.has(key));
-        let spans =
-            (mode.as_ref().map(|it| it.span.clone()), addresses.as_ref().map(|it| it.span.clone()));
+        let mode = section.value::<GuardMode>("source_guard", problems);
+        let addresses = section.value::<Addresses>("addresses", problems);
+        let bad = mode.is_none() && section.has("source_guard")
+            || addresses.is_none() && section.has("addresses");
         let guarding = Self {
-            mode: mode.map(Located::into_value).unwrap_or_default(),
-            addresses: addresses.map(Located::into_value).unwrap_or_default(),
+            mode: mode.unwrap_or_default(),
+            addresses: addresses.unwrap_or_default(),
             router: section.take_or("router", false, problems),
         };
         if let (false, Err(error)) = (bad, guarding.check(mac_check)) {
-            let span = if error.key() == "addresses" { spans.1 } else { spans.0 };
             problems.push(
                 Problem::new(format!("`{}`: {error}", section.title))
-                    .label(span.unwrap_or(section.span.clone()), "does not fit")
+                    .label(section.place(error.key()).unwrap_or_default(), "does not fit")
                     .help(error.help()),
             );
         }
@@ -237,9 +234,9 @@ impl GuardChanges {
     /// Reads the keys of a section.
     pub(super) fn from_section(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
         Self {
-            mode: section.take("source_guard", problems).map(Located::into_value),
+            mode: section.value("source_guard", problems),
             addresses: section.take_or("addresses", Change::Keep, problems),
-            router: section.take("router", problems).map(Located::into_value),
+            router: section.value("router", problems),
         }
     }
 

@@ -45,7 +45,6 @@ mod moderation;
 mod parse;
 mod placement;
 mod port;
-mod receiving;
 mod section;
 pub mod settings;
 mod sharing;
@@ -62,20 +61,17 @@ pub use filter::FilterRule;
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;
-pub use receiving::{Receiving, ReceivingChanges};
 pub use settings::{Change, Setting, VifChanges};
-pub use sharing::{
-    BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule, Sharing, SharingChanges,
-    SharingError,
-};
+pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
 pub use storm::StormControl;
 pub use values::{
-    ContainerBytes, Direction, Execution, FilterAction, GuardMode, InterfaceName, LatencyBudget,
-    MacAddress, Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid,
-    VlanMode, Weight, WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilterAction, GuardMode,
+    InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu, PacketBurst, PacketRate,
+    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
+    SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName, ValueError, Vid, VlanMode,
+    Weight, WorkerCount, Workers,
 };
-pub use xen::{ChannelName, XenConfig};
+pub use xen::XenConfig;
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
 /// MAC address or an interface of the host.
@@ -135,6 +131,10 @@ pub struct UplinkConfig {
     pub name: PortName,
     /// What stands behind the port.
     pub kind: UplinkKind,
+    /// The interface of the host.
+    pub interface: InterfaceName,
+    /// Its queues.
+    pub queues: QueuePairs,
     /// VLANs of the port.
     pub vlan: VlanMode,
     /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
@@ -145,52 +145,6 @@ pub struct UplinkConfig {
     pub rss_rebalance: bool,
     /// Its part of a worker's time, in proportion to others'; 1 where nothing is said.
     pub weight: Option<Weight>,
-}
-
-/// What stands behind an uplink.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UplinkKind {
-    /// A TAP interface of the host.
-    Tap {
-        /// Its name, created if it does not exist.
-        interface: InterfaceName,
-        /// Its queues (`IFF_MULTI_QUEUE` if more than one).
-        queues: QueuePairs,
-    },
-    /// An interface of the host, by packet sockets.
-    AfPacket {
-        /// Its name; it must exist.
-        interface: InterfaceName,
-        /// Sockets that share its frames by flow.
-        queues: QueuePairs,
-    },
-    /// An interface of the host, by AF_XDP sockets, for weir alone.
-    AfXdp {
-        /// Its name; it must exist.
-        interface: InterfaceName,
-        /// Its receive queues, each with a socket.
-        queues: QueuePairs,
-    },
-}
-
-impl UplinkKind {
-    /// The interface of the host that the uplink uses.
-    pub fn interface(&self) -> &InterfaceName {
-        match self {
-            Self::Tap { interface, .. }
-            | Self::AfPacket { interface, .. }
-            | Self::AfXdp { interface, .. } => interface,
-        }
-    }
-
-    /// The uplink's queues.
-    pub fn queues(&self) -> QueuePairs {
-        match self {
-            Self::Tap { queues, .. }
-            | Self::AfPacket { queues, .. }
-            | Self::AfXdp { queues, .. } => *queues,
-        }
-    }
 }
 
 impl UplinkConfig {
@@ -267,6 +221,12 @@ impl VifConfig {
     pub const MAC_CHECK_DEFAULT: bool = true;
     /// Entries move by load where nothing else is said, at an uplink too.
     pub const RSS_REBALANCE_DEFAULT: bool = true;
+
+    /// An interface that is to get a name and a socket yet.
+    fn template() -> Self {
+        let name = "new".parse().expect("a constant that is a valid name");
+        Self::new(name, "/".parse().expect("a constant that is a valid path"))
+    }
 
     /// An interface with every default.
     pub fn new(name: PortName, socket: SocketPath) -> Self {

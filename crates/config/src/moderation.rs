@@ -10,7 +10,7 @@ use weir_policy::moderation::Kind;
 use weir_text::time;
 
 use super::VifConfig;
-use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError};
+use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError, serde_as_text};
 
 /// How weir decides when to call (interrupt) a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,18 +61,7 @@ impl fmt::Display for Moderation {
     }
 }
 
-impl TryFrom<String> for Moderation {
-    type Error = ValueError;
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<Moderation> for String {
-    fn from(moderation: Moderation) -> String {
-        moderation.to_string()
-    }
-}
+serde_as_text!(Moderation);
 
 /// Settings of one interface's calls that do not go together.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -14,12 +14,12 @@ use weir_text::count;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
-use super::section::{KindOfUplink, Located, Section};
-use super::sharing::{self, MemoryMax, Schedule, Sharing};
+use super::section::{Located, Section};
+use super::sharing::{self, Sharing};
 use super::storm::StormControl;
 use super::values::{
-    ContainerBytes, Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, RxFrames,
-    RxUsecs, SocketPath, SocketRole, TrunkVids, Vid, VlanMode,
+    Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Schedule, SocketPath, TrunkVids,
+    Vid, VlanMode,
 };
 use super::{
     Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
@@ -162,10 +162,10 @@ fn switch_table(
 }
 
 fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> PlacementConfig {
-    let mode = section.take::<PlacementMode>("placement", problems);
+    let mode = section.value::<PlacementMode>("placement", problems);
     let pin_vcpus = section.take::<bool>("pin_vcpus", problems);
     let bad_mode = mode.is_none() && section.has("placement");
-    let mode = mode.map(Located::into_value).unwrap_or_default();
+    let mode = mode.unwrap_or_default();
     if let Some(Located { value: true, span }) = &pin_vcpus
         && mode == PlacementMode::Off
         && !bad_mode
@@ -176,7 +176,7 @@ fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Placemen
                 .help("add `placement = \"dynamic\"` or `placement = \"static\"`"),
         );
     }
-    PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(Located::into_value) }
+    PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(|pin| pin.value) }
 }
 
 fn uplink(
@@ -188,33 +188,25 @@ fn uplink(
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
     }
-    let kind = section.take_or("kind", KindOfUplink::Tap, problems);
+    let kind = section.take_or("kind", UplinkKind::default(), problems);
     if !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
     let interface = section.take("name", problems);
+    let resource = section.place("name").unwrap_or_default();
     let queues = section.take_or("queues", QueuePairs::default(), problems);
     let rss_rebalance = rebalance(&mut section, problems);
     let vlan = vlan(&mut section, problems);
-    let mtu = section.take("mtu", problems).map(Located::into_value);
+    let mtu = section.value("mtu", problems);
     let filter = filter::rules(&mut section, problems);
     let weight = sharing::weight(&mut section, schedule, problems);
     let header = section.span.clone();
     section.finish(problems);
 
-    let Located { value: interface, span } = interface?;
-    let kind = match kind {
-        KindOfUplink::Tap => UplinkKind::Tap { interface, queues },
-        KindOfUplink::AfPacket => UplinkKind::AfPacket { interface, queues },
-        KindOfUplink::AfXdp => UplinkKind::AfXdp { interface, queues },
-    };
-    Some(Placed {
-        port: UplinkConfig { name: name?, kind, vlan, mtu, rss_rebalance, filter, weight },
-        header,
-        resource: span,
-        mac: None,
-        agent: None,
-    })
+    let (name, interface) = (name?, interface?.value);
+    let port =
+        UplinkConfig { name, kind, interface, queues, vlan, mtu, rss_rebalance, filter, weight };
+    Some(Placed { port, header, resource, mac: None, agent: None })
 }
 
 fn vif(
@@ -225,72 +217,54 @@ fn vif(
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
-    let mode = section.take_or("mode", SocketRole::default(), problems);
-    let socket_mode = section.take("socket_mode", problems).map(Located::into_value);
-    let queues = section.take_or("queues", QueuePairs::default(), problems);
-    let latency_budget = section.take("latency_budget", problems).map(Located::into_value);
-    let moderation = section.take("moderation", problems).map(Located::into_value);
-    let bad_moderation = moderation.is_none() && section.has("moderation");
-    let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
-    let rx_frames = section.take::<RxFrames>("rx_frames", problems);
-    let container_bytes = section.take::<ContainerBytes>("container_bytes", problems);
-    let agent = section.take::<SocketPath>("agent", problems);
-    let mac = section.take("mac", problems);
-    let mac_check = section.take_or("mac_check", VifConfig::MAC_CHECK_DEFAULT, problems);
-    let rss_rebalance = rebalance(&mut section, problems);
-    let vlan = vlan(&mut section, problems);
-    let mtu = section.take("mtu", problems).map(Located::into_value);
-    let memory_max = section.take_or("memory_max", MemoryMax::DEFAULT, problems);
-    let storm = StormControl::from_section(&mut section, problems);
-    let guarding = Guarding::from_section(&mut section, mac_check, problems);
-    let filter = filter::rules(&mut section, problems);
-    let schedule = switch.map(|switch| switch.schedule);
-    let sharing = Sharing::from_section(&mut section, schedule, problems);
+    let mut port = VifConfig::template();
+    port.mode = section.take_or("mode", port.mode, problems);
+    port.socket_mode = section.value("socket_mode", problems);
+    port.agent = section.value("agent", problems);
+    port.mac = section.value("mac", problems);
+    port.mtu = section.value("mtu", problems);
+    port.memory_max = section.take_or("memory_max", port.memory_max, problems);
+    port.storm = StormControl::from_section(&mut section, problems);
+    // The budget of a running switch is not known here, and is checked when the interface is added.
+    let budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
+    any_vif(&mut section, &mut port, switch.map(|switch| switch.schedule), budget, problems);
+    port.guarding = Guarding::from_section(&mut section, port.mac_check, problems);
+    let (mac, agent) = (section.place("mac"), section.place("agent"));
     let header = section.span.clone();
     section.finish(problems);
+    let socket = socket?;
+    (port.name, port.socket) = (name?, socket.value);
+    Some(Placed { port, header, resource: socket.span, mac, agent })
+}
 
-    let Located { value: socket, span: resource } = socket?;
-    let mac_span = mac.as_ref().map(|mac| mac.span.clone());
-    let port = VifConfig {
-        name: name?,
-        socket,
-        mode,
-        socket_mode,
-        queues,
-        latency_budget,
-        moderation: moderation.unwrap_or_default(),
-        rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
-        rx_frames: rx_frames.as_ref().map(|frames| frames.value),
-        container_bytes: container_bytes.as_ref().map(|bytes| bytes.value),
-        agent: agent.as_ref().map(|agent| agent.value.clone()),
-        mac: mac.map(Located::into_value),
-        mac_check,
-        rss_rebalance,
-        vlan,
-        mtu,
-        memory_max,
-        storm,
-        guarding,
-        filter,
-        sharing,
-    };
-    // Of one that is added to a running switch, the switch knows its own budget better.
-    let default_budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
-    let budget = port.latency_budget.unwrap_or(default_budget);
-    if !bad_moderation && let Err(error) = port.check_calls(budget) {
-        let span = match error.key() {
-            "rx_usecs" => rx_usecs.map(|usecs| usecs.span),
-            "rx_frames" => rx_frames.map(|frames| frames.span),
-            _ => container_bytes.map(|bytes| bytes.span),
-        };
-        let span = span.unwrap_or(header.clone());
+/// Reads the keys that every guest's interface has, under the switch's `schedule` and `budget`.
+pub(super) fn any_vif(
+    section: &mut Section<'_>,
+    vif: &mut VifConfig,
+    schedule: Option<Schedule>,
+    budget: LatencyBudget,
+    problems: &mut Vec<Problem>,
+) {
+    vif.queues = section.take_or("queues", vif.queues, problems);
+    vif.latency_budget = section.value("latency_budget", problems);
+    let moderation = section.value("moderation", problems);
+    let bad_moderation = moderation.is_none() && section.has("moderation");
+    vif.moderation = moderation.unwrap_or_default();
+    vif.rx_usecs = section.value("rx_usecs", problems);
+    vif.rx_frames = section.value("rx_frames", problems);
+    vif.container_bytes = section.value("container_bytes", problems);
+    vif.mac_check = section.take_or("mac_check", vif.mac_check, problems);
+    vif.rss_rebalance = rebalance(section, problems);
+    vif.vlan = vlan(section, problems);
+    vif.filter = filter::rules(section, problems);
+    vif.sharing = Sharing::from_section(section, schedule, problems);
+    if !bad_moderation && let Err(error) = vif.check_calls(vif.latency_budget.unwrap_or(budget)) {
         problems.push(
-            Problem::new(format!("`vif.{}`: {error}", port.name))
-                .label(span, "does not fit")
+            Problem::new(format!("`{}`: {error}", section.title))
+                .label(section.place(error.key()).unwrap_or_default(), "does not fit")
                 .help(error.help()),
         );
     }
-    Some(Placed { port, header, resource, mac: mac_span, agent: agent.map(|agent| agent.span) })
 }
 
 fn rebalance(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> bool {
@@ -347,7 +321,7 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
     match (access, trunk) {
         (Some(access), _) => VlanMode::Access(access.value),
         (None, Some(trunk)) => {
-            VlanMode::Trunk { allowed: trunk.value, native: native.map(Located::into_value) }
+            VlanMode::Trunk { allowed: trunk.value, native: native.map(|native| native.value) }
         }
         (None, None) => VlanMode::Unset,
     }
@@ -393,9 +367,8 @@ fn check_across(
         vifs.iter().filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
     report_repeated("MAC address", macs, problems);
 
-    let interfaces = uplinks
-        .iter()
-        .map(|placed| (placed.port.kind.interface().to_string(), placed.resource.clone()));
+    let interfaces =
+        uplinks.iter().map(|placed| (placed.port.interface.to_string(), placed.resource.clone()));
     report_repeated("interface", interfaces, problems);
 
     for placed in vifs.iter().filter(|placed| placed.port.socket == switch.control) {

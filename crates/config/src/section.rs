@@ -10,13 +10,13 @@ use weir_limits as limits;
 use super::error::Problem;
 use super::filter::Expression;
 use super::moderation::Moderation;
-use super::sharing::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 use super::suggest;
 use super::values::{
-    ContainerBytes, Direction, Execution, FilterAction, GuardMode, InterfaceName, LatencyBudget,
-    MacAddress, Mtu, PacketBurst, PacketRate, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TrunkVids, UserName, ValueError, Vid,
-    Weight, WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilterAction, GuardMode,
+    InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu, PacketBurst, PacketRate,
+    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
+    SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName, ValueError, Vid, Weight,
+    WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -24,12 +24,6 @@ use super::values::{
 pub(super) struct Located<T> {
     pub value: T,
     pub span: Range<usize>,
-}
-
-impl<T> Located<T> {
-    pub fn into_value(self) -> T {
-        self.value
-    }
 }
 
 /// A table being read. Keys that nobody asked for are unknown: [`Section::finish`] reports them.
@@ -63,14 +57,23 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// As [`Section::take`], without the place and with a default.
+    /// As [`Section::take`], without the place.
+    pub fn value<T: FromToml>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<T> {
+        self.take(key, problems).map(|located| located.value)
+    }
+
+    /// As [`Section::value`], with a default.
     pub fn take_or<T: FromToml>(
         &mut self,
         key: &'static str,
         default: T,
         problems: &mut Vec<Problem>,
     ) -> T {
-        self.take(key, problems).map_or(default, |located| located.value)
+        self.value(key, problems).unwrap_or(default)
     }
 
     /// Whether the key is there, good or bad.
@@ -81,6 +84,11 @@ impl<'t> Section<'t> {
     /// Whether `key` has the text `word`.
     pub fn is_word(&mut self, key: &'static str, word: &str) -> bool {
         self.raw(key).is_some_and(|value| value.get_ref().as_str() == Some(word))
+    }
+
+    /// The place of a key's value, if it is there.
+    pub fn place(&mut self, key: &'static str) -> Option<Range<usize>> {
+        self.raw(key).map(Spanned::span)
     }
 
     /// The place of a key that is known, but may not be used here.
@@ -241,7 +249,7 @@ pub(super) trait FromToml: Sized {
 
 /// Types written as a string in quotes.
 macro_rules! from_toml_string {
-    ($($type:ty = $expected:literal;)+) => {
+    ($($type:ty = $expected:expr;)+) => {
         $(impl FromToml for $type {
             fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
                 let text = value.get_ref().as_str().ok_or_else(|| Fault::wrong_type(value, $expected))?;
@@ -253,6 +261,8 @@ macro_rules! from_toml_string {
 
 from_toml_string! {
     PortName = "a name in quotes";
+    ChannelName = ChannelName::EXPECTED;
+    UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
     UserName = "a user in quotes, such as \"weir\"";
     InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
     SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";
@@ -339,32 +349,5 @@ impl FromToml for TrunkVids {
                 Err(Fault::wrong_type(value, "VLAN ids in brackets, such as [10, 20], or \"all\""))
             }
         }
-    }
-}
-
-/// The kinds of uplink a file may name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KindOfUplink {
-    Tap,
-    AfPacket,
-    AfXdp,
-}
-
-impl FromToml for KindOfUplink {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        let error = match value.get_ref().as_str() {
-            Some("tap") => return Ok(Self::Tap),
-            Some("af_packet") => return Ok(Self::AfPacket),
-            Some("af_xdp") => return Ok(Self::AfXdp),
-            Some(other) => {
-                let choices = &["tap", "af_packet", "af_xdp"];
-                ValueError::NotAChoice { value: other.into(), choices }
-            }
-            None => {
-                let expected = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
-                return Err(Fault::wrong_type(value, expected));
-            }
-        };
-        Err(Fault::new(value, error))
     }
 }

@@ -15,7 +15,7 @@ use super::error::{ConfigError, Problem};
 use super::guard::GuardChanges;
 use super::moderation::Moderation;
 use super::parse;
-use super::section::{Fault, FromToml, Located, Section};
+use super::section::{Fault, FromToml, Section};
 use super::sharing::SharingChanges;
 use super::values::{
     ContainerBytes, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath,
@@ -108,6 +108,13 @@ pub enum Change<T> {
 }
 
 impl<T> Change<T> {
+    /// What belongs to a setting that `other` clears is cleared with it, unless it is set anew.
+    pub(super) fn clear_with<U>(&mut self, other: &Change<U>) {
+        if let (Self::Keep, Change::Clear) = (&self, other) {
+            *self = Self::Clear;
+        }
+    }
+
     pub(super) fn apply(self, to: &mut Option<T>) {
         match self {
             Self::Keep => {}
@@ -116,6 +123,59 @@ impl<T> Change<T> {
         }
     }
 }
+
+/// Defines settings of an interface that may be left out, and what `weir vif set` changes of them.
+macro_rules! optional_settings {
+    (
+        $(#[$doc:meta])* $name:ident, $(#[$changes_doc:meta])* $changes:ident {
+            $($(#[$key_doc:meta])* $field:ident: $type:ty = $key:literal,)+
+        }
+        $($(#[$part_doc:meta])* $part:ident: $part_type:ty, $part_changes:ty)?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$key_doc])* pub $field: Option<$type>,)+
+            $($(#[$part_doc])* pub $part: $part_type,)?
+        }
+
+        $(#[$changes_doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $changes {
+            $($(#[$key_doc])* pub $field: Change<$type>,)+
+            $($(#[$part_doc])* pub $part: $part_changes,)?
+        }
+
+        impl $name {
+            /// Reads the keys of an interface's section.
+            fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+                Self {
+                    $($field: section.value($key, problems),)+
+                    $($part: <$part_type>::read(section, problems),)?
+                }
+            }
+        }
+
+        impl $changes {
+            /// Reads the keys of a section.
+            pub(super) fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+                Self {
+                    $($field: section.take_or($key, Change::Keep, problems),)+
+                    $($part: <$part_changes>::read(section, problems),)?
+                }
+            }
+
+            fn apply_each(self, to: &mut $name) {
+                $(self.$field.apply(&mut to.$field);)+
+                $(self.$part.apply(&mut to.$part);)?
+            }
+        }
+    };
+}
+
+pub(super) use optional_settings;
 
 impl<T: FromToml> FromToml for Change<T> {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
@@ -152,7 +212,7 @@ pub struct VifChanges {
     pub vlan: Option<VlanMode>,
     /// From which addresses its guest may send.
     pub guarding: GuardChanges,
-    /// What the interface is entitled to, and how fast it may send.
+    /// Its share of the workers and its rates.
     pub sharing: SharingChanges,
 }
 
@@ -193,17 +253,17 @@ impl VifChanges {
         name: &PortName,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let queues = section.take("queues", problems).map(Located::into_value);
+        let queues = section.value("queues", problems);
         let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
-        let moderation = section.take("moderation", problems).map(Located::into_value);
+        let moderation = section.value("moderation", problems);
         let rx_usecs = section.take_or("rx_usecs", Change::Keep, problems);
         let rx_frames = section.take_or("rx_frames", Change::Keep, problems);
         let container_bytes = section.take_or("container_bytes", Change::Keep, problems);
         let mac = section.take_or("mac", Change::Keep, problems);
-        let mac_check = section.take("mac_check", problems).map(Located::into_value);
-        let rss_rebalance = section.take("rss_rebalance", problems).map(Located::into_value);
+        let mac_check = section.value("mac_check", problems);
+        let rss_rebalance = section.value("rss_rebalance", problems);
         let guarding = GuardChanges::from_section(&mut section, problems);
-        let sharing = SharingChanges::from_section(&mut section, problems);
+        let sharing = SharingChanges::read(&mut section, problems);
         let no_vlan = ["vlan", "trunk"].into_iter().any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
             Some(VlanMode::Unset)

@@ -1,7 +1,4 @@
-//! What an interface is entitled to of the workers, and how fast it may send and receive.
-
-use std::fmt;
-use std::str::FromStr;
+//! An interface's share of the workers, and how fast it may send and receive.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -10,187 +7,50 @@ use weir_limits as limits;
 use weir_policy::schedule::{Kind, Share, Window};
 
 use super::error::Problem;
-use super::receiving::{Receiving, ReceivingChanges};
-use super::section::{Located, Section};
-use super::settings::Change;
-use super::values::{PacketBurst, PacketRate, ValueError, Weight};
+use super::section::Section;
+use super::settings::{Change, optional_settings};
+use super::values::{
+    BitRate, BurstSize, LateTurns, PacketBurst, PacketRate, Period, Schedule, Weight,
+};
 
-/// By which rule workers give turns to those who send.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Schedule(pub Kind);
-
-impl FromStr for Schedule {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let not_a_choice = |_| ValueError::NotAChoice { value: text.into(), choices: &Kind::NAMES };
-        text.parse().map(Self).map_err(not_a_choice)
+optional_settings! {
+    /// What an interface may receive. Frames beyond it are dropped.
+    Receiving,
+    /// What `weir vif set` changes of [`Receiving`]. Clearing a rate clears its burst.
+    ReceivingChanges {
+        /// Bits/s.
+        rate: BitRate = "rx_rate",
+        /// How much more at once.
+        burst: BurstSize = "rx_burst",
+        /// Frames/s.
+        packets_per_second: PacketRate = "rx_packets_per_second",
+        /// How many more at once.
+        packet_burst: PacketBurst = "rx_packet_burst",
     }
 }
 
-impl fmt::Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+optional_settings! {
+    /// An interface's share of the workers, and its rates.
+    Sharing,
+    /// What `weir vif set` changes of [`Sharing`]. Clearing a rate clears its burst.
+    SharingChanges {
+        /// Its part of a worker's time, in proportion to others'; 1 by default.
+        weight: Weight = "weight",
+        /// How many turns may be late.
+        window: LateTurns = "window",
+        /// How often a turn is due.
+        period: Period = "period",
+        /// Bits/s that the guest may send.
+        rate: BitRate = "rate",
+        /// How much more at once.
+        burst: BurstSize = "burst",
+        /// Frames/s that the guest may send.
+        packets_per_second: PacketRate = "packets_per_second",
+        /// How many more at once.
+        packet_burst: PacketBurst = "packet_burst",
     }
-}
-
-/// Defines a quantity written as a whole number and a unit, with bounds.
-macro_rules! quantity {
-    ($(#[$doc:meta])* $name:ident = $min:expr, $max:expr, $expected:literal, $units:expr) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(u64);
-
-        impl $name {
-            const MIN: Self = Self($min);
-            const MAX: Self = Self($max);
-            /// From the smallest on; the first name of each size is the one that is shown.
-            const UNITS: &'static [(&'static str, u64)] = &$units;
-
-            /// The number, in the smallest unit.
-            pub const fn get(self) -> u64 {
-                self.0
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = ValueError;
-            fn from_str(text: &str) -> Result<Self, ValueError> {
-                let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-                let (number, unit) = text.split_at(digits);
-                let unit = Self::UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
-                let (false, Some((_, unit))) = (number.is_empty(), unit) else {
-                    return Err(ValueError::Quantity { value: text.into(), expected: $expected });
-                };
-                // All that is left to go wrong with a row of digits is that they are too many.
-                let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*unit));
-                let bounds = Self::MIN..=Self::MAX;
-                number.map(Self).filter(|number| bounds.contains(number)).ok_or_else(|| {
-                    let (min, max) = (Self::MIN.to_string(), Self::MAX.to_string());
-                    ValueError::NotWithin { value: text.into(), min, max }
-                })
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut units = Self::UNITS.iter().rev();
-                let (name, unit) =
-                    units.find(|(_, unit)| self.0.is_multiple_of(*unit)).unwrap_or(&("", 1));
-                f.pad(&format!("{}{name}", self.0 / unit))
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = ValueError;
-            fn try_from(text: String) -> Result<Self, ValueError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(value: $name) -> String {
-                value.to_string()
-            }
-        }
-    };
-}
-
-quantity! {
-    /// A rate in bits/s, in the units of `tc`.
-    BitRate = limits::RATE_BITS_MIN, limits::RATE_BITS_MAX, "a rate, such as \"1Gbit\"",
-    [("bit", 1), ("kbit", 1_000), ("Mbit", 1_000_000), ("Gbit", 1_000_000_000)]
-}
-
-quantity! {
-    /// A number of bytes that may go at once.
-    BurstSize = limits::RATE_BURST_BYTES_MIN, limits::RATE_BURST_BYTES_MAX,
-    "a number of bytes, such as \"256KiB\"",
-    [("B", 1), ("kB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20), ("GiB", 1 << 30)]
-}
-
-quantity! {
-    /// Bytes of memory that a front end may share.
-    MemoryMax = limits::MEMORY_MAX_MIN, limits::MEMORY_MAX_MAX,
-    "a number of bytes, such as \"64GiB\"",
-    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)]
-}
-
-impl MemoryMax {
-    /// Where nothing is configured.
-    pub const DEFAULT: Self = Self(limits::MEMORY_MAX_DEFAULT);
-}
-
-quantity! {
-    /// The period of a window constraint, in nanoseconds.
-    Period = limits::WINDOW_PERIOD_NS_MIN, limits::WINDOW_PERIOD_NS_MAX,
-    "a duration, such as \"1ms\"",
-    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)]
-}
-
-/// How many turns of how many may be late: `1/4`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct LateTurns {
-    x: u16,
-    y: u16,
-}
-
-impl FromStr for LateTurns {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let parsed =
-            text.split_once('/').and_then(|(x, y)| Some((x.parse().ok()?, y.parse().ok()?)));
-        let good = |(x, y): &(u16, u16)| Window::new(*x, *y, Period::MAX.get()).is_ok();
-        match parsed.filter(good) {
-            Some((x, y)) => Ok(Self { x, y }),
-            None => {
-                let expected = "x/y, of which x are late at most, such as \"1/4\"";
-                Err(ValueError::Quantity { value: text.into(), expected })
-            }
-        }
-    }
-}
-
-impl fmt::Display for LateTurns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}/{}", self.x, self.y))
-    }
-}
-
-impl TryFrom<String> for LateTurns {
-    type Error = ValueError;
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<LateTurns> for String {
-    fn from(value: LateTurns) -> String {
-        value.to_string()
-    }
-}
-
-/// What an interface is entitled to, as it is configured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sharing {
-    /// Its part of a worker's time, in proportion to others'; 1 where nothing is said.
-    pub weight: Option<Weight>,
-    /// How many turns may be late.
-    pub window: Option<LateTurns>,
-    /// How often a turn is due.
-    pub period: Option<Period>,
-    /// How fast the guest may send.
-    pub rate: Option<BitRate>,
-    /// How much more than that at once.
-    pub burst: Option<BurstSize>,
-    /// How many frames it may send in a second.
-    pub packets_per_second: Option<PacketRate>,
-    /// How many more than that at once.
-    pub packet_burst: Option<PacketBurst>,
-    /// How much the guest may receive.
-    pub receive: Receiving,
+    /// What it may receive.
+    receive: Receiving, ReceivingChanges
 }
 
 /// Settings that do not go together.
@@ -234,15 +94,49 @@ impl SharingError {
     }
 }
 
+/// Each key that is there has the other that it needs: key, whether it is there, what it needs, whether that is there.
+fn belong_together(pairs: &[(&'static str, bool, &'static str, bool)]) -> Result<(), SharingError> {
+    match pairs.iter().find(|(_, has, _, has_needed)| *has && !has_needed) {
+        Some(&(key, _, needs, _)) => Err(SharingError::Without { key, needs }),
+        None => Ok(()),
+    }
+}
+
+impl Receiving {
+    fn check(&self) -> Result<(), SharingError> {
+        belong_together(&[
+            ("rx_burst", self.burst.is_some(), "rx_rate", self.rate.is_some()),
+            (
+                "rx_packet_burst",
+                self.packet_burst.is_some(),
+                "rx_packets_per_second",
+                self.packets_per_second.is_some(),
+            ),
+        ])
+    }
+
+    /// As the engine takes it. A burst that is not set is what the rate brings in
+    /// [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT), and room for a GSO frame or a burst of frames.
+    pub fn limit(&self) -> RateLimit {
+        let Self { rate, burst, packets_per_second, packet_burst } = *self;
+        rate_limit(
+            (rate, burst),
+            (packets_per_second, packet_burst),
+            limits::POLICE_BURST_NS_DEFAULT,
+        )
+    }
+}
+
 impl Sharing {
     /// Whether the settings go together, and with the switch's `schedule` where that is known.
     ///
     /// # Errors
     /// The first that does not.
     pub fn check(&self, schedule: Option<Schedule>) -> Result<(), SharingError> {
-        let pairs = [
-            ("window", self.window.is_some(), "period", self.period.is_some()),
-            ("period", self.period.is_some(), "window", self.window.is_some()),
+        let Self { window, period, .. } = self;
+        belong_together(&[
+            ("window", window.is_some(), "period", period.is_some()),
+            ("period", period.is_some(), "window", window.is_some()),
             ("burst", self.burst.is_some(), "rate", self.rate.is_some()),
             (
                 "packet_burst",
@@ -250,12 +144,7 @@ impl Sharing {
                 "packets_per_second",
                 self.packets_per_second.is_some(),
             ),
-        ];
-        for (key, has, needs, has_needed) in pairs {
-            if has && !has_needed {
-                return Err(SharingError::Without { key, needs });
-            }
-        }
+        ])?;
         self.receive.check()?;
         let Some(schedule) = schedule else { return Ok(()) };
         let uses = [
@@ -268,7 +157,7 @@ impl Sharing {
         }
     }
 
-    /// What the engine is told: its turns.
+    /// Its turns, as the engine takes them.
     pub fn share(&self) -> Share {
         let window = self.window.zip(self.period).and_then(|(late, period)| {
             // Both were checked when they were made.
@@ -277,8 +166,8 @@ impl Sharing {
         Share { weight: self.weight.map_or(1, Weight::get), window }
     }
 
-    /// What the engine is told: how fast it may send. Where no burst is set, it is what the rate brings in
-    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT), and room for a GSO frame or a burst.
+    /// Its sending rates, as the engine takes them. A burst that is not set is what the rate brings in
+    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT), and room for a GSO frame or a burst of frames.
     pub fn limit(&self) -> RateLimit {
         let bits = (self.rate, self.burst);
         let packets = (self.packets_per_second, self.packet_burst);
@@ -292,18 +181,7 @@ impl Sharing {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let before = problems.len();
-        let sharing = Self {
-            weight: section.take("weight", problems).map(Located::into_value),
-            window: section.take("window", problems).map(Located::into_value),
-            period: section.take("period", problems).map(Located::into_value),
-            rate: section.take("rate", problems).map(Located::into_value),
-            burst: section.take("burst", problems).map(Located::into_value),
-            packets_per_second: section
-                .take("packets_per_second", problems)
-                .map(Located::into_value),
-            packet_burst: section.take("packet_burst", problems).map(Located::into_value),
-            receive: Receiving::from_section(section, problems),
-        };
+        let sharing = Self::read(section, problems);
         // A value that was refused is not missing.
         if before == problems.len() {
             sharing.report(section, schedule, problems);
@@ -330,7 +208,7 @@ impl Sharing {
 
 /// A limit in the engine's numbers. Without a burst it is what comes in `burst_ns`, and room for a GSO frame or
 /// a burst of frames.
-pub(super) fn rate_limit(
+fn rate_limit(
     (rate, burst): (Option<BitRate>, Option<BurstSize>),
     (packet_rate, packet_burst): (Option<PacketRate>, Option<PacketBurst>),
     burst_ns: u64,
@@ -354,67 +232,28 @@ pub(super) fn weight(
     schedule: Schedule,
     problems: &mut Vec<Problem>,
 ) -> Option<Weight> {
-    let weight = section.take("weight", problems).map(Located::into_value);
+    let weight = section.value("weight", problems);
     Sharing { weight, ..Sharing::default() }.report(section, Some(schedule), problems);
     weight
 }
 
-/// What `weir vif set` changes of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SharingChanges {
-    /// See [`Sharing::weight`].
-    pub weight: Change<Weight>,
-    /// See [`Sharing::window`].
-    pub window: Change<LateTurns>,
-    /// See [`Sharing::period`].
-    pub period: Change<Period>,
-    /// See [`Sharing::rate`]. Clearing it clears the burst.
-    pub rate: Change<BitRate>,
-    /// See [`Sharing::burst`].
-    pub burst: Change<BurstSize>,
-    /// See [`Sharing::packets_per_second`]. Clearing it clears the burst.
-    pub packets_per_second: Change<PacketRate>,
-    /// See [`Sharing::packet_burst`].
-    pub packet_burst: Change<PacketBurst>,
-    /// See [`Sharing::receive`].
-    pub receive: ReceivingChanges,
+impl ReceivingChanges {
+    fn apply(mut self, receiving: &mut Receiving) {
+        self.burst.clear_with(&self.rate);
+        self.packet_burst.clear_with(&self.packets_per_second);
+        self.apply_each(receiving);
+    }
 }
 
 impl SharingChanges {
-    /// Reads the keys of a section.
-    pub(super) fn from_section(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        Self {
-            weight: section.take_or("weight", Change::Keep, problems),
-            window: section.take_or("window", Change::Keep, problems),
-            period: section.take_or("period", Change::Keep, problems),
-            rate: section.take_or("rate", Change::Keep, problems),
-            burst: section.take_or("burst", Change::Keep, problems),
-            packets_per_second: section.take_or("packets_per_second", Change::Keep, problems),
-            packet_burst: section.take_or("packet_burst", Change::Keep, problems),
-            receive: ReceivingChanges::from_section(section, problems),
-        }
-    }
-
     /// Changes `sharing`. What belongs to a key that is cleared goes with it.
-    pub(super) fn apply(self, sharing: &mut Sharing) {
-        self.weight.apply(&mut sharing.weight);
-        self.window.apply(&mut sharing.window);
-        self.period.apply(&mut sharing.period);
-        self.rate.apply(&mut sharing.rate);
-        self.packets_per_second.apply(&mut sharing.packets_per_second);
+    pub(super) fn apply(mut self, sharing: &mut Sharing) {
         if self.window == Change::Clear {
-            sharing.period = None;
+            self.period = Change::Clear;
         }
-        if sharing.rate.is_none() {
-            sharing.burst = None;
-        }
-        if sharing.packets_per_second.is_none() {
-            sharing.packet_burst = None;
-        }
-        self.burst.apply(&mut sharing.burst);
-        self.packet_burst.apply(&mut sharing.packet_burst);
-        self.receive.apply(&mut sharing.receive);
+        self.burst.clear_with(&self.rate);
+        self.packet_burst.clear_with(&self.packets_per_second);
+        self.apply_each(sharing);
     }
 }
 

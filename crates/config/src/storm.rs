@@ -5,7 +5,7 @@ use weir_engine::{Rate, StormLimit};
 use weir_limits::{STORM_BURST_MIN, STORM_BURST_NS};
 
 use super::error::Problem;
-use super::section::{Located, Section};
+use super::section::Section;
 use super::values::PacketRate;
 
 /// How many frames in a second the guest may have flooded.
@@ -37,7 +37,7 @@ impl StormControl {
 
     /// Reads the keys of an interface's section.
     pub(super) fn from_section(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        let mut rate = |key| section.take(key, problems).map(Located::into_value);
+        let mut rate = |key| section.value(key, problems);
         Self {
             broadcasts_per_second: rate("broadcasts_per_second"),
             multicasts_per_second: rate("multicasts_per_second"),

@@ -6,16 +6,10 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::error::Problem;
-use super::filter;
-use super::moderation::Moderation;
 use super::parse;
-use super::section::{Fault, FromToml, Located, Section};
-use super::sharing::Sharing;
-use super::values::{
-    ContainerBytes, InterfaceName, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames,
-    RxUsecs, SocketPath, ValueError,
-};
-use super::{FilterRule, SwitchConfig, VifConfig, VlanMode};
+use super::section::{Fault, FromToml, Section};
+use super::values::{ChannelName, InterfaceName, MacAddress, PortName, SocketPath, ValueError};
+use super::{SwitchConfig, VifConfig};
 
 /// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,30 +19,10 @@ pub struct XenConfig {
     pub bridges: Option<BTreeSet<InterfaceName>>,
     /// The channel by which the agent in a guest is met, if there is one.
     pub agent_channel: Option<ChannelName>,
-    /// Most queue pairs a guest may use.
-    pub queues: QueuePairs,
     /// Whether guests may have an event channel for each ring of a queue, instead of one for both.
     pub split_event_channels: bool,
-    /// The latency budget of each vif; without it the switch's holds.
-    pub latency_budget: Option<LatencyBudget>,
-    /// When a guest is called.
-    pub moderation: Moderation,
-    /// How long a call is held, by the policies with a fixed hold.
-    pub rx_usecs: Option<RxUsecs>,
-    /// With how many frames a call is held no longer.
-    pub rx_frames: Option<RxFrames>,
-    /// With how many bytes withheld frames are shown, by the policies that withhold them.
-    pub container_bytes: Option<ContainerBytes>,
-    /// Whether a guest may send only from the address that its configuration gives it.
-    pub mac_check: bool,
-    /// Whether entries of the indirection table move between receive queues by load.
-    pub rss_rebalance: bool,
-    /// VLANs of each port.
-    pub vlan: VlanMode,
-    /// Which frames each may send and receive.
-    pub filter: Vec<FilterRule>,
-    /// What each is entitled to of the workers, and how fast it may send.
-    pub sharing: Sharing,
+    /// What holds for each vif; its name, its socket and its address come with the guest.
+    pub vif: VifConfig,
 }
 
 /// What there is in place of the same addresses for all guests.
@@ -71,22 +45,8 @@ const NOT_HERE: [(&str, &str); 9] = [
 impl Default for XenConfig {
     /// Every vif, as any other interface.
     fn default() -> Self {
-        Self {
-            bridges: None,
-            agent_channel: None,
-            queues: QueuePairs::default(),
-            split_event_channels: false,
-            latency_budget: None,
-            moderation: Moderation::default(),
-            rx_usecs: None,
-            rx_frames: None,
-            container_bytes: None,
-            mac_check: VifConfig::MAC_CHECK_DEFAULT,
-            rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
-            vlan: VlanMode::Unset,
-            filter: Vec::new(),
-            sharing: Sharing::default(),
-        }
+        let vif = VifConfig::template();
+        Self { bridges: None, agent_channel: None, split_event_channels: false, vif }
     }
 }
 
@@ -99,21 +59,7 @@ impl XenConfig {
 
     /// The vif `name` of a guest, whose front end is at `frontend` in xenstore.
     pub fn vif(&self, name: PortName, frontend: SocketPath, mac: MacAddress) -> VifConfig {
-        VifConfig {
-            queues: self.queues,
-            latency_budget: self.latency_budget,
-            moderation: self.moderation,
-            rx_usecs: self.rx_usecs,
-            rx_frames: self.rx_frames,
-            container_bytes: self.container_bytes,
-            mac: Some(mac),
-            mac_check: self.mac_check,
-            rss_rebalance: self.rss_rebalance,
-            vlan: self.vlan.clone(),
-            filter: self.filter.clone(),
-            sharing: self.sharing,
-            ..VifConfig::new(name, frontend)
-        }
+        VifConfig { name, socket: frontend, mac: Some(mac), ..self.vif.clone() }
     }
 
     /// Reads the table.
@@ -122,33 +68,14 @@ impl XenConfig {
         switch: &SwitchConfig,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let default = Self::default();
-        let bridges = section.take::<Bridges>("bridges", problems);
-        let rx_usecs = section.take::<RxUsecs>("rx_usecs", problems);
-        let rx_frames = section.take::<RxFrames>("rx_frames", problems);
-        let container_bytes = section.take::<ContainerBytes>("container_bytes", problems);
-        let moderation = section.take("moderation", problems).map(Located::into_value);
-        let bad_moderation = moderation.is_none() && section.has("moderation");
-        let xen = Self {
-            bridges: bridges.map(|bridges| bridges.value.0),
-            agent_channel: section.take("agent_channel", problems).map(Located::into_value),
-            queues: section.take_or("queues", default.queues, problems),
-            split_event_channels: section.take_or(
-                "split_event_channels",
-                default.split_event_channels,
-                problems,
-            ),
-            latency_budget: section.take("latency_budget", problems).map(Located::into_value),
-            moderation: moderation.unwrap_or_default(),
-            rx_usecs: rx_usecs.as_ref().map(|usecs| usecs.value),
-            rx_frames: rx_frames.as_ref().map(|frames| frames.value),
-            container_bytes: container_bytes.as_ref().map(|bytes| bytes.value),
-            mac_check: section.take_or("mac_check", default.mac_check, problems),
-            rss_rebalance: section.take_or("rss_rebalance", default.rss_rebalance, problems),
-            vlan: parse::vlan(&mut section, problems),
-            filter: filter::rules(&mut section, problems),
-            sharing: Sharing::from_section(&mut section, Some(switch.schedule), problems),
+        let mut xen = Self {
+            bridges: section.value("bridges", problems).map(|Bridges(bridges)| bridges),
+            agent_channel: section.value("agent_channel", problems),
+            split_event_channels: section.take_or("split_event_channels", false, problems),
+            ..Self::default()
         };
+        let (schedule, budget) = (Some(switch.schedule), switch.latency_budget);
+        parse::any_vif(&mut section, &mut xen.vif, schedule, budget, problems);
         for (key, instead) in NOT_HERE {
             if let Some(span) = section.refuse(key) {
                 problems.push(
@@ -158,58 +85,8 @@ impl XenConfig {
                 );
             }
         }
-        let header = section.span.clone();
         section.finish(problems);
-        let budget = xen.latency_budget.unwrap_or(switch.latency_budget);
-        if !bad_moderation && let Err(error) = xen.sample().check_calls(budget) {
-            let span = match error.key() {
-                "rx_usecs" => rx_usecs.map(|usecs| usecs.span),
-                "container_bytes" => container_bytes.map(|bytes| bytes.span),
-                _ => rx_frames.map(|frames| frames.span),
-            };
-            problems.push(
-                Problem::new(format!("`xen`: {error}"))
-                    .label(span.unwrap_or(header), "does not fit")
-                    .help(error.help()),
-            );
-        }
         xen
-    }
-
-    /// A vif as it will be, to check what all of them have in common.
-    fn sample(&self) -> VifConfig {
-        let name: PortName = "xen".parse().expect("a constant that is a valid name");
-        let path: SocketPath = "/".parse().expect("a constant that is a valid path");
-        let mac = MacAddress::derived_from(&name);
-        self.vif(name, path, mac)
-    }
-}
-
-/// The name of a channel, as in `channel=['name=...']` of a guest's configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChannelName(String);
-
-impl ChannelName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromToml for ChannelName {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        let expected = "the name of a channel in quotes, without spaces, such as \"weir.agent\"";
-        let wrong =
-            |found| Fault { span: value.span(), error: ValueError::WrongType { expected, found } };
-        match value.get_ref() {
-            DeValue::String(name)
-                if !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic() && c != ',') =>
-            {
-                Ok(Self(name.clone().into_owned()))
-            }
-            DeValue::String(_) => Err(wrong("a string that is none")),
-            other => Err(wrong(other.type_str())),
-        }
     }
 }
 
@@ -233,7 +110,7 @@ impl FromToml for Bridges {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Defaults};
+    use super::super::{Config, Defaults, RxUsecs, VlanMode};
     use super::*;
 
     fn read(text: &str) -> Result<Config, String> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use miette::Diagnostic;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use weir_config::{Config, Execution, SocketPath, UplinkConfig, UplinkKind, UserName};
+use weir_config::{Config, Execution, SocketPath, UplinkKind, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
@@ -75,11 +75,13 @@ impl Needs {
     pub fn of(config: &Config) -> Self {
         let control = &config.switch.control;
         let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
+        // Nothing is set of a TAP.
+        let set = config.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Tap);
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
         Self {
             tasks: Tasks {
                 control: Some(control.clone()),
-                interfaces: config.uplinks.iter().filter_map(is_set).collect(),
+                interfaces: set.map(|uplink| uplink.interface.clone()).collect(),
                 pin_vcpus: config.switch.placement.pin_vcpus,
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
@@ -92,13 +94,6 @@ impl Needs {
     /// Those of a program with this socket alone.
     pub fn of_socket(socket: Option<&SocketPath>) -> Self {
         Self { sockets: socket.into_iter().cloned().collect(), ..Self::default() }
-    }
-}
-
-fn is_set(uplink: &UplinkConfig) -> Option<weir_config::InterfaceName> {
-    match &uplink.kind {
-        UplinkKind::Tap { .. } => None,
-        kind => Some(kind.interface().clone()),
     }
 }
 

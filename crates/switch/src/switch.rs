@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_config::{
-    self as config, CallsError, Change, Config, FilterRule, GuardError, LatencyBudget, PortName,
-    SharingError, SocketMode, SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges,
-    VifConfig, Workers, filter,
+    self as config, Change, Config, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
+    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::State;
@@ -238,13 +237,7 @@ impl Switch {
                 })
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_rules(id, &rules);
-        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
-        self.engine.set_receive_limit(id, config.sharing.receive.limit());
-        self.engine.set_storm_limit(id, config.storm.limit());
-        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
-        let guard = config.guarding.guard(None);
-        self.engine.set_source_guard(id, guard.clone(), config.guarding.router);
+        let guard = self.set_up(id, &config, &rules);
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -259,6 +252,23 @@ impl Switch {
         let link = Link::Socket { _bound: socket, has_records };
         self.ports().vifs.push(Vif { config, port, rules, guard, agent, link });
         Ok(())
+    }
+
+    /// Sets what the engine holds a new interface to; returns its source guard.
+    fn set_up(
+        &self,
+        id: PortId,
+        config: &VifConfig,
+        rules: &PortRules,
+    ) -> Option<Arc<SourceGuard>> {
+        self.engine.set_rules(id, rules);
+        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
+        self.engine.set_receive_limit(id, config.sharing.receive.limit());
+        self.engine.set_storm_limit(id, config.storm.limit());
+        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
+        let guard = config.guarding.guard(None);
+        self.engine.set_source_guard(id, guard.clone(), config.guarding.router);
+        guard
     }
 
     fn meet(
@@ -371,11 +381,11 @@ impl Switch {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
-        let interface = config.kind.interface();
+        let interface = &config.interface;
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
-        let interface = self.hands.interface(&config.kind, &self.control);
+        let interface = self.hands.interface(config, &self.control);
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
         self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
         Ok(())
@@ -383,6 +393,17 @@ impl Switch {
 
     fn budget(&self, vif: &VifConfig) -> LatencyBudget {
         vif.latency_budget.unwrap_or(self.latency_budget)
+    }
+
+    /// The refusal of settings that do not go together; `None` if they do.
+    fn refusal(&self, config: &VifConfig) -> Option<Response> {
+        let calls = || config.check_calls(self.budget(config)).err();
+        let sharing = || config.sharing.check(Some(self.schedule)).err();
+        let guarding = || config.guarding.check(config.mac_check).err();
+        calls()
+            .map(|error| refused(&error, error.help()))
+            .or_else(|| sharing().map(|error| refused(&error, error.help())))
+            .or_else(|| guarding().map(|error| refused(&error, error.help())))
     }
 
     /// Adds an interface while the switch runs, if it goes together with those there are.
@@ -411,14 +432,8 @@ impl Switch {
                 return Response::error(conflict.to_string());
             }
         }
-        if let Err(error) = config.check_calls(self.budget(&config)) {
-            return calls_refused(&error);
-        }
-        if let Err(error) = config.sharing.check(Some(self.schedule)) {
-            return sharing_refused(error);
-        }
-        if let Err(error) = config.guarding.check(config.mac_check) {
-            return guard_refused(error);
+        if let Some(refusal) = self.refusal(&config) {
+            return refusal;
         }
         match self.add_vif(config, Meeting::Configured) {
             Ok(()) => Response::Ok,
@@ -437,14 +452,8 @@ impl Switch {
         let mut config = ports.vifs[index].config.clone();
         let sizes = changes.queues.is_some();
         changes.apply(&mut config);
-        if let Err(error) = config.check_calls(self.budget(&config)) {
-            return calls_refused(&error);
-        }
-        if let Err(error) = config.sharing.check(Some(self.schedule)) {
-            return sharing_refused(error);
-        }
-        if let Err(error) = config.guarding.check(config.mac_check) {
-            return guard_refused(error);
+        if let Some(refusal) = self.refusal(&config) {
+            return refusal;
         }
         let resized = config.queues != ports.vifs[index].config.queues;
         if let (true, Vif { config, link: Link::Xen, .. }) = (resized, &ports.vifs[index]) {
@@ -590,16 +599,8 @@ fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, Switc
     filter::port_rules(filter).map_err(refused)
 }
 
-fn calls_refused(error: &CallsError) -> Response {
-    Response::Error { message: error.to_string(), help: Some(error.help()) }
-}
-
-fn sharing_refused(error: SharingError) -> Response {
-    Response::Error { message: error.to_string(), help: Some(error.help()) }
-}
-
-fn guard_refused(error: GuardError) -> Response {
-    Response::Error { message: error.to_string(), help: Some(error.help().into()) }
+fn refused(error: &impl std::fmt::Display, help: impl Into<String>) -> Response {
+    Response::Error { message: error.to_string(), help: Some(help.into()) }
 }
 
 fn no_such_vif(name: &PortName, is_uplink: bool) -> Response {

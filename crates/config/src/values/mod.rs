@@ -4,6 +4,7 @@
 mod error;
 mod names;
 mod numbers;
+mod quantities;
 mod vlan;
 mod words;
 
@@ -15,14 +16,16 @@ use weir_limits as limits;
 use weir_wire::Mac;
 
 pub use error::ValueError;
-pub use names::{InterfaceName, PortName, SocketMode, SocketPath, UserName};
+pub use names::{ChannelName, InterfaceName, PortName, SocketMode, SocketPath, UserName};
 pub use numbers::{
     ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, Vid, Weight,
     WorkerCount,
 };
+pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 pub use vlan::{TrunkVids, VlanMode};
 pub use words::{
     Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,
+    UplinkKind,
 };
 
 /// Serialises a type as the text of its `Display` and reads it back by its `FromStr`.
@@ -42,7 +45,7 @@ macro_rules! serde_as_text {
     };
 }
 
-use serde_as_text;
+pub(crate) use serde_as_text;
 
 /// The longest time weir may add on purpose between a packet's arrival and the guest's interrupt.
 /// Zero means that no packet waits.

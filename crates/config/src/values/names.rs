@@ -10,17 +10,35 @@ use weir_text::plain::is_unprintable;
 
 use super::{ValueError, serde_as_text};
 
-/// The name of a port (a VIF or an uplink): 1 to 32 characters out of `a-z0-9-_.`, beginning with a
-/// letter or a digit. It is safe as a file name, in a shell and in a VM monitor's options.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PortName(String);
+/// Defines a type for text that was checked when it was made.
+macro_rules! text {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
 
-impl PortName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        serde_as_text!($name);
+    };
+}
+
+text! {
+    /// The name of a port (a VIF or an uplink): 1 to 32 characters out of `a-z0-9-_.`, beginning with a
+    /// letter or a digit. It is safe as a file name, in a shell and in a VM monitor's options.
+    PortName
 }
 
 impl FromStr for PortName {
@@ -34,23 +52,9 @@ impl FromStr for PortName {
     }
 }
 
-impl fmt::Display for PortName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-serde_as_text!(PortName);
-
-/// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserName(String);
-
-impl UserName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text! {
+    /// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.
+    UserName
 }
 
 impl FromStr for UserName {
@@ -62,23 +66,10 @@ impl FromStr for UserName {
     }
 }
 
-impl fmt::Display for UserName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-/// The name of a network interface of the host, as Linux's `dev_valid_name` accepts it and without
-/// `%`, which asks the kernel to choose a number.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct InterfaceName(String);
-
-impl InterfaceName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text! {
+    /// The name of a network interface of the host, as Linux's `dev_valid_name` accepts it and without
+    /// `%`, which asks the kernel to choose a number.
+    InterfaceName
 }
 
 impl FromStr for InterfaceName {
@@ -96,26 +87,13 @@ impl FromStr for InterfaceName {
     }
 }
 
-impl fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
+text! {
+    /// The absolute path of a Unix socket, at most 107 bytes. It is text without quotes and control
+    /// characters, since it is passed on in a VM monitor's options.
+    SocketPath
 }
 
-serde_as_text!(InterfaceName);
-
-/// The absolute path of a Unix socket, at most 107 bytes. It is text without quotes and control
-/// characters, since it is passed on in a VM monitor's options.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct SocketPath(String);
-
 impl SocketPath {
-    /// The path as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The path.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
@@ -151,13 +129,25 @@ impl From<&SocketPath> for PathBuf {
     }
 }
 
-impl fmt::Display for SocketPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
+text! {
+    /// The name of a channel, as in `channel=['name=...']` of a Xen guest's configuration.
+    ChannelName
 }
 
-serde_as_text!(SocketPath);
+impl ChannelName {
+    pub(crate) const EXPECTED: &str =
+        "the name of a channel in quotes, without spaces, such as \"weir.agent\"";
+}
+
+impl FromStr for ChannelName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && c != ',') {
+            return Ok(Self(text.into()));
+        }
+        Err(ValueError::WrongType { expected: Self::EXPECTED, found: "a string that is none" })
+    }
+}
 
 /// The permissions of a socket file, as in `chmod`; at most `0777`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

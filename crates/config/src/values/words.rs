@@ -128,3 +128,16 @@ words! {
         Dynamic = "dynamic",
     }
 }
+
+words! {
+    /// What stands behind an uplink.
+    UplinkKind {
+        /// A TAP interface, made if it does not exist (`IFF_MULTI_QUEUE` with several queues).
+        #[default]
+        Tap = "tap",
+        /// An existing interface, by packet sockets that share its frames by flow.
+        AfPacket = "af_packet",
+        /// An existing interface, by an AF_XDP socket for each receive queue, for weir alone.
+        AfXdp = "af_xdp",
+    }
+}

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
+use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkConfig, UplinkKind};
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
@@ -114,15 +114,18 @@ impl Hands {
     }
 
     /// The interface of an uplink of the weir with this control socket.
-    pub(crate) fn interface(&self, kind: &UplinkKind, control: &SocketPath) -> Box<dyn Gathering> {
-        match (self, kind) {
+    pub(crate) fn interface(
+        &self,
+        config: &UplinkConfig,
+        control: &SocketPath,
+    ) -> Box<dyn Gathering> {
+        let name = config.interface.clone();
+        match (self, config.kind) {
             // Nothing is set of a TAP.
-            (Self::Own, _) | (_, UplinkKind::Tap { .. }) => {
-                Box::new(manager::UplinkInterface::new(kind, control))
+            (Self::Own, kind) | (_, kind @ UplinkKind::Tap) => {
+                Box::new(manager::UplinkInterface::new(kind, name, control))
             }
-            (Self::Helper(helper), _) => {
-                Box::new(HelpedInterface::new(Arc::clone(helper), kind.interface().clone()))
-            }
+            (Self::Helper(helper), _) => Box::new(HelpedInterface::new(Arc::clone(helper), name)),
         }
     }
 

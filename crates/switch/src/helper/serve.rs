@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use miette::Diagnostic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use weir_config::{InterfaceName, QueuePairs, SocketMode, SocketPath, UplinkKind};
+use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
 use super::records_path;
@@ -178,8 +178,7 @@ impl Serving {
             return refused(format!("{name} is no uplink's interface"), None);
         }
         let interface = self.interfaces.entry(name).or_insert_with_key(|name| {
-            let (interface, queues) = (name.clone(), QueuePairs::default());
-            UplinkInterface::new(&UplinkKind::AfPacket { interface, queues }, control)
+            UplinkInterface::new(UplinkKind::AfPacket, name.clone(), control)
         });
         interface.set(uplink_ns);
         let (layer, found_ns) = (interface.layer().clone(), interface.found_ns());

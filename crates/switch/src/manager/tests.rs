@@ -368,10 +368,9 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     let lan: PortName = "lan".parse().unwrap();
     let uplink = UplinkConfig {
         name: lan.clone(),
-        kind: UplinkKind::AfPacket {
-            interface: veth.name.parse().unwrap(),
-            queues: 1.try_into().unwrap(),
-        },
+        kind: UplinkKind::AfPacket,
+        interface: veth.name.parse().unwrap(),
+        queues: 1.try_into().unwrap(),
         vlan: VlanMode::Unset,
         mtu: None,
         filter: Vec::new(),

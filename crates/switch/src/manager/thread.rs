@@ -165,8 +165,8 @@ impl ManagedUplink {
         Self {
             name: config.name.clone(),
             id,
-            queues: config.kind.queues().get().into(),
-            interface_name: config.kind.interface().to_string(),
+            queues: config.queues.get().into(),
+            interface_name: config.interface.to_string(),
             interface,
             port,
             counters,

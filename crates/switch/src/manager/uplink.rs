@@ -287,17 +287,16 @@ pub(crate) struct UplinkInterface {
 
 impl UplinkInterface {
     /// Of a weir with this control socket.
-    pub(crate) fn new(kind: &UplinkKind, control: &SocketPath) -> Self {
-        Self::on(Host::this(), kind, control)
+    pub(crate) fn new(kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
+        Self::on(Host::this(), kind, name, control)
     }
 
-    fn on(host: Host, kind: &UplinkKind, control: &SocketPath) -> Self {
-        let name = kind.interface().clone();
+    fn on(host: Host, kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
         let (layer, card) = match kind {
             // The host's frames wait in the TAP's queue until a worker reads them; there is no driver
             // with interrupts whose timer would apply to them.
-            UplinkKind::Tap { .. } => (UplinkLayer::WorkerOnly, Err(String::new())),
-            UplinkKind::AfPacket { .. } | UplinkKind::AfXdp { .. } => {
+            UplinkKind::Tap => (UplinkLayer::WorkerOnly, Err(String::new())),
+            UplinkKind::AfPacket | UplinkKind::AfXdp => {
                 let card = host.interface(&name).card_usecs();
                 (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))
             }

@@ -32,11 +32,11 @@ impl UplinkDevice {
     /// [`SwitchError::Tap`], [`SwitchError::Packet`], [`SwitchError::Xdp`]
     pub fn open(config: &UplinkConfig) -> Result<Self, SwitchError> {
         let name = config.name.clone();
-        let interface = config.kind.interface().to_string();
-        let queues = config.kind.queues().get().into();
+        let interface = config.interface.to_string();
+        let queues = config.queues.get().into();
         let mtu = config.mtu.map(|mtu| mtu.get());
-        match &config.kind {
-            UplinkKind::Tap { .. } => {
+        match config.kind {
+            UplinkKind::Tap => {
                 let options = TapOptions { name: interface, queues, mtu };
                 Tap::open(&options).map(Self::Tap).map_err(|source| SwitchError::Tap {
                     name,
@@ -44,13 +44,13 @@ impl UplinkDevice {
                     source,
                 })
             }
-            UplinkKind::AfPacket { .. } => {
+            UplinkKind::AfPacket => {
                 let options = PacketOptions { name: interface, queues, mtu };
                 PacketSocket::open(&options)
                     .map(Self::Packet)
                     .map_err(|source| SwitchError::Packet { name, help: source.help(), source })
             }
-            UplinkKind::AfXdp { .. } => {
+            UplinkKind::AfXdp => {
                 let options = XdpOptions { name: interface, queues, mtu };
                 let device = XdpInterface::open(&options).map_err(|source| SwitchError::Xdp {
                     name,

@@ -193,9 +193,7 @@ impl Switch {
             .engine
             .add_port(config.port_config(), |id, counters| services.port(id, counters, &options))
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_rules(id, &rules);
-        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
-        self.engine.set_receive_limit(id, config.sharing.receive.limit());
+        let guard = self.set_up(id, &config, &rules);
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
         self.manager.add_vif(NewVif {
             name,
@@ -203,14 +201,8 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        let shown = Vif {
-            config,
-            port: Arc::clone(&port) as _,
-            rules,
-            guard: None,
-            agent,
-            link: Link::Xen,
-        };
+        let shown =
+            Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link: Link::Xen };
         self.ports().vifs.push(shown);
         Ok(port)
     }

@@ -114,7 +114,7 @@ fn what_is_printed_is_a_configuration_that_says_the_same() {
         assert_eq!(Some(config.switch.realization), candidate.realization);
         assert_eq!(config.switch.placement.mode, PlacementMode::Static);
         assert!(config.switch.placement.pin_vcpus);
-        assert_eq!(config.uplinks[0].kind.interface().as_str(), "eth0");
+        assert_eq!(config.uplinks[0].interface.as_str(), "eth0");
         assert_eq!(config.vifs.len(), 4);
         for vif in &config.vifs {
             assert_eq!(config.latency_budget(vif).ns(), 150_000);

@@ -8,11 +8,6 @@ use super::*;
 
 const SETTINGS: [&str; 2] = [FLUSH_TIMEOUT, DEFER_HARD_IRQS];
 
-fn packet() -> UplinkKind {
-    let queues = 1.try_into().unwrap();
-    UplinkKind::AfPacket { interface: "eth7".parse().unwrap(), queues }
-}
-
 fn sys() -> tempfile::TempDir {
     let sys = tempfile::tempdir().unwrap();
     fs::create_dir(sys.path().join("eth7")).unwrap();
@@ -88,7 +83,8 @@ fn uplink(sys: &Path) -> UplinkInterface {
 }
 
 fn with_card(sys: &Path, card: &Card) -> UplinkInterface {
-    UplinkInterface::on(host(sys, card), &packet(), &control(sys))
+    let eth7 = "eth7".parse().unwrap();
+    UplinkInterface::on(host(sys, card), UplinkKind::AfPacket, eth7, &control(sys))
 }
 
 fn restore_left_over_in(sys: &Path) {
@@ -169,10 +165,9 @@ fn a_refusal_is_told_and_half_a_setting_is_undone() {
 #[test]
 fn a_tap_has_no_interval() {
     let sys = sys();
-    let kind =
-        UplinkKind::Tap { interface: "weir0".parse().unwrap(), queues: 1.try_into().unwrap() };
+    let (kind, name) = (UplinkKind::Tap, "weir0".parse().unwrap());
     let card = Card::new(50);
-    let mut uplink = UplinkInterface::on(host(sys.path(), &card), &kind, &control(sys.path()));
+    let mut uplink = UplinkInterface::on(host(sys.path(), &card), kind, name, &control(sys.path()));
     uplink.set(100_000);
     assert_eq!((uplink.layer(), uplink.is_settable()), (&UplinkLayer::WorkerOnly, false));
 }
