@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
 use weir_config::SocketPath;
@@ -193,7 +191,7 @@ impl Agent {
     fn meet(&mut self, now_ns: u64) {
         let stream = match &self.listener {
             Some(listener) => listener.accept().map(|(stream, _)| stream),
-            None => connect(self.path().as_path()),
+            None => weir_port_vhost::connect(self.path().as_path()),
         };
         let macs = self.vifs.values().map(|vif| vif.mac).collect();
         match stream.and_then(|stream| AgentLink::new(stream, macs)) {
@@ -325,14 +323,6 @@ impl Agent {
             error: vif.error.clone().or_else(|| self.error.clone()),
         })
     }
-}
-
-/// Connects to a socket that somebody else listens on; an error where that takes time.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 impl Drop for Agent {

@@ -131,10 +131,8 @@ impl Manager {
 
     /// Forgets an interface. Returns when nobody listens for its agent any more.
     pub(crate) fn remove_vif(&self, id: PortId) {
-        let (done, wait) = mpsc::channel();
-        self.send(Command::RemoveVif(id, done));
-        // An error means that the thread has ended, and forgotten all of them.
-        let _ = wait.recv();
+        // Without an answer the thread has ended, and has forgotten all of them.
+        let _ = self.ask(|done| Command::RemoveVif(id, done));
     }
 
     /// Takes an uplink in, whose interface gathers frames.
@@ -157,9 +155,7 @@ impl Manager {
 
     /// Where workers and virtual processors are, if the thread still runs.
     pub(crate) fn explain_placement(&self) -> Option<PlacementExplanation> {
-        let (answer, wait) = mpsc::channel();
-        self.send(Command::ExplainPlacement(answer));
-        wait.recv().ok()
+        self.ask(Command::ExplainPlacement)
     }
 
     /// What placement has counted.
@@ -169,15 +165,18 @@ impl Manager {
 
     /// What there is to say of an interface.
     pub(crate) fn explain_vif(&self, id: PortId) -> ManagedExplanation {
-        let (answer, wait) = mpsc::channel();
-        self.send(Command::ExplainVif(id, answer));
-        wait.recv().unwrap_or_default()
+        self.ask(|answer| Command::ExplainVif(id, answer)).unwrap_or_default()
     }
 
     /// What there is to say of an uplink, if there is one of that name.
     pub(crate) fn explain_uplink(&self, name: &PortName) -> Option<UplinkExplanation> {
+        self.ask(|answer| Command::ExplainUplink(name.clone(), answer))
+    }
+
+    /// Sends a command that is answered; `None` if the thread has ended.
+    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {
         let (answer, wait) = mpsc::channel();
-        self.send(Command::ExplainUplink(name.clone(), answer));
+        self.send(command(answer));
         wait.recv().ok()
     }
 
