@@ -111,7 +111,7 @@ pub struct QemuArgs {
     /// Without it the running weir is asked, and if there is none, /etc/weir/weir.toml is read.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// For which program
+    /// The program to write for
     #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value_t)]
     pub monitor: Monitor,
     /// Memory of the VM
@@ -188,7 +188,8 @@ Examples:
   weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
   weir vif set web0 queues=4               from the next time on that the VM connects
 
-These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac, mac_check, rss_rebalance,
+These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
+mac_check, rss_rebalance,
 vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst,
 rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
@@ -240,11 +241,11 @@ pub struct StatsArgs {
     /// As JSON; with --watch one object on each line
     #[arg(long)]
     pub json: bool,
-    /// Again every SECONDS
+    /// Repeat every SECONDS
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub watch: Option<u32>,
-    /// First switch on, or off, the measuring of what each stage of a packet's way costs
+    /// Start or stop measuring what each stage of a packet's way costs, then show
     ///
     /// On, each burst of packets costs some readings of the processor's counter.
     #[arg(long, value_name = "on|off", action = ArgAction::Set)]
@@ -265,8 +266,8 @@ pub struct ExplainArgs {
 }
 
 const EXPLAIN_NOTES: &str = "\
-Frames and calls are those of one second, for which it waits; hold times and calls that came too late
-are counted from when the interface was added.";
+The command counts frames and calls for one second. Hold times and calls that came too late
+count from when the interface was added.";
 
 impl Cli {
     /// The command line of this process; prints help or the error and exits where there is none.

@@ -6,10 +6,10 @@ use weir_switch::sandbox::SandboxMode;
 /// `--sandbox`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Sandbox {
-    /// A system call that is not allowed is the end of weir
+    /// The kernel ends weir at a system call that is not allowed
     #[default]
     On,
-    /// It is logged by the kernel, and files are not restricted: to find out why weir ends
+    /// The kernel logs such a call, and files are not restricted: shows why weir ends
     Log,
     /// weir keeps every privilege that it is started with
     Off,
@@ -21,7 +21,7 @@ pub struct SandboxArgs {
     /// What becomes of privileges that weir does not need once it serves guests
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub sandbox: Sandbox,
-    /// As --sandbox=off: a mistake in weir that a guest makes use of then has all that weir was started with
+    /// As --sandbox=off: a guest that breaks into weir has every privilege that weir was started with
     #[arg(long, conflicts_with = "sandbox")]
     pub no_sandbox: bool,
 }
