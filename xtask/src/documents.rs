@@ -91,7 +91,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Whether `source` has that function or type; of `Type::function` both.
+/// Whether `source` has that function or type; of `Type::function` and `Type::Variant` both.
 fn defines(source: &str, name: &str) -> bool {
     let has_type = |name| {
         source.lines().map(words).any(|mut words| {
@@ -106,6 +106,10 @@ fn defines(source: &str, name: &str) -> bool {
             .any(|mut words| words.any(|word| word == "fn") && words.next() == Some(name))
     };
     match name.split_once("::") {
+        Some((type_name, variant)) if variant.starts_with(char::is_uppercase) => {
+            has_type(type_name)
+                && source.lines().any(|line| words(line.trim_start()).next() == Some(variant))
+        }
         Some((type_name, function)) => has_type(type_name) && has_function(function),
         None if name.starts_with(char::is_uppercase) => has_type(name),
         None => has_function(name),
@@ -126,6 +130,43 @@ fn the_way_of_one_packet_names_files_and_functions_that_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:#?}");
 }
 
+/// All sources below `dir`, after one another.
+fn sources_below(dir: &Path, sources: &mut String) {
+    for path in fs::read_dir(dir).expect("a directory").flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            sources_below(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push_str(&fs::read_to_string(path).expect("a source"));
+        }
+    }
+}
+
+#[test]
+fn how_to_add_a_kind_of_port_names_what_exists() {
+    let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
+    let section = document.split_once("\n## How to add a kind of port").expect("the section").1;
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let mut sources = String::new();
+    sources_below(&root().join("crates"), &mut sources);
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for quoted in section.split('`').skip(1).step_by(2) {
+        let is_path = quoted.contains('/') || quoted.ends_with(".md");
+        let is_name = quoted.starts_with(char::is_uppercase) && !quoted.contains('.');
+        let exists = match (is_path, is_name) {
+            (true, _) => root().join(quoted.trim_end_matches('*')).exists(),
+            (_, true) => defines(&sources, quoted),
+            _ => continue,
+        };
+        found += 1;
+        if !exists {
+            missing.push(quoted);
+        }
+    }
+    assert!(found > 40, "{found} files and names");
+    assert!(missing.is_empty(), "CONTRIBUTING.md names what is not there: {missing:#?}");
+}
+
 #[test]
 fn steps_are_read_and_names_are_looked_for_whole() {
     let document = "# A\n## The way of one packet\n\n```\n     A guest kicks.\n\n  1  a/b.rs   T::f   once\n\
@@ -138,6 +179,7 @@ fn steps_are_read_and_names_are_looked_for_whole() {
     let source =
         "impl<'a> Tall {}\nstruct T;\nimpl Of for T {\n    fn f2() {}\n    fn g<A>() {}\n}\n";
     assert!(defines(source, "T::g") && defines(source, "T") && defines(source, "g"));
+    assert!(defines("enum E {\n    V,\n}", "E::V") && !defines("enum E {\n    V2,\n}", "E::V"));
     assert!(!defines(source, "T::f") && !defines(source, "f") && !defines(source, "U::g"));
     assert_eq!(
         wide_lines(&format!("{}\n{}", "é".repeat(120), "x".repeat(121))),

@@ -103,7 +103,9 @@ pub trait Port: Receiver + Send + Sync {
     /// The time that [`Delivered::hold_until`] (for [`Side::Rx`]) or [`Taken::hold_until`] (for
     /// [`Side::Tx`]) named has come, or will have come before the worker is back from a sleep: gives the
     /// call if it is due until `by_ns`, and says when to ask again, if the worker is to do that.
-    fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64>;
+    fn expired(&self, _queue: usize, _side: Side, _by_ns: u64) -> Option<u64> {
+        None
+    }
 
     /// Whether transmit queue `queue` has a frame, by a look that makes no system call and leaves
     /// kicks as they are. Asked only where [`Taken::peek`] said so.
@@ -138,7 +140,7 @@ pub trait Port: Receiver + Send + Sync {
     fn arm_tx(&self, queue: usize) -> bool;
 
     /// A kick came. The first one starts a virtqueue (vhost-user: "rings start on kick").
-    fn kicked(&self, queue: usize, side: Side);
+    fn kicked(&self, _queue: usize, _side: Side) {}
 
     /// Whether both queues of pair `queue` have one kick, which is watched as that of the transmit queue.
     fn has_one_kick(&self, _queue: usize) -> bool {

@@ -172,11 +172,6 @@ impl Port for FramePort {
         Delivered { worth_waiting: false, hold_until: None, ..dealt_with }
     }
 
-    fn expired(&self, _queue: usize, _side: Side, _now_ns: u64) -> Option<u64> {
-        // `deliver` holds nothing back.
-        None
-    }
-
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
         self.failure().is_none()

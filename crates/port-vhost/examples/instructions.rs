@@ -150,15 +150,9 @@ impl Port for Stand {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
-    fn expired(&self, _queue: usize, _side: Side, _by_ns: u64) -> Option<u64> {
-        None
-    }
-
     fn arm_tx(&self, _queue: usize) -> bool {
         false
     }
-
-    fn kicked(&self, _queue: usize, _side: Side) {}
 
     fn rx_queues(&self) -> usize {
         0

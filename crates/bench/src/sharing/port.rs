@@ -174,15 +174,9 @@ impl Port for PlayedPort {
         list.delivered()
     }
 
-    fn expired(&self, _queue: usize, _side: Side, _now_ns: u64) -> Option<u64> {
-        None
-    }
-
     fn arm_tx(&self, _queue: usize) -> bool {
         self.left.load(Ordering::SeqCst) > 0
     }
-
-    fn kicked(&self, _queue: usize, _side: Side) {}
 
     fn rx_queues(&self) -> usize {
         1

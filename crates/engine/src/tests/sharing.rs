@@ -64,15 +64,9 @@ impl Port for BusyPort {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
-    fn expired(&self, _: usize, _: Side, _: u64) -> Option<u64> {
-        None
-    }
-
     fn arm_tx(&self, _: usize) -> bool {
         self.left.load(Ordering::Relaxed) > 0
     }
-
-    fn kicked(&self, _: usize, _: Side) {}
 
     fn rx_queues(&self) -> usize {
         0

@@ -7,7 +7,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::gro::EgressList;
-use weir_engine::{Delivered, Outgoing, Port, Side, Take, Taken};
+use weir_engine::{Delivered, Outgoing, Port, Take, Taken};
 use weir_fabric::PortConfig;
 use weir_limits::HEAD_LEN;
 use weir_netif::Segment;
@@ -56,15 +56,9 @@ impl Port for Reader {
         list.delivered()
     }
 
-    fn expired(&self, _: usize, _: Side, _: u64) -> Option<u64> {
-        None
-    }
-
     fn arm_tx(&self, _: usize) -> bool {
         false
     }
-
-    fn kicked(&self, _: usize, _: Side) {}
 
     fn rx_queues(&self) -> usize {
         1
