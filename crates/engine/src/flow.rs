@@ -1,6 +1,9 @@
 //! The flow of a frame as queue steering wants it: the same in both directions.
 
+use weir_policy::steering::{Receiver, Steering};
 use weir_wire::{Layers, Network, Transport};
+
+use crate::burst::Burst;
 
 /// A 32-bit hash of addresses and ports that does not change when source and destination are
 /// swapped, so that a guest's replies and requests find each other (`weir_policy::steering`).
@@ -28,6 +31,19 @@ pub fn symmetric_hash(head: &[u8]) -> u32 {
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     (mixed >> 32) as u32
+}
+
+/// The replies of a burst's flows go to `queue`, on which `receiver` sent the burst.
+pub fn record_flows(
+    steering: &Steering,
+    queue: usize,
+    burst: &Burst<'_>,
+    now_secs: u32,
+    receiver: &dyn Receiver,
+) {
+    for frame in burst.frames() {
+        steering.record(symmetric_hash(frame.head.as_slice()), queue, now_secs, receiver);
+    }
 }
 
 #[cfg(test)]

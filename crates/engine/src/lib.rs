@@ -82,7 +82,7 @@ pub use cpu_loss::CpuClock;
 pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
-pub use flow::symmetric_hash;
+pub use flow::{record_flows, symmetric_hash};
 pub use lock::lock;
 pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};

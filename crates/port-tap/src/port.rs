@@ -9,10 +9,8 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::guest::TransmitCalls;
-use weir_engine::queue::{Source, TransmitQueue};
-use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, symmetric_hash,
-};
+use weir_engine::queue::TransmitQueue;
+use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken};
 use weir_guestmem::{Slice, recycle, writev};
 use weir_policy::steering::{Receiver, Steering};
 
@@ -27,7 +25,6 @@ pub struct FramePort {
     /// One for each of the device's queues. The kernel takes writes of several threads, and writes
     /// during reads; only reading needs a lock, for the buffers.
     tx: Vec<(TransmitQueue<Places>, Buffers)>,
-    counters: Arc<PortCounters>,
 }
 
 thread_local! {
@@ -39,7 +36,7 @@ impl FramePort {
     /// A port on `device`, which counts into `counters`.
     pub fn new(device: impl FrameDevice + 'static, counters: Arc<PortCounters>) -> Self {
         Self {
-            service: Service::new(device.name().to_owned()),
+            service: Service::new(device.name().to_owned(), counters),
             tx: device
                 .queues()
                 .iter()
@@ -49,7 +46,6 @@ impl FramePort {
                 })
                 .collect(),
             device: Box::new(device),
-            counters,
         }
     }
 
@@ -62,19 +58,9 @@ impl FramePort {
     fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, DeviceQueue<'_>)> {
         let (tx, buffers) = self.tx.get(index)?;
         let queue = self.device.queues().get(index)?.as_fd();
-        let (service, device, counters) = (&self.service, &*self.device, &*self.counters);
+        let (service, device) = (&self.service, &*self.device);
         let lost = Cell::default();
-        Some((tx, DeviceQueue { service, index, device, queue, buffers, counters, lost }))
-    }
-
-    /// Frames of this burst find their replies on this queue.
-    fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
-        if self.tx.len() > 1 {
-            for frame in burst.frames() {
-                let hash = symmetric_hash(frame.head.as_slice());
-                self.device.steering().record(hash, queue, clock::secs(now_ns), self);
-            }
-        }
+        Some((tx, DeviceQueue { service, index, device, queue, buffers, lost }))
     }
 
     /// Writes one packet: header and front from weir, the rest from where its sender put it.
@@ -91,7 +77,7 @@ impl FramePort {
         let header = &header[..self.device.vnet_len().min(header.len())];
         match writev(fd, &[header, packet.head.as_slice()], pieces) {
             Ok(_) => {
-                if let Some(rx) = self.counters.rx.get(queue) {
+                if let Some(rx) = self.service.counters().rx.get(queue) {
                     rx.frames.add(packet.frames.into());
                     rx.bytes.add(packet.frames_len() as u64);
                 }
@@ -99,17 +85,13 @@ impl FramePort {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Put::Full,
             Err(error) => {
-                self.counters.dropped(DropReason::DeviceError, packet.frames.into());
+                self.service.counters().dropped(DropReason::DeviceError, packet.frames.into());
                 if self.device.is_gone(fd, Side::Rx, &error) {
-                    self.gone(&error);
+                    self.service.gone(&error);
                 }
                 Put::Refused
             }
         }
-    }
-
-    fn gone(&self, error: &io::Error) {
-        self.fail(&format!("interface `{}` is gone: {error}", self.service.name()));
     }
 }
 
@@ -123,19 +105,9 @@ impl Port for FramePort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
-        let mut record_and_forward = |burst: &mut Burst<'_>| {
-            if what == Take::New {
-                self.record_flows(queue, burst, now_ns);
-            }
-            forward(burst);
-        };
-        if self.service.has_failed() {
-            tx.lock().abandon(&source, DropReason::TxDisabled);
-            return Taken::default();
-        }
-        let Ok(taken) = tx.take(&source, what, now_ns, scratch, &mut record_and_forward);
+        let taken = self.take_from((tx, &source), what, now_ns, scratch, forward);
         let Some(error) = source.lost.take() else { return taken };
-        self.gone(&error);
+        self.service.gone(&error);
         tx.lock().abandon(&source, DropReason::TxDisabled);
         Taken { frames: taken.frames, ..Taken::default() }
     }
@@ -148,7 +120,7 @@ impl Port for FramePort {
         _now_ns: u64,
     ) -> Delivered {
         let Some(fd) = self.device.queues().get(queue) else {
-            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
         let mut pieces = recycle(PIECES.take());
@@ -159,12 +131,12 @@ impl Port for FramePort {
             match sent.result {
                 Ok(Emitted::Full) => break,
                 Ok(Emitted::Done { lost }) => {
-                    self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
+                    self.service.counters().dropped(DropReason::RxRingFull, u64::from(lost));
                 }
-                Err(reason) => self.counters.dropped(reason, sent.frames.into()),
+                Err(reason) => self.service.counters().dropped(reason, sent.frames.into()),
             }
         }
-        self.counters.merged(list.merged());
+        self.service.counters().merged(list.merged());
         let dealt_with = list.delivered();
         PIECES.set(recycle(pieces));
         // The receive side is the host's backlog or the interface's queue, which is never full for
@@ -174,10 +146,7 @@ impl Port for FramePort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         // Armed by having read all there was.
-        self.failure().is_none()
-            && self
-                .transmit(queue)
-                .is_some_and(|(tx, source)| source.has_more(&mut tx.lock().queue) == Ok(true))
+        self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
@@ -192,13 +161,11 @@ impl Port for FramePort {
     }
 
     fn kicked(&self, queue: usize, side: Side) {
-        if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
-            tx.kicks.add(1);
-        }
+        self.service.kicked(queue, side);
     }
 
     fn rx_queues(&self) -> usize {
-        if self.failure().is_some() { 0 } else { self.tx.len() }
+        if self.service.has_failed() { 0 } else { self.tx.len() }
     }
 
     fn steering(&self) -> Option<&Steering> {

@@ -66,7 +66,6 @@ pub(crate) struct DeviceQueue<'d> {
     pub device: &'d dyn FrameDevice,
     pub queue: BorrowedFd<'d>,
     pub buffers: &'d Buffers,
-    pub counters: &'d PortCounters,
     /// What said that the device is lost.
     pub lost: Cell<Option<io::Error>>,
 }
@@ -91,7 +90,7 @@ impl DeviceQueue<'_> {
             // The kernel does not lie about its frames; an offload that weir never asked for is an error
             // of the device.
             let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
-            self.counters.dropped(reason, 1);
+            self.counters().dropped(reason, 1);
         }
     }
 }
@@ -109,7 +108,7 @@ impl Source for DeviceQueue<'_> {
     }
 
     fn counters(&self) -> &PortCounters {
-        self.counters
+        self.service.counters()
     }
 
     fn has_failed(&self) -> bool {
@@ -161,7 +160,7 @@ impl Source for DeviceQueue<'_> {
                         }
                         _ => {
                             frames += 1;
-                            self.counters.dropped(DropReason::DeviceError, 1);
+                            self.counters().dropped(DropReason::DeviceError, 1);
                         }
                     }
                 }

@@ -1,30 +1,55 @@
 //! What all uplinks' ports have in common: they are served from the start to the end of a switch, and
 //! one that has lost its device does not come back.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{GuestRing, TransmitRing};
-use weir_engine::{Engine, Port, QueueRef, Side, Watch};
+use weir_engine::queue::{Source, TransmitQueue};
+use weir_engine::{
+    DropReason, Engine, Port, PortCounters, QueueRef, Side, Take, Taken, Watch, clock, lock,
+    record_flows,
+};
 use weir_fabric::PortId;
 
 /// An uplink's state beside its device.
 pub struct Service {
     name: String,
+    counters: Arc<PortCounters>,
     failure: OnceLock<String>,
     watches: Mutex<Vec<Watch>>,
 }
 
 impl Service {
-    /// Of the interface of that name.
-    pub fn new(name: String) -> Self {
-        Self { name, failure: OnceLock::new(), watches: Mutex::new(Vec::new()) }
+    /// Of the interface of that name, which counts into `counters`.
+    pub fn new(name: String, counters: Arc<PortCounters>) -> Self {
+        Self { name, counters, failure: OnceLock::new(), watches: Mutex::default() }
     }
 
     /// The interface's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the port counts.
+    pub fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// See [`Port::kicked`].
+    pub fn kicked(&self, queue: usize, side: Side) {
+        if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
+            tx.kicks.add(1);
+        }
+    }
+
+    /// The port stops, since its interface is gone: `error` said so.
+    pub fn gone(&self, error: &dyn fmt::Display) {
+        self.fail(&format!("interface `{}` is gone: {error}", self.name));
     }
 
     /// The port stops, for the first reason that is given.
@@ -39,8 +64,12 @@ impl Service {
         self.failure.get().is_some()
     }
 
+    fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
     fn set_watches(&self, watches: Vec<Watch>) {
-        *self.watches.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = watches;
+        *lock(&self.watches) = watches;
     }
 }
 
@@ -104,6 +133,41 @@ pub trait UplinkPort: Port {
         let _ = engine.fabric().set_active(id, false);
     }
 
+    /// [`Port::take`] from a queue, `tx`, whose frames are those of `source`. Their flows' replies go to that queue.
+    fn take_from<S: Source<Error = Infallible>>(
+        &self,
+        (tx, source): (&TransmitQueue<S::Ring>, &S),
+        what: Take,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        forward: &mut dyn FnMut(&mut Burst<'_>),
+    ) -> Taken
+    where
+        Self: Sized,
+    {
+        if self.service().has_failed() {
+            tx.lock().abandon(source, DropReason::TxDisabled);
+            return Taken::default();
+        }
+        let steering = self.steering().filter(|_| what == Take::New && self.rx_queues() > 1);
+        let mut record_and_forward = |burst: &mut Burst<'_>| {
+            if let Some(steering) = steering {
+                record_flows(steering, source.index(), burst, clock::secs(now_ns), self);
+            }
+            forward(burst);
+        };
+        let Ok(taken) = tx.take(source, what, now_ns, scratch, &mut record_and_forward);
+        taken
+    }
+
+    /// [`Port::arm_tx`] of such a queue.
+    fn arm<S: Source>(&self, tx: &TransmitQueue<S::Ring>, source: &S) -> bool
+    where
+        Self: Sized,
+    {
+        !self.service().has_failed() && source.has_more(&mut tx.lock().queue).unwrap_or(false)
+    }
+
     /// Queues, each with both directions.
     fn queues(&self) -> usize {
         self.descriptors().len()
@@ -111,6 +175,6 @@ pub trait UplinkPort: Port {
 
     /// Why the port stopped, if it did.
     fn failure(&self) -> Option<&str> {
-        self.service().failure.get().map(String::as_str)
+        self.service().failure()
     }
 }

@@ -6,11 +6,8 @@ use std::sync::{Arc, Mutex};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Put, emit};
 use weir_engine::guest::TransmitCalls;
-use weir_engine::queue::{Source, TransmitQueue};
-use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock,
-    symmetric_hash,
-};
+use weir_engine::queue::TransmitQueue;
+use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, lock};
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_port_tap::{Service, Uncalled, UplinkPort};
@@ -30,7 +27,6 @@ pub struct XdpPort {
     _held: Held,
     queues: Vec<Queue>,
     steering: Steering,
-    counters: Arc<PortCounters>,
     /// Bytes of the longest frame of the interface.
     frame_len_max: usize,
 }
@@ -56,24 +52,13 @@ impl XdpPort {
             socket,
         });
         let queues = queues.collect();
-        let service = Service::new(info.name);
-        Self { service, _held: held, queues, steering, counters, frame_len_max }
+        let service = Service::new(info.name, counters);
+        Self { service, _held: held, queues, steering, frame_len_max }
     }
 
     fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
         let Queue { tx, socket, .. } = self.queues.get(index)?;
-        let (service, counters) = (&self.service, &*self.counters);
-        Some((tx, SocketQueue { service, index, socket, counters }))
-    }
-
-    /// Frames of this burst find their replies on this queue.
-    fn record_flows(&self, queue: usize, burst: &Burst<'_>, now_ns: u64) {
-        if self.queues.len() > 1 {
-            for frame in burst.frames() {
-                let hash = symmetric_hash(frame.head.as_slice());
-                self.steering.record(hash, queue, clock::secs(now_ns), self);
-            }
-        }
+        Some((tx, SocketQueue { service: &self.service, index, socket }))
     }
 
     /// Offers the kernel what `rx` has for it, and says when to do so again, if the engine does not
@@ -87,7 +72,7 @@ impl XdpPort {
                 Some(now_ns.saturating_add(XDP_SEND_RETRY_NS))
             }
             Sent::Gone(error) => {
-                self.fail(&format!("interface `{}` is gone: {error}", self.service.name()));
+                self.service.gone(&error);
                 None
             }
         }
@@ -104,18 +89,7 @@ impl Port for XdpPort {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
-        let mut record_and_forward = |burst: &mut Burst<'_>| {
-            if what == Take::New {
-                self.record_flows(queue, burst, now_ns);
-            }
-            forward(burst);
-        };
-        if self.service.has_failed() {
-            tx.lock().abandon(&source, DropReason::TxDisabled);
-            return Taken::default();
-        }
-        let Ok(taken) = tx.take(&source, what, now_ns, scratch, &mut record_and_forward);
-        taken
+        self.take_from((tx, &source), what, now_ns, scratch, forward)
     }
 
     fn deliver(
@@ -126,7 +100,7 @@ impl Port for XdpPort {
         now_ns: u64,
     ) -> Delivered {
         let Some(Queue { rx, socket, .. }) = self.queues.get(queue) else {
-            self.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+            self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
         let longest = self.frame_len_max.min(socket.umem.chunk_len() as usize);
@@ -138,7 +112,7 @@ impl Port for XdpPort {
             if let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) {
                 let emitted = emit(burst, frame, outgoing.tag, OffloadCaps::NONE, |packet| {
                     if packet.len() > longest {
-                        self.counters.dropped(DropReason::DeviceError, 1);
+                        self.service.counters().dropped(DropReason::DeviceError, 1);
                         return Put::Refused;
                     }
                     if !rx.put(socket, &packet) {
@@ -151,14 +125,14 @@ impl Port for XdpPort {
                 match emitted {
                     Ok(Emitted::Full) => break,
                     Ok(Emitted::Done { lost }) => {
-                        self.counters.dropped(DropReason::RxRingFull, u64::from(lost));
+                        self.service.counters().dropped(DropReason::RxRingFull, u64::from(lost));
                     }
-                    Err(reason) => self.counters.dropped(reason, 1),
+                    Err(reason) => self.service.counters().dropped(reason, 1),
                 }
             }
             dealt_with += 1;
         }
-        if let Some(counters) = self.counters.rx.get(queue) {
+        if let Some(counters) = self.service.counters().rx.get(queue) {
             counters.frames.add(packets);
             counters.bytes.add(bytes);
         }
@@ -179,10 +153,7 @@ impl Port for XdpPort {
         // Armed always: the kernel wakes the socket's watchers after each batch of frames it puts into
         // the ring. What it put there before this look is seen by it, what it puts there later gives
         // a kick.
-        self.failure().is_none()
-            && self
-                .transmit(queue)
-                .is_some_and(|(tx, source)| source.has_more(&mut tx.lock().queue) == Ok(true))
+        self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 
     fn share_tx(&self, queue: usize, on: bool) -> bool {
@@ -197,13 +168,11 @@ impl Port for XdpPort {
     }
 
     fn kicked(&self, queue: usize, side: Side) {
-        if let (Side::Tx, Some(tx)) = (side, self.counters.tx.get(queue)) {
-            tx.kicks.add(1);
-        }
+        self.service.kicked(queue, side);
     }
 
     fn rx_queues(&self) -> usize {
-        if self.failure().is_some() { 0 } else { self.queues.len() }
+        if self.service.has_failed() { 0 } else { self.queues.len() }
     }
 
     fn steering(&self) -> Option<&Steering> {

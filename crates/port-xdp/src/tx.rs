@@ -59,7 +59,6 @@ pub(crate) struct SocketQueue<'s> {
     /// Which of the interface's queues it is.
     pub(crate) index: usize,
     pub(crate) socket: &'s XdpSocket,
-    pub(crate) counters: &'s PortCounters,
 }
 
 const LEN_SHIFT: u32 = u32::BITS;
@@ -87,7 +86,7 @@ impl SocketQueue<'_> {
     fn add(&self, burst: &mut Burst<'_>, chain: TakenChain, arrived_ns: u64) {
         if let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) {
             let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
-            self.counters.dropped(reason, 1);
+            self.counters().dropped(reason, 1);
         }
     }
 }
@@ -104,7 +103,7 @@ impl Source for SocketQueue<'_> {
     }
 
     fn counters(&self) -> &PortCounters {
-        self.counters
+        self.service.counters()
     }
 
     fn has_failed(&self) -> bool {
@@ -133,7 +132,7 @@ impl Source for SocketQueue<'_> {
             frames += 1;
             let chunk = self.socket.umem.arrival_at(addr);
             if chunk.is_none() || !self.note(burst, addr, len) {
-                self.counters.dropped(DropReason::DeviceError, 1);
+                self.counters().dropped(DropReason::DeviceError, 1);
                 if let Some(chunk) = chunk {
                     chunks.free(self.socket, chunk);
                 }

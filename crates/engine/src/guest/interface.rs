@@ -10,7 +10,7 @@ use weir_policy::steering::{Receiver, Steering};
 
 use super::{CallPolicy, QueueDecision, ReceiveRing, TransmitCalls, TransmitRing};
 use crate::burst::Burst;
-use crate::flow::symmetric_hash;
+use crate::flow::record_flows;
 use crate::lock::lock;
 use crate::port::Side;
 use crate::queue::{ReceiveQueue, TransmitQueue};
@@ -166,10 +166,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
 
     /// A flow's replies go to the queue on which the guest sent it. `receiver` is the port.
     pub fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32, receiver: &dyn Receiver) {
-        for frame in burst.frames() {
-            let hash = symmetric_hash(frame.head.as_slice());
-            self.steering.record(hash, queue, now_secs, receiver);
-        }
+        record_flows(&self.steering, queue, burst, now_secs, receiver);
     }
 
     /// See [`Port::expired`](crate::Port::expired). `frees_sent`: in the call for received frames of a pair the guest
