@@ -1,13 +1,13 @@
 //! Figures with a value of each round, and how they are shown.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde::Serialize;
 use weir_text::Table;
 
-use super::BenchError;
 use super::report::{median_and_spread, significant};
+use super::{BenchError, print};
 use crate::args::BenchArgs;
 
 /// A figure: median and spread over the rounds, and each round's.
@@ -72,13 +72,7 @@ impl Figures {
         if self.figures.is_empty() {
             return Err(BenchError::Interrupted);
         }
-        if args.json {
-            serde_json::to_writer_pretty(&mut *out, self).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{self}")?;
-        }
-        Ok(out.flush()?)
+        Ok(print(self, args.json, out)?)
     }
 }
 

@@ -14,7 +14,7 @@ use super::figures::FigureRow;
 use super::plan::{Measurement, SMALL_FRAME_BYTES, WINDOW};
 use super::report::{median_and_spread, significant};
 use super::slice::Slice;
-use super::{BenchError, SLICES, progress};
+use super::{BenchError, SLICES, print, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load};
 
@@ -39,14 +39,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     let time = Duration::from_secs(args.seconds.into()) / SLICES;
     let pairs = measure(time, dir.path(), &stop)?;
     let report = Report::new(&pairs).ok_or(BenchError::Interrupted)?;
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{report}")?;
-    }
-    out.flush()?;
-    Ok(())
+    Ok(print(&report, args.json, out)?)
 }
 
 /// Pairs of slices. Ends early when `stop` is set.

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::Path;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use miette::Diagnostic;
+use serde::Serialize;
 use thiserror::Error;
 
 use args::BenchArgs;
@@ -145,15 +147,25 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
         return Err(BenchError::Interrupted);
     }
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let report = Report::new(&measured, time, cores);
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+    Ok(print(&Report::new(&measured, time, cores), args.json, out)?)
+}
+
+/// Writes a result for people, or as JSON.
+///
+/// # Errors
+/// Writing failed.
+pub fn print(
+    result: &(impl Display + Serialize),
+    json: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if json {
+        serde_json::to_writer_pretty(&mut *out, result)?;
         writeln!(out)?;
     } else {
-        write!(out, "{report}")?;
+        write!(out, "{result}")?;
     }
-    out.flush()?;
-    Ok(())
+    out.flush()
 }
 
 /// The measurements that `filter` means, which must be some.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use weir_vif::load::{LoadStats, small};
+use weir_vif::load::{End, LoadStats, small};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
@@ -37,10 +37,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let back = flow.reversed();
         let receiving = scope.spawn({
             let (got, stop, options) = (&got, &stop, &options);
-            move || small::receive(&mut rx, &back, options, got, stop)
+            move || small::receive(End { pair: &mut rx, flow: &back, stats: got, stop }, options)
         });
         thread::sleep(Duration::from_millis(100)); // the receiver announces itself
-        let sending = scope.spawn(|| small::send(&mut tx, &flow, &options, &sent, &stop));
+        let sending = scope.spawn(|| {
+            small::send(End { pair: &mut tx, flow: &flow, stats: &sent, stop: &stop }, &options)
+        });
         for second in 1..=seconds {
             let before = got.snapshot().rx_frames;
             thread::sleep(Duration::from_secs(1));

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use weir_vif::Options;
-use weir_vif::load::{LoadStats, bulk};
+use weir_vif::load::{End, LoadStats, bulk};
 
 /// Bytes of all receive buffers.
 const RX_BYTES: u32 = 2 << 20;
@@ -42,10 +42,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let back = flow.reversed();
         let receiving = scope.spawn({
             let (got, stop, options) = (&got, &stop, &options);
-            move || bulk::receive(&mut rx, &back, options, got, stop)
+            move || bulk::receive(End { pair: &mut rx, flow: &back, stats: got, stop }, options)
         });
         thread::sleep(Duration::from_millis(100)); // the receiver announces itself
-        let sending = scope.spawn(|| bulk::send(&mut tx, &flow, &options, &sent, &stop));
+        let sending = scope.spawn(|| {
+            bulk::send(End { pair: &mut tx, flow: &flow, stats: &sent, stop: &stop }, &options)
+        });
         for second in 1..=seconds {
             let before = got.snapshot().rx_bytes;
             thread::sleep(Duration::from_secs(1));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weir_config::{Execution, VifConfig};
 use weir_switch::Switch;
 use weir_switch::control::{ControlHandler, Request, Response};
-use weir_vif::load::{LoadStats, small};
+use weir_vif::load::{End, LoadStats, small};
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::{BenchError, SLICES, progress, wait_for};
@@ -137,8 +137,15 @@ fn measure(
     let (to, back) = (client.flow_to(server), client.flow_to(server).reversed());
     let (client, server) = (&mut client.queues[0], &mut server.queues[0]);
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| small::receive(server, &back, &options, &receives, &ended));
-        let sender = scope.spawn(|| small::send(client, &to, &options, &sends, &ended));
+        let receiver = scope.spawn(|| {
+            small::receive(
+                End { pair: server, flow: &back, stats: &receives, stop: &ended },
+                &options,
+            )
+        });
+        let sender = scope.spawn(|| {
+            small::send(End { pair: client, flow: &to, stats: &sends, stop: &ended }, &options)
+        });
         let left = come_and_go(&switch, execution, cycles, dir, stop);
         ended.store(true, Ordering::Relaxed);
         for thread in [sender, receiver] {

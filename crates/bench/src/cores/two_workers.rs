@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use weir_engine::{Engine, Options, Realization as EngineRealization};
 use weir_fabric::PortId;
-use weir_vif::load::{LoadStats, small};
+use weir_vif::load::{End, LoadStats, small};
 use weir_wire::Mac;
 
 use super::super::figures::{FigureRow, Figures};
@@ -233,9 +233,13 @@ fn slice(workers: u64, work: Work, time: Duration, dir: &Path) -> Result<Did, Be
             let flow = client.flow_to(server);
             let (ended, options) = (&ended, &options);
             let (from, to) = (&mut client.queues[0], &mut server.queues[0]);
-            threads.push(scope.spawn(move || small::send(from, &flow, options, sends, ended)));
+            threads.push(scope.spawn(move || {
+                small::send(End { pair: from, flow: &flow, stats: sends, stop: ended }, options)
+            }));
             let flow = flow.reversed();
-            threads.push(scope.spawn(move || small::receive(to, &flow, options, receives, ended)));
+            threads.push(scope.spawn(move || {
+                small::receive(End { pair: to, flow: &flow, stats: receives, stop: ended }, options)
+            }));
         }
         if let Some(port) = hot {
             let (engine, ended) = (switch.engine(), &ended);

@@ -22,7 +22,7 @@ use weir_switch::stats::CallSettings;
 
 use super::plan::Measurement;
 use super::slice::{self, Slice};
-use super::{BenchError, SLICES, progress};
+use super::{BenchError, SLICES, print, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load, Places, Rig};
 
@@ -133,14 +133,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
         return Err(BenchError::Interrupted);
     }
     let report = Report::new(&measured, &pauses);
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{report}")?;
-    }
-    out.flush()?;
-    Ok(())
+    Ok(print(&report, args.json, out)?)
 }
 
 /// Those that `filter` means, which must be some.

@@ -35,11 +35,18 @@ impl Places {
     }
 }
 
-/// Two processors on which this thread may run: the first and the last; `None` if there is but one.
+/// Processors on which this thread may run.
+pub fn usable_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// The first and the last of them; `None` if there is but one.
 pub fn two_cpus() -> Option<[usize; 2]> {
-    let set = sched_getaffinity(None).ok()?;
-    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
-    Some([cpus.next()?, cpus.next_back()?])
+    match usable_cpus()[..] {
+        [first, .., last] => Some([first, last]),
+        _ => None,
+    }
 }
 
 /// Holds a thread, or this one, on a processor; one that may not be held runs where it likes.

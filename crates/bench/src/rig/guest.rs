@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use weir_limits::QUEUE_SIZE_SUGGESTED;
-use weir_vif::load::{LoadError, LoadStats};
+use weir_vif::load::{End, Flow, LoadError, LoadStats};
 use weir_vif::{Features, Options, QueuePair, Vif};
 
 use super::load::{Load, Role};
@@ -39,32 +39,20 @@ impl IdleGuest {
 
     /// Starts the guest's end of the traffic, on this processor if there is one to name.
     pub(super) fn start(self, load: Load, cpu: Option<usize>) -> Result<Guest, RigError> {
-        let Self { role, vif, mut pair } = self;
-        let stats = Arc::new(LoadStats::default());
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread_id = Arc::new(AtomicU32::new(0));
-        let thread = thread::Builder::new()
-            .name(format!("guest-{}", role.name()))
-            .spawn({
-                let (stats, stop) = (Arc::clone(&stats), Arc::clone(&stop));
-                let thread_id = Arc::clone(&thread_id);
-                move || {
-                    let tid = rustix::thread::gettid().as_raw_nonzero().get();
-                    thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
-                    if let Some(cpu) = cpu {
-                        pin(None, cpu);
-                    }
-                    load.run(role, &mut pair, &stats, &stop)
-                }
-            })
-            .map_err(|source| RigError::Thread { guest: role.name(), source })?;
-        Ok(Guest { role, stats, stop, thread_id, thread: Some(thread), _vif: vif })
+        let Self { role, vif, pair } = self;
+        let on_start = move || {
+            if let Some(cpu) = cpu {
+                pin(None, cpu);
+            }
+        };
+        Guest::start(load, role, role.flow(), vif, pair, on_start)
     }
 }
 
 /// A guest at work. Dropping it ends its thread, then its session.
 pub struct Guest {
-    role: Role,
+    /// Which end of the traffic it is.
+    pub role: Role,
     /// What its end of the traffic measures.
     pub stats: Arc<LoadStats>,
     stop: Arc<AtomicBool>,
@@ -74,6 +62,36 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Starts a thread that calls `on_start` and then is the end `role` of `load` over `flow`.
+    ///
+    /// # Errors
+    /// [`RigError::Thread`].
+    pub fn start(
+        load: Load,
+        role: Role,
+        flow: Flow,
+        vif: Vif,
+        mut pair: QueuePair,
+        on_start: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, RigError> {
+        let stats = Arc::new(LoadStats::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread_id = Arc::new(AtomicU32::new(0));
+        let thread = thread::Builder::new().name(format!("guest-{}", role.name())).spawn({
+            let (stats, stop) = (Arc::clone(&stats), Arc::clone(&stop));
+            let thread_id = Arc::clone(&thread_id);
+            move || {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
+                on_start();
+                load.run(role, End { pair: &mut pair, flow: &flow, stats: &stats, stop: &stop })
+            }
+        });
+        let thread =
+            Some(thread.map_err(|source| RigError::Thread { guest: role.name(), source })?);
+        Ok(Self { role, stats, stop, thread_id, thread, _vif: vif })
+    }
+
     /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
     pub fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
@@ -81,17 +99,20 @@ impl Guest {
     }
 
     /// Whether its thread has ended, which nobody asked it to.
-    pub(super) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Asks its thread to end, and does not wait.
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Waits for its thread to end.
-    pub(super) fn finish(mut self) -> Result<(), RigError> {
+    ///
+    /// # Errors
+    /// [`RigError::Load`].
+    pub fn finish(mut self) -> Result<(), RigError> {
         self.stop();
         match self.thread.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),

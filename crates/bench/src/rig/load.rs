@@ -1,11 +1,11 @@
 //! The kinds of traffic between the two guests, and its ends.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, mixed, pingpong, small};
-use weir_vif::{QueuePair, WaitFor};
+use weir_vif::WaitFor;
+use weir_vif::load::{End, Flow, LoadError, Station, bulk, mixed, pingpong, small};
 use weir_wire::Mac;
 
 /// TCP or UDP port of the sender and of the receiver.
@@ -80,48 +80,20 @@ impl Load {
         }
     }
 
-    /// Is one end of it, until `stop`.
-    pub(super) fn run(
-        self,
-        role: Role,
-        pair: &mut QueuePair,
-        stats: &LoadStats,
-        stop: &AtomicBool,
-    ) -> Result<(), LoadError> {
-        self.run_over(&role.flow(), role, pair, stats, stop)
-    }
-
-    /// The same between other addresses: `flow` as this end sees it.
-    pub fn run_over(
-        self,
-        flow: &Flow,
-        role: Role,
-        pair: &mut QueuePair,
-        stats: &LoadStats,
-        stop: &AtomicBool,
-    ) -> Result<(), LoadError> {
+    /// Is one end of it, until `end.stop`.
+    pub fn run(self, role: Role, end: End<'_>) -> Result<(), LoadError> {
         match (self, role) {
-            (Self::Bulk(options), Role::Sender) => bulk::send(pair, flow, &options, stats, stop),
-            (Self::Bulk(options), Role::Receiver) => {
-                bulk::receive(pair, flow, &options, stats, stop)
-            }
-            (Self::Small(options), Role::Sender) => small::send(pair, flow, &options, stats, stop),
-            (Self::Small(options), Role::Receiver) => {
-                small::receive(pair, flow, &options, stats, stop)
-            }
-            (Self::RequestResponse(options), Role::Sender) => {
-                pingpong::request(pair, flow, &options, stats, stop)
-            }
-            (Self::RequestResponse(_), Role::Receiver) => {
-                pingpong::respond(pair, flow, stats, stop)
-            }
-            (Self::Mixed(options), Role::Sender) => mixed::send(pair, flow, &options, stats, stop),
-            (Self::Mixed(options), Role::Receiver) => {
-                mixed::receive(pair, flow, &options, stats, stop)
-            }
+            (Self::Bulk(options), Role::Sender) => bulk::send(end, &options),
+            (Self::Bulk(options), Role::Receiver) => bulk::receive(end, &options),
+            (Self::Small(options), Role::Sender) => small::send(end, &options),
+            (Self::Small(options), Role::Receiver) => small::receive(end, &options),
+            (Self::RequestResponse(options), Role::Sender) => pingpong::request(end, &options),
+            (Self::RequestResponse(_), Role::Receiver) => pingpong::respond(end),
+            (Self::Mixed(options), Role::Sender) => mixed::send(end, &options),
+            (Self::Mixed(options), Role::Receiver) => mixed::receive(end, &options),
             (Self::Silence, _) => {
-                while !stop.load(Ordering::Relaxed) {
-                    pair.wait(WaitFor::Receive, STOP_POLL)?;
+                while !end.stop.load(Ordering::Relaxed) {
+                    end.pair.wait(WaitFor::Receive, STOP_POLL)?;
                 }
                 Ok(())
             }

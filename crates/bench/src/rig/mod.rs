@@ -38,7 +38,7 @@ mod load;
 #[cfg(test)]
 mod tests;
 
-pub use cpus::{Places, pin, two_cpus};
+pub use cpus::{Places, pin, two_cpus, usable_cpus};
 pub use guest::Guest;
 use guest::IdleGuest;
 pub use load::{Load, Role};

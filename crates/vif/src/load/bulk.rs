@@ -3,7 +3,6 @@
 //! there is in flight.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use weir_wire::{Offload, OffloadCaps, Sum};
@@ -12,7 +11,7 @@ use super::frames::{
     Checksum, Flow, Rejected, Segment, TCP_HEADERS_LEN, TCP_OVERHEAD, segment, tcp_csum, tcp_gso,
     tcp_headers,
 };
-use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, sent, stopped};
+use super::{BURST, End, LoadError, LoadStats, STOP_POLL, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 use crate::receive::Frame;
 use crate::transmit::Body;
@@ -88,14 +87,8 @@ fn ahead(offset: u64, number: u32) -> i64 {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn send(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut sender = Sender::new(pair, flow, options, stats)?;
     while !stopped(stop) {
         sender.go_on(STOP_POLL)?;
@@ -296,14 +289,8 @@ impl<'s> Sender<'s> {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn receive(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut receiver = Receiver::new(pair, flow, options, stats);
     while !stopped(stop) {
         let other = |_: &Frame<'_>, rejected| stats.reject(rejected);

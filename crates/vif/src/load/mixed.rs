@@ -1,14 +1,12 @@
 //! A TCP-like stream and small packets at a rate, on the same queues: what suits the one may hold up
 //! the other.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use super::frames::{Flow, Probe, Rejected, probe};
+use super::frames::{Probe, Rejected, probe};
 use super::schedule::{Gaps, Schedule};
 use super::small::{Delays, probe_frame};
-use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, bulk, now_ns, sent, stopped};
-use crate::pair::QueuePair;
+use super::{BURST, End, LoadError, STOP_POLL, bulk, now_ns, sent, stopped};
 
 /// How the traffic is to be; both ends are given the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +30,8 @@ impl Default for Options {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn send(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
     let mut stream = bulk::Sender::new(pair, flow, &options.stream, stats)?;
     let mut schedule = Schedule::new(options.packets_per_s, Gaps::Even);
@@ -66,14 +58,8 @@ pub fn send(
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn receive(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut stream = bulk::Receiver::new(pair, flow, &options.stream, stats);
     let mut delays = Delays::default();
     let mut scratch = Vec::new();

@@ -7,7 +7,7 @@
 //! | [`pingpong`] | one UDP request and its response at a time | round-trip time |
 //! | [`mixed`] | a stream and small packets on the same queues | what the one does to the other |
 //!
-//! Each endpoint is a function that runs in a thread of its own until a flag tells it to stop. It
+//! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag tells it to stop. It
 //! sleeps in [`QueuePair::wait`] when there is nothing to do. Meanwhile any thread may look at its
 //! [`LoadStats`], and at the [counters](QueuePair::counters) of its queue pair for calls and kicks.
 //!
@@ -158,12 +158,27 @@ fn sent(result: Result<(), SendError>) -> Result<bool, LoadError> {
     }
 }
 
-/// Tells the switch, by a gratuitous ARP, where the station is: frames to it are not flooded.
-fn announce(pair: &mut QueuePair, station: &Station) -> Result<(), LoadError> {
-    // A full ring at this point is no reason to fail: traffic tells the switch as well.
-    sent(pair.send(&station.announcement(), &Offload::NONE))?;
-    pair.flush();
-    Ok(())
+/// One end of the traffic.
+#[derive(Debug)]
+pub struct End<'e> {
+    /// The queue pair that the end's thread works with.
+    pub pair: &'e mut QueuePair,
+    /// The flow, as seen from this end.
+    pub flow: &'e Flow,
+    /// What the end measures.
+    pub stats: &'e LoadStats,
+    /// Set by another thread to end the traffic.
+    pub stop: &'e AtomicBool,
+}
+
+impl End<'_> {
+    /// Tells the switch, by a gratuitous ARP, where the station is: frames to it are not flooded.
+    fn announce(self) -> Result<Self, LoadError> {
+        // A full ring at this point is no reason to fail: traffic tells the switch as well.
+        sent(self.pair.send(&self.flow.local.announcement(), &Offload::NONE))?;
+        self.pair.flush();
+        Ok(self)
+    }
 }
 
 fn stopped(stop: &AtomicBool) -> bool {

@@ -1,11 +1,10 @@
 //! One request and its response at a time: round-trip time.
 
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::frames::{Flow, PROBE_FRAME_MIN, Probe, probe};
 use super::small::probe_frame;
-use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
+use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 
 /// How the requests are to be.
@@ -30,14 +29,8 @@ impl Default for Options {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn request(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn request(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
     let mut scratch = Vec::new();
     let mut seq = 0;
@@ -101,13 +94,8 @@ fn response(
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn respond(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn respond(end: End<'_>) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN, true)?;
     let mut scratch = Vec::new();
     while !stopped(stop) {

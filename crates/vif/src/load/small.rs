@@ -9,7 +9,7 @@ use super::frames::{
     Flow, PROBE_FRAME_MAX, PROBE_FRAME_MIN, Probe, ProbeFrame, probe, sequence_number,
 };
 use super::schedule::{Gaps, Schedule};
-use super::{BURST, LoadError, LoadStats, STOP_POLL, announce, now_ns, sent, stopped};
+use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 
 /// Shortest frame of this traffic, and of requests.
@@ -83,14 +83,8 @@ pub(super) fn probe_frame(
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn send(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let frame = options.frame(pair, flow)?;
     let mut sender = Sender { pair, flow, stats, frame, next: 0, scratch: Vec::new() };
     match options.rate {
@@ -198,14 +192,8 @@ impl Sender<'_> {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn receive(
-    pair: &mut QueuePair,
-    flow: &Flow,
-    options: &Options,
-    stats: &LoadStats,
-    stop: &AtomicBool,
-) -> Result<(), LoadError> {
-    announce(pair, &flow.local)?;
+pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
     let mut answer = Options { frame_bytes: PROBE_FRAME_MIN, ..*options }.frame(pair, flow)?;
     let wants_feedback = matches!(options.rate, Rate::Window(_));
     let mut order = Order::default();

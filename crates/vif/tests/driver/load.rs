@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_vif::load::{Flow, LoadError, LoadStats, Station, bulk, mixed, pingpong, small};
+use weir_vif::load::{End, Flow, LoadError, LoadStats, Station, bulk, mixed, pingpong, small};
 use weir_vif::{Features, Options, PairCounters, QueuePair, Vif};
 
 use crate::backend::{Backend, Config};
@@ -60,9 +60,7 @@ impl Bench {
     /// Starts the first or the second endpoint, whichever is next.
     fn start(
         &mut self,
-        run: impl FnOnce(&mut QueuePair, &Flow, &LoadStats, &AtomicBool) -> Result<(), LoadError>
-        + Send
-        + 'static,
+        run: impl FnOnce(End<'_>) -> Result<(), LoadError> + Send + 'static,
     ) -> Endpoint {
         let mut pair = self.pairs.remove(0);
         let flow = if self.pairs.is_empty() { self.flow.reversed() } else { self.flow };
@@ -72,7 +70,9 @@ impl Bench {
         Endpoint {
             stats,
             counters,
-            thread: std::thread::spawn(move || run(&mut pair, &flow, &shared, &stop)),
+            thread: std::thread::spawn(move || {
+                run(End { pair: &mut pair, flow: &flow, stats: &shared, stop: &stop })
+            }),
         }
     }
 
@@ -112,10 +112,8 @@ fn stream(config: &Config, bytes: u64) -> [Endpoint; 2] {
 }
 
 fn stream_over(mut bench: Bench, bytes: u64) -> [Endpoint; 2] {
-    let receiver = bench
-        .start(|pair, flow, stats, stop| bulk::receive(pair, flow, &bulk_options(), stats, stop));
-    let sender =
-        bench.start(|pair, flow, stats, stop| bulk::send(pair, flow, &bulk_options(), stats, stop));
+    let receiver = bench.start(|end| bulk::receive(end, &bulk_options()));
+    let sender = bench.start(|end| bulk::send(end, &bulk_options()));
     let mut both = vec![sender, receiver];
     bench.finish(&mut both, |all| all[1].stats.snapshot().rx_bytes >= bytes);
     both.try_into().ok().unwrap()
@@ -195,10 +193,8 @@ fn packets(config: &Config, options: small::Options, count: u64) -> [Endpoint; 2
 }
 
 fn packets_over(mut bench: Bench, options: small::Options, count: u64) -> [Endpoint; 2] {
-    let receiver = bench
-        .start(move |pair, flow, stats, stop| small::receive(pair, flow, &options, stats, stop));
-    let sender =
-        bench.start(move |pair, flow, stats, stop| small::send(pair, flow, &options, stats, stop));
+    let receiver = bench.start(move |end| small::receive(end, &options));
+    let sender = bench.start(move |end| small::send(end, &options));
     let mut both = vec![sender, receiver];
     bench.finish(&mut both, |all| all[1].stats.snapshot().rx_frames >= count);
     both.try_into().ok().unwrap()
@@ -256,10 +252,8 @@ fn a_stream_and_small_packets_share_the_queues() {
     let stream = bulk_options();
     let options = mixed::Options { stream, packets_per_s: 2000, ..mixed::Options::default() };
     let mut bench = Bench::new(&Config::default());
-    let receiver = bench
-        .start(move |pair, flow, stats, stop| mixed::receive(pair, flow, &options, stats, stop));
-    let sender =
-        bench.start(move |pair, flow, stats, stop| mixed::send(pair, flow, &options, stats, stop));
+    let receiver = bench.start(move |end| mixed::receive(end, &options));
+    let sender = bench.start(move |end| mixed::send(end, &options));
     let mut both = vec![sender, receiver];
     bench.finish(&mut both, |all| {
         let packets = all[1].stats.latency().len();
@@ -290,9 +284,7 @@ fn lost_small_packets_are_counted() {
 fn requests_are_answered_and_timed() {
     let mut bench = Bench::new(&Config::default());
     let server = bench.start(pingpong::respond);
-    let client = bench.start(|pair, flow, stats, stop| {
-        pingpong::request(pair, flow, &pingpong::Options::default(), stats, stop)
-    });
+    let client = bench.start(|end| pingpong::request(end, &pingpong::Options::default()));
     let mut both = vec![client, server];
     bench.finish(&mut both, |all| all[0].stats.snapshot().rx_frames >= 2000);
     let (client, server) = (both[0].stats.snapshot(), both[1].stats.snapshot());
@@ -305,8 +297,7 @@ fn requests_are_answered_and_timed() {
 fn sizes_that_are_no_packet_are_refused() {
     let options = small::Options { frame_bytes: 57, ..small::Options::default() };
     let mut bench = Bench::new(&Config::default());
-    let sender =
-        bench.start(move |pair, flow, stats, stop| small::send(pair, flow, &options, stats, stop));
+    let sender = bench.start(move |end| small::send(end, &options));
     let error = sender.thread.join().unwrap().unwrap_err();
     assert!(matches!(error, LoadError::Size { bytes: 57, .. }), "{error}");
     drop(bench.vifs);

@@ -7,18 +7,15 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
-use weir_bench::rig::{self, RigError, Role};
+use weir_bench::rig::{self, RigError, Role, pin};
 use weir_config::{Config, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
 use weir_switch::Switch;
 use weir_switch::stats::{PortState, PortStats};
-use weir_vif::load::{self, LoadError, LoadSnapshot, LoadStats, Station};
+use weir_vif::load::{self, LoadSnapshot, Station};
 use weir_vif::{Features, Options, PairCounters, PairStats, QueuePair, Vif};
 use weir_wire::Mac;
 
@@ -30,16 +27,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const START_POLL: Duration = Duration::from_millis(1);
 /// UDP or TCP ports.
 const PORTS: (u16, u16) = (40_000, 5_201);
-
-/// Holds a thread, or this one, on a CPU. Where that is refused it runs where it likes, as the numbers show.
-pub(crate) fn pin(thread: Option<u32>, cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    let thread = thread.map(|id| i32::try_from(id).ok().and_then(Pid::from_raw));
-    if !matches!(thread, Some(None)) {
-        let _ = sched_setaffinity(thread.flatten(), &set);
-    }
-}
 
 /// How long a thread of this process was ready and had no CPU (ns): `schedstat` has it beside its CPU time.
 fn waited_ns(thread: u32) -> Option<u64> {
@@ -56,13 +43,8 @@ pub(crate) struct Host {
 /// A guest at work.
 struct Guest {
     flow: Flow,
-    role: Role,
-    stats: Arc<LoadStats>,
+    end: rig::Guest,
     pair: Arc<PairCounters>,
-    stop: Arc<AtomicBool>,
-    thread_id: Arc<AtomicU32>,
-    thread: Option<JoinHandle<Result<(), LoadError>>>,
-    _vif: Vif,
 }
 
 /// A guest that is connected, and does nothing yet.
@@ -183,7 +165,7 @@ impl Host {
         let stats = self.switch.stats();
         let mut latency: Option<Histogram<u64>> = None;
         for guest in self.guests.iter().filter(|it| it.flow.first && it.measures_latency()) {
-            let of_guest = guest.stats.latency();
+            let of_guest = guest.end.stats.latency();
             match &mut latency {
                 // It cannot fail: all have the same bounds.
                 Some(all) => drop(all.add(&of_guest)),
@@ -204,7 +186,7 @@ impl Host {
 
     /// Whether a guest has given up; [`finish`](Self::finish) says why.
     pub fn has_failed(&self) -> bool {
-        self.guests.iter().any(|it| it.thread.as_ref().is_none_or(JoinHandle::is_finished))
+        self.guests.iter().any(|it| it.end.has_failed())
     }
 
     /// Ends all of it.
@@ -212,8 +194,8 @@ impl Host {
     /// # Errors
     /// A guest has given up.
     pub fn finish(mut self) -> Result<(), RigError> {
-        self.guests.iter().for_each(Guest::stop);
-        self.guests.drain(..).try_for_each(Guest::finish)
+        self.guests.iter().for_each(|guest| guest.end.stop());
+        self.guests.drain(..).try_for_each(|guest| guest.end.finish())
     }
 }
 
@@ -246,24 +228,15 @@ impl Idle {
     }
 
     fn start(self) -> Result<Guest, RigError> {
-        let Self { vif, pair: mut queues, flow, role, addresses } = self;
-        let (stats, pair) = (Arc::new(LoadStats::default()), queues.counters());
-        let (stop, thread_id) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let Self { vif, pair: queues, flow, role, addresses } = self;
+        let pair = queues.counters();
         let cpu = flow.cpus[usize::from(role == Role::Receiver)];
-        let thread = thread::Builder::new().name(format!("guest-{}", role.name())).spawn({
-            let (stats, stop, thread_id) =
-                (Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&thread_id));
-            move || {
-                pin(None, cpu);
-                exact_timers();
-                let tid = rustix::thread::gettid().as_raw_nonzero().get();
-                thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
-                flow.traffic.run_over(&addresses, role, &mut queues, &stats, &stop)
-            }
-        });
-        let thread =
-            Some(thread.map_err(|source| RigError::Thread { guest: role.name(), source })?);
-        Ok(Guest { flow, role, stats, pair, stop, thread_id, thread, _vif: vif })
+        let on_start = move || {
+            pin(None, cpu);
+            exact_timers();
+        };
+        let end = rig::Guest::start(flow.traffic, role, addresses, vif, queues, on_start)?;
+        Ok(Guest { flow, end, pair })
     }
 }
 
@@ -272,38 +245,14 @@ impl Guest {
     /// a segment to its acknowledgement.
     fn measures_latency(&self) -> bool {
         !matches!(self.flow.traffic, rig::Load::Bulk(_))
-            && self.flow.traffic.latency_at() == self.role
+            && self.flow.traffic.latency_at() == self.end.role
     }
 
     fn counts(&self) -> GuestCounts {
-        let tid = self.thread_id.load(Ordering::Relaxed);
         GuestCounts {
-            cpu_ns: weir_engine::thread_cpu_ns(tid).unwrap_or(0),
-            load: self.stats.snapshot(),
+            cpu_ns: self.end.cpu_ns(),
+            load: self.end.stats.snapshot(),
             pair: self.pair.snapshot(),
-        }
-    }
-
-    fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    fn finish(mut self) -> Result<(), RigError> {
-        self.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(source))) => Err(RigError::Load { guest: self.role.name(), source }),
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-        }
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        self.stop();
-        if let Some(thread) = self.thread.take() {
-            // Whoever drops it unfinished has another error to tell of.
-            let _ = thread.join();
         }
     }
 }

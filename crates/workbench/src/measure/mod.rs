@@ -18,7 +18,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use rustix::thread::{CpuSet, sched_getaffinity};
 use weir_bench::rig;
 
 use super::experiment::{Experiment, name_of};
@@ -36,9 +35,10 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
-pub(super) use host::{Counts, GuestCounts, Host, pin};
+pub(super) use host::{Counts, GuestCounts, Host};
 pub(super) use setting::{Flow, Setting};
 pub(super) use validate::run as validate;
+pub(super) use weir_bench::rig::{pin, usable_cpus};
 
 /// How often an interruption is looked for.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -67,12 +67,6 @@ pub(super) type Refused = Vec<(String, String)>;
 /// Points in whose median round the worker shared its CPU with somebody, each with how long it waited for it
 /// (percent).
 pub(super) type Disturbed = Vec<(String, f64)>;
-
-/// CPUs on which this process may run.
-pub(super) fn usable_cpus() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
-}
 
 /// Measures what can be of each experiment. Which points cannot, and why.
 ///

@@ -1,7 +1,7 @@
 //! `weir lab validate`: what the lab predicts for this machine from what things cost on it, and what is measured.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde::Serialize;
 use weir_bench::rig;
@@ -118,13 +118,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     let parts =
         (title, [experiment.machine(), how.said], refused, disturbed, settings, args.rounds);
     let validation = Validation::new(parts, compared.collect());
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &validation).map_err(io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{validation}")?;
-    }
-    out.flush()?;
+    weir_bench::print(&validation, args.json, out)?;
     match validation.passed {
         true => Ok(()),
         false => Err(LabError::Unlike {

@@ -10,7 +10,7 @@
 //! | `choice.rs` | which is best, and what is wrong with the others |
 //! | `output.rs` | the tables, and JSON; `weir_toml.rs`: the configuration that makes it so |
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use indicatif::ProgressBar;
@@ -50,18 +50,10 @@ pub fn run(args: &LabPlanArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let bar = progress(runs * host.file.seeds.len());
     let plan = plan(&host, candidates, &bar)?;
     bar.finish_and_clear();
-    if args.json {
-        serde_json::to_writer_pretty(&mut *out, &plan).map_err(io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{plan}")?;
-    }
+    weir_bench::print(&plan, args.json, out)?;
     match plan.good {
         true => Ok(()),
-        false => {
-            out.flush()?;
-            Err(LabError::NoPlan { host: host.name, nearest: plan.best.why_not.join("; ") })
-        }
+        false => Err(LabError::NoPlan { host: host.name, nearest: plan.best.why_not.join("; ") }),
     }
 }
 
