@@ -52,50 +52,44 @@ pub(super) struct Trouble {
     pub(super) dropped: BTreeMap<String, u64>,
 }
 
-/// What a stretch of time came to. Hold times and latencies are those since the phase began.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Figures {
-    /// How long it was.
-    pub(super) seconds: f64,
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    pub(super) calls: u64,
-    pub(super) hold: HoldTimes,
-    pub(super) latency: Option<Latency>,
-    pub(super) lost: u64,
-    pub(super) reordered: u64,
-    pub(super) trouble: Trouble,
-    pub(super) switch_cpu_s: f64,
-    pub(super) guests_cpu_s: f64,
-}
-
-impl Figures {
-    /// From one sample of a phase to a later one.
-    pub(super) fn between(from: &Sample, to: &Sample) -> Self {
-        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
+impl Sample {
+    /// What a stretch of time came to, from `self` to a later sample of the phase. Hold times, latencies and what
+    /// went wrong are those since the phase began.
+    pub(super) fn until(&self, to: &Self) -> Self {
         Self {
-            seconds: to.at.saturating_sub(from.at).as_secs_f64(),
-            frames: to.frames.saturating_sub(from.frames),
-            bytes: to.bytes.saturating_sub(from.bytes),
-            calls: to.calls.saturating_sub(from.calls),
-            hold: to.hold,
-            latency: to.latency,
-            lost: to.lost,
-            reordered: to.reordered,
-            trouble: to.trouble.clone(),
-            switch_cpu_s: seconds(from.switch_cpu_ns, to.switch_cpu_ns),
-            guests_cpu_s: seconds(from.guests_cpu_ns, to.guests_cpu_ns),
+            at: to.at.saturating_sub(self.at),
+            frames: to.frames.saturating_sub(self.frames),
+            bytes: to.bytes.saturating_sub(self.bytes),
+            calls: to.calls.saturating_sub(self.calls),
+            switch_cpu_ns: to.switch_cpu_ns.saturating_sub(self.switch_cpu_ns),
+            guests_cpu_ns: to.guests_cpu_ns.saturating_sub(self.guests_cpu_ns),
+            ..to.clone()
         }
+    }
+
+    /// How long it was, s.
+    pub(super) fn seconds(&self) -> f64 {
+        self.at.as_secs_f64()
+    }
+
+    /// CPU time of the switch's workers, s.
+    pub(super) fn switch_cpu_s(&self) -> f64 {
+        self.switch_cpu_ns as f64 / 1e9
+    }
+
+    /// CPU time of both guests' threads, s.
+    pub(super) fn guests_cpu_s(&self) -> f64 {
+        self.guests_cpu_ns as f64 / 1e9
     }
 
     /// Throughput, 10^9 bits per second.
     pub(super) fn gbit_per_s(&self) -> f64 {
-        ratio(self.bytes as f64 * 8.0 / 1e9, self.seconds).unwrap_or(0.0)
+        ratio(self.bytes as f64 * 8.0 / 1e9, self.seconds()).unwrap_or(0.0)
     }
 
     /// Packets per second, rounded.
     pub(super) fn packets_per_s(&self) -> u64 {
-        ratio(self.frames as f64, self.seconds).unwrap_or(0.0).round() as u64
+        ratio(self.frames as f64, self.seconds()).unwrap_or(0.0).round() as u64
     }
 
     /// Calls of the receiver for each packet it got.
@@ -105,17 +99,17 @@ impl Figures {
 
     /// Bytes that went through for each second of the switch's CPU time.
     pub(super) fn bytes_per_cpu_s(&self) -> Option<f64> {
-        ratio(self.bytes as f64, self.switch_cpu_s)
+        ratio(self.bytes as f64, self.switch_cpu_s())
     }
 
     /// CPUs that the switch's workers kept busy: 1 is one whole CPU.
     pub(super) fn switch_cpus(&self) -> f64 {
-        ratio(self.switch_cpu_s, self.seconds).unwrap_or(0.0)
+        ratio(self.switch_cpu_s(), self.seconds()).unwrap_or(0.0)
     }
 
     /// CPUs that the guests kept busy.
     pub(super) fn guests_cpus(&self) -> f64 {
-        ratio(self.guests_cpu_s, self.seconds).unwrap_or(0.0)
+        ratio(self.guests_cpu_s(), self.seconds()).unwrap_or(0.0)
     }
 }
 

@@ -29,7 +29,7 @@ mod report;
 mod screen;
 mod traffic;
 
-use figures::{Figures, Sample};
+use figures::Sample;
 use plain::Plain;
 use screen::Screen;
 use traffic::Traffic;
@@ -65,7 +65,7 @@ struct Phase {
 #[derive(Debug, Clone)]
 struct Outcome {
     phase: Phase,
-    figures: Figures,
+    figures: Sample,
 }
 
 /// The phases of a demo that takes `total`.
@@ -183,7 +183,7 @@ fn drive(
         }
         rig.finish()?;
         if let [first, .., last] = samples.as_slice() {
-            let figures = Figures::between(first, last);
+            let figures = first.until(last);
             // Ended before anything went through: there is nothing to report.
             if figures.frames > 0 {
                 outcomes.push(Outcome { phase: *phase, figures });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_text::{decimal, time};
 
-use super::figures::{Figures, Sample, or_dash};
+use super::figures::{Sample, or_dash};
 use super::{DemoError, Progress, View};
 
 /// Between two lines.
@@ -53,7 +53,7 @@ impl<'o> Plain<'o> {
         writeln!(self.out, "   - {}: {about}", phase.traffic.name())
     }
 
-    fn figures(&mut self, progress: &Progress<'_>, figures: &Figures) -> io::Result<()> {
+    fn figures(&mut self, progress: &Progress<'_>, figures: &Sample) -> io::Result<()> {
         let cells = [
             format!("{:.0}", progress.elapsed.as_secs_f64()),
             progress.phase().traffic.name().into(),
@@ -91,7 +91,7 @@ impl View for Plain<'_> {
         let since = now.at.saturating_sub(from.at);
         let due = since >= LINE_EVERY || (progress.ended && since >= REST_MIN);
         if due {
-            self.figures(progress, &Figures::between(&from, &now))?;
+            self.figures(progress, &from.until(&now))?;
         }
         self.last = Some((progress.current, if due { now } else { from }));
         Ok(())

@@ -5,7 +5,7 @@ use std::fmt;
 use weir_text::{Table, bytes, decimal, time};
 
 use super::Outcome;
-use super::figures::{Figures, Latency, Trouble, or_dash};
+use super::figures::{Latency, Sample, Trouble, or_dash};
 use super::traffic::Traffic;
 
 /// A row of the table.
@@ -17,7 +17,7 @@ struct Row {
 /// The rows: a phase is a column, since there are more figures than phases.
 const ROWS: &[Row] = &[
     Row { label: "moderation", cell: |outcome| outcome.phase.moderation.to_string() },
-    Row { label: "seconds", cell: |outcome| format!("{:.1}", outcome.figures.seconds) },
+    Row { label: "seconds", cell: |outcome| format!("{:.1}", outcome.figures.seconds()) },
     Row {
         label: "throughput, Gbit/s",
         cell: |outcome| format!("{:.3}", outcome.figures.gbit_per_s()),
@@ -39,8 +39,14 @@ const ROWS: &[Row] = &[
         cell: |outcome| latency(&outcome.figures, |latency| latency.p99_ns),
     },
     Row { label: "lost, reordered", cell: |outcome| lost_reordered(&outcome.figures) },
-    Row { label: "CPU s, switch", cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s) },
-    Row { label: "CPU s, guests", cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s) },
+    Row {
+        label: "CPU s, switch",
+        cell: |outcome| format!("{:.2}", outcome.figures.switch_cpu_s()),
+    },
+    Row {
+        label: "CPU s, guests",
+        cell: |outcome| format!("{:.2}", outcome.figures.guests_cpu_s()),
+    },
     Row {
         label: "bytes/CPU s, switch",
         cell: |outcome| {
@@ -49,12 +55,12 @@ const ROWS: &[Row] = &[
     },
 ];
 
-fn latency(figures: &Figures, of: fn(Latency) -> u64) -> String {
+fn latency(figures: &Sample, of: fn(Latency) -> u64) -> String {
     figures.latency.map_or_else(|| "-".into(), |latency| time(of(latency)))
 }
 
 /// Packets that did not come, and those that came after a later one.
-pub(super) fn lost_reordered(figures: &Figures) -> String {
+pub(super) fn lost_reordered(figures: &Sample) -> String {
     format!("{}, {}", decimal(figures.lost), decimal(figures.reordered))
 }
 
@@ -119,7 +125,7 @@ impl<'o> Closing<'o> {
         Self { outcomes, cpus }
     }
 
-    fn figures(&self, traffic: Traffic) -> Option<&Figures> {
+    fn figures(&self, traffic: Traffic) -> Option<&Sample> {
         let mut outcomes = self.outcomes.iter();
         let outcome = outcomes.find(|outcome| outcome.phase.traffic == traffic)?;
         Some(&outcome.figures)

@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, BorderType, Padding, Paragraph, Row, Sparkline, Ta
 use ratatui::{DefaultTerminal, Frame};
 use weir_text::{decimal, time};
 
-use super::figures::{Figures, Sample, or_dash};
+use super::figures::{Sample, or_dash};
 use super::report::lost_reordered;
 use super::traffic::Traffic;
 use super::{DemoError, Progress, View};
@@ -122,7 +122,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
 fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let phase = progress.phase();
     let metric = Metric::of(phase.traffic);
-    let window = Figures::between(&progress.before(WINDOW), &progress.now());
+    let window = progress.before(WINDOW).until(&progress.now());
     let title = Line::from(vec![
         Span::from(format!(" {}: ", phase.traffic.name())).bold().fg(LIVE),
         Span::from(format!("{} ", phase.traffic.about())),
@@ -162,7 +162,7 @@ impl Metric {
         }
     }
 
-    fn text(self, figures: &Figures) -> String {
+    fn text(self, figures: &Sample) -> String {
         match self {
             Self::GbitPerS => match figures.gbit_per_s() {
                 rate if rate < 1.0 => format!("{rate:.3} Gbit/s"),
@@ -173,7 +173,7 @@ impl Metric {
     }
 
     /// The height of a bar, in a unit of its own.
-    fn height(self, figures: &Figures) -> u64 {
+    fn height(self, figures: &Sample) -> u64 {
         match self {
             Self::GbitPerS => (figures.gbit_per_s() * 1e3) as u64,
             Self::PacketsPerS => figures.packets_per_s(),
@@ -186,7 +186,7 @@ fn bars(samples: &[Sample], duration: Duration, width: u16, metric: Metric) -> V
     let rates: Vec<(Duration, u64)> = samples
         .windows(2)
         .filter_map(|pair| match pair {
-            [from, to] => Some((to.at, metric.height(&Figures::between(from, to)))),
+            [from, to] => Some((to.at, metric.height(&from.until(to)))),
             _ => None,
         })
         .collect();
@@ -200,7 +200,7 @@ fn bars(samples: &[Sample], duration: Duration, width: u16, metric: Metric) -> V
 }
 
 fn draw_figures(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
-    let figures = Figures::between(&progress.before(WINDOW), &progress.now());
+    let figures = progress.before(WINDOW).until(&progress.now());
     let [left, right] =
         Layout::horizontal([Constraint::Length(LEFT_WIDTH), Constraint::Fill(1)]).areas(area);
     let percent = |cpus: f64| format!("{:.0}%", cpus * 100.0);
@@ -253,7 +253,7 @@ fn draw_results(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
         let (mark, color, figures) = match (outcome, progress.samples) {
             (Some(outcome), _) => ("✓", DONE, Some(outcome.figures.clone())),
             (None, [first, .., last]) if index == progress.current => {
-                ("▶", LIVE, Some(Figures::between(first, last)))
+                ("▶", LIVE, Some(first.until(last)))
             }
             (None, _) => ("·", Color::Reset, None),
         };
@@ -269,7 +269,7 @@ fn draw_results(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     frame.render_widget(Table::new(rows, widths).header(header), area);
 }
 
-fn result_cells(figures: &Figures) -> [Line<'static>; 6] {
+fn result_cells(figures: &Sample) -> [Line<'static>; 6] {
     let latency = figures.latency.map_or_else(|| "-".into(), |latency| time(latency.p50_ns));
     [
         format!("{:.3}", figures.gbit_per_s()),
@@ -277,7 +277,7 @@ fn result_cells(figures: &Figures) -> [Line<'static>; 6] {
         or_dash(figures.calls_per_packet(), |calls| format!("{calls:.3}")),
         time(figures.hold.p50),
         latency,
-        format!("{:.2} s", figures.switch_cpu_s),
+        format!("{:.2} s", figures.switch_cpu_s()),
     ]
     .map(|cell| Line::from(cell).right_aligned())
 }

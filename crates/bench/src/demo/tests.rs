@@ -24,7 +24,7 @@ fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {
 }
 
 fn outcome(phase: Phase, frames: u64, bytes: u64) -> Outcome {
-    let figures = Figures::between(&sample(0, frames, bytes), &sample(60, frames, bytes));
+    let figures = sample(0, frames, bytes).until(&sample(60, frames, bytes));
     Outcome { phase, figures }
 }
 
@@ -50,14 +50,14 @@ fn phases_fill_the_time() {
 #[test]
 fn figures_are_differences_over_time() {
     let (from, to) = (sample(10, 1_000, 64_000), sample(30, 1_000, 64_000));
-    let figures = Figures::between(&from, &to);
+    let figures = from.until(&to);
     assert_eq!((figures.frames, figures.packets_per_s()), (2_000, 1_000));
     assert!((figures.gbit_per_s() - 0.000_512).abs() < 1e-9);
     assert_eq!(figures.calls_per_packet(), Some(0.25));
     assert!((figures.switch_cpus() - 0.95).abs() < 1e-9);
     let bytes_per_cpu_s = figures.bytes_per_cpu_s().unwrap();
     assert!((bytes_per_cpu_s - 64_000.0 / 0.95).abs() < 1e-6);
-    let nothing = Figures::between(&from, &from);
+    let nothing = from.until(&from);
     assert_eq!((nothing.packets_per_s(), nothing.calls_per_packet()), (0, None));
 }
 
