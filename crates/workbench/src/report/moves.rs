@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::axis::short;
 use super::style::standalone;
-use super::svg::{MARGIN, WIDTH};
+use super::svg::{MARGIN, WIDTH, begin, small};
 use super::text::{Escaped, cut, lines};
 use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
 use crate::verdict::{TOLERANCE, Verdict};
@@ -52,17 +52,10 @@ fn draw(id: &str, it: &Sensitivity, attributes: &str, style: &str) -> String {
     let top = legend + 44.0;
     let bottom = top + ROW * it.claims.len() as f64;
     let height = bottom + 34.0;
-    let (id, heading) = (Escaped(id), heading(it));
-    let mut svg = format!(
-        "<svg{attributes} class=\"plot\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
-         aria-labelledby=\"{id}-title {id}-desc\">\n<title id=\"{id}-title\">{heading}</title>\n\
-         <desc id=\"{id}-desc\">Of each claim, the number here over the paper's, and the verdict, with \
-         this cost from half to one and a half times what was fitted. The table below has the \
-         numbers.</desc>\n{style}\
-         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\"/>\n\
-         <text class=\"title\" x=\"{MARGIN}\" y=\"22\">{heading}</text>\n",
-        heading = Escaped(&heading),
-    );
+    let described = "Of each claim, the number here over the paper's, and the verdict, with this cost from half to one \
+                     and a half times what was fitted. The table below has the numbers.";
+    let heading = heading(it);
+    let mut svg = begin([attributes, style], height, [id, &heading, &heading, described]);
     for (number, line) in fitted.iter().enumerate() {
         let y = 38.0 + 14.0 * number as f64;
         let line = Escaped(line);
@@ -77,13 +70,7 @@ fn draw(id: &str, it: &Sensitivity, attributes: &str, style: &str) -> String {
     let halves = ((to - from) * 2.0).round() as usize;
     let ticks: Vec<f64> = (0..=halves).map(|half| from + half as f64 / 2.0).collect();
     for tick in &ticks {
-        let _ = writeln!(
-            svg,
-            "<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            x(*tick),
-            bottom + 14.0,
-            short(*tick)
-        );
+        let _ = writeln!(svg, "{}", small(x(*tick), bottom + 14.0, "middle", short(*tick)));
     }
     for number in 0..it.claims.len() {
         grid(&mut svg, &ticks, top + ROW * number as f64 + MIDDLE, x);
@@ -93,9 +80,8 @@ fn draw(id: &str, it: &Sensitivity, attributes: &str, style: &str) -> String {
     }
     let _ = writeln!(
         svg,
-        "<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">here over paper</text>\n</svg>",
-        (MARGIN + AREA_END) / 2.0,
-        bottom + 28.0,
+        "{}\n</svg>",
+        small((MARGIN + AREA_END) / 2.0, bottom + 28.0, "middle", "here over paper"),
     );
     svg
 }
@@ -122,12 +108,8 @@ fn draw_legend(svg: &mut String, y: f64) {
     for (number, (percent, _)) in PERCENTS.iter().enumerate() {
         if [-50, 0, 50].contains(percent) {
             let x = VERDICTS + SQUARES * number as f64 + SQUARE / 2.0;
-            let _ = writeln!(
-                svg,
-                "<text class=\"small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                y + 28.0,
-                if *percent == 0 { "0".to_owned() } else { format!("{percent:+}") },
-            );
+            let words = if *percent == 0 { "0".to_owned() } else { format!("{percent:+}") };
+            let _ = writeln!(svg, "{}", small(x, y + 28.0, "middle", words));
         }
     }
     let _ = writeln!(
@@ -181,13 +163,7 @@ fn row(svg: &mut String, claim: &Varied, top: f64, x: impl Fn(f64) -> f64) {
     let still = places.windows(2).all(|pair| pair[0].1 == pair[1].1);
     if let Some(ratio) = beyond.filter(|_| still) {
         let (left, anchor) = if ratio < 0.0 { (12.0, "start") } else { (-12.0, "end") };
-        let _ = writeln!(
-            svg,
-            "<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            x(ratio) + left,
-            y + 4.0,
-            short(ratio)
-        );
+        let _ = writeln!(svg, "{}", small(x(ratio) + left, y + 4.0, anchor, short(ratio)));
     }
     if let (Some((_, first)), Some((_, last))) = (places.first(), places.last()) {
         let low = places.iter().map(|place| place.1).fold(first.min(*last), f64::min);

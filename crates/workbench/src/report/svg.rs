@@ -1,7 +1,7 @@
 //! A [`Chart`] as SVG: lines where x is a number, bars where its points have names; the paper's numbers and
 //! what was measured drawn over them. Colours and lines are classes of `plot.css`.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use super::axis::{self, Scale, short};
 use super::chart::{Chart, MarkKind};
@@ -107,17 +107,9 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     drawing.marks(chart);
 
     let height = names_end + 26.0;
-    let id = Escaped(&chart.id);
-    let title = Escaped(&chart.title);
-    let mut svg = format!(
-        "<svg{attributes} class=\"plot\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
-         aria-labelledby=\"{id}-title {id}-desc\">\n<title id=\"{id}-title\">{}</title>\n\
-         <desc id=\"{id}-desc\">{}</desc>\n{style}\
-         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\"/>\n\
-         <text class=\"title\" x=\"{MARGIN}\" y=\"22\">{title}</text>\n",
-        Escaped(&chart.heading()),
-        Escaped(&described(chart)),
-    );
+    let (heading, described) = (chart.heading(), described(chart));
+    let names = [&chart.id, &heading, &chart.title, &described].map(String::as_str);
+    let mut svg = begin([attributes, style], height, names);
     if !chart.at.is_empty() {
         let _ = writeln!(
             svg,
@@ -128,13 +120,31 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     legend.draw(&mut svg, head);
     let _ = write!(
         svg,
-        "{}<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
+        "{}{}\n</svg>\n",
         drawing.svg,
-        left + room / 2.0,
-        names_end + 15.0,
-        Escaped(&chart.x_name),
+        small(left + room / 2.0, names_end + 15.0, "middle", Escaped(&chart.x_name)),
     );
     svg
+}
+
+/// The begin of a plot of that height, up to its title. `names`: its id, what it is called for those who do not see
+/// it, its title, and what it shows.
+pub fn begin([attributes, style]: [&str; 2], height: f64, names: [&str; 4]) -> String {
+    let [id, heading, title, described] = names.map(Escaped);
+    format!(
+        "<svg{attributes} class=\"plot\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
+         aria-labelledby=\"{id}-title {id}-desc\">\n<title id=\"{id}-title\">{heading}</title>\n\
+         <desc id=\"{id}-desc\">{described}</desc>\n{style}\
+         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\"/>\n\
+         <text class=\"title\" x=\"{MARGIN}\" y=\"22\">{title}</text>\n",
+    )
+}
+
+/// Small text of which `anchor` (`start`, `middle` or `end`) stands at x.
+pub fn small(x: f64, y: f64, anchor: &str, words: impl Display) -> String {
+    format!(
+        "<text class=\"small\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+    )
 }
 
 /// Everything that stands somewhere on the scale of y.
@@ -241,12 +251,9 @@ impl Drawing {
             let y = self.y(tick);
             let _ = writeln!(
                 self.svg,
-                "<path class=\"grid\" d=\"M{:.1} {y:.1}H{right}\"/><text class=\"small\" x=\"{:.1}\" \
-                 y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<path class=\"grid\" d=\"M{:.1} {y:.1}H{right}\"/>{}",
                 self.left,
-                self.left - 6.0,
-                y + 4.0,
-                words,
+                small(self.left - 6.0, y + 4.0, "end", words),
             );
         }
         let bottom = self.top + AREA;
@@ -262,12 +269,8 @@ impl Drawing {
         if names.iter().all(fits) {
             for (name, x) in names.iter().zip(&self.middles) {
                 for (number, line) in name.iter().enumerate() {
-                    let _ = writeln!(
-                        self.svg,
-                        "<text class=\"small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                        bottom + 16.0 + LINE * number as f64,
-                        Escaped(line),
-                    );
+                    let y = bottom + 16.0 + LINE * number as f64;
+                    let _ = writeln!(self.svg, "{}", small(*x, y, "middle", Escaped(line)));
                 }
             }
             let most = names.iter().map(Vec::len).max().unwrap_or(0);
@@ -348,11 +351,7 @@ impl Drawing {
     fn value(&mut self, bar: f64, x: f64, it: Measured) {
         let text = short(it.mean);
         if width(&text, SMALL) <= bar {
-            let _ = writeln!(
-                self.svg,
-                "<text class=\"small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
-                self.y(it.max) - 4.0,
-            );
+            let _ = writeln!(self.svg, "{}", small(x, self.y(it.max) - 4.0, "middle", text));
         }
     }
 
