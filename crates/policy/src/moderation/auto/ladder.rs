@@ -7,10 +7,6 @@ use crate::trial::{Finding, Passed, Trial};
 const SIXTEENTHS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 /// The highest level.
 const TOP: usize = SIXTEENTHS.len() - 1;
-/// Stretches after which a level that serves well is compared with a lower one all the same.
-const CHECK_EVERY: u32 = 512;
-/// How far below a level that serves well the one is that it is compared with.
-const CHECK_BELOW: usize = 2;
 /// A rate that differs from the usual one by this factor is another load: what failed may be tried soon,
 const RATE_CHANGED: f64 = 2.0;
 /// after so many stretches.
@@ -64,8 +60,6 @@ pub(super) struct Ladder {
     climb: HoldOff,
     /// Before the level is doubted once more.
     doubt: HoldOff,
-    /// Stretches since the level was last compared.
-    unchecked: u32,
     /// Frames a second at the level, smoothed.
     usual: f64,
 }
@@ -81,7 +75,6 @@ impl Default for Ladder {
             why: Why::default(),
             climb: HoldOff::default(),
             doubt: HoldOff::default(),
-            unchecked: 0,
             usual: 0.0,
         }
     }
@@ -141,7 +134,6 @@ impl Ladder {
     fn compared(&mut self) {
         self.trial = None;
         (self.searched, self.retrying) = (false, false);
-        self.unchecked = 0;
         self.usual = 0.0;
     }
 
@@ -174,7 +166,6 @@ impl Ladder {
     fn settled(&mut self, stretch: Stretch, hold_ns_max: u64, pays: impl Fn(u64) -> bool) {
         self.climb.tick();
         self.doubt.tick();
-        self.unchecked += 1;
         let rate = stretch.passed.frame_rate();
         let frames = stretch.passed.frames as f64;
         let expected = self.usual * (stretch.passed.ns as f64 / 1e9);
@@ -191,8 +182,6 @@ impl Ladder {
             self.trial = Some(Trial::new(self.level, 0));
         } else if let Some(above) = self.next(hold_ns_max, pays) {
             self.trial = Some(Trial::new(above, 0));
-        } else if self.level > 0 && self.unchecked >= CHECK_EVERY {
-            self.trial = Some(Trial::new(self.level, self.level.saturating_sub(CHECK_BELOW)));
         }
     }
 

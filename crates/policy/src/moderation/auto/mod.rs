@@ -63,7 +63,7 @@ const ANSWERS_PAY: u64 = 2;
 /// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit. Before
 ///    a level is used it is compared with no hold, in stretches that take turns. If frames or bytes
 ///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
-///    use is compared again if the rate falls, if its holds begin to end early, and now and then.
+///    use is compared again if the rate falls or if its holds begin to end early.
 ///
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
