@@ -13,6 +13,7 @@ mod demo_vm;
 mod deny;
 #[cfg(test)]
 mod documents;
+mod figures;
 mod fuzz;
 mod steps;
 
@@ -47,8 +48,8 @@ enum Task {
     },
     /// Check format, lints and unit tests of the crates that changed since origin/main.
     Check,
-    /// Measure weir against its peers; write target/bench/report.json, report.md and
-    /// docs/bench.svg. Needs root.
+    /// Measure weir against its peers; write target/bench/report.json and report.md, and what `figures` writes.
+    /// Needs root.
     Bench {
         /// Only rows whose name contains this; nothing is then written.
         #[arg(long, value_name = "NAME")]
@@ -59,6 +60,12 @@ enum Task {
         /// A built weir to measure instead of this workspace's; nothing is then written.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
+    },
+    /// Write docs/figures.md, docs/bench.svg and the table of README.md from the records in docs/figures.
+    Figures {
+        /// First take target/bench/report.json into docs/figures/NAME.json.
+        #[arg(long, value_name = "NAME")]
+        record: Option<String>,
     },
     /// Attack a running weir in every way there is, and measure what its other guests notice; into
     /// target/bench/report.json and target/attack/report.md.
@@ -164,10 +171,20 @@ fn run(task: Task) -> Result<ExitCode> {
                 for path in report.write(&lab.workspace)? {
                     println!("written: {}", path.display());
                 }
+                figures::write(&lab.workspace)?;
+                println!(
+                    "`cargo run -p xtask -- figures --record NAME` takes this report into docs/figures"
+                );
             }
             if report.failures() > 0 {
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        Task::Figures { record } => {
+            if let Some(name) = record {
+                figures::record(&workspace, &name)?;
+            }
+            figures::write(&workspace)?;
         }
         Task::Attack { only, weir } => {
             let selection = Selection { only, weir };

@@ -1,6 +1,6 @@
-//! What a benchmark found: tables and a chart for people, `target/bench/report.json` for programs.
+//! What a benchmark found: tables for people, `target/bench/report.json` for programs.
 
-mod chart;
+pub mod chart;
 
 use std::{
     borrow::Cow,
@@ -121,10 +121,6 @@ impl Figure {
         Self { goal, ..self }
     }
 
-    fn is_ratio(&self) -> bool {
-        self.unit == RATIO
-    }
-
     /// Whether the median reaches the goal, if there is one.
     fn reached(&self) -> Option<bool> {
         self.goal.map(|goal| goal.reached_by(self.samples.median()))
@@ -141,7 +137,7 @@ impl Figure {
 }
 
 /// What figures of other tasks begin with: `make attack`, `make frontends`.
-const OTHERS: [&str; 2] = ["attack", "frontends"];
+pub const OTHERS: [&str; 2] = ["attack", "frontends"];
 
 /// The unit of ratios.
 const RATIO: &str = "x";
@@ -160,12 +156,6 @@ impl Goal {
         match self {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
-        }
-    }
-
-    fn bound(self) -> f64 {
-        match self {
-            Self::AtLeast(bound) | Self::AtMost(bound) => bound,
         }
     }
 }
@@ -271,25 +261,11 @@ impl Report {
         Ok(json(&all))
     }
 
-    /// The ratios that have a goal, as bars.
-    fn to_svg(&self) -> String {
-        let ratios = self.figures.iter().filter(|figure| figure.is_ratio());
-        let bars = ratios.filter_map(|figure| {
-            let [median, min, max] = figure.samples.summary();
-            Some(chart::Bar { name: &figure.name, median, min, max, goal: figure.goal?.bound() })
-        });
-        chart::draw(&bars.collect::<Vec<_>>())
-    }
-
-    /// Writes `report.json` and `report.md` in `target/bench`, and `docs/bench.svg`; their paths.
-    pub fn write(&self, workspace: &Workspace) -> Result<[PathBuf; 3]> {
+    /// Writes `report.json` and `report.md` in `target/bench`; their paths.
+    pub fn write(&self, workspace: &Workspace) -> Result<[PathBuf; 2]> {
         let dir = workspace.target("bench")?;
-        let paths = [
-            dir.join("report.json"),
-            dir.join("report.md"),
-            workspace.root.join("docs").join("bench.svg"),
-        ];
-        let texts = [self.merged(&paths[0])?, self.to_markdown(), self.to_svg()];
+        let paths = [dir.join("report.json"), dir.join("report.md")];
+        let texts = [self.merged(&paths[0])?, self.to_markdown()];
         for (path, text) in paths.iter().zip(texts) {
             fs::write(path, text).map_err(Error::io("write", path))?;
         }
@@ -407,11 +383,5 @@ mod tests {
         report.fail("slow", &Error::Check("no such luck\nand more".into()));
         assert_eq!(report.failures(), 1);
         assert!(report.table().contains("could not be measured: no such luck\n"));
-    }
-
-    #[test]
-    fn the_chart_shows_ratios_only() {
-        let svg = report().to_svg();
-        assert!(svg.contains(">fast<") && !svg.contains(">idle<"), "{svg}");
     }
 }

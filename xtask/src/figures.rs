@@ -1,0 +1,317 @@
+//! `docs/figures.md`, `docs/bench.svg` and the table of README.md: templates with the prose and the goals, filled in
+//! with recorded figures.
+//!
+//! In a template `{epyc}` is what the record `docs/figures/epyc.json` has of the figure that the row names first,
+//! with its spread; `{epyc NAME}` is the median of another one. A row's cell `>= 2` or `<= 2` is its goal. A line
+//! `{runs}` becomes the rows that tell of machines and runs.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_bed::{
+    error::{Error, Result},
+    process::{run, run_in},
+    report::{
+        OTHERS,
+        chart::{self, Bar},
+    },
+    workspace::Workspace,
+};
+
+/// The record that the chart is drawn of.
+const CHARTED: &str = "epyc";
+
+/// What README.md's table stands between.
+const MARKERS: [&str; 2] =
+    ["<!-- figures: written by `cargo run -p xtask -- figures` -->\n", "<!-- end of figures -->"];
+
+/// What was measured on a machine; of a figure that several runs have the first one's value is shown.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    machine: String,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Run {
+    commit: String,
+    date: String,
+    /// The command, or where the figures were transcribed from.
+    by: String,
+    /// `NAME` is the median; `NAME_min` and `NAME_max` the spread.
+    figures: BTreeMap<String, f64>,
+}
+
+type Records = BTreeMap<String, Record>;
+
+/// A row's goal: a bound, and whether a value has to be at least that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Goal {
+    bound: f64,
+    at_least: bool,
+}
+
+impl Goal {
+    /// The cell of `line` that is one.
+    fn of(line: &str) -> Option<Self> {
+        line.split('|').map(str::trim).find_map(|cell| {
+            let at_least = cell.starts_with(">= ");
+            let bound = cell.strip_prefix(if at_least { ">= " } else { "<= " })?;
+            Some(Self { bound: bound.parse().ok()?, at_least })
+        })
+    }
+
+    fn reached_by(self, value: f64) -> bool {
+        if self.at_least { value >= self.bound } else { value <= self.bound }
+    }
+}
+
+impl Record {
+    /// The run that is shown for `name`.
+    fn run(&self, name: &str) -> Option<&Run> {
+        self.runs.iter().find(|run| run.figures.contains_key(name))
+    }
+
+    /// Median, smallest and largest.
+    fn values(&self, name: &str) -> Option<[f64; 3]> {
+        let figures = &self.run(name)?.figures;
+        let median = *figures.get(name)?;
+        let or_median = |end| figures.get(&format!("{name}_{end}")).copied().unwrap_or(median);
+        Some([median, or_median("min"), or_median("max")])
+    }
+
+    /// What stands in a cell: `*` marks another run than the largest, ✗ a goal that is missed.
+    fn cell(&self, name: &str, spread: bool, goal: Option<Goal>) -> Option<String> {
+        let [median, min, max] = self.values(name)?;
+        let mut text = number(median);
+        if spread && number(min) != number(max) {
+            text += &format!(" ({} to {})", number(min), number(max));
+        }
+        let largest = self.runs.iter().map(|run| run.figures.len()).max();
+        if self.run(name).map(|run| run.figures.len()) != largest {
+            text += "\\*";
+        }
+        if goal.is_some_and(|goal| !goal.reached_by(median)) {
+            text += " ✗";
+        }
+        Some(text)
+    }
+}
+
+/// Three significant digits, without zeros at the end of a fraction.
+fn number(value: f64) -> String {
+    let magnitude = value.abs().max(1e-9).log10().floor();
+    if magnitude < 3.0 {
+        let text = format!("{value:.*}", (2.0 - magnitude).clamp(0.0, 3.0) as usize);
+        let is_fraction = text.contains('.');
+        return if is_fraction {
+            text.trim_end_matches('0').trim_end_matches('.').into()
+        } else {
+            text
+        };
+    }
+    let unit = 10_f64.powf(magnitude - 2.0);
+    let digits = format!("{:.0}", (value / unit).round() * unit);
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// `template` with what the records have.
+fn fill(template: &str, records: &Records) -> Result<String> {
+    let mut text = String::new();
+    for line in template.lines() {
+        let filled = if line == "{runs}" { runs(records) } else { fill_line(line, records)? };
+        text += filled.trim_end();
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn fill_line(line: &str, records: &Records) -> Result<String> {
+    let wrong = |what| Error::parse(what, line.to_owned());
+    let mut parts = line.split('{');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    let mut found = !line.contains('{');
+    for part in parts {
+        let (token, rest) = part.split_once('}').ok_or_else(|| wrong("a closing brace"))?;
+        let of_row = line.split('`').nth(1).unwrap_or_default();
+        let (name, spread) =
+            token.split_once(' ').map_or((of_row, true), |(_, name)| (name, false));
+        let record = token.split(' ').next().and_then(|record| records.get(record));
+        let record = record.ok_or_else(|| wrong("a record of docs/figures"))?;
+        let cell = record.cell(name, spread, Goal::of(line));
+        found |= cell.is_some();
+        text += &cell.unwrap_or_default();
+        text += rest;
+    }
+    if found { Ok(text) } else { Err(wrong("a figure that a record has")) }
+}
+
+/// A row for each run.
+fn runs(records: &Records) -> String {
+    let all = records
+        .iter()
+        .flat_map(|(name, record)| record.runs.iter().map(move |run| (name, record, run)));
+    let row = |(name, Record { machine, .. }, Run { commit, date, by, figures }): (
+        &String,
+        &Record,
+        &Run,
+    )| {
+        let count = figures
+            .keys()
+            .filter(|figure| !figure.ends_with("_min") && !figure.ends_with("_max"))
+            .count();
+        format!("| {name} | {machine} | {commit} | {date} | {count} | {by} |\n")
+    };
+    all.map(row).collect()
+}
+
+/// The ratios of `template` that have a goal, as bars.
+fn chart(template: &str, record: &Record) -> String {
+    let bars = template.lines().filter_map(|line| {
+        let name = line.split('`').nth(1).filter(|name| name.contains("_vs_"))?;
+        let (goal, [median, min, max]) = (Goal::of(line)?, record.values(name)?);
+        Some(Bar { name, median, min, max, goal: goal.bound, reached: goal.reached_by(median) })
+    });
+    chart::draw(&bars.collect::<Vec<_>>())
+}
+
+/// Every record by its name.
+fn records(workspace: &Workspace) -> Result<Records> {
+    let dir = workspace.root.join("docs/figures");
+    let paths =
+        fs::read_dir(&dir).map_err(Error::io("list", &dir))?.flatten().map(|entry| entry.path());
+    let of = |path: PathBuf| -> Result<(String, Record)> {
+        let text = read(&path)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((
+            name,
+            serde_json::from_str(&text)
+                .map_err(|error| Error::parse("a record", format!("{error}")))?,
+        ))
+    };
+    paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .map(of)
+        .collect()
+}
+
+fn read(path: &PathBuf) -> Result<String> {
+    fs::read_to_string(path).map_err(Error::io("read", path))
+}
+
+/// The files that are generated, each with its text.
+fn generated(workspace: &Workspace) -> Result<[(PathBuf, String); 3]> {
+    let (root, records) = (&workspace.root, records(workspace)?);
+    let page = read(&root.join("docs/figures/page.md.in"))?;
+    let table = fill(&read(&root.join("docs/figures/readme.md.in"))?, &records)?;
+    let (readme, [begin, end]) = (root.join("README.md"), MARKERS);
+    let text = read(&readme)?;
+    let parts =
+        text.split_once(begin).and_then(|(front, rest)| Some((front, rest.split_once(end)?.1)));
+    let (front, back) = parts.ok_or_else(|| Error::parse("markers of figures", text.clone()))?;
+    let charted = records.get(CHARTED).ok_or_else(|| Error::parse("records", CHARTED))?;
+    Ok([
+        (root.join("docs/figures.md"), fill(&page, &records)?),
+        (readme, format!("{front}{begin}\n{table}\n{end}{back}")),
+        (root.join("docs/bench.svg"), chart(&page, charted)),
+    ])
+}
+
+/// Writes all of them.
+pub fn write(workspace: &Workspace) -> Result<()> {
+    for (path, text) in generated(workspace)? {
+        fs::write(&path, text).map_err(Error::io("write", &path))?;
+        println!("written: {}", path.display());
+    }
+    Ok(())
+}
+
+/// Takes `target/bench/report.json` into the record `name` as its newest run. Older runs keep what it lacks.
+pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
+    let report = workspace.target("bench")?.join("report.json");
+    let path = workspace.root.join("docs/figures").join(name).with_extension("json");
+    let mut figures: BTreeMap<String, f64> = serde_json::from_str(&read(&report)?)
+        .map_err(|error| Error::parse("a report", format!("{error}")))?;
+    figures.retain(|name, _| !OTHERS.iter().any(|other| name.starts_with(other)));
+    let mut record = match records(workspace)?.remove(name) {
+        Some(record) => record,
+        None => Record {
+            machine: run(&["sed", "-n", "s/^model name.*: //p;T;q", "/proc/cpuinfo"])?
+                .trim()
+                .into(),
+            runs: Vec::new(),
+        },
+    };
+    let commit =
+        run_in(&["git", "rev-parse", "--short=7", "HEAD"], &workspace.root, &[])?.trim().into();
+    let date = run(&["date", "-r", &report.to_string_lossy(), "+%F"])?.trim().into();
+    add(&mut record, Run { commit, date, by: "`make bench`".into(), figures });
+    fs::write(&path, format!("{:#}\n", serde_json::json!(record)))
+        .map_err(Error::io("write", &path))
+}
+
+fn add(record: &mut Record, run: Run) {
+    for old in &mut record.runs {
+        let base = |name: &str| name.trim_end_matches("_min").trim_end_matches("_max").to_owned();
+        old.figures.retain(|name, _| !run.figures.contains_key(&base(name)));
+    }
+    record.runs.retain(|run| !run.figures.is_empty());
+    record.runs.insert(0, run);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(figures: &[(&str, f64)]) -> Run {
+        let figures = figures.iter().map(|(name, value)| (String::from(*name), *value)).collect();
+        Run { commit: "c".into(), date: "d".into(), by: "b".into(), figures }
+    }
+
+    fn records() -> Records {
+        let whole =
+            run(&[("a_vs_b", 1.5), ("a_vs_b_min", 1.0), ("a_vs_b_max", 24_561.0), ("n", 0.0)]);
+        let runs = vec![run(&[("late", 2.0)]), whole];
+        BTreeMap::from([("m".into(), Record { machine: "M".into(), runs })])
+    }
+
+    #[test]
+    fn generated_documents_are_what_the_command_writes() {
+        for (path, text) in generated(&Workspace::find().unwrap()).unwrap() {
+            let same = read(&path).unwrap() == text;
+            assert!(same, "{} is stale: cargo run -p xtask -- figures", path.display());
+        }
+    }
+
+    #[test]
+    fn a_row_has_its_figure_with_spread_mark_and_run() {
+        let filled = |line| fill_line(line, &records()).unwrap();
+        assert_eq!(
+            filled("| `a_vs_b` | {m} | >= 2.0 |"),
+            "| `a_vs_b` | 1.5 (1 to 24,600) ✗ | >= 2.0 |"
+        );
+        assert_eq!(filled("| `late` | {m} | {m none} | <= 2 |"), "| `late` | 2\\* |  | <= 2 |");
+        assert_eq!(filled("it is {m n}."), "it is 0.");
+        fill_line("| `none` | {m} |", &records()).unwrap_err();
+        fill_line("| `n` | {other} |", &records()).unwrap_err();
+        assert!(fill("{runs}", &records()).unwrap().contains("| m | M | c | d | 2 | b |"));
+    }
+
+    #[test]
+    fn the_chart_has_ratios_with_a_goal() {
+        let svg = chart("| `a_vs_b` | <= 2 |\n| `n` | <= 2 |\n| `a_vs_c` | |", &records()["m"]);
+        assert!(
+            svg.contains(">a_vs_b<") && svg.contains("\"reached\" x") && !svg.contains(">n<"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn a_new_run_replaces_what_it_has_of_older_ones() {
+        let mut record = records().remove("m").unwrap();
+        add(&mut record, run(&[("a_vs_b", 3.0), ("late", 1.0)]));
+        assert_eq!((record.runs.len(), record.runs[1].figures.len()), (2, 1));
+        assert_eq!((record.values("a_vs_b"), record.values("n")), (Some([3.0; 3]), Some([0.0; 3])));
+    }
+}
