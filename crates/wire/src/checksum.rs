@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) over pieces, and the two places weir stores one.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 use crate::bytes::{array_at, put};
 use crate::head::Head;
@@ -100,17 +100,6 @@ pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) ->
     sum.add(&dst.octets());
     sum.add_u16(u16::from(protocol));
     sum.add_u16(len);
-    sum
-}
-
-/// The sum of the pseudo-header over IPv6 (RFC 8200 §8.1). `len` is the number of bytes of the
-/// transport header and its payload.
-pub fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Sum {
-    let mut sum = Sum::new();
-    sum.add(&src.octets());
-    sum.add(&dst.octets());
-    sum.add_u32(len);
-    sum.add_u32(u32::from(protocol));
     sum
 }
 

@@ -19,19 +19,6 @@ pub const DEFAULT_KEY: [u8; KEY_LEN] = [
     0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// The key with which both directions of a flow have one hash (Woo & Park 2012, "Scalable TCP session
-/// monitoring with symmetric receive-side scaling"). It repeats every 16 bits, so that the hash is a
-/// function of the XOR of the input's 16-bit words alone and has at most 2^16 values.
-pub const SYMMETRIC_KEY: [u8; KEY_LEN] = {
-    let mut key = [0; KEY_LEN];
-    let mut at = 0;
-    while at < KEY_LEN {
-        key[at] = if at % 2 == 0 { 0x6d } else { 0x5a };
-        at += 1;
-    }
-    key
-};
-
 static DEFAULT: Toeplitz = Toeplitz::new(&DEFAULT_KEY);
 
 /// The hash of a flow with [`DEFAULT_KEY`]; see [`Toeplitz::flow_hash`].

@@ -2,9 +2,9 @@
 //! neighbour discovery.
 //!
 //! A frame is judged by its front, which has been copied out of its sender's memory and is delivered from that copy.
-//! What can't be seen there does not pass: a message behind more headers than a front has room for, or in a second
-//! fragment. Neither does one that will not stay as it is, where a checksum is to be filled in among what was judged. The Ethernet source, with which ARP and neighbour discovery are compared, is
-//! [checked](crate::mac_check) by itself.
+//! A message passes only if the front shows all of it: no second fragment, no more headers than a front has room for.
+//! A frame whose checksum is to be filled in among the judged bytes does not pass either. ARP and neighbour discovery
+//! are compared with the Ethernet source, which is [checked](crate::mac_check) by itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+use std::net::Ipv6Addr;
+
 use etherparse::{Ipv4Header, Ipv6Header, TcpHeader};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -5,6 +7,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::layers::protocol;
 use crate::testing::{Spec, naive_sum, specs};
+
+/// The sum of the pseudo-header over IPv6 (RFC 8200 §8.1). `len` is the number of bytes of the
+/// transport header and its payload.
+fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Sum {
+    let mut sum = Sum::new();
+    sum.add(&src.octets());
+    sum.add(&dst.octets());
+    sum.add_u32(len);
+    sum.add_u32(u32::from(protocol));
+    sum
+}
 
 #[test]
 fn rfc_1071_example() {

@@ -4,6 +4,19 @@ use super::*;
 use crate::layers::Layers;
 use crate::testing::{L4, Net, Spec, specs};
 
+/// The key with which both directions of a flow have one hash (Woo & Park 2012, "Scalable TCP session
+/// monitoring with symmetric receive-side scaling"). It repeats every 16 bits, so that the hash is a
+/// function of the XOR of the input's 16-bit words alone and has at most 2^16 values.
+const SYMMETRIC_KEY: [u8; KEY_LEN] = {
+    let mut key = [0; KEY_LEN];
+    let mut at = 0;
+    while at < KEY_LEN {
+        key[at] = if at % 2 == 0 { 0x6d } else { 0x5a };
+        at += 1;
+    }
+    key
+};
+
 /// Microsoft "Verifying the RSS hash calculation": destination, source, hash of addresses, of addresses and ports.
 const V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e_8fc2, 0x51cc_c178),
