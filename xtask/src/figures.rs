@@ -187,7 +187,7 @@ fn records(workspace: &Workspace) -> Result<Records> {
         Ok((
             name,
             serde_json::from_str(&text)
-                .map_err(|error| Error::parse("a record", format!("{error}")))?,
+                .map_err(|error| Error::parse("a record", error.to_string()))?,
         ))
     };
     paths
@@ -231,9 +231,12 @@ pub fn write(workspace: &Workspace) -> Result<()> {
 pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
     let report = workspace.target("bench")?.join("report.json");
     let path = workspace.root.join("docs/figures").join(name).with_extension("json");
-    let mut figures: BTreeMap<String, f64> = serde_json::from_str(&read(&report)?)
-        .map_err(|error| Error::parse("a report", format!("{error}")))?;
-    figures.retain(|name, _| !OTHERS.iter().any(|other| name.starts_with(other)));
+    // Where nothing was measured a figure has no value.
+    let found: BTreeMap<String, Option<f64>> = serde_json::from_str(&read(&report)?)
+        .map_err(|error| Error::parse("a report", error.to_string()))?;
+    let is_ours = |name: &String| !OTHERS.iter().any(|other| name.starts_with(other));
+    let ours = found.into_iter().filter(|(name, _)| is_ours(name));
+    let figures = ours.filter_map(|(name, value)| Some((name, value?))).collect();
     let mut record = match records(workspace)?.remove(name) {
         Some(record) => record,
         None => Record {
