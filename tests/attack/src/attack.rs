@@ -76,17 +76,23 @@ pub struct Field {
     weir: PathBuf,
     first: usize,
     done: AtomicU64,
+    children: AtomicU64,
 }
 
 impl Field {
     /// A running weir's directory, weir's program, and which of the attacker's interfaces is the first one.
     pub fn new(dir: PathBuf, weir: PathBuf, first: usize) -> Self {
-        Self { dir, weir, first, done: AtomicU64::new(0) }
+        Self { dir, weir, first, done: AtomicU64::new(0), children: AtomicU64::new(0) }
     }
 
     /// Strikes that were carried out.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// Processes that were made by [`Self::weir`].
+    pub fn children(&self) -> u64 {
+        self.children.load(Ordering::Relaxed)
     }
 
     /// One more was: for those that never return.
@@ -131,8 +137,9 @@ impl Field {
         self.dir.join(format!("attack-{}-{name}", std::process::id()))
     }
 
-    /// weir's program.
+    /// weir's program, to be run once.
     pub fn weir(&self) -> Command {
+        self.children.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(&self.weir);
         command.stdin(Stdio::null());
         command

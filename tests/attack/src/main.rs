@@ -28,6 +28,7 @@ use crate::{
     measure::{
         attacker,
         report::{self, Result as Tried},
+        stand_in::{self, Work},
         trial::{self, Scene, Trial},
     },
 };
@@ -74,7 +75,16 @@ enum Task {
     },
     /// What runs in its place.
     #[command(hide = true)]
-    StandIn { cpus: f64, threads: usize },
+    StandIn {
+        cpus: f64,
+        threads: usize,
+        begun_per_s: f64,
+        #[arg(long)]
+        processes: bool,
+    },
+    /// One of the processes that it begins.
+    #[command(hide = true)]
+    Busy { ns: u64 },
 }
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
@@ -98,7 +108,11 @@ fn main() -> ExitCode {
         Task::Strike { name, dir, weir, first } => {
             attacker::strike(&name, Field::new(dir, weir, first)).map(|()| true)
         }
-        Task::StandIn { cpus, threads } => attacker::stand_in(cpus, threads).map(|()| true),
+        Task::StandIn { cpus, threads, begun_per_s, processes } => {
+            let work = Work { cpus, threads, begun_per_s, processes };
+            stand_in::work(work).map(|()| true).map_err(|error| error.to_string())
+        }
+        Task::Busy { ns } => stand_in::busy(ns).map(|()| true).map_err(|error| error.to_string()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -121,7 +135,7 @@ fn run(
     let (weir, target) = (absolute(weir)?, absolute(target)?);
     let dir = trial::scratch(&target.join("attack"));
     let window = if short { SHORT_WINDOW } else { WINDOW };
-    let trial = Trial { weir, dir: dir.clone(), rounds: rounds.max(1), window };
+    let trial = Trial { weir, dir: dir.clone(), rounds: rounds.max(1), window, limit: false };
     let mut scene = None;
     if !rustix::process::geteuid().is_root() {
         println!(
@@ -144,7 +158,7 @@ fn run(
         let mut tried = Tried { class, attack, row };
         if !short && tried.survived() && !tried.faults().is_empty() {
             println!("{}\n  again, longer:", tried.line());
-            tried.row = Trial { rounds: ROUNDS_IN_DOUBT, ..trial.clone() }.run(attack);
+            tried.row = Trial { rounds: ROUNDS_IN_DOUBT, limit: true, ..trial.clone() }.run(attack);
         }
         println!("{}", tried.line());
         results.push(tried);

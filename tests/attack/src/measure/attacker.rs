@@ -1,4 +1,4 @@
-//! The attacker's process, and what runs in its place when there is none.
+//! The attacker's process.
 
 use std::{
     io::{BufRead, BufReader},
@@ -14,7 +14,6 @@ use procfs::{
     process::{Process, Task},
 };
 use rustix::{
-    event::{EventfdFlags, eventfd},
     param::clock_ticks_per_second,
     process::{
         Resource, Rlimit, Signal, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
@@ -23,6 +22,7 @@ use rustix::{
     time::clock_gettime,
 };
 
+use super::stand_in::Work;
 use crate::attack::{self, Attack, Field};
 
 /// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
@@ -53,6 +53,18 @@ pub struct Outcome {
     pub threads: usize,
     /// These threads never waited for anything but a processor.
     pub never_waits: bool,
+    /// Processes that it began, a second.
+    pub children_per_s: f64,
+}
+
+impl Outcome {
+    /// What a stand-in for it has to do.
+    pub fn work(&self) -> Work {
+        // Who asks for all there is gets what others leave: less than that would leave others more.
+        let cpus = if self.never_waits { self.threads as f64 } else { self.cpus };
+        let (threads, begun_per_s) = (self.threads, self.children_per_s);
+        Work { cpus, threads, begun_per_s, processes: true }
+    }
 }
 
 impl Attacker {
@@ -64,11 +76,13 @@ impl Attacker {
         Self::spawn(&args, attack.as_another_user)
     }
 
-    /// Starts what takes as much of the processors as `other` did, by as many threads, and does nothing.
-    pub fn stand_in(other: &Outcome) -> Result<Self, String> {
-        // Who asks for all there is gets what others leave: less than that would leave others more.
-        let cpus = if other.never_waits { other.threads as f64 } else { other.cpus };
-        Self::spawn(&["stand-in", &cpus.to_string(), &other.threads.to_string()], false)
+    /// Starts what does as much work, and nothing to weir.
+    pub fn stand_in(work: Work) -> Result<Self, String> {
+        let Work { cpus, threads, begun_per_s, processes } = work;
+        let [cpus, threads, begun] = [cpus, threads as f64, begun_per_s].map(|it| it.to_string());
+        let mut args = vec!["stand-in", &cpus, &threads, &begun];
+        args.extend(processes.then_some("--processes"));
+        Self::spawn(&args, false)
     }
 
     fn spawn(args: &[&str], as_another_user: bool) -> Result<Self, String> {
@@ -121,6 +135,7 @@ impl Attacker {
             self.note(&line);
         }
         self.known.cpus /= seconds;
+        self.known.children_per_s /= seconds;
         std::mem::take(&mut self.known)
     }
 
@@ -131,6 +146,7 @@ impl Attacker {
             Some(("done", count)) => self.known.done = count.parse().unwrap_or(0),
             Some(("cpu_ns", ns)) => self.known.cpus = ns.parse::<f64>().unwrap_or(0.0) / 1e9,
             Some(("threads", count)) => self.known.threads = count.parse().unwrap_or(0),
+            Some(("children", count)) => self.known.children_per_s = count.parse().unwrap_or(0.0),
             Some(("never_waits", "true")) => self.known.never_waits = true,
             _ => {}
         }
@@ -159,20 +175,21 @@ pub fn strike(name: &str, field: Field) -> Result<(), String> {
     let field: &Field = Box::leak(Box::new(field));
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_line(&mut String::new());
-        say_and_exit(field.done())
+        say_and_exit(field)
     });
     attack::strike_for_ever(attack, field)
 }
 
-fn say_and_exit(done: u64) -> ! {
+fn say_and_exit(field: &Field) -> ! {
     let busy = busy_threads();
     let (threads, never_waits) = if own_ns() * 4 < cpu_ns() {
-        // It waits for its children, one at a time, and they for nothing.
-        (1, true)
+        // It waits for its children, one at a time.
+        (1, false)
     } else {
         (busy.len(), busy.iter().all(|thread| thread.never_waits()))
     };
-    println!("done {done}\ncpu_ns {}\nthreads {threads}\nnever_waits {never_waits}", cpu_ns());
+    println!("done {}\nchildren {}\ncpu_ns {}", field.done(), field.children(), cpu_ns());
+    println!("threads {threads}\nnever_waits {never_waits}");
     std::process::exit(0)
 }
 
@@ -223,37 +240,6 @@ fn cpu_ns() -> u64 {
 fn own_ns() -> u64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64
-}
-
-/// The stand-in's process: takes so much of the processors, a millisecond at a time.
-pub fn stand_in(cpus: f64, threads: usize) -> Result<(), String> {
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let threads = threads.clamp(1, 64);
-    let busy = Duration::from_secs_f64((cpus / threads as f64).clamp(0.0, 1.0) / 1000.0);
-    for _ in 0..threads {
-        let own = eventfd(0, EventfdFlags::empty()).map_err(|error| error.to_string())?;
-        std::thread::spawn(move || {
-            loop {
-                let began = Instant::now();
-                let cpu = clock_gettime(ClockId::ThreadCPUTime);
-                let used = || {
-                    let now = clock_gettime(ClockId::ThreadCPUTime);
-                    let ns =
-                        (now.tv_sec - cpu.tv_sec) * 1_000_000_000 + (now.tv_nsec - cpu.tv_nsec);
-                    Duration::from_nanos(ns.unsigned_abs())
-                };
-                // In system calls, as who attacks: who waits for the processor waits longer for such a thread.
-                while used() < busy {
-                    for _ in 0..16 {
-                        let _ = rustix::io::write(&own, &1_u64.to_ne_bytes());
-                    }
-                }
-                std::thread::sleep(Duration::from_millis(1).saturating_sub(began.elapsed()));
-            }
-        });
-    }
-    let _ = std::io::stdin().read_line(&mut String::new());
-    say_and_exit(0)
 }
 
 #[cfg(test)]

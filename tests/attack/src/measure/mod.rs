@@ -4,6 +4,7 @@ pub mod attacker;
 pub mod newcomer;
 pub mod process;
 pub mod report;
+pub mod stand_in;
 pub mod switch;
 pub mod trial;
 pub mod victims;

@@ -1,6 +1,10 @@
 //! What `/proc` says of weir.
 
-use procfs::process::{Process, Status};
+use procfs::{
+    CurrentSI, KernelStats,
+    process::{Process, Status},
+};
+use rustix::param::clock_ticks_per_second;
 
 /// A process by its number.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,21 @@ impl Observed {
         self.status().and_then(|status| status.rssanon).unwrap_or(0)
     }
 
+    /// Processor time of all threads but those whose names begin with `but` (ns, in steps of a clock's tick).
+    pub fn cpu_ns(self, but: &str) -> u64 {
+        let Some(process) = self.process() else { return 0 };
+        let ticks = process.stat().map_or(0, |stat| stat.utime + stat.stime);
+        let others = process
+            .tasks()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(but)));
+        let others: u64 =
+            others.filter_map(|task| task.schedstat().ok()).map(|it| it.sum_exec_runtime).sum();
+        (ticks * 1_000_000_000 / clock_ticks_per_second()).saturating_sub(others)
+    }
+
     fn process(self) -> Option<Process> {
         Process::new(self.0.cast_signed()).ok()
     }
@@ -29,4 +48,9 @@ impl Observed {
     fn status(self) -> Option<Status> {
         self.process()?.status().ok()
     }
+}
+
+/// Threads and processes that the machine has begun since it started.
+pub fn begun() -> u64 {
+    KernelStats::current().map_or(0, |stats| stats.processes)
 }

@@ -70,6 +70,10 @@ impl Result {
         check("newcomer_ms", NEWCOMER_MS, row.pps.map(|_| row.newcomer_ms));
         check("rss_mib", RSS_MIB, Some(row.rss_mib));
         check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
+        let p99 = faults.iter_mut().find(|fault| fault.starts_with("p99 "));
+        if let (Some(fault), Some(limit)) = (p99, row.p99_limit) {
+            *fault += &format!(", {limit:.2} with weir's work done by another process");
+        }
         faults
     }
 
@@ -225,6 +229,15 @@ mod tests {
         assert!(!summary(&results).1);
         let faults = results[1].faults();
         assert_eq!(faults, ["pps 0.50 (bar >= 0.9)", "p99 3.00 (bar <= 2)"]);
+    }
+
+    #[test]
+    fn the_limit_stands_beside_a_p99_that_is_missed() {
+        let row = |p99| Row { p99: Some(p99), p99_limit: Some(2.5), ..Row::default() };
+        let results = results(&[row(1.0), row(3.0)]);
+        assert!(results[0].faults().is_empty());
+        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by another process";
+        assert_eq!(results[1].faults(), [told]);
     }
 
     #[test]

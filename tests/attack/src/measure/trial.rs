@@ -8,6 +8,8 @@ use std::{
 use super::{
     attacker::{Attacker, Outcome},
     newcomer::{Newcomer, Visit, visit},
+    process::begun,
+    stand_in::Work,
     switch::Switch,
     victims::{Load, Victims, Window},
 };
@@ -24,6 +26,8 @@ pub struct Trial {
     pub rounds: usize,
     /// How long a window is.
     pub window: Duration,
+    /// Measures what others do to the guests where weir only works as much: a third kind of window.
+    pub limit: bool,
 }
 
 /// After the attacker has come or gone.
@@ -32,6 +36,8 @@ const SETTLE: Duration = Duration::from_millis(60);
 const RECOVERY: Duration = Duration::from_secs(8);
 /// How long it may take to answer when all is over.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How the threads are named that carry frames: what they do is for the guests, too.
+const WORKER: &str = "weir-worker";
 /// How long an attacker may need for its first strike.
 const FIRST_STRIKE: Duration = Duration::from_secs(6);
 
@@ -44,6 +50,8 @@ pub struct Row {
     pub pps: Option<f64>,
     /// Their p99, likewise.
     pub p99: Option<f64>,
+    /// The same where weir's work for the attacker is another process's, which shares nothing with weir.
+    pub p99_limit: Option<f64>,
     /// How long a newcomer waited (ms): the median of the longest wait of each window.
     pub newcomer_ms: f64,
     /// How much more memory of its own weir had at most (MiB).
@@ -126,22 +134,27 @@ impl Trial {
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));
         let (mut with, mut without) = (Windows::new(), Windows::new());
-        let mut well_behaved = Windows::new();
+        let (mut well_behaved, mut limit) = (Windows::new(), Windows::new());
         let mut outcomes = Vec::new();
         for _ in 0..self.rounds {
-            let (window, outcome) = self.attacked(attack, &scene, &mut watch)?;
+            let (window, outcome, of_weir) = self.attacked(attack, &scene, &mut watch)?;
             with.push(window);
-            without.push(self.beside(victims, Attacker::stand_in(&outcome)?));
+            without.push(self.beside(victims, vec![Attacker::stand_in(outcome.work())?]));
+            if self.limit {
+                let [attacker, weir] = [outcome.work(), of_weir].map(Attacker::stand_in);
+                limit.push(self.beside(victims, vec![attacker?, weir?]));
+            }
             outcomes.push(outcome);
             if attack.own_share.is_some() {
                 let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
-                well_behaved.push(self.beside(victims, other));
+                well_behaved.push(self.beside(victims, vec![other]));
             }
         }
         let mut row = watch.row(&newcomer.end(), &outcomes);
         row.pps = ratio(&with, &without, |window| window.pps);
         let beside = if well_behaved.is_empty() { &without } else { &well_behaved };
         row.p99 = ratio(&with, beside, |window| window.p99_ns);
+        row.p99_limit = ratio(&limit, beside, |window| window.p99_ns);
         judge(&mut scene, &mut row);
         row.failures.extend(scene.end().err());
         Ok(row)
@@ -193,25 +206,33 @@ impl Trial {
     fn attacked(
         &self,
         attack: &Attack,
-        Scene { switch, victims, .. }: &Scene,
+        Scene { switch, victims, before: held }: &Scene,
         watch: &mut Watch,
-    ) -> Result<(Window, Outcome), String> {
+    ) -> Result<(Window, Outcome, Work), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
         let mut attacker = self.attacker(attack, switch, 0)?;
         attacker.struck(FIRST_STRIKE);
         watch.sample(switch, SETTLE);
+        let used = || (switch.observed().cpu_ns(WORKER), begun(), Instant::now());
+        let before = used();
         let window = victims.window(|| watch.sample(switch, self.window));
+        let after = used();
         let ended = Instant::now();
+        let threads = switch.observed().threads().saturating_sub(held.threads);
         let outcome = attacker.end();
         watch.attacked(began, ended, switch.log_lines().saturating_sub(lines));
-        Ok((window, outcome))
+        let seconds = (after.2 - before.2).as_secs_f64();
+        let begun_per_s = (after.1 - before.1) as f64 / seconds - outcome.children_per_s;
+        let cpus = after.0.saturating_sub(before.0) as f64 / 1e9 / seconds;
+        let of_weir = Work { cpus, threads, begun_per_s: begun_per_s.max(0.0), processes: false };
+        Ok((window, outcome, of_weir))
     }
 
-    /// A window beside another process.
-    fn beside(&self, victims: &Victims, other: Attacker) -> Window {
+    /// A window beside other processes.
+    fn beside(&self, victims: &Victims, others: Vec<Attacker>) -> Window {
         std::thread::sleep(SETTLE);
         let window = victims.window(|| std::thread::sleep(self.window));
-        drop(other.end());
+        others.into_iter().map(Attacker::end).for_each(drop);
         std::thread::sleep(SETTLE / 2);
         window
     }
