@@ -12,7 +12,7 @@ use weir_bed::{
     error::{Error, Result},
     process::{run, run_in},
     report::{
-        OTHERS,
+        Goal, OTHERS,
         chart::{self, Bar},
     },
     workspace::Workspace,
@@ -44,26 +44,9 @@ struct Run {
 
 type Records = BTreeMap<String, Record>;
 
-/// A row's goal: a bound, and whether a value has to be at least that.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Goal {
-    bound: f64,
-    at_least: bool,
-}
-
-impl Goal {
-    /// The cell of `line` that is one.
-    fn of(line: &str) -> Option<Self> {
-        line.split('|').map(str::trim).find_map(|cell| {
-            let at_least = cell.starts_with(">= ");
-            let bound = cell.strip_prefix(if at_least { ">= " } else { "<= " })?;
-            Some(Self { bound: bound.parse().ok()?, at_least })
-        })
-    }
-
-    fn reached_by(self, value: f64) -> bool {
-        if self.at_least { value >= self.bound } else { value <= self.bound }
-    }
+/// The cell of a row that is its goal.
+fn goal(line: &str) -> Option<Goal> {
+    line.split('|').find_map(|cell| cell.trim().parse().ok())
 }
 
 impl Record {
@@ -139,7 +122,7 @@ fn fill_line(line: &str, records: &Records) -> Result<String> {
             token.split_once(' ').map_or((of_row, true), |(_, name)| (name, false));
         let record = token.split(' ').next().and_then(|record| records.get(record));
         let record = record.ok_or_else(|| wrong("a record of docs/figures"))?;
-        let cell = record.cell(name, spread, Goal::of(line));
+        let cell = record.cell(name, spread, goal(line));
         found |= cell.is_some();
         text += &cell.unwrap_or_default();
         text += rest;
@@ -170,8 +153,8 @@ fn runs(records: &Records) -> String {
 fn chart(template: &str, record: &Record) -> String {
     let bars = template.lines().filter_map(|line| {
         let name = line.split('`').nth(1).filter(|name| name.contains("_vs_"))?;
-        let (goal, [median, min, max]) = (Goal::of(line)?, record.values(name)?);
-        Some(Bar { name, median, min, max, goal: goal.bound, reached: goal.reached_by(median) })
+        let (goal, [median, min, max]) = (goal(line)?, record.values(name)?);
+        Some(Bar { name, median, min, max, goal })
     });
     chart::draw(&bars.collect::<Vec<_>>())
 }
@@ -239,12 +222,7 @@ pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
     let figures = ours.filter_map(|(name, value)| Some((name, value?))).collect();
     let mut record = match records(workspace)?.remove(name) {
         Some(record) => record,
-        None => Record {
-            machine: run(&["sed", "-n", "s/^model name.*: //p;T;q", "/proc/cpuinfo"])?
-                .trim()
-                .into(),
-            runs: Vec::new(),
-        },
+        None => Record { machine: processor(), runs: Vec::new() },
     };
     let commit =
         run_in(&["git", "rev-parse", "--short=7", "HEAD"], &workspace.root, &[])?.trim().into();
@@ -252,6 +230,13 @@ pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
     add(&mut record, Run { commit, date, by: "`make bench`".into(), figures });
     fs::write(&path, format!("{:#}\n", serde_json::json!(record)))
         .map_err(Error::io("write", &path))
+}
+
+/// What the kernel calls this machine's first processor.
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or("unknown", |(_, model)| model).into()
 }
 
 fn add(record: &mut Record, run: Run) {

@@ -8,6 +8,7 @@ use std::{
     fmt, fs,
     io::ErrorKind,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use crate::{
@@ -152,10 +153,33 @@ pub enum Goal {
 }
 
 impl Goal {
-    fn reached_by(self, value: f64) -> bool {
+    /// The least or the largest value that reaches it.
+    pub fn bound(self) -> f64 {
+        match self {
+            Self::AtLeast(bound) | Self::AtMost(bound) => bound,
+        }
+    }
+
+    /// Whether `value` reaches it.
+    pub fn reached_by(self, value: f64) -> bool {
         match self {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+/// Written as it is shown: `>= 2`.
+impl FromStr for Goal {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        let (kind, bound) = text.split_once(' ').ok_or(())?;
+        let bound = bound.parse().map_err(drop)?;
+        match kind {
+            ">=" => Ok(Self::AtLeast(bound)),
+            "<=" => Ok(Self::AtMost(bound)),
+            _ => Err(()),
         }
     }
 }

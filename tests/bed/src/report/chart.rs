@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use super::Goal;
+
 /// A ratio to be drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar<'a> {
@@ -15,9 +17,7 @@ pub struct Bar<'a> {
     /// Where its whisker ends.
     pub max: f64,
     /// Where the mark is.
-    pub goal: f64,
-    /// Whether the median reaches it: some goals are to be stayed below.
-    pub reached: bool,
+    pub goal: Goal,
 }
 
 /// Lengths, in the SVG's units.
@@ -58,7 +58,7 @@ const STYLE: &str = "<style>
 
 /// The chart as a file's text.
 pub fn draw(bars: &[Bar<'_>]) -> String {
-    let longest = bars.iter().flat_map(|bar| [bar.max, bar.goal]).fold(1.0, f64::max);
+    let longest = bars.iter().flat_map(|bar| [bar.max, bar.goal.bound()]).fold(1.0, f64::max);
     let step = step_for(longest);
     let end = (longest / step).ceil() * step;
     let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * value / end;
@@ -97,8 +97,8 @@ pub fn draw(bars: &[Bar<'_>]) -> String {
 
 /// One row whose middle is at `y`; `x` gives a value's place.
 fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
-    let Bar { name, median, min, max, goal, reached } = *bar;
-    let class = if reached { "reached" } else { "missed" };
+    let Bar { name, median, min, max, goal } = *bar;
+    let class = if goal.reached_by(median) { "reached" } else { "missed" };
     let _ = writeln!(
         svg,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>\
@@ -114,16 +114,17 @@ fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
         "<path class=\"whisker\" d=\"M{from:.1} {high:.1}V{low:.1}M{from:.1} {y:.1}H{to:.1}\
          M{to:.1} {high:.1}V{low:.1}\"/>"
     );
-    let at = x(goal);
+    let at = x(goal.bound());
     let _ = writeln!(
         svg,
         "<line class=\"goal\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\">{median:.2}x <tspan class=\"small\">goal {goal}</tspan>\
+         <text x=\"{:.1}\" y=\"{:.1}\">{median:.2}x <tspan class=\"small\">goal {}</tspan>\
          </text>",
         y - ROW / 2.0 + 5.0,
         y + ROW / 2.0 - 5.0,
         WIDTH - RIGHT + 16.0,
         y + 5.0,
+        goal.bound(),
     );
 }
 
@@ -146,8 +147,8 @@ mod tests {
 
     #[test]
     fn bars_are_as_long_as_their_medians_and_marked_at_their_goals() {
-        let one = Bar { name: "one", median: 1.0, min: 0.5, max: 2.0, goal: 1.5, reached: false };
-        let svg = draw(&[one, Bar { name: "other", goal: 1.0, reached: true, ..one }]);
+        let one = Bar { name: "one", median: 1.0, min: 0.5, max: 2.0, goal: Goal::AtLeast(1.5) };
+        let svg = draw(&[one, Bar { name: "other", goal: Goal::AtLeast(1.0), ..one }]);
         // The scale ends at 2, and is 470 long.
         assert!(svg.contains("class=\"missed\" x=\"240\" y=\"74.0\" width=\"235.0\""), "{svg}");
         assert!(svg.contains("class=\"reached\""), "{svg}");
