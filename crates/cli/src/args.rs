@@ -189,9 +189,8 @@ Examples:
   weir vif set web0 queues=4               from the next time on that the VM connects
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, rss_rebalance,
-vlan, trunk, native, weight, window, period, rate, burst, packets_per_second, packet_burst,
-rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
+mac_check, rss_rebalance, vlan, trunk, native, weight, window, period, rate, burst,
+packets_per_second, packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir filter`
 #[derive(Debug, Subcommand)]
