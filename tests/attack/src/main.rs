@@ -28,7 +28,7 @@ use crate::{
     measure::{
         attacker,
         report::{self, Result as Tried},
-        stand_in::{self, Work},
+        stand_in::{self, Turn, Work},
         trial::{self, Scene, Trial},
     },
 };
@@ -80,11 +80,10 @@ enum Task {
         threads: usize,
         begun_per_s: f64,
         #[arg(long)]
-        processes: bool,
+        program: Option<PathBuf>,
+        #[arg(long, value_enum, default_value_t)]
+        turn: Turn,
     },
-    /// One of the processes that it begins.
-    #[command(hide = true)]
-    Busy { ns: u64 },
 }
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
@@ -108,11 +107,10 @@ fn main() -> ExitCode {
         Task::Strike { name, dir, weir, first } => {
             attacker::strike(&name, Field::new(dir, weir, first)).map(|()| true)
         }
-        Task::StandIn { cpus, threads, begun_per_s, processes } => {
-            let work = Work { cpus, threads, begun_per_s, processes };
+        Task::StandIn { cpus, threads, begun_per_s, program, turn } => {
+            let work = Work { cpus, threads, begun_per_s, program, turn };
             stand_in::work(work).map(|()| true).map_err(|error| error.to_string())
         }
-        Task::Busy { ns } => stand_in::busy(ns).map(|()| true).map_err(|error| error.to_string()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

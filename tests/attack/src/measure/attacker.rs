@@ -22,7 +22,7 @@ use rustix::{
     time::clock_gettime,
 };
 
-use super::stand_in::Work;
+use super::stand_in::{Turn, Work};
 use crate::attack::{self, Attack, Field};
 
 /// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
@@ -59,11 +59,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// What a stand-in for it has to do.
-    pub fn work(&self) -> Work {
+    pub fn work(&self, weir: &Path) -> Work {
         // Who asks for all there is gets what others leave: less than that would leave others more.
         let cpus = if self.never_waits { self.threads as f64 } else { self.cpus };
         let (threads, begun_per_s) = (self.threads, self.children_per_s);
-        Work { cpus, threads, begun_per_s, processes: true }
+        let program = (begun_per_s >= 1.0).then(|| weir.to_owned());
+        Work { cpus, threads, begun_per_s, program, turn: Turn::Message }
     }
 }
 
@@ -78,10 +79,12 @@ impl Attacker {
 
     /// Starts what does as much work, and nothing to weir.
     pub fn stand_in(work: Work) -> Result<Self, String> {
-        let Work { cpus, threads, begun_per_s, processes } = work;
+        let Work { cpus, threads, begun_per_s, program, turn } = work;
         let [cpus, threads, begun] = [cpus, threads as f64, begun_per_s].map(|it| it.to_string());
         let mut args = vec!["stand-in", &cpus, &threads, &begun];
-        args.extend(processes.then_some("--processes"));
+        let program = program.map(|program| program.to_string_lossy().into_owned());
+        args.extend(program.iter().flat_map(|program| ["--program", program]));
+        args.extend((turn == Turn::Burst).then_some("--turn=burst"));
         Self::spawn(&args, false)
     }
 

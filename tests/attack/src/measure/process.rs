@@ -26,19 +26,21 @@ impl Observed {
         self.status().and_then(|status| status.rssanon).unwrap_or(0)
     }
 
-    /// Processor time of all threads but those whose names begin with `but` (ns, in steps of a clock's tick).
-    pub fn cpu_ns(self, but: &str) -> u64 {
-        let Some(process) = self.process() else { return 0 };
+    /// Processor time (ns): of the threads whose names begin with `these`, and of all others (in steps of a clock's tick).
+    pub fn cpu_ns(self, these: &str) -> [u64; 2] {
+        let Some(process) = self.process() else { return [0; 2] };
         let ticks = process.stat().map_or(0, |stat| stat.utime + stat.stime);
-        let others = process
+        let of_these = process
             .tasks()
             .into_iter()
             .flatten()
             .flatten()
-            .filter(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(but)));
-        let others: u64 =
-            others.filter_map(|task| task.schedstat().ok()).map(|it| it.sum_exec_runtime).sum();
-        (ticks * 1_000_000_000 / clock_ticks_per_second()).saturating_sub(others)
+            .filter(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(these)))
+            .filter_map(|task| task.schedstat().ok())
+            .map(|it| it.sum_exec_runtime)
+            .sum();
+        let all = ticks * 1_000_000_000 / clock_ticks_per_second();
+        [of_these, all.saturating_sub(of_these)]
     }
 
     fn process(self) -> Option<Process> {

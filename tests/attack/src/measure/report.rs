@@ -65,14 +65,16 @@ impl Result {
                 faults.push(format!("{name} {value:.2} (bar {bar})"));
             }
         };
-        check("pps", pps, row.pps);
-        check("p99", P99, row.p99);
+        if self.is_compared() {
+            check("pps", pps, row.pps);
+            check("p99", P99, row.p99);
+        }
         check("newcomer_ms", NEWCOMER_MS, row.pps.map(|_| row.newcomer_ms));
         check("rss_mib", RSS_MIB, Some(row.rss_mib));
         check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
         let p99 = faults.iter_mut().find(|fault| fault.starts_with("p99 "));
         if let (Some(fault), Some(limit)) = (p99, row.p99_limit) {
-            *fault += &format!(", {limit:.2} with weir's work done by another process");
+            *fault += &format!(", {limit:.2} with weir's work done by others");
         }
         faults
     }
@@ -80,6 +82,12 @@ impl Result {
     /// Whether weir, its guests and newcomers are as before.
     pub fn survived(&self) -> bool {
         self.row.as_ref().is_ok_and(|row| row.failures.is_empty())
+    }
+
+    /// Whether weir has a part in it: `weir check` reads the files of the class `configuration`, as a process of the
+    /// attacker's.
+    fn is_compared(&self) -> bool {
+        self.class != "configuration"
     }
 
     /// A line of the terminal's table.
@@ -125,8 +133,12 @@ pub fn head() -> String {
 pub fn figures(results: &[Result]) -> Map<String, Value> {
     let rows =
         || results.iter().filter_map(|result| Some((result.attack, result.row.as_ref().ok()?)));
+    let compared = || {
+        let these = results.iter().filter(|result| result.is_compared());
+        these.filter_map(|result| Some((result.attack, result.row.as_ref().ok()?)))
+    };
     let pps = |own: bool| {
-        let these = rows().filter(move |(attack, _)| attack.own_share.is_some() == own);
+        let these = compared().filter(move |(attack, _)| attack.own_share.is_some() == own);
         these.filter_map(|(_, row)| row.pps).reduce(f64::min)
     };
     let most = |of: fn(&Row) -> f64| rows().map(|(_, row)| of(row)).reduce(f64::max);
@@ -136,7 +148,7 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         ("attacks_total", Some(results.len() as f64)),
         ("attack_victim_pps_worst", pps(false)),
         ("attack_victim_pps_own_share_worst", pps(true)),
-        ("attack_victim_p99_worst", rows().filter_map(|(_, row)| row.p99).reduce(f64::max)),
+        ("attack_victim_p99_worst", compared().filter_map(|(_, row)| row.p99).reduce(f64::max)),
         ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
         ("attack_rss_growth_mib", most(|row| row.rss_mib)),
         ("attack_fds_left", most(|row| row.fds as f64)),
@@ -236,7 +248,7 @@ mod tests {
         let row = |p99| Row { p99: Some(p99), p99_limit: Some(2.5), ..Row::default() };
         let results = results(&[row(1.0), row(3.0)]);
         assert!(results[0].faults().is_empty());
-        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by another process";
+        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by others";
         assert_eq!(results[1].faults(), [told]);
     }
 

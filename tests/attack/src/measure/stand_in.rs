@@ -3,7 +3,8 @@
 use std::{
     io,
     os::fd::OwnedFd,
-    process::Command,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -16,21 +17,38 @@ use rustix::{
 };
 
 /// Work of a process.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Work {
     /// Processors that it takes on average.
     pub cpus: f64,
     /// Threads that take them at the same time.
     pub threads: usize,
-    /// Threads or processes that begin, do a part of the work, and end, a second; below 1, all work is done by those
-    /// that are there.
+    /// Threads that begin, do a part of the work, and end, a second; below 1, all work is done by those that are there.
     pub begun_per_s: f64,
-    /// Processes begin, no threads.
-    pub processes: bool,
+    /// What begins are processes of this program, which is weir's, and find no weir to speak to.
+    pub program: Option<PathBuf>,
+    /// How long work and rest take together where nothing begins.
+    pub turn: Turn,
 }
 
 /// How long work goes on before who does it rests, if there is less than all time allows.
-const TURN: Duration = Duration::from_millis(1);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Turn {
+    /// As a thread that answers messages: 1 ms.
+    #[default]
+    Message,
+    /// As a worker that serves a ring between others: 100 us.
+    Burst,
+}
+
+impl Turn {
+    fn length(self) -> Duration {
+        match self {
+            Self::Message => Duration::from_millis(1),
+            Self::Burst => Duration::from_micros(100),
+        }
+    }
+}
 
 /// Works until the process's input ends.
 pub fn work(work: Work) -> io::Result<()> {
@@ -39,19 +57,22 @@ pub fn work(work: Work) -> io::Result<()> {
     let share = (work.cpus / threads as f64).clamp(0.0, 1.0);
     for _ in 0..threads {
         let turn = if work.begun_per_s < 1.0 {
-            TURN
+            work.turn.length()
         } else {
             Duration::from_secs_f64(threads as f64 / work.begun_per_s)
         };
         let busy = turn.mul_f64(share);
-        let own = eventfd(0, EventfdFlags::empty())?;
+        let (own, program) = (eventfd(0, EventfdFlags::empty())?, work.program.clone());
         thread::spawn(move || {
             loop {
                 let began = Instant::now();
                 if work.begun_per_s < 1.0 {
                     busy_for(&own, busy);
                 } else {
-                    let _ = if work.processes { spawned(busy) } else { begun(&own, busy) };
+                    let _ = match &program {
+                        Some(program) => spawned(program),
+                        None => begun(&own, busy),
+                    };
                 }
                 thread::sleep(turn.saturating_sub(began.elapsed()));
             }
@@ -60,16 +81,15 @@ pub fn work(work: Work) -> io::Result<()> {
     io::stdin().read_line(&mut String::new()).map(drop)
 }
 
-/// A process that works for so long, and ends.
-fn spawned(busy: Duration) -> io::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["busy", &busy.as_nanos().to_string()]).status().map(drop)
-}
-
-/// The same, as the process itself.
-pub fn busy(ns: u64) -> io::Result<()> {
-    busy_for(&eventfd(0, EventfdFlags::empty())?, Duration::from_nanos(ns));
-    Ok(())
+/// A process of weir's that asks a weir which is not there.
+///
+/// A process of another program will not do: whoever waits for the processor waits for its beginning and its end, which
+/// take as long as the program is large.
+fn spawned(program: &Path) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command.args(["vif", "del", "nobody", "--control", "/nonexistent"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().map(drop)
 }
 
 /// A thread that works for so long, and ends.

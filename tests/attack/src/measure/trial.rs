@@ -8,8 +8,8 @@ use std::{
 use super::{
     attacker::{Attacker, Outcome},
     newcomer::{Newcomer, Visit, visit},
-    process::begun,
-    stand_in::Work,
+    process::{Observed, begun},
+    stand_in::{Turn, Work},
     switch::Switch,
     victims::{Load, Victims, Window},
 };
@@ -130,7 +130,7 @@ impl Trial {
     pub fn run(&self, attack: &Attack) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, load)?;
-        let Scene { switch, victims, .. } = &scene;
+        let Scene { switch, .. } = &scene;
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));
         let (mut with, mut without) = (Windows::new(), Windows::new());
@@ -139,15 +139,19 @@ impl Trial {
         for _ in 0..self.rounds {
             let (window, outcome, of_weir) = self.attacked(attack, &scene, &mut watch)?;
             with.push(window);
-            without.push(self.beside(victims, vec![Attacker::stand_in(outcome.work())?]));
+            let stand_in = Attacker::stand_in(outcome.work(&self.weir))?;
+            let (window, for_guests) = self.beside(&scene, vec![stand_in]);
+            without.push(window);
             if self.limit {
-                let [attacker, weir] = [outcome.work(), of_weir].map(Attacker::stand_in);
-                limit.push(self.beside(victims, vec![attacker?, weir?]));
+                let work = outcome.work(&self.weir);
+                let all = [Some(work), of_weir.workers(for_guests), Some(of_weir.others)];
+                let all = all.into_iter().flatten().map(Attacker::stand_in);
+                limit.push(self.beside(&scene, all.collect::<Result<_, _>>()?).0);
             }
             outcomes.push(outcome);
             if attack.own_share.is_some() {
                 let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
-                well_behaved.push(self.beside(victims, vec![other]));
+                well_behaved.push(self.beside(&scene, vec![other]).0);
             }
         }
         let mut row = watch.row(&newcomer.end(), &outcomes);
@@ -208,33 +212,79 @@ impl Trial {
         attack: &Attack,
         Scene { switch, victims, before: held }: &Scene,
         watch: &mut Watch,
-    ) -> Result<(Window, Outcome, Work), String> {
+    ) -> Result<(Window, Outcome, Taken), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
         let mut attacker = self.attacker(attack, switch, 0)?;
         attacker.struck(FIRST_STRIKE);
         watch.sample(switch, SETTLE);
-        let used = || (switch.observed().cpu_ns(WORKER), begun(), Instant::now());
-        let before = used();
+        let (used, began_before) = (Used::of(switch.observed()), begun());
         let window = victims.window(|| watch.sample(switch, self.window));
-        let after = used();
+        let ([workers, others], began_after) = (used.since(), begun());
         let ended = Instant::now();
         let threads = switch.observed().threads().saturating_sub(held.threads);
         let outcome = attacker.end();
         watch.attacked(began, ended, switch.log_lines().saturating_sub(lines));
-        let seconds = (after.2 - before.2).as_secs_f64();
-        let begun_per_s = (after.1 - before.1) as f64 / seconds - outcome.children_per_s;
-        let cpus = after.0.saturating_sub(before.0) as f64 / 1e9 / seconds;
-        let of_weir = Work { cpus, threads, begun_per_s: begun_per_s.max(0.0), processes: false };
-        Ok((window, outcome, of_weir))
+        let seconds = (ended - used.at).as_secs_f64();
+        let begun_per_s = (began_after - began_before) as f64 / seconds - outcome.children_per_s;
+        let begun_per_s = begun_per_s.max(0.0);
+        let others =
+            Work { cpus: others, threads, begun_per_s, program: None, turn: Turn::Message };
+        Ok((window, outcome, Taken { workers, others }))
     }
 
-    /// A window beside other processes.
-    fn beside(&self, victims: &Victims, others: Vec<Attacker>) -> Window {
+    /// A window beside other processes, and the processors that weir's workers took in it.
+    fn beside(
+        &self,
+        Scene { switch, victims, .. }: &Scene,
+        others: Vec<Attacker>,
+    ) -> (Window, f64) {
         std::thread::sleep(SETTLE);
+        let used = Used::of(switch.observed());
         let window = victims.window(|| std::thread::sleep(self.window));
+        let [workers, _] = used.since();
         others.into_iter().map(Attacker::end).for_each(drop);
         std::thread::sleep(SETTLE / 2);
-        window
+        (window, workers)
+    }
+}
+
+/// Processor time of weir's workers and of its other threads, at an instant.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    weir: Observed,
+    ns: [u64; 2],
+    at: Instant,
+}
+
+impl Used {
+    fn of(weir: Observed) -> Self {
+        Self { weir, ns: weir.cpu_ns(WORKER), at: Instant::now() }
+    }
+
+    /// Processors that they took since then, on average.
+    fn since(self) -> [f64; 2] {
+        let now = Self::of(self.weir);
+        let ns = (now.at - self.at).as_nanos() as f64;
+        std::array::from_fn(|kind| now.ns[kind].saturating_sub(self.ns[kind]) as f64 / ns)
+    }
+}
+
+/// What weir did beside an attacker.
+#[derive(Clone, Debug)]
+struct Taken {
+    /// Processors of its workers, for whomever.
+    workers: f64,
+    /// Work of its other threads: all for the attacker.
+    others: Work,
+}
+
+impl Taken {
+    /// What workers did for the attacker, where they take `for_guests` without it.
+    fn workers(&self, for_guests: f64) -> Option<Work> {
+        let cpus = self.workers - for_guests;
+        let threads = cpus.ceil() as usize;
+        let work = Work { cpus, threads, turn: Turn::Burst, ..Work::default() };
+        (cpus > 0.0).then_some(work)
     }
 }
 
