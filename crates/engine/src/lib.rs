@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod blocked;
 pub mod burst;
 pub mod clock;
 mod cpu_loss;

@@ -164,6 +164,10 @@ pub trait Port: Receiver + Send + Sync {
     /// Serving this port ended in a panic, which is weir's fault: it must stop, with this reason,
     /// so that the other ports go on.
     fn fail(&self, reason: &str);
+
+    /// Its memory has kept a worker waiting for longer than it may, the last time for `ns`. Ports whose memory is weir's
+    /// or the kernel's own have nothing to do.
+    fn blocks(&self, _ns: u64) {}
 }
 
 /// Which of a pair of queues, from the guest's view.

@@ -34,7 +34,8 @@ use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
 
-use crate::burst::Scratch;
+use crate::blocked;
+use crate::burst::{Burst, Scratch};
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
@@ -142,7 +143,7 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port.take(queue.queue, what, since_ns, scratch, &mut |burst| {
+            let mut forward = |burst: &mut Burst<'_>| {
                 sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
@@ -152,7 +153,9 @@ impl Worker {
                 for parked in &burst.parked {
                     stalls.waits(queue, parked.port);
                 }
-            })
+            };
+            let take = || slot.port.take(queue.queue, what, since_ns, scratch, &mut forward);
+            blocked::watched(queue.port, take)
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
@@ -181,7 +184,8 @@ impl Worker {
         } else {
             let ports = self.shared.ports.load();
             self.touched = Some(queue.port);
-            if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
+            let arm = |slot: &Slot| blocked::watched(queue.port, || slot.port.arm_tx(queue.queue));
+            if slot(&ports, queue.port).is_some_and(arm) {
                 self.ready.again(ready);
             }
         }
@@ -221,8 +225,22 @@ impl Worker {
 
     /// Who has tokens again is in turn, and frames that waited for a receiver are tried again.
     fn begin_round(&mut self) {
+        if blocked::any() {
+            self.stop_who_blocks();
+        }
         self.ready.refresh(&self.shared.shares, clock::now_ns);
         self.retry_stalled();
+    }
+
+    /// Whose memory keeps this worker waiting stops.
+    #[cold]
+    fn stop_who_blocks(&self) {
+        let ports = self.shared.ports.load();
+        for (port, ns) in blocked::take() {
+            if let Some(slot) = slot(&ports, port) {
+                slot.port.blocks(ns);
+            }
+        }
     }
 
     fn is_stopping(&self) -> bool {

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::Write,
     os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -60,6 +61,10 @@ pub const ALL: &[Attack] = &[
         "cuts and grows the file again and again under traffic"
     ),
     attack!(memory_punched_while_rings_run, "punches holes into the file while weir reads it"),
+    attack!(
+        a_hole_of_a_gigabyte,
+        "punches a hole of 1 GiB while rings run: who touches it waits until it is made"
+    ),
 ];
 
 /// Adds a region, which weir must refuse.
@@ -285,4 +290,29 @@ fn memory_punched_while_rings_run(field: &Field) -> Strike {
     let end: Result<_, Miss> = guest.link.ask(request::GET_FEATURES);
     drop(end);
     Ok(())
+}
+
+fn a_hole_of_a_gigabyte(field: &Field) -> Strike {
+    const FILE: u64 = 1 << 30;
+    let guest = busy(field)?;
+    let (file, stop) = (guest.memory.file(), AtomicBool::new(false));
+    ftruncate(file, FILE)?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                guest.pump(1);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punched = || -> Strike {
+            fallocate(file, FallocateFlags::empty(), 0, FILE)?;
+            field.struck();
+            // The rings stay: only what is sent is gone.
+            Ok(fallocate(file, hole, BUFFERS as u64, FILE - BUFFERS as u64)?)
+        };
+        let done = (0..10).try_for_each(|_| punched());
+        stop.store(true, Ordering::Relaxed);
+        done
+    })
 }
