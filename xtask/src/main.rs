@@ -67,7 +67,7 @@ enum Task {
         #[arg(long, value_name = "NAME")]
         record: Option<String>,
     },
-    /// Attack a running weir in every way there is, and measure what its other guests notice; into
+    /// Run every attack against a running weir and measure the effect on its other guests; write
     /// target/bench/report.json and target/attack/report.md.
     Attack {
         /// Only attacks whose class or name contains this; nothing is then written.
@@ -79,7 +79,7 @@ enum Task {
     },
     /// Count instructions per packet by callgrind and compare them with docs/instructions.toml.
     Instructions {
-        /// Write what is counted there instead.
+        /// Write the counts to that file instead.
         #[arg(long)]
         record: bool,
     },
@@ -91,11 +91,11 @@ enum Task {
         /// How long all of them take together.
         #[arg(long, default_value_t = 10)]
         minutes: u64,
-        /// Put inputs that reach something new into the repository's corpus.
+        /// Add inputs that reach new code to the repository's corpus.
         #[arg(long)]
         keep: bool,
     },
-    /// Try weir with every front end that is installed somewhere; write target/frontends/report.md. Needs root.
+    /// Test weir with every installed front end; write target/frontends/report.md. Needs root.
     Frontends {
         /// Only cells whose name contains this; nothing is then written.
         #[arg(long, value_name = "NAME")]
@@ -104,7 +104,7 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
-    /// Boot two Linux guests on weir and let them talk. Needs root.
+    /// Boot two Linux guests on weir and send traffic between them. Needs root.
     DemoVm {
         /// A built weir to show instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
@@ -118,14 +118,14 @@ enum Task {
         /// A built weir to test instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
-        /// How often a guest's interface comes and goes before no grant may be left mapped.
+        /// How often a guest's interface is attached and detached before the check for mapped grants.
         #[arg(long, default_value_t = xen::ATTACHMENTS)]
         attachments: u32,
         /// How often weir and the kernel's back end are compared.
         #[arg(long, default_value_t = xen::ROUNDS, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
-        /// Let time pass by the instructions that the machine runs: slower, and what else this host does
-        /// changes no figure.
+        /// Tie guest time to executed instructions (QEMU -icount): slower, but independent of this
+        /// host's other load.
         #[arg(long)]
         icount: bool,
     },

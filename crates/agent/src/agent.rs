@@ -31,7 +31,7 @@ pub enum AgentError {
     #[error(transparent)]
     State(#[from] StateError),
     /// A setting can't be restored.
-    #[error("not restored: {0}")]
+    #[error("cannot restore settings: {0}")]
     Restore(#[source] DeferralError),
     /// A file of the kernel's can't be used.
     #[error(transparent)]

@@ -13,7 +13,7 @@ use crate::port::Port;
 #[derive(Debug, Parser)]
 #[command(name = "weir-agent", version, after_help = EXIT_CODES)]
 pub struct Args {
-    /// The virtio-serial port to the host; in a Xen guest the console of its channel, such as /dev/hvc1
+    /// The virtio-serial port to the host, or in a Xen guest its channel's console, such as /dev/hvc1
     #[arg(long, value_name = "PATH", default_value = "/dev/virtio-ports/org.weir.agent.0")]
     pub port: PathBuf,
 
@@ -21,11 +21,11 @@ pub struct Args {
     #[arg(long, value_name = "PORT", conflicts_with = "port")]
     pub vsock: Option<u32>,
 
-    /// Count for a second, print what would be reported, and change nothing
+    /// Count for one second, print the report, and change nothing
     #[arg(long)]
     pub once: bool,
 
-    /// Where the settings that were found are kept
+    /// Directory for the guest's original settings
     #[arg(long, value_name = "PATH", default_value = "/run/weir-agent.state")]
     pub state: PathBuf,
 

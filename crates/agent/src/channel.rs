@@ -13,7 +13,7 @@ use crate::protocol::{DecodeError, EncodeError, decode, encode};
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other side closed it.
-    #[error("no connection to the other side")]
+    #[error("no connection to the peer")]
     Closed,
     /// The other side sent more than a line may have.
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub enum ChannelError {
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The other side does not read.
-    #[error("the other side left {len} bytes unread")]
+    #[error("the peer left {len} bytes unread")]
     Unread {
         /// How many wait for it.
         len: usize,

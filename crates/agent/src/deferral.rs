@@ -25,7 +25,7 @@ pub enum DeferralError {
         mac: Mac,
     },
     /// The kernel can't do it.
-    #[error("{name} cannot poll on a timer: that takes Linux 5.8 or later")]
+    #[error("{name} cannot poll on a timer, which takes Linux 5.8 or later")]
     CannotDefer {
         /// The interface.
         name: String,

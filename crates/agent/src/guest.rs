@@ -59,7 +59,7 @@ impl Nic {
         let path = self.file(name);
         let text = read(&path)?;
         text.trim().parse().map_err(|_| FileError {
-            source: io::Error::other(format!("{:?} is no number", text.trim())),
+            source: io::Error::other(format!("{:?} is not a number", text.trim())),
             path,
         })
     }

@@ -6,7 +6,7 @@ use weir_limits::AGENT_LINE_BYTES_MAX;
 
 /// A line longer than `AGENT_LINE_BYTES_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a line of more than {AGENT_LINE_BYTES_MAX} bytes")]
+#[error("a line has more than {AGENT_LINE_BYTES_MAX} bytes")]
 pub struct TooLong;
 
 /// Takes bytes in and gives lines out. It never keeps more than one line's worth of bytes.

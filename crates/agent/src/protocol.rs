@@ -128,19 +128,19 @@ pub struct Applied {
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// It has too much in it.
-    #[error("a message of {len} bytes, with at most {AGENT_LINE_BYTES_MAX}")]
+    #[error("the message has {len} bytes; at most {AGENT_LINE_BYTES_MAX} are allowed")]
     TooLong {
         /// Its length with the newline.
         len: usize,
     },
     /// `serde_json` failed.
-    #[error("message not written: {0}")]
+    #[error("cannot write the message: {0}")]
     Json(#[from] serde_json::Error),
 }
 
 /// Why a line is not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of this protocol, at column {column}: {reason}")]
+#[error("the line is not a message of this protocol, at column {column}: {reason}")]
 pub struct DecodeError {
     /// Where, counted from 1; 0 if it is the message as a whole.
     pub column: usize,

@@ -18,38 +18,38 @@ pub struct DemoArgs {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("cores").conflicts_with_all(["policies", "filter_cost", "sharing"]))]
 pub struct BenchArgs {
-    /// How long to measure each kind of traffic, in slices that alternate
+    /// How long to measure each kind of traffic; the kinds alternate in slices
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
     /// As JSON
     #[arg(long)]
     pub json: bool,
-    /// Only measurements whose name, or a figure of which, contains TEXT
+    /// Only measurements whose name, or one of whose figures, contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
     /// Compare moderation policies instead, each under the same loads
     ///
-    /// How `auto` does against the best of those with a fixed hold, load by load; what containers and
-    /// their adaptive timeout gain; and how often a latency budget is exceeded, and why.
+    /// Compares `auto` with the best fixed hold, load by load. Also shows the gain of containers with
+    /// their adaptive timeout, and counts breaches of latency budgets by cause.
     #[arg(long)]
     pub policies: bool,
-    /// Compare small packets with a packet filter of ten terms and without one instead
+    /// Compare small packets with and without a packet filter of ten terms instead
     #[arg(long, conflicts_with_all = ["policies", "filter"])]
     pub filter_cost: bool,
     /// Measure how senders share a worker instead, and what a flood does to its neighbour
     ///
-    /// Worker time by weight, and a victim's packets beside a flood of small ones. Senders and receivers are
-    /// played, so that the worker is what there is too little of.
+    /// Shows worker time by weight, and a victim's packets beside a flood of small ones. Senders and
+    /// receivers are simulated, so the worker is the bottleneck.
     #[arg(long, conflicts_with_all = ["policies", "filter_cost"])]
     pub sharing: bool,
-    /// Measure what two workers do against one instead
+    /// Compare two workers with one instead
     ///
-    /// Four pairs of guests, packets for each second of the workers' CPU time; and the same with senders and
-    /// receivers that are played, by the clock; and one queue that the second worker helps with.
+    /// Measures packets per second of worker CPU time for four pairs of guests, then packets per second
+    /// with simulated senders and receivers, then one queue that the second worker helps with.
     #[arg(long, group = "cores")]
     pub two_workers: bool,
-    /// Send packets of many flows while queues and flows move all the time instead, and count those out
+    /// Send packets of many flows while queues and flows keep moving instead, and count packets out
     /// of order
     #[arg(long, group = "cores")]
     pub reorder: bool,
@@ -61,7 +61,7 @@ pub struct BenchArgs {
     /// workers that poll
     #[arg(long, group = "cores")]
     pub vifs: bool,
-    /// Measure how fast two cores answer each other instead, polling and woken
+    /// Measure the round trip between two cores instead, polling and sleeping
     #[arg(long, group = "cores")]
     pub ping_pong: bool,
     /// Create and destroy interfaces under traffic instead, and count what is left behind

@@ -69,10 +69,10 @@ pub enum BenchError {
     #[diagnostic(transparent)]
     Rig(#[from] RigError),
     /// A port cannot be had.
-    #[error("a played port cannot be added")]
+    #[error("cannot add a simulated port")]
     Port(#[from] weir_fabric::PortError),
     /// `--filter` leaves nothing.
-    #[error("no measurement and no figure has {filter:?} in its name")]
+    #[error("no measurement or figure has {filter:?} in its name")]
     NoSuchFigure {
         /// What was asked for.
         filter: String,
@@ -83,7 +83,7 @@ pub enum BenchError {
     /// The traffic did not flow.
     #[error("{measurement}: no packet arrived in {} ms", time.as_millis())]
     #[diagnostic(help(
-        "a machine that is busy with other things gives guests too little time; \
+        "the machine may be busy with other work; \
                        try more --seconds"
     ))]
     NothingArrived {
@@ -101,10 +101,10 @@ pub enum BenchError {
         reason: String,
     },
     /// What needs two processors has one.
-    #[error("this takes two processors, and there is one that may be used")]
+    #[error("this takes two CPUs, and this process may use one")]
     OneProcessor,
     /// Interrupted before anything could be said.
-    #[error("interrupted before anything was measured")]
+    #[error("interrupted before the first result")]
     Interrupted,
     /// Text cannot be written.
     #[error("cannot write the output")]

@@ -19,14 +19,14 @@ pub enum CallError {
     Kind(Kind),
     /// A socket that was connected by a path: it may be the front end's end of the very connection that it came over,
     /// and weir would never see that one end.
-    #[error("a socket with an address cannot be called; one of a pair can")]
+    #[error("a socket with an address cannot be called; a socket of a pair can")]
     Named,
     /// The kernel refuses.
     #[error(transparent)]
     System(#[from] io::Error),
     /// The thread that writes calls to pipes and sockets of this front end is in the hands of one of them.
     #[error(
-        "the thread that writes calls for this front end has been stuck for {ms} ms in a descriptor of its own"
+        "the thread that writes this front end's calls has been stuck in its descriptor for {ms} ms"
     )]
     Stuck {
         /// For how long (ms).

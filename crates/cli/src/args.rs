@@ -14,14 +14,14 @@ use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
 pub use sandbox::{Sandbox, SandboxArgs};
 
-/// A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
+/// A switch for virtual machines that turns each interface's latency budget into saved CPU
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES)]
 pub struct Cli {
     /// Control socket of the running weir
     ///
-    /// Without it /run/weir/control.sock for root, and $XDG_RUNTIME_DIR/weir/control.sock for others.
+    /// The default is /run/weir/control.sock for root, $XDG_RUNTIME_DIR/weir/control.sock for others.
     #[arg(long, global = true, value_name = "PATH", value_parser = absolute_socket)]
     pub control: Option<SocketPath>,
     /// What to do.
@@ -62,11 +62,11 @@ pub enum Command {
     /// Run the papers' experiments in virtual time and compare the figures
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Run the switch until it is told to stop (SIGTERM, SIGINT)
+    /// Run the switch until SIGTERM or SIGINT
     Run(RunArgs),
     /// Check a configuration file and show every problem with its line
     Check(CheckArgs),
-    /// Print what plugs a VM into interfaces: for QEMU, libvirt, Cloud Hypervisor or crosvm
+    /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
     QemuArgs(QemuArgs),
     /// Add, change, remove or list interfaces of the running switch
     #[command(subcommand)]
@@ -108,20 +108,20 @@ pub struct QemuArgs {
     pub names: Vec<PortName>,
     /// Read the interfaces from this file
     ///
-    /// Without it the running weir is asked, and if there is none, /etc/weir/weir.toml is read.
+    /// The default is to ask the running weir, and to read /etc/weir/weir.toml where none runs.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The program to write for
+    /// The VM monitor that the arguments are for
     #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value_t)]
     pub monitor: Monitor,
     /// Memory of the VM
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: MemorySize,
-    /// MSI-X vectors of each device; without it 2 for each queue pair and 2 more, 0 for none (QEMU
-    /// before 10 needs that under TCG)
+    /// MSI-X vectors of each device, by default 2 for each queue pair and 2 more; 0 turns MSI-X off
+    /// (QEMU before 10 needs 0 under TCG)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2048))]
     pub vectors: Option<u32>,
-    /// The QEMU to write for, such as 9.2, where `reconnect-ms` takes the place of `reconnect`
+    /// QEMU's version, such as 9.2; from 9.2 on `reconnect-ms` replaces `reconnect`
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<QemuVersion>,
 }
@@ -177,7 +177,7 @@ Examples:
   weir vif add web0 queues=2 latency_budget=1ms vlan=10
   weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
 
-The socket of NAME is NAME.sock beside the control socket where nothing else is said.";
+The default socket is NAME.sock in the directory of the control socket.";
 
 const VIF_SET_EXAMPLES: &str = "\
 Examples:
@@ -186,7 +186,7 @@ Examples:
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
   weir vif set web0 rate=1Gbit weight=4
   weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
-  weir vif set web0 queues=4               from the next time on that the VM connects
+  weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
 mac_check, rss_rebalance, vlan, trunk, native, weight, window, period, rate, burst,
@@ -195,7 +195,7 @@ packets_per_second, packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_p
 /// `weir filter`
 #[derive(Debug, Subcommand)]
 pub enum FilterCommand {
-    /// Replace all rules at once; each burst of packets meets the old ones or the new ones
+    /// Replace all rules at once: a burst of packets sees the old rules or the new, never a mix
     #[command(after_help = FILTER_SET_NOTES)]
     Set {
         /// The interface or uplink
@@ -205,7 +205,7 @@ pub enum FilterCommand {
         #[arg(value_name = "RULE", required = true, value_parser = explained::<FilterRule>)]
         rules: Vec<FilterRule>,
     },
-    /// List rules with what they decided about
+    /// List rules with the packets and bytes that each decided about
     List {
         /// The interface or uplink; without it all of them
         #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
@@ -224,7 +224,7 @@ pub enum FilterCommand {
 
 const FILTER_SET_NOTES: &str = "\
 DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and
-EXPRESSION is tcpdump's, see pcap-filter(7); without one everything matches. The first rule that
+EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule that
 matches a frame decides; a frame that none matches passes.
 
 Examples:
@@ -232,7 +232,7 @@ Examples:
   weir filter set web0 'tx accept arp or src net 10.0.0.0/8' 'tx drop' 'rx drop udp port 1900'
   weir filter set web0 'rx drop tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420'
 
-These rules last until weir ends; [[vif.NAME.filter]] in the configuration is for good.";
+These rules last until weir ends. Rules in [[vif.NAME.filter]] of the configuration are permanent.";
 
 /// `weir stats`
 #[derive(Debug, Args)]
@@ -244,9 +244,9 @@ pub struct StatsArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub watch: Option<u32>,
-    /// Start or stop measuring what each stage of a packet's way costs, then show
+    /// Turn the measurement of each datapath stage on or off, then show the counters
     ///
-    /// On, each burst of packets costs some readings of the processor's counter.
+    /// While it is on, each burst of packets reads the CPU's cycle counter several times.
     #[arg(long, value_name = "on|off", action = ArgAction::Set)]
     #[arg(value_parser = clap::builder::BoolishValueParser::new())]
     pub stages: Option<bool>,
@@ -335,7 +335,7 @@ mod tests {
     fn help_for_people() {
         let help = Cli::grouped_command().term_width(100).render_help().to_string();
         insta::assert_snapshot!(help, @r#"
-        A switch for virtual machines: give each interface a latency budget, weir spends it to save CPU
+        A switch for virtual machines that turns each interface's latency budget into saved CPU
 
         Usage: weir [OPTIONS] <COMMAND>
 
@@ -345,11 +345,11 @@ mod tests {
           lab        Run the papers' experiments in virtual time and compare the figures
 
         Serve:
-          run        Run the switch until it is told to stop (SIGTERM, SIGINT)
+          run        Run the switch until SIGTERM or SIGINT
           check      Check a configuration file and show every problem with its line
 
         Plug in VMs:
-          qemu-args  Print what plugs a VM into interfaces: for QEMU, libvirt, Cloud Hypervisor or crosvm
+          qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
           vif        Add, change, remove or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
 

@@ -54,7 +54,7 @@ pub enum CommandError {
     #[diagnostic(transparent)]
     VmArgs(#[from] VmArgsError),
     /// Its guest is no vhost-user front end's.
-    #[error("{name} is a Xen guest's interface: there is nothing for QEMU to be told")]
+    #[error("{name} is a Xen guest's interface, which needs no QEMU arguments")]
     #[diagnostic(help(
         "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see docs/guide/xen.md"
     ))]
@@ -74,7 +74,7 @@ pub enum CommandError {
         help: String,
     },
     /// The environment makes no path for the control socket.
-    #[error("no place for the control socket: {0}")]
+    #[error("cannot choose a path for the control socket: {0}")]
     #[diagnostic(help("name it with --control, or correct $XDG_RUNTIME_DIR"))]
     ControlPath(ValueError),
     /// The output cannot be written.

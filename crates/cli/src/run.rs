@@ -169,5 +169,5 @@ pub fn catch_signals() -> Result<Signals, RunError> {
 /// Sleeps until SIGINT or SIGTERM.
 pub fn wait_for_end(mut signals: Signals) {
     let signal = signals.forever().next();
-    tracing::info!(signal, "ending");
+    tracing::info!(signal, "stopping");
 }

@@ -43,7 +43,7 @@ pub struct BackendArgs {
     /// The TAP interface, created if it does not exist
     #[arg(long, value_name = "NAME")]
     pub tap: InterfaceName,
-    /// Most queue pairs of the guest, and queues of the TAP interface
+    /// Queues of the TAP interface; the guest gets up to this many queue pairs
     #[arg(long, value_name = "N", default_value_t)]
     pub queues: QueuePairs,
     /// What it gives up.

@@ -108,6 +108,6 @@ fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
     weir.kill();
     let mut log = String::new();
     weir.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.contains("restored what a weir that was killed had changed"), "{log}");
+    assert!(log.contains("restored an interface that a killed weir had changed"), "{log}");
     assert!(log.contains("weir0"), "{log}");
 }

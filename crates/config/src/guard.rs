@@ -134,7 +134,7 @@ impl FromToml for Addresses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
     /// Nobody looks at the addresses.
-    #[error("`addresses` does nothing without `source_guard`")]
+    #[error("`addresses` has no effect without `source_guard`")]
     Unguarded,
     /// There is nothing that the guest could send from.
     #[error("`source_guard = \"configured\"` without `addresses`")]

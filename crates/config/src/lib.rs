@@ -292,7 +292,7 @@ impl VifConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// The name.
-    #[error("there already is a port called {0}")]
+    #[error("a port called {0} exists already")]
     Name(PortName),
     /// The socket.
     #[error("the socket {0} is already used by {1}")]

@@ -67,17 +67,17 @@ serde_as_text!(Moderation);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallsError {
     /// `rx_usecs`, and a policy that makes nothing of it.
-    #[error("`rx_usecs` means nothing to moderation \"{0}\"")]
+    #[error("`rx_usecs` has no effect with moderation \"{0}\"")]
     RxUsecsUnused(Moderation),
     /// `rx_frames`, and a policy that makes nothing of it.
-    #[error("`rx_frames` means nothing to moderation \"{0}\"")]
+    #[error("`rx_frames` has no effect with moderation \"{0}\"")]
     RxFramesUnused(Moderation),
     /// `container_bytes`, and a policy that makes nothing of it.
-    #[error("`container_bytes` means nothing to moderation \"{0}\"")]
+    #[error("`container_bytes` has no effect with moderation \"{0}\"")]
     ContainerBytesUnused(Moderation),
     /// `rx_usecs` beyond the budget.
     #[error(
-        "`rx_usecs` of {rx_usecs} is longer than the latency budget of {budget}: calls would be held \
+        "`rx_usecs` of {rx_usecs} exceeds the latency budget of {budget}: calls would be held \
          for {}",
         time(*.hold_ns_max)
     )]

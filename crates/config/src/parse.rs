@@ -150,7 +150,7 @@ fn switch_table(
                     Problem::new("`switch.user` means nothing with `[xen]`")
                         .label(span, "has no effect")
                         .help(
-                            "weir stays root there, without capabilities: Xen's devices are root's",
+                            "with [xen], weir stays root without capabilities, because Xen's devices belong to root",
                         ),
                 );
             }

@@ -65,7 +65,7 @@ pub enum SharingError {
         needs: &'static str,
     },
     /// A key that the switch's schedule makes nothing of.
-    #[error("`{key}` means nothing to schedule \"{schedule}\"")]
+    #[error("`{key}` has no effect with schedule \"{schedule}\"")]
     Unused {
         /// The key.
         key: &'static str,

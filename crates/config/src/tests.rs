@@ -334,7 +334,7 @@ fn diagnostic_hold_longer_than_the_budget() {
       × weir.toml: 1 problem
 
     Error:
-      × `vif.web0`: `rx_usecs` of 2000 is longer than the latency budget of 1ms: calls would be held
+      × `vif.web0`: `rx_usecs` of 2000 exceeds the latency budget of 1ms: calls would be held
       │ for 980 us
        ╭─[weir.toml:4:12]
      3 │ moderation = "backend"
@@ -364,7 +364,7 @@ fn diagnostic_setting_that_the_policy_ignores() {
       help: did you mean `backend`?
 
     Error:
-      × `vif.web1`: `rx_usecs` means nothing to moderation "two-layer"
+      × `vif.web1`: `rx_usecs` has no effect with moderation "two-layer"
        ╭─[weir.toml:5:12]
      4 │ moderation = "two-layer"
      5 │ rx_usecs = 8

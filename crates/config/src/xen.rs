@@ -161,7 +161,7 @@ mod tests {
             ("[xen]\nagent_channel = 1\n", "weir.toml:2:17"),
             ("[xen]\nagent_channel = \"a,b\"\n", "a string that is none"),
             ("[xen]\nbridge = [\"br0\"]\n", "did you mean `bridges`?"),
-            ("[xen]\nrx_usecs = 10\nmoderation = \"immediate\"\n", "means nothing to moderation"),
+            ("[xen]\nrx_usecs = 10\nmoderation = \"immediate\"\n", "has no effect with moderation"),
             ("[xen]\nbridges = [\"a b\"]\n", "without spaces"),
             ("[xen]\nagent = \"/run/a\"\n", "agent_channel"),
             ("[xen]\nmac = \"00:16:3e:00:00:01\"\n", "each its own"),

@@ -119,7 +119,7 @@ impl Dispatcher {
                 Reason::Relieved | Reason::Joined => {
                     let assigned = shared.crew.assign(&slot.pairs, port, queue, to);
                     assigned.inspect_err(|error| {
-                        tracing::warn!(%port, queue, worker = to, %error, "a queue keeps its worker");
+                        tracing::warn!(%port, queue, worker = to, %error, "cannot move a queue: it keeps its worker");
                     })
                     .is_ok()
                 }

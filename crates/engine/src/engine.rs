@@ -96,7 +96,7 @@ impl Engine {
         let run = move || {
             if real_time && let Err(error) = set_priority(Priority::RealTime) {
                 // It was allowed at the start.
-                tracing::warn!(worker = index, %error, "an ordinary thread: no real-time priority");
+                tracing::warn!(worker = index, %error, "no real-time priority: the worker runs as an ordinary thread");
             }
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
             Worker::new(shared, index, handle).run();

@@ -57,10 +57,12 @@ pub struct PortRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// Too many of them.
-    #[error("{0} rules; at most {FILTER_RULES_MAX}")]
+    #[error("{0} rules exceed the maximum of {FILTER_RULES_MAX}")]
     TooMany(usize),
     /// Their programs are too long.
-    #[error("rules of {0} instructions in one direction; at most {FILTER_INSTRUCTIONS_MAX}")]
+    #[error(
+        "rules of one direction have {0} instructions; at most {FILTER_INSTRUCTIONS_MAX} are allowed"
+    )]
     TooLong(usize),
 }
 

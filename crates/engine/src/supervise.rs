@@ -35,9 +35,13 @@ pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
         let ended = panics == THREAD_PANICS_MAX;
         lock(&THREADS).insert(name, Panics { panics, ended });
         if ended {
-            tracing::error!(name, "a thread panics again and again: what it does ends");
+            tracing::error!(name, "a thread panicked too often and is not started again");
         } else {
-            tracing::error!(name, panics, "a thread panicked; it begins anew (please report it)");
+            tracing::error!(
+                name,
+                panics,
+                "a thread panicked and is started again (please report it)"
+            );
             std::thread::sleep(Duration::from_nanos(THREAD_PAUSE_NS));
         }
     }

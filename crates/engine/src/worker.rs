@@ -368,11 +368,11 @@ impl Worker {
             None => {
                 tracing::error!(
                     worker = self.index,
-                    "a worker panicked; it begins anew (please report it)"
+                    "a worker panicked and is started again (please report it)"
                 );
                 self.panics += 1;
                 if self.panics > WORKER_PANICS_MAX {
-                    tracing::error!(worker = self.index, "it does so again and again: weir ends");
+                    tracing::error!(worker = self.index, "a worker panicked too often: weir ends");
                     std::process::abort();
                 }
             }

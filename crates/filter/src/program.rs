@@ -18,7 +18,7 @@ pub struct Program {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// It is longer than any that weir takes.
-    #[error("an expression of {len} bytes; at most {FILTER_EXPRESSION_LEN_MAX}")]
+    #[error("the expression has {len} bytes; at most {FILTER_EXPRESSION_LEN_MAX} are allowed")]
     TooLong {
         /// Its length in bytes.
         len: usize,
@@ -27,7 +27,7 @@ pub enum CompileError {
     #[error("{0}")]
     Expression(String),
     /// libpcap made of it what weir does not run.
-    #[error("libpcap made a program of it that weir does not run: {0}")]
+    #[error("libpcap compiled it to a program that weir does not run: {0}")]
     Program(#[from] InvalidProgram),
 }
 
@@ -35,7 +35,7 @@ pub enum CompileError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProgram {
     /// None, or more than weir takes.
-    #[error("{len} instructions; 1 to {FILTER_INSTRUCTIONS_MAX}")]
+    #[error("the program has {len} instructions, not 1 to {FILTER_INSTRUCTIONS_MAX}")]
     Length {
         /// How many.
         len: usize,
@@ -49,7 +49,7 @@ pub enum InvalidProgram {
         fault: Fault,
     },
     /// They do not end with one that returns.
-    #[error("it does not end with `ret`")]
+    #[error("the program does not end with `ret`")]
     NoReturn,
 }
 

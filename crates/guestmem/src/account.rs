@@ -16,7 +16,7 @@ use weir_limits::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Bound {
     /// `memory_max` of the interface.
-    #[error("{bytes} bytes in all, of which `memory_max` of this interface allows {max}")]
+    #[error("the regions have {bytes} bytes in all; `memory_max` of this interface allows {max}")]
     Memory {
         /// What the table would have with this region.
         bytes: u64,
@@ -35,13 +35,13 @@ pub enum Bound {
     #[error("more than {MEM_TABLES_MAX} memory tables of {MEM_SLOTS_MAX} regions mapped at a time")]
     Regions,
     /// The switch as a whole has too much mapped.
-    #[error("the guests of this switch have {max} bytes mapped together, and may not have more")]
+    #[error("the guests of this switch together may map {max} bytes, and no more")]
     TotalMemory {
         /// What they may have.
         max: u64,
     },
     /// The switch as a whole has too many mappings.
-    #[error("the guests of this switch have {max} regions mapped together, and may not have more")]
+    #[error("the guests of this switch together may map {max} regions, and no more")]
     TotalRegions {
         /// What they may have.
         max: usize,

@@ -57,7 +57,7 @@ pub enum MapError {
         file: u64,
     },
     /// The descriptor is not a regular file (memfd, hugetlbfs and tmpfs files are).
-    #[error("region at guest address {guest_address:#x}: its file descriptor is no memory file")]
+    #[error("region at guest address {guest_address:#x}: its descriptor is not a memory file")]
     NotAFile {
         /// Guest-physical address.
         guest_address: u64,
@@ -65,8 +65,8 @@ pub enum MapError {
     /// A file of a file system that is not allowed: whoever serves one in user space could make an access
     /// to the memory wait for as long as it likes.
     #[error(
-        "region at guest address {guest_address:#x} is in a file system that is not allowed ({}); guests' memory \
-         is in tmpfs (memfd) or hugetlbfs",
+        "region at guest address {guest_address:#x} is on a file system that is not allowed ({}); guest memory must be \
+         on tmpfs (memfd) or hugetlbfs",
         file_system.as_deref().unwrap_or("unknown")
     )]
     FileSystem {

@@ -60,7 +60,7 @@ pub enum Trouble {
 
 /// A fault of something that is not there, or out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a fault is of nothing there, or too long: {0}")]
+#[error("a fault names nothing that exists, or lasts too long: {0}")]
 pub struct FaultError(pub Fault);
 
 impl Fault {

@@ -243,7 +243,7 @@ pub enum ScenarioError {
         cpus: usize,
     },
     /// All queues have a worker at first that there is not.
-    #[error("queues have worker {worker} at first, and there are {workers}, from 0")]
+    #[error("queues start on worker {worker}, and workers are 0 to {workers} exclusive")]
     NoSuchWorker {
         /// Which, from 0.
         worker: usize,
@@ -251,7 +251,7 @@ pub enum ScenarioError {
         workers: usize,
     },
     /// Queues would be given to any worker where each worker has queues of its own.
-    #[error("`{key}` gives queues to any worker, and {whose}")]
+    #[error("`{key}` moves queues to any worker, and {whose}")]
     AnyWorker {
         /// What gives them.
         key: &'static str,
@@ -267,7 +267,7 @@ pub enum ScenarioError {
         endpoint: Endpoint,
     },
     /// Both ends of a load are one.
-    #[error("load `{load}` goes where it comes from")]
+    #[error("load `{load}` has one endpoint as source and destination")]
     SameEndpoint {
         /// The load's name.
         load: String,

@@ -8,7 +8,7 @@ use weir_limits::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     /// No room for one entry, or more pages than the bound.
-    #[error("a ring of {0} bytes has no entry, or more than {XEN_RING_PAGES_MAX} pages")]
+    #[error("a ring of {0} bytes holds no entry, or exceeds {XEN_RING_PAGES_MAX} pages")]
     Length(usize),
     /// A page that does not begin at a multiple of 4.
     #[error("a ring's memory is not aligned to 4 bytes")]
@@ -132,14 +132,16 @@ impl RingError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// More slots than Linux's netback takes, and fewer than make it an attack.
-    #[error("{slots} slots after the first, of at most {NETIF_TX_FRAGS_MAX}")]
+    #[error(
+        "the packet has {slots} slots after its first; at most {NETIF_TX_FRAGS_MAX} are allowed"
+    )]
     Slots {
         /// Slots after the first one.
         slots: usize,
     },
     /// The slots are longer together than the packet is said to be: a frame of 64 KiB or more, the
     /// length of which overflowed.
-    #[error("a slot of {size} bytes where {left} bytes of the packet are left")]
+    #[error("a slot has {size} bytes, and the packet has {left} bytes left")]
     SlotBeyondPacket {
         /// `size` of the slot.
         size: u16,
@@ -147,13 +149,13 @@ pub enum PacketError {
         left: u16,
     },
     /// The first slot has no Ethernet header.
-    #[error("{len} bytes in the first slot are no Ethernet header")]
+    #[error("the first slot has {len} bytes, too few for an Ethernet header")]
     FirstSlotShort {
         /// Bytes of the first slot.
         len: u16,
     },
     /// A flag that `public/io/netif.h` does not define.
-    #[error("undefined flags {flags:#06x} in a request or an extra info")]
+    #[error("a request or an extra info has undefined flags {flags:#06x}")]
     UnknownFlags {
         /// All of its flags.
         flags: u16,

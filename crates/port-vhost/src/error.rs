@@ -14,7 +14,7 @@ pub enum StopReason {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// The front end has stopped in the middle of a message, or reads no replies.
-    #[error("half a message, or a reply that is not read, for {} s", SESSION_STALL_NS / 1_000_000_000)]
+    #[error("the front end left a message unfinished or a reply unread for {} s", SESSION_STALL_NS / 1_000_000_000)]
     Stalled,
     /// A request that weir refuses.
     #[error("{request}: {refusal}")]
@@ -53,7 +53,7 @@ pub enum StopReason {
     },
     /// Whatever waits at the guest's call descriptor makes calls dear.
     #[error(
-        "ring {ring}: calls take more than {} us each of the worker's time; what does its front end wait at them with?",
+        "ring {ring}: each call takes more than {} us of the worker's time; check how the front end waits for calls",
         CALL_NS_MAX / 1000
     )]
     DearCalls {
@@ -97,7 +97,7 @@ pub enum Refusal {
     },
     /// Queue pairs beyond the first take the protocol's `MQ`.
     #[error(
-        "ring {0} without VHOST_USER_PROTOCOL_F_MQ: several queues, or a control queue that the front end leaves to \
+        "ring {0} needs VHOST_USER_PROTOCOL_F_MQ: the front end uses several queues, or leaves its control queue to \
          weir, which has none; set `queues = 1` for this interface"
     )]
     ManyWithoutMq(u32),
@@ -114,7 +114,7 @@ pub enum Refusal {
     #[error("ring base {0} is beyond 65535")]
     Base(u32),
     /// A ring without a kick descriptor would have to be polled.
-    #[error("ring {0} comes without a kick descriptor; weir does not poll rings")]
+    #[error("ring {0} has no kick descriptor, and weir does not poll rings")]
     NoKick(u32),
     /// A descriptor that no call can go to.
     #[error("the {what} descriptor: {error}")]
@@ -136,13 +136,13 @@ pub enum Refusal {
         error: std::io::Error,
     },
     /// Out of range.
-    #[error("an MTU of {0}")]
+    #[error("{0} is not a valid MTU")]
     Mtu(u64),
     /// More than a byte.
-    #[error("a device status of {0:#x}")]
+    #[error("{0:#x} is not a valid device status")]
     Status(u64),
     /// An area for records that cannot be, or is too short.
-    #[error("{bytes} bytes for {rings} rings of {size} entries in flight")]
+    #[error("the inflight area of {bytes} bytes does not fit {rings} rings of {size} entries")]
     Inflight {
         /// Rings.
         rings: u16,
@@ -152,7 +152,7 @@ pub enum Refusal {
         bytes: u64,
     },
     /// One for a session is enough.
-    #[error("a second area for what is in flight")]
+    #[error("the front end asked for a second inflight area")]
     SecondInflight,
     /// A request of a feature that was not offered.
     #[error("not supported by this back end")]

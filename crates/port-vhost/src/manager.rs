@@ -350,7 +350,7 @@ impl Sessions {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    tracing::warn!(left, "sessions that do not end are left behind");
+                    tracing::warn!(left, "leaving sessions that do not end");
                     return;
                 }
             }
@@ -366,7 +366,7 @@ impl Sessions {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 entry.port.log(Said::AcceptFailed, |unsaid| {
-                    tracing::warn!(vif = entry.port.name(), %error, unsaid, "accept failed");
+                    tracing::warn!(vif = entry.port.name(), %error, unsaid, "cannot accept a connection");
                 });
                 return self.pause(id, now + ACCEPT_PAUSE);
             }
@@ -460,7 +460,7 @@ impl Sessions {
 fn turn_away(port: &VhostPort) {
     port.note_turned_away();
     port.log(Said::TurnedAway, |unsaid| {
-        tracing::warn!(vif = port.name(), unsaid, "a second front end was turned away");
+        tracing::warn!(vif = port.name(), unsaid, "refused a second front end");
     });
 }
 

@@ -154,7 +154,7 @@ impl VhostPort {
         let record = self.records.as_ref()?.record(ring, size);
         let say = |error: &std::io::Error| {
             self.log(Said::NoRecord, |unsaid| {
-                tracing::warn!(vif = self.name, ring, %error, unsaid, "no record of a ring is kept");
+                tracing::warn!(vif = self.name, ring, %error, unsaid, "cannot keep a record of a ring");
             });
         };
         record.inspect_err(say).ok()

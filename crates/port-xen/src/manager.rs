@@ -108,7 +108,7 @@ impl Manager {
                 while !broken || reconnect(&mut vifs, &connect, &mut ports, &failures) {
                     broken = true;
                     let Err(error) = follow(&mut vifs, &mut ports, &failures) else { return };
-                    tracing::error!(%error, "vifs are attached and detached when xenstore is back");
+                    tracing::error!(%error, "lost xenstore; vifs cannot be attached or detached until it returns");
                 }
             });
             // Those that are connected go on.

@@ -32,7 +32,7 @@ pub enum SetupError {
         align: usize,
     },
     /// Where the ring is to go on is no place that such a ring can be at.
-    #[error("ring base {0:#x} is no position of this ring")]
+    #[error("ring base {0:#x} is not a position of this ring")]
     Base(u32),
 }
 
@@ -64,7 +64,7 @@ pub enum RingError {
         size: u16,
     },
     /// A slot of a packed ring was available, and then no longer.
-    #[error("slot {slot} was available and is not any more")]
+    #[error("slot {slot} was available and no longer is")]
     AvailableRetracted {
         /// The slot.
         slot: u16,

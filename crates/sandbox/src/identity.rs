@@ -33,7 +33,7 @@ pub enum IdentityError {
     #[error("the user {0} is root, or in root's group")]
     Root(String),
     /// The system cannot look.
-    #[error("cannot look for the user {name}")]
+    #[error("cannot look up the user {name}")]
     Look {
         /// Who.
         name: String,

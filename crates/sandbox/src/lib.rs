@@ -69,7 +69,7 @@ pub enum SandboxError {
     #[error("cannot filter system calls")]
     Calls(#[from] seccompiler::Error),
     /// A filter cannot be made.
-    #[error("cannot make a filter of system calls")]
+    #[error("cannot compile the system call filter")]
     Filter(#[from] seccompiler::BackendError),
 }
 

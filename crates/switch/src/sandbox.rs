@@ -29,7 +29,7 @@ const READABLE: [&str; 7] = [
 const XEN_DEVICES: &str = "/dev/xen";
 const XEN_READABLE: &str = "/sys/bus";
 
-/// What becomes of privileges that weir does not need once it serves guests.
+/// Whether weir gives up the privileges that serving guests does not need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SandboxMode {
     /// A system call that is not allowed is the end of weir.
@@ -55,7 +55,9 @@ pub enum ConfineError {
     Helper(#[source] io::Error),
     /// Something cannot be given up.
     #[error("cannot confine weir")]
-    #[diagnostic(help("where the kernel lacks what this takes, weir runs with --no-sandbox"))]
+    #[diagnostic(help(
+        "if the kernel lacks a feature that this needs, run weir with --no-sandbox"
+    ))]
     Sandbox(#[from] SandboxError),
 }
 
@@ -120,8 +122,8 @@ pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
         SandboxMode::Log => Enforcement::Log,
         SandboxMode::Off => {
             tracing::warn!(
-                "no sandbox: weir keeps its user and its capabilities, opens any file and makes any system call, and so \
-                 does a guest that makes use of a mistake in it"
+                "no sandbox: weir keeps its user, its capabilities and access to every file and system call, and so \
+                 does a guest that exploits a bug in it"
             );
             return Ok(());
         }
@@ -145,12 +147,12 @@ pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
         (Enforcement::Log, _) => {
             tracing::warn!(
                 user,
-                "sandbox for trial: what it would end weir for is in the kernel's log"
+                "sandbox in log mode: the kernel logs each violation and does not end weir"
             );
         }
         (Enforcement::Kill, Landlocked::Whole) => tracing::info!(user, "confined"),
         (Enforcement::Kill, files) => {
-            tracing::info!(user, landlock = %files, "confined, as far as this kernel has it");
+            tracing::info!(user, landlock = %files, "confined as far as this kernel supports");
         }
     }
     Ok(())
@@ -160,7 +162,7 @@ pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
 fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         if let Some(user) = &needs.user {
-            tracing::info!(%user, "weir was not started as root, and stays who it is");
+            tracing::info!(%user, "weir was not started as root and keeps its user");
         }
         return Ok(None);
     }

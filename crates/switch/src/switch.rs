@@ -303,7 +303,7 @@ impl Switch {
             Ok(records) => Some(records),
             Err(error) => {
                 let (vif, socket) = (&config.name, &config.socket);
-                tracing::warn!(%vif, %socket, %error, "after a SIGKILL of weir this guest may need a reset");
+                tracing::warn!(%vif, %socket, %error, "this guest may need a reset after a SIGKILL of weir");
                 None
             }
         }
@@ -413,10 +413,12 @@ impl Switch {
         {
             let ports = self.ports();
             if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
-                return Response::error(format!("the switch has {PORTS_MAX} ports already"));
+                return Response::error(format!(
+                    "the switch already has {PORTS_MAX} ports, the maximum"
+                ));
             }
             if ports.uplinks.iter().any(|uplink| uplink.config.name == config.name) {
-                return Response::error(format!("there already is a port called {}", config.name));
+                return Response::error(format!("a port called {} exists already", config.name));
             }
             let sockets = [Some(&config.socket), config.agent.as_ref()];
             if sockets.contains(&Some(&self.control)) {
@@ -539,9 +541,9 @@ impl Switch {
             // Its thread may yet come back, and ask for things by the port's number.
             vif.port.retire(&busy.to_string());
             let _ = self.engine.fabric().set_active(vif.port.id(), false);
-            tracing::error!(vif = %name, %busy, "interface removed, but for its place");
+            tracing::error!(vif = %name, %busy, "interface removed, but its port number stays taken");
             return Response::error(format!(
-                "{name} is out of service, but {busy}: its place is taken until weir ends"
+                "{name} is out of service, but {busy}: its port number stays taken until weir ends"
             ));
         }
         self.engine.remove_port(vif.port.id());

@@ -39,7 +39,7 @@ pub enum ListenError {
     /// Somebody else's lock file is there.
     #[error("{} is not a lock file of this user", path.display())]
     #[diagnostic(help(
-        "somebody else has put it there: put sockets into a directory in which only this user can make files"
+        "another user made it; use a directory in which only this user can make files"
     ))]
     Lock {
         /// The lock file.

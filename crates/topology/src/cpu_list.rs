@@ -15,7 +15,7 @@ pub enum CpuListError {
     #[error("the range {0} ends before it begins")]
     Backward(String),
     /// A number that this weir cannot handle.
-    #[error("there is no processor {0}: the largest number is {max}", max = CPUS_MAX - 1)]
+    #[error("there is no CPU {0}: the largest number is {max}", max = CPUS_MAX - 1)]
     TooLarge(u64),
 }
 

@@ -36,7 +36,7 @@ pub enum TopologyError {
         source: CpuListError,
     },
     /// A file has no number.
-    #[error("{}: {text:?} is no number", path.display())]
+    #[error("{}: {text:?} is not a number", path.display())]
     Number {
         /// The file.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum TopologyError {
         text: String,
     },
     /// The threads of a processor's core, or the sharers of its cache, are without itself.
-    #[error("{} does not name processor {cpu} itself", path.display())]
+    #[error("{} does not list its own CPU {cpu}", path.display())]
     NotItself {
         /// The file.
         path: PathBuf,

@@ -133,11 +133,11 @@ fn small_capacities_are_efficiency_cores() {
 fn nonsense_is_refused_with_the_file_and_the_reason() {
     let cases = [
         ("devices/system/cpu/online", "0-x", "neither a number"),
-        ("devices/system/cpu/online", "0-4095", "no processor 4095"),
-        ("devices/system/cpu/cpu1/topology/core_cpus_list", "2-3", "does not name processor 1"),
-        ("devices/system/cpu/cpu1/topology/physical_package_id", "first", "is no number"),
-        ("devices/system/cpu/cpu3/cache/index3/level", "", "is no number"),
-        ("devices/system/cpu/cpu3/cache/index3/shared_cpu_list", "0-2", "does not name"),
+        ("devices/system/cpu/online", "0-4095", "no CPU 4095"),
+        ("devices/system/cpu/cpu1/topology/core_cpus_list", "2-3", "does not list its own CPU 1"),
+        ("devices/system/cpu/cpu1/topology/physical_package_id", "first", "is not a number"),
+        ("devices/system/cpu/cpu3/cache/index3/level", "", "is not a number"),
+        ("devices/system/cpu/cpu3/cache/index3/shared_cpu_list", "0-2", "does not list"),
         ("devices/system/node/node0/cpulist", "3-0", "ends before it begins"),
     ];
     for (path, content, reason) in cases {

@@ -100,7 +100,9 @@ pub enum ProtocolError {
     },
     /// The kernel could not deliver all file descriptors: there were more than any request has, or
     /// this process may not open more.
-    #[error("file descriptors were lost after {received} of them (too many, or none left here)")]
+    #[error(
+        "descriptors after the first {received} were lost: the message has too many, or weir has none left"
+    )]
     FdsLost {
         /// File descriptors of the message that did arrive.
         received: usize,
@@ -130,7 +132,7 @@ pub enum ProtocolError {
         index: u32,
     },
     /// `SET_VRING_ENABLE` with something else than 0 or 1.
-    #[error("{request}: ring {index} cannot be set to {num}, only to 0 or 1")]
+    #[error("{request}: ring {index} takes 0 or 1, not {num}")]
     EnableValue {
         /// The message's request number.
         request: RequestCode,

@@ -69,7 +69,7 @@ pub enum VifError {
         features: Features,
     },
     /// The back end has fewer queue pairs.
-    #[error("{wanted} queue pairs wanted, the back end has {offered}")]
+    #[error("the front end wants {wanted} queue pairs, the back end has {offered}")]
     QueuePairs {
         /// What was asked for.
         wanted: usize,
@@ -100,7 +100,7 @@ pub enum SendError {
     #[error("the transmit ring is full")]
     Full,
     /// No frame has this length.
-    #[error("a frame of {len} bytes, not {FRAME_LEN_MIN} to {FRAME_LEN_MAX}")]
+    #[error("the frame has {len} bytes, not {FRAME_LEN_MIN} to {FRAME_LEN_MAX}")]
     Length {
         /// Bytes.
         len: usize,
@@ -110,7 +110,7 @@ pub enum SendError {
     #[error("the frame needs an offload that was not negotiated")]
     Offload,
     /// No such [`Body`](crate::Body), or it is shorter.
-    #[error("bytes {start}..{end} are not in the body")]
+    #[error("bytes {start}..{end} are outside the body")]
     Body {
         /// First byte asked for.
         start: usize,

@@ -133,7 +133,7 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerError {
     /// The buffer does not hold what the virtio header says.
-    #[error("a container of {declared} bytes in a buffer with {written}")]
+    #[error("the container declares {declared} bytes in a buffer with {written}")]
     Length {
         /// Bytes by the virtio header, which is included.
         declared: usize,
@@ -141,10 +141,10 @@ pub enum ContainerError {
         written: usize,
     },
     /// There is no frame in it.
-    #[error("an empty container")]
+    #[error("the container is empty")]
     Empty,
     /// More than one buffer, or offloads.
-    #[error("the virtio header of a container says more than its size")]
+    #[error("the virtio header of a container has fields other than its size")]
     Header,
     /// A record begins or ends behind the end.
     #[error("record {record} at {at} does not end within the container's {len} bytes")]
@@ -177,7 +177,7 @@ pub enum ContainerError {
         flags: u16,
     },
     /// More bytes than records.
-    #[error("{left} bytes behind the last of {records} records")]
+    #[error("{left} bytes follow the last of {records} records")]
     Trailing {
         /// How many there are.
         records: u16,

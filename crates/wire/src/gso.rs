@@ -50,7 +50,7 @@ pub enum GsoError {
     #[error(transparent)]
     Headers(#[from] ParseError),
     /// The head is not the one the offload was checked against.
-    #[error("the headers are not those the offload was checked against")]
+    #[error("the headers changed after the offload was checked")]
     OtherHeaders,
     /// The headers do not fit in a head, as with many IPv6 extension headers.
     #[error("headers of {hdr_len} bytes do not fit in a head of {head_len}")]

@@ -105,7 +105,7 @@ pub enum OffloadError {
         offset: u16,
     },
     /// A GSO type that does not exist or that weir does not offer, UFO among them.
-    #[error("gso_type {gso_type:#04x} is not one that was offered")]
+    #[error("gso_type {gso_type:#04x} was not offered")]
     GsoType {
         /// `gso_type` with its ECN bit.
         gso_type: u8,
@@ -141,7 +141,9 @@ pub enum OffloadError {
         need_offset: u16,
     },
     /// A GSO frame that ends with its headers, or inside them.
-    #[error("a GSO frame of {frame_len} bytes has {hdr_len} bytes of headers and so no payload")]
+    #[error(
+        "a GSO frame of {frame_len} bytes has {hdr_len} bytes of headers, so it has no payload"
+    )]
     GsoWithoutPayload {
         /// Bytes of the headers.
         hdr_len: u16,

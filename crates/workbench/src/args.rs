@@ -13,29 +13,29 @@ pub enum LabCommand {
     Run(LabRunArgs),
     /// Run experiments and write a page with their plots, verdicts and costs
     Report(LabReportArgs),
-    /// Play what weir could be told on a host, and say which is best for it, with its weir.toml
+    /// Simulate settings of weir on a host, and print the best one with its weir.toml
     Plan(LabPlanArgs),
-    /// Measure this machine and print a profile of it; takes some seconds, and wants an idle machine
+    /// Measure this machine for some seconds and print its profile; the machine should be idle
     ///
-    /// As root it keeps the CPUs from their idle states meanwhile, and other threads from the CPUs.
+    /// As root, it disables CPU idle states and keeps other threads off the CPUs meanwhile.
     Calibrate {
-        /// What the CPUs may do meanwhile
+        /// How quiet the CPUs are meanwhile
         #[command(flatten)]
         quiet: QuietArgs,
     },
-    /// Measure this machine, predict from that what a switch with guests does on it, and measure that, too
+    /// Measure this machine, predict how a switch with guests performs on it, and check by measurement
     ///
-    /// Takes about a minute, and wants an idle machine with two CPUs, which it has to itself as root, without their idle states.
-    /// It fails where half of the predictions are more than 15 percent off, or one is more than 35.
+    /// Takes about a minute on an idle machine with two CPUs. As root, it disables idle states and keeps other threads off the CPUs.
+    /// Fails if half of the predictions are off by more than 15 percent, or one by more than 35.
     Validate(LabValidateArgs),
-    /// Let things go wrong on hosts drawn by chance, until an invariant does not hold
+    /// Inject faults into random hosts until an invariant breaks
     Soak(LabSoakArgs),
-    /// Check an experiment of your own and say what it would run
+    /// Check an experiment file and show what it would run
     Check {
         /// The experiment
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The profile of the machine, where the experiment names another
+        /// The machine's profile, in place of the experiment's
         #[arg(long, value_name = "FILE")]
         profile: Option<PathBuf>,
     },
@@ -56,10 +56,10 @@ pub struct LabRunArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
-    /// Vary each fitted cost of the machine by 10, 25 and 50 percent, and show what the claims come to
+    /// Vary each fitted cost of the machine by 10, 25 and 50 percent, and show the verdict on each claim
     #[arg(long)]
     pub sensitivity: bool,
-    /// Also measure, on a switch with built-in guests, what can be measured here
+    /// Also measure on a switch with built-in guests, where this machine allows
     #[arg(long, conflicts_with = "sensitivity")]
     pub measured: bool,
     /// The profile of the machine, in place of the experiment's
@@ -70,7 +70,7 @@ pub struct LabRunArgs {
 /// `weir lab plan`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code 1: nothing that was played does all that the file asks for; the nearest is shown."
+    after_help = "Exit code 1: no simulated setting meets every limit of the file; the nearest is shown."
 )]
 pub struct LabPlanArgs {
     /// The host, its groups of VMs and their loads: docs/guide/lab.md; or `example`, which comes with weir
@@ -90,10 +90,10 @@ pub struct LabPlanArgs {
 /// Of what is measured.
 #[derive(Debug, Default, Args)]
 pub struct QuietArgs {
-    /// Leave CPUs that have nothing to do to their idle states: what that costs differs from one second to the next
+    /// Leave idle states of the CPUs enabled; their cost differs from one second to the next
     #[arg(long)]
     pub idle_states: bool,
-    /// Leave what is measured among all other threads: what they take differs, too
+    /// Let other threads run on the measured CPUs; results vary more
     #[arg(long)]
     pub fair: bool,
 }
@@ -101,13 +101,13 @@ pub struct QuietArgs {
 /// `weir lab validate`
 #[derive(Debug, Args)]
 pub struct LabValidateArgs {
-    /// What the CPUs may do meanwhile
+    /// How quiet the CPUs are meanwhile
     #[command(flatten)]
     pub quiet: QuietArgs,
     /// An experiment in place of the one that comes with weir
     #[arg(value_name = "FILE")]
     pub experiment: Option<PathBuf>,
-    /// The profile of this machine; it is measured first without one
+    /// This machine's profile; by default it is measured first
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// How often each setting is measured; the median counts
@@ -132,10 +132,10 @@ fn rounds(text: &str) -> Result<usize, String> {
 /// `weir lab soak`
 #[derive(Debug, Args)]
 pub struct LabSoakArgs {
-    /// End after so long; without it, at Ctrl-C
+    /// Stop after this time; by default at Ctrl-C
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub seconds: Option<u64>,
-    /// The first seed; without it, one by the clock
+    /// The first seed; by default taken from the clock
     #[arg(long, value_name = "N")]
     pub from: Option<u64>,
     /// Play this seed and no other
@@ -152,16 +152,16 @@ pub struct LabReportArgs {
     /// All experiments that `weir lab list` lists
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
-    /// The page: one file that needs no other [default: lab-report.html, without --markdown]
+    /// Write a self-contained page to this file [default: lab-report.html, without --markdown]
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// A folder for the same as Markdown with plots as SVG files
+    /// Write the report as Markdown, with plots as SVG files, to this folder
     #[arg(long, value_name = "FOLDER")]
     pub markdown: Option<PathBuf>,
-    /// Also vary each fitted cost of the machines by 10, 25 and 50 percent; takes some 25 times as long
+    /// Also vary each fitted cost of the machines by 10, 25 and 50 percent; takes about 25 times as long
     #[arg(long)]
     pub sensitivity: bool,
-    /// Also measure, on a switch with built-in guests, what can be measured here, and draw it as crosses
+    /// Also measure on a switch with built-in guests, where this machine allows, and draw it as crosses
     #[arg(long)]
     pub measured: bool,
     /// The seed, in place of those of the experiments

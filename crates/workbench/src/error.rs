@@ -41,7 +41,7 @@ pub enum LabError {
     /// It cannot finish within bounds; nothing has been run.
     #[error("{experiment} would take about {what}; at most {max} may be run")]
     #[diagnostic(help(
-        "shorten `run` and `warm_up`, lower the rates, or take seeds or values of a sweep away"
+        "shorten `run` and `warm_up`, lower the rates, or remove seeds or values of a sweep"
     ))]
     TooLong {
         /// Which experiment.
@@ -52,9 +52,9 @@ pub enum LabError {
         max: u64,
     },
     /// What would have to be played for a plan cannot finish within bounds; nothing has been.
-    #[error("to plan {host} would take about {what}; at most {max} may be run")]
+    #[error("planning {host} would take about {what}; at most {max} may be run")]
     #[diagnostic(help(
-        "shorten `run` and `warm_up`, take seeds away, or name fewer of `execution`, `realization` and \
+        "shorten `run` and `warm_up`, remove seeds, or name fewer of `execution`, `realization` and \
          `placement` in `[limits]`"
     ))]
     PlanTooLong {
@@ -66,7 +66,7 @@ pub enum LabError {
         max: u64,
     },
     /// Nothing that was played does all that a host's file asks for; the nearest has been printed.
-    #[error("no plan does all that {host} asks for; the nearest: {nearest}")]
+    #[error("no plan meets every limit of {host}; the nearest: {nearest}")]
     NoPlan {
         /// The host's file.
         host: String,
@@ -98,7 +98,7 @@ pub enum LabError {
     },
     /// An experiment was to be measured, and cannot be here.
     #[error("{experiment} cannot be measured here: {why}")]
-    #[diagnostic(help("without `--measured` it is simulated all the same"))]
+    #[diagnostic(help("run it without `--measured` to simulate it"))]
     NotMeasured {
         /// Which.
         experiment: String,
@@ -106,10 +106,8 @@ pub enum LabError {
         why: String,
     },
     /// What was predicted is too far from what was measured; the table has been printed.
-    #[error(
-        "predictions are too far off: half of them by {median} % or more, the worst by {worst} %"
-    )]
-    #[diagnostic(help("use a release build on a machine that does nothing else"))]
+    #[error("predictions are off by {median} % in the median, by {worst} % at worst")]
+    #[diagnostic(help("use a release build on an idle machine"))]
     Unlike {
         /// Median error (percent).
         median: f64,
@@ -117,7 +115,7 @@ pub enum LabError {
         worst: f64,
     },
     /// Interrupted before all was measured.
-    #[error("interrupted before all was measured")]
+    #[error("interrupted before the measurement ended")]
     Interrupted,
     /// This machine cannot be measured.
     #[error("cannot measure this machine")]
@@ -135,7 +133,7 @@ pub enum LabError {
         source: io::Error,
     },
     /// Two experiments would be written to the same files.
-    #[error("two experiments are called `{name}`, and their files would be, too")]
+    #[error("two experiments are called `{name}`, so one's files would overwrite the other's")]
     SameName {
         /// The name.
         name: String,

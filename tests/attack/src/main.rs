@@ -53,7 +53,7 @@ enum Task {
         /// Only attacks whose class or name contains this; no report is then written.
         #[arg(long)]
         only: Option<String>,
-        /// Each once and shortly: whether it is survived, nothing about speed.
+        /// Run each attack once, briefly: checks that weir survives, measures nothing.
         #[arg(long)]
         short: bool,
         /// Windows with the attacker, and without.

@@ -78,7 +78,7 @@ fn what_cannot_be_done_is_named() {
         assert!(matches!(error, DeferralError::NoInterface { .. }), "{error}");
     }
     let error = deferral.apply(OTHER, Some(250_000)).unwrap_err();
-    assert_eq!(error.to_string(), "eth1 cannot poll on a timer: that takes Linux 5.8 or later");
+    assert_eq!(error.to_string(), "eth1 cannot poll on a timer, which takes Linux 5.8 or later");
     for poll_ns in [0, AGENT_POLL_NS_MIN - 1, AGENT_POLL_NS_MAX + 1, u64::MAX] {
         let error = deferral.apply(MAC, Some(poll_ns)).unwrap_err();
         assert!(matches!(error, DeferralError::Range { .. }), "{error}");

@@ -33,7 +33,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Too much of it.
-    #[error("more than {AGENT_LINES_PER_S_MAX} lines or {AGENT_BYTES_PER_S_MAX} bytes a second")]
+    #[error(
+        "the agent sends more than {AGENT_LINES_PER_S_MAX} lines or {AGENT_BYTES_PER_S_MAX} bytes a second"
+    )]
     Flood,
     /// Another version of the protocol.
     #[error(
@@ -44,7 +46,7 @@ pub enum Violation {
         agent: u32,
     },
     /// A report about no time, or about too long a time.
-    #[error("a report about {interval_ns} ns, of at most {AGENT_INTERVAL_NS_MAX}")]
+    #[error("a report covers {interval_ns} ns; at most {AGENT_INTERVAL_NS_MAX} are allowed")]
     Interval {
         /// The time it is about (ns).
         interval_ns: u64,

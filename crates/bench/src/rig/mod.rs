@@ -61,7 +61,7 @@ pub enum RigError {
         source: io::Error,
     },
     /// The directory cannot hold sockets.
-    #[error("no socket can have the path {}", path.display())]
+    #[error("a socket cannot have the path {}", path.display())]
     #[diagnostic(help("set TMPDIR to a directory with a short path, such as /tmp"))]
     SocketPath {
         /// The path.
@@ -82,7 +82,7 @@ pub enum RigError {
         source: VifError,
     },
     /// A guest is connected and nothing goes through its interface.
-    #[error("the interface of the guest {guest} does not start: {reason}")]
+    #[error("the interface of the guest {guest} cannot start: {reason}")]
     NotReady {
         /// The guest.
         guest: &'static str,
@@ -90,7 +90,7 @@ pub enum RigError {
         reason: String,
     },
     /// The switch does not take other settings.
-    #[error("the guest {guest} cannot be called otherwise: {message}")]
+    #[error("cannot change when the guest {guest} is called: {message}")]
     Calls {
         /// The guest.
         guest: &'static str,

@@ -183,6 +183,6 @@ impl Port for PlayedPort {
     }
 
     fn fail(&self, reason: &str) {
-        tracing::error!(port = %self.id, reason, "a played port failed");
+        tracing::error!(port = %self.id, reason, "a simulated port failed");
     }
 }

@@ -9,7 +9,7 @@ pub enum Sandbox {
     /// The kernel ends weir at a system call that is not allowed
     #[default]
     On,
-    /// The kernel logs such a call, and files are not restricted: shows why weir ends
+    /// The kernel logs such a call, and files stay unrestricted: use it to find out why weir ends
     Log,
     /// weir keeps every privilege that it is started with
     Off,
@@ -18,10 +18,10 @@ pub enum Sandbox {
 /// `--sandbox` and `--no-sandbox`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Args)]
 pub struct SandboxArgs {
-    /// What becomes of privileges that weir does not need once it serves guests
+    /// Whether weir gives up the privileges that serving guests does not need
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub sandbox: Sandbox,
-    /// As --sandbox=off: a guest that breaks into weir has every privilege that weir was started with
+    /// Same as --sandbox=off: a guest that breaks into weir gets every privilege that weir has
     #[arg(long, conflicts_with = "sandbox")]
     pub no_sandbox: bool,
 }

@@ -32,12 +32,12 @@ fn what_no_guest_has_is_refused() {
     };
     for (addresses, words) in [
         ("[]", "must be 1 to 32, not 0 addresses"),
-        ("[\"10.0.0.5/24\"]", "`10.0.0.5/24` is one address of 10.0.0.0/24"),
-        ("[\"224.0.0.1\"]", "`224.0.0.1` is no address that a guest can have"),
-        ("[\"ff02::1\"]", "`ff02::1` is no address that a guest can have"),
-        ("[\"255.255.255.255\"]", "is no address that a guest can have"),
-        ("[\"0.0.0.0\"]", "is no address that a guest can have"),
-        ("[\"::\"]", "is no address that a guest can have"),
+        ("[\"10.0.0.5/24\"]", "`10.0.0.5/24` is an address within 10.0.0.0/24"),
+        ("[\"224.0.0.1\"]", "`224.0.0.1` cannot be a guest's address"),
+        ("[\"ff02::1\"]", "`ff02::1` cannot be a guest's address"),
+        ("[\"255.255.255.255\"]", "cannot be a guest's address"),
+        ("[\"0.0.0.0\"]", "cannot be a guest's address"),
+        ("[\"::\"]", "cannot be a guest's address"),
         ("[\"web0\"]", "`web0` is not an address or a prefix"),
         ("[5]", "expected addresses in brackets"),
         ("5", "expected addresses in brackets"),

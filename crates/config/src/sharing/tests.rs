@@ -105,16 +105,16 @@ fn what_does_not_go_together_is_refused() {
         ),
         ("dwcs", "window = \"1/4\"", "`vif.web0`: `window` without `period`"),
         ("dwcs", "period = \"1ms\"", "`vif.web0`: `period` without `window`"),
-        ("dwcs", "weight = 2", "`vif.web0`: `weight` means nothing to schedule \"dwcs\""),
+        ("dwcs", "weight = 2", "`vif.web0`: `weight` has no effect with schedule \"dwcs\""),
         (
             "round-robin",
             "weight = 2",
-            "`vif.web0`: `weight` means nothing to schedule \"round-robin\"",
+            "`vif.web0`: `weight` has no effect with schedule \"round-robin\"",
         ),
         (
             "drr",
             "window = \"1/4\"\nperiod = \"1ms\"",
-            "`vif.web0`: `window` means nothing to schedule \"drr\"",
+            "`vif.web0`: `window` has no effect with schedule \"drr\"",
         ),
     ] {
         assert_eq!(refused(schedule, lines), message);

@@ -131,7 +131,7 @@ pub enum ValueError {
         max: String,
     },
     /// An address with the length of a prefix that it is not the first of.
-    #[error("`{value}` is one address of {network}")]
+    #[error("`{value}` is an address within {network}, not the network itself")]
     HostBits {
         /// The text.
         value: String,
@@ -139,7 +139,7 @@ pub enum ValueError {
         network: String,
     },
     /// An address that no station has.
-    #[error("`{value}` is no address that a guest can have")]
+    #[error("`{value}` cannot be a guest's address")]
     AddressNotUnicast {
         /// The text.
         value: String,

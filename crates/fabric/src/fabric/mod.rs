@@ -107,7 +107,7 @@ struct Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// There are `weir_limits::PORTS_MAX` ports.
-    #[error("the switch has {PORTS_MAX} ports already, the most it can have")]
+    #[error("the switch already has {PORTS_MAX} ports, the maximum")]
     TableFull,
     /// No port has this number.
     #[error("the switch has no port {0}")]

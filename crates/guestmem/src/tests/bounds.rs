@@ -43,7 +43,7 @@ fn a_sparse_file_does_not_fill_the_address_space() {
     let error = memory.add(spec(0, 1 << 46), &file).unwrap_err();
     let max = MEMORY_MAX_DEFAULT;
     let text = format!(
-        "{} bytes in all, of which `memory_max` of this interface allows {max}",
+        "the regions have {} bytes in all; `memory_max` of this interface allows {max}",
         1_u64 << 46
     );
     assert!(error.to_string().ends_with(&text), "{error}");

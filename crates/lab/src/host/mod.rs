@@ -136,7 +136,7 @@ pub enum Error {
     #[error(transparent)]
     Violation(#[from] Violation),
     /// It has had as many events as it may.
-    #[error("it has not ended after {events} events")]
+    #[error("the simulation has not ended after {events} events")]
     TooLong {
         /// How many.
         events: u64,

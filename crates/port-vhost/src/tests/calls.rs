@@ -122,7 +122,7 @@ fn dear_calls_are_their_receivers_cost_and_stop_it() {
         port.info().state == State::Stopped
     });
     let reason = port.info().stop_reason.unwrap();
-    assert!(reason.contains("ring 0: calls take more than 100 us each"), "{reason}");
+    assert!(reason.contains("ring 0: each call takes more than 100 us"), "{reason}");
     let [others_ns, own_ns] =
         [a.port.counters().worker_ns.get() - before_ns, port.counters().dear_call_ns.get()];
     assert!(own_ns >= CALL_DEBT_NS_MAX / 2, "{own_ns} ns");

@@ -97,7 +97,7 @@ fn headers_that_lie_stop_the_port() {
             "is inside the Ethernet",
             VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 6, ..VnetHdr::default() },
         ),
-        ("is not one that was offered", VnetHdr { gso_type: vnet::GSO_UDP, ..VnetHdr::default() }),
+        ("was not offered", VnetHdr { gso_type: vnet::GSO_UDP, ..VnetHdr::default() }),
         (
             "without NEEDS_CSUM",
             VnetHdr { gso_type: vnet::GSO_TCPV4, gso_size: 100, ..VnetHdr::default() },
@@ -263,8 +263,9 @@ fn a_front_end_that_shares_more_than_it_may_loses_its_session_only() {
     let _ = guest.front.add_mem_reg(region, sparse.as_fd());
     let bytes = MEMORY + (1 << 46);
     let why = "region at guest address 0x800000000000:";
-    let bound =
-        format!("{bytes} bytes in all, of which `memory_max` of this interface allows {max}");
+    let bound = format!(
+        "the regions have {bytes} bytes in all; `memory_max` of this interface allows {max}"
+    );
     stopped_with(&guest.port, &format!("ADD_MEM_REG: {why} {bound}"));
     assert_eq!(guest.port.memory().mapped().regions, 0, "what it had is unmapped");
     neighbours.still_talk();

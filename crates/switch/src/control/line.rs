@@ -14,7 +14,7 @@ pub(super) enum LineError {
         max: usize,
     },
     /// Nothing of it came in time.
-    #[error("nothing came in time")]
+    #[error("no line came in time")]
     Silent,
     /// It had begun, and was not all there in time.
     #[error("the rest of the line did not come in time")]

@@ -225,8 +225,8 @@ impl Helper {
             Ok(answer) => Ok(answer),
             Err(error) => {
                 self.gone.call_once(|| {
-                    tracing::error!(%error, "weir's helper is gone: no socket is made and no network card set until \
-                        weir is started anew; guests go on");
+                    tracing::error!(%error, "weir's helper is gone: weir cannot make sockets or set network cards until \
+                        weir is started again; guests keep running");
                 });
                 Err(HelperError::Gone(error))
             }

@@ -201,7 +201,7 @@ impl Agent {
                 // A device model that is missing is tried again each second, and logged once.
                 let known = self.error.replace(error.to_string());
                 if known != self.error {
-                    tracing::warn!(socket = %self.path(), %error, "an agent cannot be heard");
+                    tracing::warn!(socket = %self.path(), %error, "cannot listen for an agent");
                 }
                 self.rests_until_ns = now_ns.saturating_add(REST_NS);
             }
@@ -241,7 +241,7 @@ impl Agent {
                 self.tell(now_ns);
             }
             Event::Gone => {
-                tracing::debug!(socket = %self.path(), "agent gone");
+                tracing::debug!(socket = %self.path(), "agent disconnected");
                 self.gone();
             }
             Event::Report(report) => {
@@ -290,7 +290,7 @@ impl Agent {
 
     /// The agent notices by the end of the connection, and restores.
     fn drop_link(&mut self, error: &LinkError, now_ns: u64) {
-        tracing::warn!(socket = %self.path(), %error, "no agent any more");
+        tracing::warn!(socket = %self.path(), %error, "lost the agent");
         self.error = Some(error.to_string());
         self.link = None;
         self.rests_until_ns = now_ns.saturating_add(REST_NS);

@@ -399,7 +399,7 @@ impl Run {
                     self.agents.push(agent);
                 }
                 (None, Err(error)) => {
-                    tracing::error!(vif = %vif.name, %error, "no agent can be heard");
+                    tracing::error!(vif = %vif.name, %error, "cannot listen for an agent");
                 }
             }
         }

@@ -218,15 +218,15 @@ fn restore_left_over_on(host: &Host, control: &SocketPath) {
             Ok((found, true)) => tracing::info!(
                 interface = %found.interface,
                 settings = ?found.settings,
-                "restored what a weir that was killed had changed"
+                "restored an interface that a killed weir had changed"
             ),
             Ok((found, false)) => tracing::info!(
                 interface = %found.interface,
-                "is gone, which a weir that was killed had changed"
+                "an interface that a killed weir had changed is gone"
             ),
             Err(error) => tracing::error!(
                 %error,
-                "an interface that a weir has left changed cannot be restored; restore it by hand and remove \
+                "cannot restore an interface that a killed weir had changed; restore it by hand and remove \
                  the file"
             ),
         }
@@ -250,7 +250,7 @@ enum Way {
 
 /// Once for each uplink: it stays so.
 fn say_by_timer(interface: &InterfaceName, why: &str) {
-    tracing::info!(%interface, why, "frames may gather by the uplink's NAPI timer, not by its card");
+    tracing::info!(%interface, why, "the uplink coalesces interrupts by its NAPI timer, not by its card");
 }
 
 /// An uplink's interface, as it can be made to gather frames. Dropped, it is as it was found.
@@ -391,7 +391,7 @@ impl UplinkInterface {
     fn restore_or_warn(&mut self) {
         if let Err(error) = self.restore() {
             let interface = &self.name;
-            tracing::warn!(%interface, %error, "the uplink's settings cannot be restored");
+            tracing::warn!(%interface, %error, "cannot restore the uplink's settings");
         }
     }
 }
@@ -421,7 +421,7 @@ impl Gathering for UplinkInterface {
             Err(error) => {
                 self.restore_or_warn();
                 let reason = error.to_string();
-                tracing::warn!(reason, "the uplink cannot be made to gather frames");
+                tracing::warn!(reason, "cannot set interrupt coalescing of the uplink");
                 self.layer = UplinkLayer::Refused { reason };
             }
         }

@@ -86,7 +86,7 @@ pub enum SwitchError {
         source: RulesError,
     },
     /// A worker cannot watch the device.
-    #[error("uplink {name}: cannot be watched")]
+    #[error("uplink {name} cannot be watched")]
     Watch {
         /// The uplink.
         name: PortName,

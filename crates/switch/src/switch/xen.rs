@@ -26,9 +26,9 @@ const KERNEL_BACK_END: &str = "/sys/bus/xen-backend/drivers/vif";
 enum AttachError {
     #[error(transparent)]
     Value(#[from] ValueError),
-    #[error("there already is a port called {0}")]
+    #[error("a port called {0} exists already")]
     Name(VifId),
-    #[error("the switch has {PORTS_MAX} ports already")]
+    #[error("the switch already has {PORTS_MAX} ports, the maximum")]
     Full,
     #[error(transparent)]
     Switch(#[from] SwitchError),
@@ -49,7 +49,7 @@ impl<S: Read + Write> Plug<S> {
         let socket = match channel_socket(&mut self.client, vif.domain, name) {
             Ok(Some(socket)) => socket,
             Ok(None) => {
-                tracing::info!(%vif, name, "no agent: the guest has no such channel with a socket");
+                tracing::info!(%vif, name, "no agent: the guest has no channel with a socket");
                 return None;
             }
             Err(error) => {
@@ -60,7 +60,7 @@ impl<S: Read + Write> Plug<S> {
         match socket.parse() {
             Ok(path) => Some(AgentSocket { path, bound: None }),
             Err(error) => {
-                tracing::error!(%vif, socket, %error, "no agent: its channel has a bad socket");
+                tracing::error!(%vif, socket, %error, "no agent: its channel's socket path is invalid");
                 None
             }
         }
@@ -70,7 +70,7 @@ impl<S: Read + Write> Plug<S> {
 impl<S: Read + Write + Send> Board for Plug<S> {
     fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
         if !self.config.takes(keys.bridge.as_deref()) {
-            tracing::info!(%vif, bridge = keys.bridge, "not for weir: left to others");
+            tracing::info!(%vif, bridge = keys.bridge, "ignored: the interface is for another bridge");
             return None;
         }
         // A switch that ends takes no more vifs.
@@ -118,7 +118,7 @@ impl Switch {
         evtchn.map_err(failed("/dev/xen/evtchn"))?;
         if Path::new(KERNEL_BACK_END).exists() {
             tracing::warn!(
-                "the kernel's xen-netback is loaded, and answers the same vifs: unload it"
+                "the kernel's xen-netback is loaded and serves the same vifs: unload it"
             );
         }
         self.start_xen_on(config, Arc::new(hypervisor), Client::open, channels)

@@ -121,13 +121,13 @@ impl LoadStats {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Sleeping failed.
-    #[error("waiting for the device: {0}")]
+    #[error("cannot wait for the device: {0}")]
     Wait(#[from] io::Error),
     /// A frame was refused for another reason than a full ring.
-    #[error("sending: {0}")]
+    #[error("cannot send: {0}")]
     Send(SendError),
     /// The payload does not fit the transmit buffers.
-    #[error("{bytes} bytes of payload do not fit the transmit buffers of the queue pair")]
+    #[error("a payload of {bytes} bytes does not fit the queue pair's transmit buffers")]
     Body {
         /// Bytes.
         bytes: usize,
@@ -145,7 +145,7 @@ pub enum LoadError {
         max: usize,
     },
     /// The headers that were made don't agree with their offload.
-    #[error("building a GSO frame: {0}")]
+    #[error("cannot build a GSO frame: {0}")]
     Offload(#[from] OffloadError),
 }
 

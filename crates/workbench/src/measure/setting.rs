@@ -29,13 +29,13 @@ pub enum Unreal {
     )]
     Machines,
     /// Workers.
-    #[error("it has {0} workers, and is measured with one")]
+    #[error("it has {0} workers, and only one can be measured")]
     Workers(usize),
     /// Something that weir has and a lone switch has not, or that the lab alone has.
-    #[error("{0}, which is played only")]
+    #[error("{0} can only be simulated")]
     Played(&'static str),
     /// A thread needs a CPU that this process may not use.
-    #[error("something has to run on CPU {cpu}, and this process may use {usable}")]
+    #[error("it needs CPU {cpu}, and this process may use {usable}")]
     Cpu {
         /// Which.
         cpu: usize,
@@ -43,16 +43,16 @@ pub enum Unreal {
         usable: String,
     },
     /// A thread that is held on no CPU, or on one of several.
-    #[error("{0} is not held on one CPU, so that each run would be another")]
+    #[error("{0} is not pinned to one CPU, so runs would differ")]
     NotPinned(&'static str),
     /// A guest with too much to do.
-    #[error("{0} is an end of two flows, and a guest here is one thread with one of them")]
+    #[error("{0} belongs to two flows, and a measured guest is one thread with one flow")]
     TwoFlows(String),
     /// Nothing flows.
     #[error("no frame would be sent")]
     Silent,
     /// Rings that cannot be had.
-    #[error("{guest} has rings of {rx} and {tx}, and here both are alike and a power of two")]
+    #[error("{guest} has rings of {rx} and {tx}; a measured guest needs one size, a power of two")]
     Rings {
         /// Whose.
         guest: String,

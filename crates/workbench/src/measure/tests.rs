@@ -96,7 +96,7 @@ fn what_cannot_be_had_here_is_refused_and_says_why() {
     assert!(said.contains("merge segments"), "{said}");
     let experiment = experiment(REALITY.1);
     let said = Setting::of(&experiment.points[0].1, &[0]).unwrap_err().to_string();
-    assert_eq!(said, "something has to run on CPU 1, and this process may use 0");
+    assert_eq!(said, "it needs CPU 1, and this process may use 0");
 }
 
 #[test]

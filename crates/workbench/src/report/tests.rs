@@ -377,7 +377,7 @@ fn a_report_that_cannot_be_written_or_run_leaves_what_there_was() {
     let error = report(&["dong-fig11", "dong-fig11"], folder.path()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "two experiments are called `dong-fig11`, and their files would be, too"
+        "two experiments are called `dong-fig11`, so one's files would overwrite the other's"
     );
     assert_eq!(fs::read_to_string(&page).unwrap(), "before");
     let nowhere = folder.path().join("no-such-folder");

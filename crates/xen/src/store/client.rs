@@ -41,7 +41,7 @@ pub enum StoreError {
         request: u32,
     },
     /// Others wrote each time in between.
-    #[error("a xenstore transaction was tried {XENSTORE_TRANSACTION_TRIES_MAX} times in vain")]
+    #[error("a xenstore transaction failed {XENSTORE_TRANSACTION_TRIES_MAX} times")]
     TooManyTries,
 }
 

@@ -201,7 +201,7 @@ impl Placement {
                 }
                 Some(error) => {
                     let reason = affinity::explain(error);
-                    tracing::warn!(worker = index, cpus, reason, "worker cannot be moved");
+                    tracing::warn!(worker = index, cpus, reason, "cannot move a worker");
                     self.counts.refused.add(1);
                 }
             }
@@ -230,12 +230,7 @@ impl Placement {
                     }
                     Outcome::Refused(error) => {
                         let (thread, reason) = (thread.id, affinity::explain(error));
-                        tracing::warn!(
-                            guest = guest.look.id,
-                            thread,
-                            reason,
-                            "vCPU cannot be moved"
-                        );
+                        tracing::warn!(guest = guest.look.id, thread, reason, "cannot move a vCPU");
                         self.counts.refused.add(1);
                     }
                 }

@@ -75,7 +75,7 @@ pub(super) enum FoundError {
         reason: String,
     },
     /// There is one already: of another weir, or of one whose settings could not be restored.
-    #[error("{} is there already: the interface is not as its owner left it", path.display())]
+    #[error("{} exists already, so the interface's present settings are not its owner's", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
@@ -127,7 +127,7 @@ impl Kept {
     /// Nothing has to be restored any more.
     pub(super) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(file = %self.path.display(), %error, "a file cannot be removed");
+            tracing::warn!(file = %self.path.display(), %error, "cannot remove a file");
         }
     }
 }
