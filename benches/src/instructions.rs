@@ -1,8 +1,8 @@
-//! Instructions that weir takes for a packet, counted by callgrind: a figure that is the same on a
-//! busy machine, so that `make test` can see a data path grow.
+//! Instructions that weir takes for a packet, counted by callgrind. The count is the same on a busy machine, so
+//! `make test` notices when the datapath grows.
 //!
-//! What is counted is `measured` of the example `instructions` in `weir-port-vhost`, in the release
-//! profile: from one guest's ring to another's, without drivers, sleep and wake-ups.
+//! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
+//! guest's ring to another's, without drivers, sleep and wake-ups.
 
 use std::{
     collections::BTreeMap,

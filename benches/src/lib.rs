@@ -1,8 +1,7 @@
-//! weir against its peers, and against what it is to reach, on this machine.
+//! weir against its peers and its goals, on this machine.
 //!
-//! Where there are peers, a round measures every contender once, each brought up from nothing, so
-//! that whatever else the machine does at the time meets all of them; ratios are taken within a
-//! round.
+//! A round starts and measures every contender once, so a disturbance of the machine affects all. Ratios are taken
+//! within a round.
 
 #![forbid(unsafe_code)]
 

@@ -25,9 +25,8 @@ const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "V
 
 /// 256 packets in flight in each direction, all of one burst.
 ///
-/// Each traffic's rings have the size with which the peer was fastest: DPDK's split rings are slow
-/// when all their entries are in flight, while its packed rings, and those of large packets, gain
-/// from the caches they fit.
+/// Rings have the size with which the peer is fastest: DPDK's split rings slow down with all entries in flight; its
+/// packed rings, and those of large packets, gain from fitting in caches.
 const IN_FLIGHT_256: Traffic<'static> = Traffic {
     small_pages: false,
     device: "",

@@ -1,7 +1,7 @@
-//! Moderation policies side by side: what `weir bench --policies` finds.
+//! Moderation policies side by side: the figures of `weir bench --policies`.
 //!
-//! Its guests are weir's own, in its own process, and its rounds are interleaved as those here are: each
-//! setting of a load in turn. Ratios are taken within a round.
+//! Guests are weir's own, in its process. Each setting of a load takes its turn in each round; ratios are taken
+//! within a round.
 
 use weir_bed::{
     error::Result,

@@ -1,9 +1,8 @@
 //! Small packets from a `vif` guest out of an uplink: AF_XDP on a veth against a TAP.
 //!
-//! Both are counted by the host's interface: the far end of the veth, or the TAP itself. The host drops
-//! the packets as soon as it sees that they are for somebody else, in both cases on the switch's core.
-//! Beside weir, the same is measured with nothing but an uplink's port, which is given the same burst
-//! over and over: no switch can be faster than what the kernel takes.
+//! The host's interface counts both: the veth's far end, or the TAP. The host drops the packets at once, being for
+//! another MAC address, in both cases on the switch's core. A further run feeds an uplink's port one burst over and
+//! over without a switch: no switch can be faster than this kernel limit.
 
 use weir_bed::{
     error::{Result, check},

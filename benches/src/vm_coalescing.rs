@@ -1,10 +1,8 @@
 //! What a latency budget saves two stock guests: interrupts, and CPU for the same bytes.
 //!
-//! Both guests and all contenders have `EVENT_IDX`, which already leaves out every interrupt that a
-//! guest does not want; what is counted is what is left.
-//!
-//! The ways of weir take turns between the same two guests, by `weir vif set`: how fast a connection is differs by a
-//! fifth from one boot to the next, which would hide what they differ by.
+//! All contenders and guests use `EVENT_IDX`, which already leaves out every interrupt that a guest does not want;
+//! the remaining ones are counted. weir's settings take turns on the same two guests, by `weir vif set`: a
+//! connection's speed differs by a fifth from boot to boot, more than the settings do.
 
 use std::{
     fmt,

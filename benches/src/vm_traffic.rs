@@ -177,9 +177,8 @@ impl Transfer {
         cpu.as_secs_f64() / self.time.as_secs_f64()
     }
 
-    /// The rate of these guests with a switch that takes no CPU time and leaves them what it took, where
-    /// each packet costs them what it did. A virtual CPU has one core at most, and a sender that spins
-    /// needs nothing more.
+    /// The rate of these guests with a switch that takes no CPU and leaves them its own, at the same cost for each
+    /// packet. A vCPU has one core at most, and a sender that spins needs no more.
     fn limit(&self) -> f64 {
         let Self { rate, amount, switch, .. } = *self;
         let scaled = |cpu: Duration| rate * (switch + cpu).as_secs_f64() / cpu.as_secs_f64();

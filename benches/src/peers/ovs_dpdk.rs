@@ -1,7 +1,7 @@
-//! Open vSwitch with its DPDK data path: one polling thread, vhost-user ports.
+//! Open vSwitch with its DPDK datapath: one polling thread, vhost-user ports.
 //!
-//! It runs from Debian's packages with a database, sockets and logs of its own, beside any Open
-//! vSwitch the machine may run. Its network namespace takes in the TAP devices its bridge makes.
+//! It runs from Debian's packages with its own database, sockets and logs, beside any Open vSwitch of the machine.
+//! Its network namespace holds its bridge's TAP devices.
 
 use std::{
     ffi::OsStr,

@@ -1,7 +1,6 @@
 //! The kernel's bridge between two TAPs: what libvirt gives a VM by default.
 //!
-//! QEMU itself moves the packets between the guest and its TAP (no vhost-net), with all offloads
-//! of virtio-net passing through to the TAP.
+//! QEMU itself moves packets between the guest and its TAP (no vhost-net), with all offloads of virtio-net.
 
 use weir_bed::{address, error::Result, netns::Netns, qemu::Plug, switch::Switch};
 

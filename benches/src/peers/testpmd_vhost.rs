@@ -1,7 +1,6 @@
-//! `dpdk-testpmd` between two vhost-user ports: what comes in at one goes out at the other.
+//! `dpdk-testpmd` between two vhost-user ports: each packet that enters at one leaves at the other.
 //!
-//! It looks at no address and learns nothing; it is what DPDK's vhost library can do at best, and
-//! no switch.
+//! It reads no address and learns nothing: the upper limit of DPDK's vhost library, not a switch.
 
 use std::{io::Write, path::PathBuf, time::Duration};
 
