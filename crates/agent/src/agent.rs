@@ -76,9 +76,6 @@ impl From<AgentError> for End {
 }
 
 /// Runs until SIGTERM, SIGINT or SIGHUP, and leaves every interface as it was found.
-///
-/// # Errors
-/// [`AgentError`]
 pub fn run(args: &Args) -> Result<(), AgentError> {
     let signals = signals()?;
     let guest = Guest::new(&args.root);

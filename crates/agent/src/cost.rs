@@ -1,9 +1,8 @@
-//! What an interrupt costs the guest, estimated while it runs (C_v of Dong 2011 Eq. 2).
+//! The guest's cost of an interrupt, estimated while it runs (C_v of Dong 2011 Eq. 2).
 //!
-//! The kernel's CPU time is taken for `a + b * packets + c * interrupts`, each in a second, and `c` is
-//! found by least squares with weights that fade. A packet costs too, and packets and interrupts come
-//! together: only while weir changes the interval do they change apart, and only then is there an
-//! answer.
+//! The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c` found by least
+//! squares with fading weights. Packets and interrupts come together; only while weir changes the interval do they
+//! vary apart and give an answer.
 
 use weir_limits::{AGENT_COST_NS_MAX, AGENT_COST_NS_MIN};
 

@@ -2,9 +2,9 @@
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Time of all CPUs in system calls, interrupts and softirqs since the guest's start (ns), from the line
-/// `cpu  user nice system idle iowait irq softirq ...`; `None` if there is no such line. The kernel
-/// counts in ticks of 1/`ticks_per_second` s, so that one second tells little and many tell enough.
+/// Time of all CPUs in system calls, interrupts and softirqs since the guest's start (ns), from the line `cpu  user
+/// nice system idle iowait irq softirq ...`; `None` without it. The kernel counts ticks of 1/`ticks_per_second` s,
+/// so a single second is coarse.
 pub(crate) fn kernel_ns(text: &str, ticks_per_second: u64) -> Option<u64> {
     let mut words = text.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace();
     let mut ticks = |skip| words.nth(skip)?.parse::<u64>().ok();

@@ -1,11 +1,10 @@
-//! Front-end coalescing on a stock `virtio_net` or `xen-netfront` (Dong 2011 §4.1): NAPI polls on a timer
-//! instead of being woken by an interrupt.
+//! Front-end coalescing on a stock `virtio_net` or `xen-netfront` (Dong 2011 §4.1): a timer, not an interrupt,
+//! triggers NAPI polls.
 //!
-//! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n the kernel leaves a queue's interrupts off
-//! after a poll that found frames, polls again t later, and turns them back on after n polls in a row that
-//! found nothing (`napi_complete_done`). `xen-netfront` polls by the timer as well, but asks for events at
-//! the end of each poll whatever `napi_complete_done` says: weir holds them back meanwhile, and finds that the
-//! guest has taken what they would have told of.
+//! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n, the kernel keeps a queue's interrupts off after a
+//! poll that found frames, polls again t later, and turns them on after n empty polls in a row
+//! (`napi_complete_done`). `xen-netfront` also polls by the timer, but asks for events after each poll whatever
+//! `napi_complete_done` says. weir holds these events back, and finds that the guest has taken the frames already.
 
 use weir_limits::{
     AGENT_EMPTY_POLLS_MIN, AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_POLL_PAUSE_NS,
@@ -44,13 +43,12 @@ pub enum DeferralError {
     State(#[from] StateError),
 }
 
-/// Polls in a row that find nothing before a queue's interrupts come back on.
+/// Empty polls in a row before a queue's interrupts come back on.
 ///
-/// An empty poll is a timer interrupt, about what the interrupt costs that it saves. So as few as
-/// possible, but two: frames that come once in an interval on average leave every third interval empty,
-/// and two in a row are rarer. And enough for [a short pause](AGENT_POLL_PAUSE_NS), or short intervals would end
-/// at each; a pause of ten intervals and more is cheaper with an interrupt at its end. A large number does not help a load that goes on, and where it
-/// ends each empty poll is a waste.
+/// An empty poll costs about the interrupt that it saves, so few are best, but at least two: with one frame an
+/// interval on average, every third interval is empty, and two in a row are rarer. Short intervals need enough of
+/// them for [a short pause](AGENT_POLL_PAUSE_NS); after a pause of ten intervals or more an interrupt is cheaper.
+/// More polls do not help a steady load, and each is wasted when the load ends.
 pub(crate) fn empty_polls(poll_ns: u64) -> u64 {
     u64::from(AGENT_EMPTY_POLLS_MIN) + AGENT_POLL_PAUSE_NS.div_ceil(poll_ns.max(1))
 }

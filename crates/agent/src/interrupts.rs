@@ -25,10 +25,10 @@ impl Device {
         }
     }
 
-    /// Whether an interrupt of this name is for one of its queues.
+    /// Whether an interrupt of this name belongs to one of its queues.
     ///
-    /// xen-netfront calls those of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx` once the interface
-    /// has its name, and `eth0` where both rings have one channel.
+    /// xen-netfront names those of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx` once the interface has
+    /// its name, and `eth0` if both rings share one channel.
     fn has_queue(&self, name: &str) -> bool {
         match self {
             Self::Virtio(device) => name.strip_prefix(device.as_str()).is_some_and(|of_device| {
@@ -58,14 +58,13 @@ impl fmt::Display for Device {
     }
 }
 
-/// The interrupts of `device` that are for its queues, on all CPUs; `None` if no line names
-/// it (s390 counts all devices in one).
+/// The interrupts of `device` for its queues, on all CPUs; `None` if no line names it (s390 counts all devices in
+/// one).
 ///
-/// A line is `NUMBER: count for each CPU, controller and its line, names`, where names are separated by
-/// commas. How the kernel names a virtio device's interrupts depends on what it got from the bus:
-/// one each for a queue (`virtio2-input.0`, `virtio2-output.0`), one for all queues
-/// (`virtio2-virtqueues`), or one for all it has to say (`virtio2`, perhaps shared with other
-/// devices). `virtio2-config` is no queue's.
+/// A line is `NUMBER: count for each CPU, controller and its line, names`, with names separated by commas. A virtio
+/// device's names depend on its vectors: one for each queue (`virtio2-input.0`, `virtio2-output.0`), one for all
+/// queues (`virtio2-virtqueues`), or one for everything (`virtio2`, perhaps shared with other devices).
+/// `virtio2-config` belongs to no queue.
 pub(crate) fn queue_interrupts(text: &str, device: &Device) -> Option<u64> {
     let mut lines = text.lines();
     let cpus = lines.next()?.split_whitespace().filter(|word| word.starts_with("CPU")).count();

@@ -24,9 +24,6 @@ pub enum OnceError {
 }
 
 /// Counts for a second and prints what happened.
-///
-/// # Errors
-/// [`OnceError`]
 pub fn run(args: &Args, out: &mut impl Write) -> Result<(), OnceError> {
     let guest = Guest::new(&args.root);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The messages and their bytes: one JSON object to a line.
+//! The messages and their bytes: one JSON object a line.
 //!
 //! ```text
 //! agent                                     weir
@@ -11,10 +11,9 @@
 //!   bye                            ──────▶ ◀──────  bye
 //! ```
 //!
-//! A virtio-serial port stays open on weir's side while the agent in the guest is restarted, and may
-//! still hold what was meant for the one before. So an agent draws a number, its `session`, and minds
-//! nothing before a `welcome` with that number. Fields that a side doesn't know are passed over; a
-//! change that this does not cover raises [`VERSION`].
+//! A virtio-serial port stays open on weir's side while the agent restarts, and may still hold messages for the
+//! previous agent. So an agent draws a number, its `session`, and ignores everything before a `welcome` with that
+//! number. Both sides ignore unknown fields; an incompatible change raises [`VERSION`].
 
 use std::fmt;
 
@@ -163,9 +162,6 @@ pub(crate) fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) -> Result<()
 }
 
 /// The message in a line without its newline.
-///
-/// # Errors
-/// [`DecodeError`]
 pub(crate) fn decode<M: DeserializeOwned>(line: &[u8]) -> Result<M, DecodeError> {
     serde_json::from_slice(line).map_err(|error| DecodeError {
         column: error.column(),

@@ -1,9 +1,9 @@
 //! weir's side of one agent: the connection of one virtual machine's port.
 //!
-//! The caller owns the thread and the clock. It watches the link's descriptor, level-triggered, and
-//! calls [`AgentLink::readable`], [`AgentLink::writable`] while [`AgentLink::wants_write`], and
-//! [`AgentLink::tick`] at [`AgentLink::deadline_ns`] or more often. After any error it drops the link,
-//! and does well to wait a second before it takes the next connection of that virtual machine.
+//! The caller owns the thread and the clock. It watches the link's descriptor, level-triggered, and calls
+//! [`AgentLink::readable`], [`AgentLink::writable`] while [`AgentLink::wants_write`], and [`AgentLink::tick`] at
+//! [`AgentLink::deadline_ns`] or more often. After an error it drops the link, and should wait a second before the
+//! next connection.
 
 mod session;
 #[cfg(test)]
@@ -107,9 +107,6 @@ impl AgentLink {
 
     /// Asks for an interface to be polled at `poll_ns`, or to be made as it was found. The answer is an
     /// [`Event::Applied`].
-    ///
-    /// # Errors
-    /// [`SetError`]
     pub fn set(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), SetError> {
         if !self.session.is_open() {
             return Err(SetError::NoAgent);
@@ -127,9 +124,6 @@ impl AgentLink {
     }
 
     /// Pings an agent each second, and takes one that says nothing for three seconds for gone.
-    ///
-    /// # Errors
-    /// [`LinkError::Channel`]
     pub fn tick(&mut self, now_ns: u64) -> Result<Option<Event>, LinkError> {
         match self.session.due(now_ns) {
             Some(Due::Ping) => {
@@ -152,9 +146,6 @@ impl AgentLink {
     }
 
     /// Sends what waits.
-    ///
-    /// # Errors
-    /// [`LinkError::Channel`]
     pub fn writable(&mut self) -> Result<(), LinkError> {
         Ok(self.channel.flush()?)
     }

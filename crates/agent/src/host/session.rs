@@ -1,7 +1,7 @@
 //! weir's side of the conversation. Pure: times and messages in, events out.
 //!
-//! An agent is software in a guest, and the guest may be hostile. What it says is about the interfaces
-//! of its own virtual machine only, is believed within bounds, and comes at a bounded rate.
+//! An agent runs in a guest, which may be hostile. Its messages concern its own virtual machine's interfaces only,
+//! are believed within bounds, and are limited in rate.
 
 use weir_limits::{
     AGENT_BYTES_PER_S_MAX, AGENT_COST_NS_MAX, AGENT_COST_NS_MIN, AGENT_CPUS_MAX,
@@ -176,9 +176,6 @@ impl Rate {
 
 /// `report` with each number brought into what is possible: an agent may lie about its own costs, and
 /// moves its own interfaces by that, but only as far as an honest one could.
-///
-/// # Errors
-/// [`Violation::Interval`]
 pub(super) fn believable(report: Report) -> Result<Report, Violation> {
     let interval_ns = report.interval_ns;
     if interval_ns == 0 || interval_ns > AGENT_INTERVAL_NS_MAX {
