@@ -65,9 +65,6 @@ pub(super) struct Figures {
 
 impl Figures {
     /// Prints them, as JSON or as a table.
-    ///
-    /// # Errors
-    /// [`BenchError::Interrupted`] if there are none; [`BenchError::Output`].
     pub(super) fn print(&self, args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
         if self.figures.is_empty() {
             return Err(BenchError::Interrupted);

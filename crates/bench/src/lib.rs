@@ -1,14 +1,14 @@
-//! `weir bench`: what weir does on this machine, with nothing but this program. [`demo`]: `weir demo`.
+//! `weir bench`: measures weir on this machine with this program alone. [`demo`]: `weir demo`.
 //!
-//! A [rig] for each slice of each measurement: a switch with one worker, two built-in
-//! guests, and traffic. Slices of the measurements alternate, so that whatever else the machine
-//! does meets all of them; of each figure the median over its slices is shown, and its spread.
+//! Each slice of a measurement has its own [rig]: a switch with one worker, two built-in guests, and traffic.
+//! Slices of the measurements alternate, so a disturbance of the machine affects all. A figure is the median over
+//! its slices, with its spread.
 //!
 //! | file | what |
 //! |---|---|
 //! | `plan.rs` | the measurements: which traffic, which figures |
 //! | `slice.rs` | one slice of a measurement |
-//! | `memcpy.rs` | what a plain copy takes |
+//! | `memcpy.rs` | the cost of a plain copy |
 //! | `report.rs` | medians, the table, and JSON |
 //! | `policies/` | `--policies`: moderation policies side by side |
 //! | `filter.rs` | `--filter-cost`: packets with a filter and without |
@@ -118,9 +118,6 @@ struct Measured {
 }
 
 /// Measures, and prints the result. Progress goes to standard error if that is a terminal.
-///
-/// # Errors
-/// [`BenchError`]
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     if args.policies {
         return policies::run(args, out);
@@ -151,9 +148,6 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
 }
 
 /// Writes a result for people, or as JSON.
-///
-/// # Errors
-/// Writing failed.
 pub fn print(
     result: &(impl Display + Serialize),
     json: bool,

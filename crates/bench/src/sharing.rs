@@ -1,9 +1,8 @@
 //! `weir bench --sharing`: how senders share a worker, and what a flood does to its neighbour.
 //!
-//! The ports are played in this process, so that the worker is what there is too little of: guests on
-//! the same cores would be slower than it is, and wait for each other instead. Everything between them
-//! is weir's own, the copies included. Worker time is what weir charges; the victim's times and frames
-//! are counted by the played ports.
+//! Ports are simulated in this process, which makes the worker the bottleneck: real guests on the same cores would
+//! be slower than the worker. Everything between the ports is weir's own, copies included. Worker time is what weir
+//! charges; the ports count the victim's times and frames.
 
 use std::io::Write;
 use std::sync::Arc;

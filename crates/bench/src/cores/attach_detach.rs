@@ -1,8 +1,8 @@
-//! `weir bench --attach-detach`: what interfaces that come and go under traffic leave behind.
+//! `weir bench --attach-detach`: what interfaces leave behind that come and go under traffic.
 //!
-//! Each is added by a request, as the control socket brings it; a guest connects, starts its rings and
-//! sends; and the interface is removed, half of them while the guest is still there. Two other guests talk
-//! meanwhile. Descriptors, threads and memory are this process's, guests and all.
+//! A control request adds each interface. A guest connects, starts its rings and sends. Then the interface is
+//! removed, half of the time with its guest connected. Two other guests talk meanwhile. Descriptors, threads and
+//! memory are those of the whole process, guests included.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! A switch with pairs of guests, each a client and a server with an interface of its own.
 //!
-//! A thread of the measurement may serve all of them by looking at their rings in turn: guests that cost
-//! little and never sleep, so that what is measured is the switch.
+//! One thread of the measurement can poll the rings of all guests in turn. Such guests cost little and never sleep,
+//! so the switch is what is measured.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! `weir bench --ping-pong`: how fast two cores answer each other, by polling, by waiting for a line of cache where the
-//! processor can, and by waking.
+//! `weir bench --ping-pong`: how fast two cores answer each other, by polling, by waiting for a cache line where
+//! the CPU can, and by waking.
 //!
-//! The bounds of what a switch can do: with workers that poll a guest's request is seen after the time that a
-//! cache line takes; with workers that sleep, after the time that the kernel takes to wake a thread.
+//! These bound a switch's latency: a polling worker sees a request after a cache line's transfer, a sleeping worker
+//! after the kernel's wake-up.
 
 use std::hint;
 use std::io::{self, Write};

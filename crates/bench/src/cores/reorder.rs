@@ -1,8 +1,8 @@
-//! `weir bench --reorder`: sequence numbers of many flows, while all that can move moves.
+//! `weir bench --reorder`: sequence numbers of many flows, while queues and flows keep moving.
 //!
-//! Two workers and two guests with four queue pairs each. Again and again every pair of queues is given to
-//! the other worker, and entries of the receiver's indirection table to other queues. A packet that comes
-//! after a later one of its flow, or a second time, is counted.
+//! Two workers serve two guests with four queue pairs each. Again and again every queue pair moves to the other
+//! worker, and entries of the receiver's indirection table to other queues. Packets that arrive late in their flow,
+//! or twice, count.
 
 use std::io::Write;
 use std::path::Path;

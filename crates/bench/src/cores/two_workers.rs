@@ -1,14 +1,12 @@
-//! `weir bench --two-workers`: what two workers do against one.
+//! `weir bench --two-workers`: two workers against one.
 //!
-//! Four pairs of guests send 64 B packets as fast as they go. Their threads need cores as well, so that what
-//! arrives in a second says as much of them as of weir. Their cost is taken out by what a worker does
-//! with its own CPU time: packets for each second of it, all workers together, times the number of
-//! workers, is what they do when each has a core. For this to say something, both must have been at work:
+//! Four pairs of guests send 64 B packets as fast as they can. Their threads need cores too, so packets per second
+//! would measure them as much as weir. The figure is therefore packets per second of worker CPU time, times the
+//! number of workers: the rate if each worker had its own core. Both workers must have been busy:
 //! `two_workers_least_busy`.
 //!
-//! Beside it the same with senders and receivers that are played by the workers'
-//! own threads, so that nobody else needs a core; and one guest with one queue, which the second worker helps
-//! the first with.
+//! Two more measurements: the same with simulated ports on the workers' own threads, which need no further core;
+//! and one guest with one queue, where the second worker helps the first.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,9 +1,8 @@
-//! `weir bench --vifs`: round trips and throughput of 1 to 32 interfaces (Raj 2006, Figs. 4 and 5), with
-//! workers that sleep (`shared`) and workers that poll (`dedicated`).
+//! `weir bench --vifs`: round trips and throughput of 1 to 32 interfaces (Raj 2006, Figs. 4 and 5), with workers
+//! that sleep (`shared`) and workers that poll (`dedicated`).
 //!
-//! Each interface has a guest behind it, and that guest a peer with an interface of its own. One worker,
-//! held on the last processor; one thread, held on the first, is all guests: it looks at their rings in
-//! turn and never sleeps, so that a round trip is the switch's and not the time in which a guest wakes up.
+//! Each interface has a guest, whose peer has an interface of its own. One worker is pinned to the last CPU. One
+//! thread, pinned to the first, polls the rings of all guests and never sleeps, so no guest's wake-up counts.
 
 use std::io::Write;
 use std::path::Path;

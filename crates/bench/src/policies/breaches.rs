@@ -57,10 +57,9 @@ fn per_million(count: u64, packets: u64) -> f64 {
     if packets == 0 { 0.0 } else { 1e6 * count as f64 / packets as f64 }
 }
 
-/// The worst cell, all cells together, and these by reason.
+/// The worst cell, all cells together, and the same by reason.
 ///
-/// Each is one value over all rounds: breaches are rare, and their median over a few rounds would be
-/// nothing whatever happens.
+/// Each is one value over all rounds: breaches are rare, so their median over a few rounds would be 0.
 pub(super) fn figures(rows: &[BreachRow]) -> Vec<FigureRow> {
     let by_rate = |a: &&BreachRow, b: &&BreachRow| a.per_million.total_cmp(&b.per_million);
     let Some(worst) = rows.iter().max_by(by_rate) else { return Vec::new() };

@@ -1,19 +1,17 @@
-//! A grid of loads: what `auto` loses to the best of the settings with a fixed hold.
+//! A grid of loads: `auto` against the best fixed hold of each load.
 //!
-//! A fixed hold suits some loads and ruins others. For each load and round the best is chosen, from what
-//! the other rounds say: of the fixed ones with which most packets arrive, the one that takes the least
-//! CPU for each. `auto` does not know the load, and is compared with that: by packets that arrive, and by
-//! CPU time for each, worker and both guests together. Both ratios are taken within the round, so that
-//! what the machine does beside meets both; of each the median counts, and of the two the worse.
+//! A fixed hold suits some loads and ruins others. The best fixed setting of a load delivers the most packets, and
+//! among equals takes the least CPU for each. `auto` does not know the load. It is compared by packets delivered,
+//! and by CPU time for each (worker and both guests). Both ratios are taken within a round, so a disturbance
+//! affects both sides; the worse median of the two counts.
 //!
-//! Chosen from the very rounds in which it is compared, the best would be the luckiest: of seven equal
-//! settings one always has a better median than `auto`.
+//! For each round the best is chosen from the *other* rounds. Chosen from the same rounds it would be the luckiest:
+//! of seven equal settings, one always has a better median than `auto`.
 //!
-//! Settings that are [`far off`](given_up) after the first round are not measured any more, and cannot be the best.
+//! Settings that are [`far off`](given_up) after the first round leave the contest.
 //!
-//! Where nothing is sent, the cores that are busy are compared, and what keeps less than
-//! [`IDLE_CORES`] busy counts as that much. No load with packets has such a floor: at a thousand
-//! packets a second, too, CPU time for each is compared.
+//! Without traffic, busy cores are compared, and less than [`IDLE_CORES`] counts as that much. Loads with packets,
+//! even a thousand a second, have no such floor.
 
 use serde::Serialize;
 

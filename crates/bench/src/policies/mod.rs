@@ -1,16 +1,15 @@
 //! `weir bench --policies`: moderation policies side by side, under the same loads.
 //!
-//! A [`Contest`] is a load under several settings, which take turns between the same two guests: what differs
-//! from one start to the next meets all of them. Each round has two guests of its own. What is said of a contest
-//! depends on what it is there for:
+//! A [`Contest`] is a load under several settings, which take turns between the same two guests: guests differ from
+//! one start to the next. Each round starts two new guests.
 //!
 //! | file | what |
 //! |---|---|
-//! | `contests.rs` | all of them: which loads, which settings |
-//! | `grid.rs` | a grid of loads: what `auto` loses to the best of those with a fixed hold |
-//! | `pairs.rs` | one policy against another, where it is to be better |
-//! | `breaches.rs` | how often a guest is told later than its budget allows |
-//! | `pauses.rs` | how often anybody would be, on this machine |
+//! | `contests.rs` | all contests: which loads, which settings |
+//! | `grid.rs` | a grid of loads: `auto` against the best fixed hold |
+//! | `pairs.rs` | one policy against another that it should beat |
+//! | `breaches.rs` | how often a guest is notified later than its budget allows |
+//! | `pauses.rs` | how often this machine alone would cause such a breach |
 //! | `report.rs` | figures and tables |
 
 use std::io::Write;

@@ -63,9 +63,6 @@ pub struct Guest {
 
 impl Guest {
     /// Starts a thread that calls `on_start` and then is the end `role` of `load` over `flow`.
-    ///
-    /// # Errors
-    /// [`RigError::Thread`].
     pub fn start(
         load: Load,
         role: Role,
@@ -109,9 +106,6 @@ impl Guest {
     }
 
     /// Waits for its thread to end.
-    ///
-    /// # Errors
-    /// [`RigError::Load`].
     pub fn finish(mut self) -> Result<(), RigError> {
         self.stop();
         match self.thread.take().map(JoinHandle::join) {

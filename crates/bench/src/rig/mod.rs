@@ -1,14 +1,14 @@
-//! A switch with two built-in guests and traffic between them, in this process: what `weir demo`
-//! shows and `weir bench` measures.
+//! A switch with two built-in guests and traffic between them, in this process: what `weir demo` shows and `weir
+//! bench` measures.
 //!
-//! Nothing is faked but the machines: the switch is what `weir run` starts, the guests are
-//! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory.
+//! Only the machines are simulated: the switch is the one of `weir run`, the guests are [`weir_vif`] drivers, and
+//! they meet over vhost-user sockets in a temporary directory.
 //!
 //! | file | what |
 //! |---|---|
-//! | `load.rs` | the kinds of traffic, and the ends of it |
-//! | `guest.rs` | a guest with the thread that is one end |
-//! | `cpus.rs` | which processors they run on |
+//! | `load.rs` | the kinds of traffic and their ends |
+//! | `guest.rs` | a guest, and the thread that plays one end |
+//! | `cpus.rs` | CPUs of the threads |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -206,9 +206,6 @@ impl Rig {
     }
 
     /// Has the guests called otherwise from now on, the sender by settings of its own if there are any.
-    ///
-    /// # Errors
-    /// [`RigError::Calls`]
     pub fn set_calls(
         &self,
         calls: CallSettings,
@@ -255,9 +252,6 @@ pub fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
 }
 
 /// A directory for the sockets, removed when dropped.
-///
-/// # Errors
-/// [`RigError::TempDir`]
 pub fn temp_dir() -> Result<TempDir, RigError> {
     let parent = std::env::temp_dir();
     std::path::absolute(&parent)
@@ -267,9 +261,6 @@ pub fn temp_dir() -> Result<TempDir, RigError> {
 
 /// A flag that SIGINT, SIGTERM and SIGHUP set: what was measured until then is still shown, and
 /// the sockets are removed.
-///
-/// # Errors
-/// [`RigError::Signals`]
 pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -311,9 +302,6 @@ fn port_name(role: Role) -> PortName {
 }
 
 /// The socket of that name in `dir`.
-///
-/// # Errors
-/// [`RigError::SocketPath`]
 pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     let path = dir.join(name).with_extension("sock");
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
