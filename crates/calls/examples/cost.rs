@@ -1,11 +1,11 @@
-//! What one call costs, by each way in which an eventfd of somebody else's could be signalled.
+//! The cost of one call, by each way to signal somebody else's eventfd.
 //!
 //! ```sh
 //! cargo run --release -p weir-calls --example cost
 //! ```
 //!
-//! Ways take turns, a few thousand calls each; printed is the median of the rounds (ns), and its ratio to a plain
-//! `write`. The thread that calls is measured, not what it wakes up.
+//! Ways take turns of a few thousand calls. Printed are the median of the rounds (ns) and its ratio to a plain
+//! `write`, for the calling thread alone, without what it wakes up.
 //!
 //! Instructions in user space, of one way (`write`, `aio`, `watchdog`, `proxy`):
 //!

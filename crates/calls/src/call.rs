@@ -45,9 +45,6 @@ pub enum Call {
 
 impl Call {
     /// A way to `fd`, through `proxy` where there is no better one.
-    ///
-    /// # Errors
-    /// [`CallError`]
     pub fn new(fd: OwnedFd, proxy: &Proxy) -> Result<Self, CallError> {
         let kind = Kind::of(fd.as_fd())?;
         match kind {

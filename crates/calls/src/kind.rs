@@ -1,8 +1,8 @@
-//! What a descriptor is that somebody else has opened.
+//! The kind of a descriptor that somebody else has opened.
 //!
-//! `fstat` would ask its file system, which may be a FUSE server of the same person's, and `/proc/self/fdinfo`
-//! its file, which may have much to say (an epoll set lists all it watches). The name that the kernel keeps for it is there
-//! without either: a real path begins with a slash, and is no name of those below.
+//! `fstat` would ask its file system, possibly a FUSE server of the same person; `/proc/self/fdinfo` would ask its
+//! file, whose answer may be long (an epoll set lists all it watches). The link's name comes from the kernel alone:
+//! a real path begins with a slash, unlike the names below.
 
 use std::fmt;
 use std::io;

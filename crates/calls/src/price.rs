@@ -1,10 +1,9 @@
-//! What calls cost, and when that is too much.
+//! The cost of calls, and its limit.
 //!
-//! The front end makes the price: all that wait at its descriptor are woken up one after the other, in the time
-//! of whoever calls. A call within [`CALL_NS_USUAL_MAX`] is a part of the burst that it is in. What is beyond is
-//! for the called port to pay, and those that follow are measured by the thread's CPU clock: to lose the processor
-//! is no price. What they take beyond [`CALL_NS_MAX`] each adds up, and what they take less pays it off; at
-//! [`CALL_DEBT_NS_MAX`] there are no more.
+//! The front end sets the price: a call wakes all waiters of its descriptor one after the other, in the caller's
+//! time. A call within [`CALL_NS_USUAL_MAX`] belongs to its burst. The called port pays for the excess, and its
+//! next calls are measured by the thread's CPU clock, which excludes preemption. CPU time above [`CALL_NS_MAX`] per
+//! call adds to a debt, time below pays it off; at [`CALL_DEBT_NS_MAX`] the port stops.
 
 use weir_limits::{CALL_DEBT_NS_MAX, CALL_NS_MAX, CALL_NS_USUAL_MAX, CALLS_WATCHED};
 

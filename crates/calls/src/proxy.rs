@@ -1,14 +1,14 @@
-//! A thread that writes calls to the descriptors of one front end, for those who may not wait.
+//! A thread that writes calls to the descriptors of one front end, for workers, which must not wait.
 //!
-//! A pipe has a mutex that whoever reads from it can hold for as long as they like, a write to it waits for that
-//! even where it is not to block, and user-mode Linux knows no eventfds. So workers only ring:
+//! A pipe's reader can hold the pipe's mutex for as long as it likes, and even a non-blocking write waits for that;
+//! user-mode Linux knows no eventfds. So workers only ring:
 //!
 //! ```text
 //! worker: Line::ring ── wanted, weir's own eventfd ──▶ thread of this VIF ── write, 8 bytes ──▶ front end
 //! ```
 //!
-//! The thread and the eventfd are there while there are lines. It may get stuck; then it is its VIF's loss: there is no
-//! second one.
+//! The thread and the eventfd exist while there are lines. A stuck thread is its VIF's loss: there is no second
+//! one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,8 +1,8 @@
-//! An eventfd is signalled by the kernel itself: a request that is complete at once, whose completion the kernel
-//! signals there (`IOCB_FLAG_RESFD`).
+//! Lets the kernel signal an eventfd: a request that completes at once, with its completion signalled there
+//! (`IOCB_FLAG_RESFD`).
 //!
-//! That never blocks: the kernel adds to the counter under a spin lock, up to its end and no further, whatever the
-//! flags of the open file are. And it does so for eventfds only.
+//! This never blocks: the kernel adds to the counter under a spin lock, up to its maximum, whatever the open file's
+//! flags are. It works for eventfds only.
 
 use std::cell::OnceCell;
 use std::io;

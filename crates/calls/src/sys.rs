@@ -1,7 +1,7 @@
 //! Linux AIO, as far as a call needs it: io_setup(2), io_submit(2), and the ring of completions.
 //!
-//! `libc` has the system calls' numbers and `rustix` nothing of them; the structures are those of
-//! `linux/aio_abi.h` and, for the ring, of `fs/aio.c` (`struct aio_ring`), which libaio reads as well.
+//! `libc` has the system calls' numbers, `rustix` has nothing. Structures are those of `linux/aio_abi.h` and, for
+//! the ring, of `fs/aio.c` (`struct aio_ring`), which libaio reads as well.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -101,9 +101,9 @@ impl Context {
 
     #[inline]
     fn ring(&self) -> &Ring {
-        // SAFETY: a context's number is its ring's address (so libaio uses it, too), page aligned and mapped
-        // until `io_destroy`, which only `drop` calls. `head` and `tail`, which change, are atomics; the kernel writes
-        // the rest once, before `io_setup` returns.
+        // SAFETY: a context's number is its ring's address (libaio relies on it too), page aligned and mapped until
+        // `io_destroy`, which only `drop` calls. The changing `head` and `tail` are atomics; the kernel writes the
+        // rest once, before `io_setup` returns.
         unsafe { self.ring.as_ref() }
     }
 
