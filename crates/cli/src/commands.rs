@@ -121,9 +121,6 @@ fn output_error(report: &Report) -> Option<&io::Error> {
 }
 
 /// The defaults of this user, with the control socket of `--control` if there is one.
-///
-/// # Errors
-/// [`CommandError::ControlPath`]
 pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     match control {
         Some(control) => Ok(Defaults { control, control_named: true }),
@@ -315,9 +312,6 @@ fn vif_table(vifs: &[VifStatus]) -> Table {
 }
 
 /// `weir stats`: once, or again and again until it is interrupted or weir ends.
-///
-/// # Errors
-/// [`CommandError::Client`]
 pub fn stats(
     args: &StatsArgs,
     defaults: &Defaults,
@@ -354,9 +348,6 @@ pub fn stats(
 const EXPLAINED_FOR: Duration = Duration::from_secs(1);
 
 /// `weir explain`: what an interface's policies do, with the frames and calls of one second.
-///
-/// # Errors
-/// [`CommandError::Client`]
 pub fn explain(
     args: &ExplainArgs,
     defaults: &Defaults,

@@ -65,9 +65,6 @@ pub fn log_to_stderr() {
 }
 
 /// Runs the switch of a configuration file.
-///
-/// # Errors
-/// [`RunError`]
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
@@ -94,9 +91,6 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
 
 /// Runs `weir-vhost-user-net`: one guest, one TAP interface, until SIGTERM, or until the front end
 /// hangs up where there can be no other one.
-///
-/// # Errors
-/// [`RunError`]
 pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     // Nobody asks this switch for an interface by name or path: it has one of each kind.
     let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
@@ -159,9 +153,6 @@ fn raise_descriptor_limit() {
 }
 
 /// From here on SIGINT and SIGTERM wait for [`wait_for_end`].
-///
-/// # Errors
-/// [`RunError::Signals`]
 pub fn catch_signals() -> Result<Signals, RunError> {
     Signals::new([SIGINT, SIGTERM]).map_err(RunError::Signals)
 }

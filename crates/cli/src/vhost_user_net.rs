@@ -1,9 +1,8 @@
 //! The command line of `weir-vhost-user-net`: one process that joins one guest to one TAP interface.
 //!
-//! It follows the "Backend program conventions" of the vhost-user specification, so that libvirt and
-//! others can find it by its JSON descriptor (`dist/50-weir-net.json`, to be installed in
-//! `/usr/share/qemu/vhost-user`) and start it: `--socket-path`, `--fd`, `--print-capabilities`, no
-//! daemonizing, an end on SIGTERM.
+//! It follows the "Backend program conventions" of the vhost-user specification: `--socket-path`, `--fd`,
+//! `--print-capabilities`, no daemonizing, an end on SIGTERM. libvirt and others find it by its JSON descriptor
+//! (`dist/50-weir-net.json`, installed in `/usr/share/qemu/vhost-user`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -79,9 +78,6 @@ impl Capabilities {
     }
 
     /// As JSON.
-    ///
-    /// # Errors
-    /// None in practice; `serde_json` could not serialise it.
     pub fn to_json(self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&self)
     }
@@ -129,12 +125,8 @@ pub enum BackendSocketError {
 impl BackendArgs {
     /// Makes the socket that the options ask for.
     ///
-    /// The specification does not say whether the descriptor of `--fd` is connected or listening:
-    /// QEMU's own back ends take it for connected, others for listening. The socket itself knows
-    /// (`SO_ACCEPTCONN`).
-    ///
-    /// # Errors
-    /// [`BackendSocketError`]
+    /// The specification leaves open whether `--fd` is connected or listening: QEMU's back ends expect the former,
+    /// others the latter. The socket itself tells (`SO_ACCEPTCONN`).
     pub(crate) fn open_socket(&self, hands: &Hands) -> Result<BackendSocket, BackendSocketError> {
         match (&self.socket_path, self.fd) {
             (Some(path), _) => {
@@ -176,9 +168,8 @@ fn passed_socket(fd: RawFd) -> Result<BackendSocket, BackendSocketError> {
     })
 }
 
-/// A descriptor of this process by its number. To take the number itself over would need `unsafe`:
-/// nothing tells the compiler that nobody else owns it. The kernel makes a copy of it instead, as a
-/// debugger would from another process (Linux 5.6).
+/// A copy of a descriptor of this process, by number. Taking the number over would need `unsafe`, because something
+/// else might own it. So the kernel makes a copy, as for a debugger (`pidfd_getfd`, Linux 5.6).
 fn duplicate(fd: RawFd) -> rustix::io::Result<OwnedFd> {
     let this_process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     rustix::process::pidfd_getfd(this_process, fd, PidfdGetfdFlags::empty())
