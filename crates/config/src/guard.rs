@@ -167,9 +167,6 @@ impl GuardError {
 
 impl Guarding {
     /// Whether the settings go together.
-    ///
-    /// # Errors
-    /// [`GuardError`]
     pub fn check(&self, mac_check: bool) -> Result<(), GuardError> {
         let has_addresses = !self.addresses.0.is_empty();
         match self.mode {

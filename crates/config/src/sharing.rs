@@ -129,9 +129,6 @@ impl Receiving {
 
 impl Sharing {
     /// Whether the settings go together, and with the switch's `schedule` where that is known.
-    ///
-    /// # Errors
-    /// The first that does not.
     pub fn check(&self, schedule: Option<Schedule>) -> Result<(), SharingError> {
         let Self { window, period, .. } = self;
         belong_together(&[
