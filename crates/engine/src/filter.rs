@@ -68,9 +68,6 @@ pub enum RulesError {
 
 impl Rules {
     /// These rules, in this order.
-    ///
-    /// # Errors
-    /// [`RulesError`]
     pub fn new(
         rules: impl IntoIterator<Item = (Arc<Program>, Action)>,
     ) -> Result<Self, RulesError> {
