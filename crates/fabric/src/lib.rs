@@ -1,18 +1,18 @@
-//! The L2 switch: given a frame's addresses and tag and the port it came in by, where it goes.
+//! The L2 switch: decides where a frame goes, from its addresses, its tag and its ingress port.
 //!
-//! The crate decides and copies nothing: no I/O, no rings, no clock (time is whole seconds, passed
-//! in). The way of one frame, in [`View::forward`]:
+//! The crate copies nothing: no I/O, no rings, no clock (callers pass whole seconds). One frame's way, in
+//! [`View::forward`]:
 //!
 //! 1. [`vlan`]: the ingress port's mode and the tag give the VLAN, or a drop.
-//! 2. [`mac_check`]: the source address must be one that this port may use.
-//!    What it says above Ethernet is judged before that, where a port has a [`source_guard`].
-//! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`],
-//!    everything else [`Forward::Flood`].
+//! 2. [`source_guard`]: a guarded port's IP, ARP and neighbour discovery addresses must be its own. [`mac_check`]:
+//!    so must the source MAC address.
+//! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`], everything else
+//!    [`Forward::Flood`].
 //! 4. For each receiver, [`View::egress`] says how the frame is tagged there.
 //!
-//! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable
-//! snapshot, exchanged whole by the control calls of [`Fabric`], so the data path takes no lock except
-//! when an address is new or has moved. Each frame that goes nowhere has a [`DropReason`].
+//! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable snapshot,
+//! exchanged whole by the control calls of [`Fabric`], so the datapath takes a lock only when an address is new or
+//! has moved. Each frame that goes nowhere has a [`DropReason`].
 #![forbid(unsafe_code)]
 
 mod drop_reason;

@@ -51,8 +51,8 @@ pub struct PortConfig {
 impl PortConfig {
     /// The default for a guest's interface: access to VLAN 1, source check on the first address.
     ///
-    /// VLAN 1 is the default of the Linux bridge and of most hardware switches. A guest's port
-    /// accepts no tags unless the user says so: a guest that could tag could choose its VLAN.
+    /// VLAN 1 is also the default of the Linux bridge and of most switches. A guest's port accepts no tags by
+    /// default: a guest that may tag chooses its VLAN.
     pub const fn vif() -> Self {
         Self {
             vlan: VlanMode::Access(Vid::DEFAULT),
@@ -62,11 +62,9 @@ impl PortConfig {
         }
     }
 
-    /// The default for an uplink: a trunk of all VLANs with VLAN 1 untagged, no source check.
-    ///
-    /// VLAN 1 being native makes guests and the network behind the uplink talk with no
-    /// VLAN configuration at all; every other VLAN crosses the uplink with its tag, so that a guest
-    /// put into VLAN 20 reaches VLAN 20 outside. Any number of stations lie behind an uplink.
+    /// The default for an uplink: a trunk of all VLANs with VLAN 1 untagged, and no source check, since many
+    /// stations lie behind it. Native VLAN 1 connects guests and network without VLAN configuration; every other
+    /// VLAN crosses with its tag.
     pub const fn uplink() -> Self {
         Self {
             vlan: VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All },

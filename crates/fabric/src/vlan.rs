@@ -1,15 +1,15 @@
-//! Which VLAN a frame belongs to, and how it is tagged where it leaves (IEEE 802.1Q).
+//! A frame's VLAN, and its tag on egress (IEEE 802.1Q).
 //!
-//! Inside the switch every frame has a VLAN. A port gives it one on ingress and translates it back
-//! into a tag, or none, on egress. The two modes are those of every hardware switch:
+//! Inside the switch every frame has a VLAN: a port assigns it on ingress, and turns it into a tag, or none, on
+//! egress.
 //!
 //! | mode | ingress: no tag, or priority tag (vid 0) | ingress: tagged `v` | egress of VLAN `v` |
 //! |---|---|---|---|
 //! | `Access(a)` | VLAN `a` | dropped | untagged if `v == a` |
 //! | `Trunk` | the native VLAN, or dropped without one | VLAN `v` if carried | untagged if `v` is native, tagged if carried |
 //!
-//! An access port refuses its own VLAN's tag too: a guest behind it that sends tags expects to
-//! receive them, and would get none.
+//! An access port also refuses its own VLAN's tag: a guest that sends tags expects to receive them, and would get
+//! none.
 
 use std::fmt;
 

@@ -87,9 +87,8 @@ impl PortTable {
 
 /// The switch: ports, their VLANs and checks, and the forwarding table.
 ///
-/// Workers call [`Self::view`] once per burst. The other calls are the control path: they take a lock
-/// among themselves, copy the port table and flush; a view taken before goes on with the ports as
-/// they were, for the length of its burst.
+/// Workers call [`Self::view`] once per burst. All other calls are the control path: they exclude each other, copy
+/// the port table and flush. An earlier view keeps its ports until its burst ends.
 pub struct Fabric {
     table: ArcSwap<PortTable>,
     control: Mutex<Control>,
@@ -97,9 +96,8 @@ pub struct Fabric {
 }
 
 struct Control {
-    /// Where the search for a free number begins. Going round, rather than taking the lowest, keeps
-    /// the number of a removed port from being taken up at once by another, with frames for the
-    /// first still on their way.
+    /// Where the search for a free number begins. It goes round, so a removed port's number is not reused at once,
+    /// while frames for that port may still be under way.
     next: usize,
 }
 
@@ -141,9 +139,6 @@ impl Fabric {
     }
 
     /// Adds a port. It forwards nothing before [`Self::set_active`].
-    ///
-    /// # Errors
-    /// [`PortError::TableFull`].
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, PortError> {
         let mut control = self.lock();
         let mut table = PortTable::clone(&self.table.load());
@@ -160,18 +155,12 @@ impl Fabric {
     }
 
     /// Removes a port and every address behind it.
-    ///
-    /// # Errors
-    /// [`PortError::NoSuchPort`].
     pub fn remove_port(&self, id: PortId) -> Result<(), PortError> {
         self.change(id, |_| None)
     }
 
     /// Changes the settings of a port. What was learned behind it is forgotten; so is the address that
     /// [`MacCheck::First`](crate::MacCheck::First) found, if the check changes.
-    ///
-    /// # Errors
-    /// [`PortError::NoSuchPort`].
     pub fn update_port(&self, id: PortId, config: PortConfig) -> Result<(), PortError> {
         self.change(id, |port| {
             let check_changed = port.config.mac_check != config.mac_check;
@@ -183,15 +172,12 @@ impl Fabric {
         })
     }
 
-    /// Says whether anyone is there to send and receive: an uplink that is up, a VIF whose session
-    /// has started its rings. Either way, addresses learned behind the port and the one that
-    /// [`MacCheck::First`](crate::MacCheck::First) found are forgotten: a new session begins.
+    /// Says whether anyone sends and receives there: an uplink that is up, a VIF whose session has started its
+    /// rings. A change begins a new session: it forgets addresses learned behind the port, and that of
+    /// [`MacCheck::First`](crate::MacCheck::First).
     ///
-    /// A VIF whose rings stop must become inactive at once. Until then its address stays its own,
-    /// and traffic of a guest that was migrated away and now answers from behind the uplink is refused.
-    ///
-    /// # Errors
-    /// [`PortError::NoSuchPort`].
+    /// A VIF whose rings stop must become inactive at once. Until then it keeps its address, which blocks a guest
+    /// that was migrated away and now answers from behind the uplink.
     pub fn set_active(&self, id: PortId, active: bool) -> Result<(), PortError> {
         self.change(id, |port| {
             let config = port.config.clone();
@@ -201,9 +187,6 @@ impl Fabric {
 
     /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and what was
     /// learned behind the port; the next source address is pinned.
-    ///
-    /// # Errors
-    /// [`PortError::NoSuchPort`].
     pub fn reset_mac_check(&self, id: PortId) -> Result<(), PortError> {
         self.change(id, |port| {
             port.first_mac.reset();
@@ -223,9 +206,8 @@ impl Fabric {
 
     /// Replaces a port, then forgets the addresses behind it.
     ///
-    /// A worker in the middle of a burst may still learn one behind the old port. Such an entry does
-    /// no harm: a frame that hits it is flooded if the port is not there, and the next change of
-    /// that port, or its number's next user, flushes it.
+    /// A worker in mid-burst may still learn one behind the old port. Such an entry is harmless: frames that hit it
+    /// are flooded if the port is gone, and the next change of the port, or its number's next user, flushes it.
     fn change(
         &self,
         id: PortId,

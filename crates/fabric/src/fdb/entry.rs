@@ -1,8 +1,8 @@
-//! A forwarding entry in one word, so that it is read and replaced whole.
+//! A forwarding entry in one word, so that readers and writers handle it whole.
 //!
-//! An address (12-bit VLAN id and 48-bit MAC) is mixed by a bijection on 60 bits. The low bits of
-//! the result choose the bucket, so the entry need only hold the rest, the *tag*; tag and bucket
-//! together give the address back. What is left of the word holds claim and port:
+//! A bijection on 60 bits mixes an address (12-bit VLAN id and 48-bit MAC). The low bits of the result choose the
+//! bucket, so the entry holds only the rest, the *tag*; tag and bucket give the address back. Claim and port fill
+//! the word:
 //!
 //! ```text
 //!   63            15 14   13 12         0

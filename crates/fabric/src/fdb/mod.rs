@@ -1,18 +1,17 @@
 //! The forwarding database: behind which port an address was last seen.
 //!
-//! A table of fixed size, in buckets of eight entries. **Reading is wait-free**: an entry is one atomic
-//! word (`entry.rs`), so a lookup is up to eight loads from one cache line, and it returns a port
-//! behind which that very address was learned, or nothing; there is no torn state to return. **Writing**
-//! takes a lock, but only where something changes: an address that is new, has moved, or is
-//! removed. A known address only has its second of last use stored, once per second.
+//! The table has a fixed size, in buckets of eight entries. **Reads are wait-free**: an entry is one atomic word
+//! (`entry.rs`), so a lookup is up to eight loads from one cache line. It returns a port behind which that very
+//! address was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is
+//! new, has moved, or is removed. A known address only gets its second of last use stored, once per second.
 //!
-//! The second lies beside the entry in a word of its own. A reader that sees an entry's old word with
-//! its new second, or the reverse, while the entry is being replaced, at worst takes it for older or
-//! younger than it is; one more frame is flooded, or one entry is swept later.
+//! That second is a word of its own beside the entry. A reader during a replacement may pair an old entry with a
+//! new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
+//! entry is swept later.
 //!
-//! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full
-//! bucket the port that holds the most entries loses one; and a [`Claim`] from the source-MAC check
-//! keeps an address from being moved, aged or evicted.
+//! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full bucket the
+//! port with the most entries loses one; and a [`Claim`] from the source-MAC check keeps an address from being
+//! moved, aged or evicted.
 
 mod entry;
 #[cfg(test)]
@@ -354,10 +353,9 @@ impl Fdb {
         removed
     }
 
-    /// Sweeps the next part of the table (1/32) for expired addresses; returns how many were
-    /// removed. To be called about once per second while there is traffic. [`Self::lookup`] does not
-    /// depend on it: it gives back the space of expired entries and what they count toward
-    /// their port's limit.
+    /// Sweeps the next 1/32 of the table for expired addresses, and returns how many it removed. Call it about once
+    /// per second while there is traffic. [`Self::lookup`] does not depend on it: it frees space and the ports'
+    /// quota of addresses.
     pub fn age(&self, now_secs: u32) -> usize {
         let mut writer = self.lock();
         let start = writer.sweep_bucket;

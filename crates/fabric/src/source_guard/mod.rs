@@ -1,10 +1,9 @@
-//! Which addresses a guest's frames may say that they come from, above Ethernet: in IPv4 and IPv6, in ARP, and in
-//! neighbour discovery.
+//! Checks the source addresses of a guest's frames above Ethernet: in IPv4, IPv6, ARP and neighbour discovery.
 //!
-//! A frame is judged by its front, which has been copied out of its sender's memory and is delivered from that copy.
-//! A message passes only if the front shows all of it: no second fragment, no more headers than a front has room for.
-//! A frame whose checksum is to be filled in among the judged bytes does not pass either. ARP and neighbour discovery
-//! are compared with the Ethernet source, which is [checked](crate::mac_check) by itself.
+//! A frame is judged by its front, which is copied out of the sender's memory and delivered from the copy. A
+//! message passes only if the front shows all of it: no later fragment, no headers beyond the front, no checksum
+//! still to be filled in among the judged bytes. ARP and neighbour discovery must match the Ethernet source, which
+//! has its own [check](crate::mac_check).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
