@@ -1,15 +1,15 @@
-//! Packet filters: tcpdump's expressions, compiled by libpcap to classic BPF (McCanne & Jacobson
-//! 1993), checked once and run by an interpreter of weir's own.
+//! Packet filters: tcpdump's expressions, compiled by libpcap to classic BPF (McCanne & Jacobson 1993), checked
+//! once and run by weir's own interpreter.
 //!
 //! | file | what |
 //! |---|---|
 //! | `instruction.rs` | an instruction as libpcap writes it |
-//! | `op.rs` | the same, checked and taken apart |
+//! | `op.rs` | a decoded and checked instruction |
 //! | `program.rs` | from expression to program: compile and validate |
 //! | `run.rs` | the interpreter |
 //!
-//! Running a [`Program`] cannot fail and cannot loop: jumps go forward and end inside, every
-//! load is checked against the bytes that are there.
+//! Running a [`Program`] cannot fail or loop: jumps go forward and end inside, and every load is checked against
+//! the bytes.
 #![forbid(unsafe_code)]
 
 mod instruction;

@@ -84,13 +84,10 @@ impl fmt::Display for Fault {
 }
 
 impl Program {
-    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty
-    /// expression matches all.
+    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all.
+    /// Host names are resolved now, which may block as long as the resolver does.
     ///
-    /// A name of a host in it is looked up now, which may take as long as the resolver does.
-    ///
-    /// # Errors
-    /// [`CompileError`], with libpcap's own words where it has some.
+    /// # Errors [`CompileError`], with libpcap's own words where it has some.
     pub fn compile(expression: &str) -> Result<Self, CompileError> {
         if expression.len() > FILTER_EXPRESSION_LEN_MAX {
             return Err(CompileError::TooLong { len: expression.len() });
@@ -113,9 +110,6 @@ impl Program {
 
     /// Checks instructions: each is known, jumps forward and within, names memory that is there,
     /// and divides by no zero; the last returns.
-    ///
-    /// # Errors
-    /// [`InvalidProgram`]
     pub fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         let len = instructions.len();
         if !(1..=FILTER_INSTRUCTIONS_MAX).contains(&len) {
