@@ -3,10 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Events in the order of their times (ns); those at one time in the order in which they were made.
+/// Events by time (ns); events of one time in the order in which they were added.
 ///
-/// There is no way to take an event back: who may change its mind gives events a number, and passes
-/// over those that are out of date.
+/// Events cannot be cancelled. A caller that may change its mind numbers its events and ignores outdated ones.
 #[derive(Debug)]
 pub struct Calendar<E> {
     now_ns: u64,

@@ -1,13 +1,11 @@
 //! CPUs, and the threads that compete for them.
 //!
-//! Threads of the real-time class run until they are done, the first that came first, before all with
-//! less priority (`SCHED_FIFO`). Those of the fair class share what is left by their weights: the one
-//! that has had least runs next, for a time slice at most while others wait, and one that wakes up
-//! behind by more than a granularity runs at once (Xen's credits, Linux's virtual run time). A thread
-//! goes to an idle CPU first: its last one, then one close to that.
+//! Real-time threads (`SCHED_FIFO`) run by priority, then first come first served, until they block. Fair threads
+//! share the rest by weight: the thread with the least virtual run time runs next, for one time slice if others
+//! wait. A thread that wakes up more than a granularity behind preempts (Xen's credits, Linux's CFS). A woken
+//! thread prefers an idle CPU: its last one, then a near one.
 //!
-//! A CPU is slower while its sibling works. Taking up another thread costs a switch, and a thread that
-//! comes from behind another cache has to fetch what it uses.
+//! A CPU is slower while its SMT sibling works. A context switch has a cost, and so has a move from another cache.
 
 mod handlers;
 mod places;

@@ -1,7 +1,7 @@
-//! What goes wrong on a host, and when: plain data beside a [`Scenario`].
+//! Faults of a host with their times: plain data beside a [`Scenario`], whose figures are about hosts without
+//! faults.
 //!
-//! Faults are no part of a scenario: figures are about hosts on which nothing goes wrong. [`crate::soak`]
-//! draws them by chance, and [`crate::host::run_with`] lets them happen.
+//! [`crate::soak`] draws faults at random; [`crate::host::run_with`] injects them.
 
 use std::fmt;
 
@@ -65,9 +65,6 @@ pub struct FaultError(pub Fault);
 
 impl Fault {
     /// Whether it is of something that the scenario has.
-    ///
-    /// # Errors
-    /// [`FaultError`]
     pub fn check(&self, scenario: &Scenario) -> Result<(), FaultError> {
         let there = match self.trouble {
             Trouble::GuestStalls { guest }

@@ -3,9 +3,10 @@
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
-/// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as its
-/// authors advise. A test holds both to what their authors published, so that no version of the library
-/// changes what a seed means.
+/// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as its authors
+/// advise.
+///
+/// A test compares both with published vectors, so an update of the library cannot change what a seed means.
 #[derive(Clone, Debug)]
 pub struct Random(Xoshiro256PlusPlus);
 

@@ -97,10 +97,10 @@ impl Times {
     }
 }
 
-/// A mean of values that depend on those before, as waiting times do, with a confidence interval: the
-/// means of long batches in a row hardly depend on each other (Law, *Simulation Modeling and Analysis*).
+/// A mean of correlated values, such as waiting times, with a confidence interval by batch means (Law, *Simulation
+/// Modeling and Analysis*): means of long consecutive batches hardly correlate.
 ///
-/// Whenever there are twice as many batches as needed, neighbours become one.
+/// At twice the number of batches needed, neighbours merge.
 #[derive(Clone, Debug)]
 pub struct BatchMeans {
     /// Sums of whole batches of `size` values.

@@ -1,8 +1,8 @@
-//! TCP in segments: Reno with a receiver's window (RFC 5681), timeouts (RFC 6298), delayed
-//! acknowledgements (RFC 1122).
+//! TCP in segments: Reno with a receiver's window (RFC 5681), timeouts (RFC 6298), delayed acknowledgements (RFC
+//! 1122).
 //!
-//! Sequence numbers count segments, since all are of one size. The sender always has more to send. There is no
-//! handshake and no SACK.
+//! Sequence numbers count segments, all of one size. The sender always has more to send. There is no handshake or
+//! SACK.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,7 @@
-//! The resources that the host is made of against queueing theory: mean waiting times within 1 %, but
-//! for time slices.
+//! The host's resources against queueing theory: mean waiting times agree within 1 %, except for time slices.
 //!
-//! Times are in ns as everywhere; a mean service takes [`SERVICE_NS`]. Formulas are those of Kleinrock,
-//! *Queueing Systems* I (Wq: mean time in the queue; rho: load of a server).
+//! Times are in ns; a mean service takes [`SERVICE_NS`]. Formulas: Kleinrock, *Queueing Systems* I (Wq: mean time
+//! in the queue; rho: load of a server).
 
 use weir_lab::calendar::Calendar;
 use weir_lab::cpus::{self, Class, Cpus, Scheduling, WEIGHT_USUAL};

@@ -1,7 +1,7 @@
 //! Queues that move between workers by load: `engine/dispatcher.rs` around `weir_policy::dispatch`.
 //!
-//! A queue moves between two bursts: one that is being forwarded is forwarded first, where the engine's
-//! workers wait for the queue's lock.
+//! A queue moves between two bursts. A burst in progress ends first; in the engine, workers wait for the queue's
+//! lock.
 
 use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 

@@ -1,8 +1,8 @@
-//! A guest: one vCPU with a driver as in Linux, and those who write and read there.
+//! A guest: one vCPU with a driver as in Linux, and programs that write and read.
 //!
-//! The vCPU does one thing at a time: interrupts first, then the driver's poll of up to 64 frames, then the
-//! programs; after a full poll the programs have a turn (Linux: `ksoftirqd`). An interrupt waits for what is
-//! being done, some microseconds at most.
+//! The vCPU does one thing at a time: interrupts first, then the driver's poll of up to 64 frames, then programs.
+//! After a full poll, programs get a turn (Linux: `ksoftirqd`). An interrupt waits for the current step, some
+//! microseconds at most.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! What weir's manager does about latency budgets: `switch/manager/core.rs` around `weir_policy::{attempt, budget}`,
-//! for hosts whose guests are all under `auto`. What wake-ups and calls cost is the profile's, where the manager has
-//! to find it out.
+//! The manager's control of latency budgets: `switch/manager/core.rs` around `weir_policy::{attempt, budget}`, for
+//! hosts whose guests all run `auto`. Costs of wake-ups and calls come from the profile; the real manager measures
+//! them.
 
 use weir_policy::attempt::{Attempt, Look, Traffic};
 use weir_policy::budget::{Load, Split};

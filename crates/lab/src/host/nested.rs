@@ -1,7 +1,8 @@
-//! A hypervisor that is itself a guest of weir, around a guest: a third layer that holds frames.
+//! A nested hypervisor: a guest of weir that is itself a hypervisor around a guest, a third layer that holds
+//! frames.
 //!
-//! It shares the guest's vCPU. Its switch polls weir's ring by a timer and shows the guest then what it has
-//! found, so that a frame waits for the uplink, for this timer, and for the guest's own.
+//! It shares the guest's vCPU. A timer makes its switch poll weir's ring, so a frame waits for the uplink's hold,
+//! for this timer and for the guest's hold.
 
 use super::guest::{Guest, Interrupt};
 use super::{Event, Host, Side};

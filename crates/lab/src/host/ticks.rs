@@ -1,7 +1,7 @@
-//! What interrupts whatever runs on a CPU, the kernel's tick above all.
+//! Interrupts of whatever runs on a CPU, above all the kernel's tick.
 //!
-//! They come by chance, and take as long as chance has it: real ones are of several kinds, some of them regular, but
-//! what they interrupt is not in step with them as two things in virtual time can be.
+//! Their times and lengths are random. Some real ones are periodic, but never in step with what they interrupt, as
+//! two events in virtual time could be.
 
 use super::{Event, Host};
 use crate::cpus::{Cpus, ThreadId};

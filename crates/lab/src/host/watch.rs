@@ -1,9 +1,9 @@
-//! What is looked at after every event: that each deadline is kept, and that every queue moves on.
+//! Checks after every event: each deadline is kept, and every queue makes progress.
 //!
-//! Both hold as long as a worker has its CPU. So times are counted on its *own* clocks: one stands still while its
-//! thread is ready and has no CPU, and while all clocks jump; the other runs only while it sleeps. How
-//! long things may take by the first is reckoned from the scenario's costs, for a worker whose queues are all
-//! full: some rounds over all of them. By the second, none waits for longer than its timers are late.
+//! Both hold only while a worker has its CPU, so time counts on the worker's *own* two clocks. The first stands
+//! still while the thread is ready without a CPU, and while all clocks jump; its bound is some rounds over all
+//! queues, full, at the scenario's costs. The second runs only while the worker sleeps; its bound is the lateness
+//! of timers.
 
 use std::cmp::Reverse;
 

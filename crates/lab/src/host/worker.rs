@@ -1,8 +1,8 @@
 //! A worker: the loop of `engine/worker.rs`, cut where time passes.
 //!
-//! The original calls the kernel and waits; here each step says how long it takes, and the next is taken
-//! when the worker's thread has done that. `weir_policy::pace` decides between looking on, napping
-//! and sleeping, as it does there.
+//! The original calls the kernel and waits. Here each step returns its duration, and the next step runs when the
+//! worker's thread has spent that time. `weir_policy::pace` chooses between busy-polling, a nap and sleep, as in
+//! the engine.
 
 mod holds;
 mod queues;

@@ -1,13 +1,13 @@
-//! The simulator as a tester: hosts by chance on which things go wrong, and policies on their own under random
-//! load, until an invariant does not hold.
+//! The simulator as a tester: random hosts with faults, and policies alone under random load, until an invariant
+//! breaks.
 //!
 //! ```text
 //! seed ─▶ case.rs: a host, its loads and its faults ─▶ host::run_with: every check after every event
-//!      └▶ drills/: each policy that the host has not  ─▶ what must hold of it, after every step
+//!      └▶ drills/: each policy that the host lacks    ─▶ its invariants, after every step
 //!                                        a check fails ─▶ shrink.rs: less of the same that still fails
 //! ```
 //!
-//! A seed is all there is to a run: [`play`] with the same seed does the same on every machine.
+//! A seed determines the whole run: [`play`] does the same on every machine.
 
 mod case;
 mod drills;

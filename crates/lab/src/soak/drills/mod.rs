@@ -1,7 +1,7 @@
-//! Policies on their own, under random load: those that the host model does not have.
+//! Policies alone under random load, where the host model lacks them.
 //!
-//! A drill is a setup and a list of steps, so that steps can be left out of it. What plays the policy's part
-//! is given, so that tests can give one with a fault.
+//! A drill is a setup and a list of steps; shrinking leaves steps out. The policy is a parameter, so tests can pass
+//! a faulty one.
 
 mod balance;
 mod steer;
@@ -31,9 +31,6 @@ pub(super) trait Drill: Clone + Debug {
     fn step(&self, random: &mut Random) -> Self::Step;
 
     /// Lets it happen.
-    ///
-    /// # Errors
-    /// What does not hold.
     fn play(&self, steps: &[Self::Step]) -> Result<(), String>;
 }
 
