@@ -300,9 +300,9 @@ pub const VHOST_USER_FDS_MAX: usize = 8;
 pub const VHOST_USER_OUTBOUND_BYTES_MAX: usize = 16 * 1024;
 /// How long weir's own front end waits for a back end to take a request and answer it.
 pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
-/// How long the thread that writes calls to a front end's pipes and sockets may be in one of them (ns), or in closing
-/// one, before that is an error: a write to what has room, or is full, returns at once. As long as a thread may wait
-/// for a processor on a busy machine.
+/// How long the thread that writes calls may spend in one pipe or socket of a front end, or in closing it, before
+/// that is an error (ns). A write returns at once, whether there is room or not. The bound is the longest wait for
+/// a CPU on a busy machine.
 pub const CALL_STUCK_NS: u64 = 1_000_000_000;
 /// What a call may take of the burst that it is in, at the sender's cost (ns): several times what one takes that
 /// interrupts a virtual processor. What is beyond, the called port pays.
@@ -366,9 +366,9 @@ pub const AGENT_POLL_NS_MIN: u64 = 10_000;
 pub const AGENT_POLL_NS_MAX: u64 = 10_000_000;
 /// Fewest polls in a row that find nothing before a guest's interrupts come back on.
 pub const AGENT_EMPTY_POLLS_MIN: u32 = 2;
-/// A pause in the traffic through which a guest goes on polling (ns). An empty poll costs a guest about what the
-/// interrupt costs that it saves, so that through longer pauses, and those of a worker that naps may last nine times as
-/// long, polling costs more than an interrupt after each.
+/// The longest pause in traffic through which a guest goes on polling (ns). An empty poll costs a guest about one
+/// interrupt. Through longer pauses (a napping worker's last up to nine times as long), polling would cost more
+/// than interrupts.
 pub const AGENT_POLL_PAUSE_NS: u64 = 100_000;
 /// Longest time that one report of an agent may be about (ns).
 pub const AGENT_INTERVAL_NS_MAX: u64 = 60_000_000_000;
