@@ -41,9 +41,8 @@ pub(crate) fn checked_size(sring: &Window, slot_bytes: usize) -> Result<u32, Set
 
 /// A ring that weir serves, with entries (the union of request and response) of `SLOT` bytes.
 ///
-/// A request is answered by exactly one response; the order is the caller's. What the front end can
-/// write at any time is read once for each use: an entry by [`request`](Self::request), the producer
-/// by [`refill`](Self::refill).
+/// A request gets exactly one response, in the caller's order. Each use reads front-end memory once: an entry by
+/// [`request`](Self::request), the producer by [`refill`](Self::refill).
 pub struct BackRing<const SLOT: usize> {
     sring: Window,
     size: u32,
@@ -60,12 +59,11 @@ pub struct BackRing<const SLOT: usize> {
 }
 
 impl<const SLOT: usize> BackRing<SLOT> {
-    /// Takes over the ring in `sring`, one page or several that are mapped side by side
-    /// (`BACK_RING_ATTACH`), as Linux's netback does: it goes on at the response producer that the memory
-    /// holds, which is 0 in the fresh ring that a front end makes whenever it connects.
+    /// Takes over the ring in `sring`, one page or several mapped side by side (`BACK_RING_ATTACH`). Like Linux's
+    /// netback, it continues at the response producer in memory, which is 0 in the fresh ring of each new
+    /// connection.
     ///
-    /// # Errors
-    /// [`SetupError`] says what is wrong with the memory or the indices in it.
+    /// # Errors [`SetupError`]: the memory or the indices in it are wrong.
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         let size = checked_size(&sring, SLOT)?;
         let rsp_prod = sring.load32(RSP_PROD);
@@ -143,11 +141,10 @@ impl<const SLOT: usize> BackRing<SLOT> {
         Some(bytes)
     }
 
-    /// Writes the next response, in the first `N` bytes of its entry; where that is, as an index. The
-    /// front end sees it after [`push`](Self::push).
+    /// Writes the next response into the first `N` bytes of its entry, and returns its index. The front end sees it
+    /// after [`push`](Self::push).
     ///
-    /// # Panics
-    /// With more responses than requests, which is the caller's programming error.
+    /// # Panics On more responses than requests, a programming error of the caller.
     #[inline]
     pub fn respond<const N: usize>(&mut self, bytes: [u8; N]) -> u32 {
         const { assert!(N <= SLOT) };
@@ -158,10 +155,9 @@ impl<const SLOT: usize> BackRing<SLOT> {
         index
     }
 
-    /// Writes `N` bytes at `at` of a response again that was not pushed yet.
+    /// Overwrites `N` bytes at `at` of a response that is not pushed yet.
     ///
-    /// # Panics
-    /// For a response that was pushed, which is the caller's programming error.
+    /// # Panics If the response was pushed, a programming error of the caller.
     pub(crate) fn amend<const N: usize>(&mut self, index: u32, at: usize, bytes: [u8; N]) {
         let unpushed = distance(self.pushed, index) < distance(self.pushed, self.rsp_prod);
         assert!(unpushed && at + N <= SLOT, "response {index} is no longer weir's");
@@ -231,13 +227,9 @@ impl<const SLOT: usize> BackRing<SLOT> {
         distance(self.looked_at, self.pushed)
     }
 
-    /// Asks for an event at the next request beyond those that [`available`](Self::available) counts,
-    /// and says how many are available now (`RING_FINAL_CHECK_FOR_REQUESTS`): only when that is no more
-    /// than before may the caller sleep. While nobody calls this the producer has passed `req_event`,
-    /// and the front end sends no events.
-    ///
-    /// # Errors
-    /// As [`refill`](Self::refill).
+    /// Asks for an event at the next request after those that [`available`](Self::available) counts, and returns
+    /// how many are available now (`RING_FINAL_CHECK_FOR_REQUESTS`). The caller may sleep only if the count has not
+    /// grown. Without this call the producer has passed `req_event`, and the front end sends no events.
     #[inline]
     pub fn final_check(&mut self) -> Result<u32, RingError> {
         // Not `req_cons + 1`: where some requests are left (a receive ring with too few buffers for a

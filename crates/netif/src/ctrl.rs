@@ -1,8 +1,8 @@
-//! The control ring (`public/io/netif.h`, "Control ring", "Control messages"): a guest sets up the hash
-//! by which it wants frames spread over its queues.
+//! The control ring (`public/io/netif.h`, "Control ring", "Control messages"): a guest sets the hash that spreads
+//! frames over its queues.
 //!
-//! A key or a table comes in a page that the guest granted. [`HashState::apply`] names the bytes, the
-//! caller copies them, and [`HashState::copied`] goes on.
+//! A key or a table is in a page that the guest granted: [`HashState::apply`] names the bytes, the caller copies
+//! them, and [`HashState::copied`] continues.
 
 use weir_guestmem::Window;
 use weir_limits::INDIRECTION_LEN;
@@ -134,17 +134,11 @@ pub struct CtrlBack {
 
 impl CtrlBack {
     /// As [`BackRing::attach`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
 
     /// The next request, the producer read anew where there was none.
-    ///
-    /// # Errors
-    /// As [`BackRing::refill`].
     pub fn take(&mut self) -> Result<Option<CtrlRequest>, RingError> {
         if self.ring.available() == 0 {
             self.ring.refill()?;
@@ -160,9 +154,6 @@ impl CtrlBack {
     }
 
     /// Asks for an event at the next request: only where this is `false` may the caller sleep.
-    ///
-    /// # Errors
-    /// As [`BackRing::refill`].
     pub fn final_check(&mut self) -> Result<bool, RingError> {
         Ok(self.ring.final_check()? > 0)
     }

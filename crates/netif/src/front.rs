@@ -115,9 +115,6 @@ impl<const SLOT: usize> FrontRing<SLOT> {
 
     /// Asks for an event at the next response, and says how many are there now
     /// (`RING_FINAL_CHECK_FOR_RESPONSES`): only when there is none may the caller sleep.
-    ///
-    /// # Errors
-    /// As [`refill`](Self::refill).
     pub fn final_check(&mut self) -> Result<u32, RingError> {
         self.sring.store32(RSP_EVENT, self.rsp_prod.wrapping_add(1));
         // Pairs with the fence in the back end's `needs_notify`.

@@ -17,9 +17,8 @@ pub(crate) fn entry(index: u32, size: u32, slot_bytes: usize) -> usize {
     HEADER_BYTES + (index & (size - 1)) as usize * slot_bytes
 }
 
-/// Did the producer reach `event` on its way from `old` to `new` (`RING_PUSH_*_AND_CHECK_NOTIFY`)?
-/// An event is the index that the producer has after the message that is waited for, one more than
-/// in virtio.
+/// Whether the producer reached `event` on its way from `old` to `new` (`RING_PUSH_*_AND_CHECK_NOTIFY`). An event
+/// is the producer's index after the awaited message, one more than in virtio.
 #[inline]
 pub(crate) fn reached(event: u32, old: u32, new: u32) -> bool {
     distance(event, new) < distance(old, new)

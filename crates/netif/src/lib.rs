@@ -1,22 +1,22 @@
-//! Xen's network protocol, netif (`xen/include/public/io/netif.h`), over its shared rings
-//! (`public/io/ring.h`): the back end's side, which weir is, and the front end's, which tests are.
+//! Xen's network protocol, netif (`xen/include/public/io/netif.h`), over its shared rings (`public/io/ring.h`): the
+//! back end's side for weir, and the front end's for tests.
 //!
 //! | file | what |
 //! |---|---|
 //! | `index.rs` | arithmetic of free-running 32-bit indices, in one place |
 //! | `back.rs` | [`BackRing`]: requests out, responses in, events or not; any kind of entry |
 //! | `front.rs` | [`FrontRing`]: the other half |
-//! | `message.rs` | what an entry says: requests, responses, extra infos |
+//! | `message.rs` | the entries: requests, responses, extra infos |
 //! | `tx.rs` | [`TxBack`]: requests of a guest become checked packets |
 //! | `rx.rs` | [`RxBack`]: frames for a guest get its pages |
 //! | `netfront.rs` | [`TxFront`], [`RxFront`]: a guest's side of both |
-//! | `offload.rs` | checksums and GSO between netif's words and virtio-net's |
-//! | `plan.rs` | [`Segment`] and [`copies`]: what one system call is to move |
+//! | `offload.rs` | checksums and GSO, translated between netif and virtio-net |
+//! | `plan.rs` | [`Segment`] and [`copies`]: the copies of one system call |
 //! | `ctrl.rs`, `hash.rs` | the control ring, and the hash that a guest sets up with it |
 //!
-//! Nothing a guest writes into a ring can do more than yield a [`RingError`], after which its interface
-//! stops, or a [`PacketError`], which costs it one packet. Grants, event channels and xenstore are not
-//! known here: a [`Segment`] names bytes of the guest's, and somebody else copies them.
+//! The worst that a guest can cause is a [`RingError`], which stops its interface, or a [`PacketError`], which
+//! costs it one packet. Grants, event channels and xenstore belong elsewhere: a [`Segment`] names a guest's bytes,
+//! and the caller copies them.
 #![forbid(unsafe_code)]
 
 mod back;

@@ -25,9 +25,6 @@ pub struct TxFront {
 
 impl TxFront {
     /// As [`FrontRing::init`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn init(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: FrontRing::init(sring)? })
     }
@@ -37,9 +34,9 @@ impl TxFront {
         &mut self.ring
     }
 
-    /// Writes the requests of a packet in `slots`, each with its id; `flags` are [`tx_flags`] of the first
-    /// but for those that say what follows. `false`, and nothing is written, where the ring has no room,
-    /// there is no slot, or the packet is 64 KiB or longer.
+    /// Writes the requests of a packet in `slots`, each with its id; `flags` are the [`tx_flags`] of the first,
+    /// without those that announce what follows. Returns `false`, and writes nothing, if the ring has no room,
+    /// `slots` is empty, or the packet is 64 KiB or longer.
     pub fn send(&mut self, slots: &[(Segment, u16)], flags: u16, extras: &[Extra]) -> bool {
         let total: u32 = slots.iter().map(|(segment, _)| u32::from(segment.len)).sum();
         let (Some(((first, id), frags)), Ok(total)) = (slots.split_first(), u16::try_from(total))
@@ -106,9 +103,6 @@ pub struct RxFront {
 
 impl RxFront {
     /// As [`FrontRing::init`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn init(sring: Window) -> Result<Self, SetupError> {
         let ring = FrontRing::init(sring)?;
         let ids = vec![0; ring.size() as usize];

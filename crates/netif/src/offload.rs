@@ -1,6 +1,5 @@
-//! What a frame asks of its receiver, between netif's words and those of virtio-net
-//! ([`weir_wire::Offload`]). Netif says that a checksum is blank, and not where it is: both sides find
-//! that in the headers.
+//! A frame's offloads, translated between netif and virtio-net ([`weir_wire::Offload`]). Netif says that a checksum
+//! is blank, but not where; both sides find its place in the headers.
 
 use weir_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
 use weir_wire::{

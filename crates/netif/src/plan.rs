@@ -38,9 +38,8 @@ pub struct GrantCopy {
     pub to: Segment,
 }
 
-/// The copies that fill `to` from pieces of `lens` bytes, one after the other, until one of both ends.
-/// No copy goes beyond a piece or a segment: where the pieces are segments of another guest, each is one
-/// `GNTTABOP_copy`.
+/// The copies that fill `to` from pieces of `lens` bytes in order, until either runs out. No copy crosses the end
+/// of a piece or a segment: between two guests, each copy is one `GNTTABOP_copy`.
 pub fn copies(
     lens: impl IntoIterator<Item = u32>,
     to: impl IntoIterator<Item = Segment>,

@@ -1,7 +1,7 @@
-//! What a guest receives (`public/io/netif.h`, "Guest receive").
+//! A guest's receive ring (`public/io/netif.h`, "Guest receive").
 //!
-//! Linux's netfront takes the n-th response for that to its n-th request, since an extra info has no id
-//! (the header's note on "historically"): requests are answered in their order here.
+//! Requests are answered in order: Linux's netfront matches the n-th response with its n-th request, because an
+//! extra info has no id (the header's note on "historically").
 
 use weir_guestmem::Window;
 use weir_limits::XEN_PAGE_LEN;
@@ -29,9 +29,6 @@ pub struct RxBack {
 
 impl RxBack {
     /// As [`BackRing::attach`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }

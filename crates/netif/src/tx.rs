@@ -96,9 +96,6 @@ struct Extras {
 
 impl TxBack {
     /// As [`BackRing::attach`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
@@ -226,9 +223,8 @@ impl TxBack {
         }
     }
 
-    /// Answers all requests of a packet, whose slots are in `slots` where [`take`](Self::take) put them: one
-    /// response for each, and one that says nothing for each of its extra infos. Packets may be completed in any
-    /// order.
+    /// Answers all requests of a packet whose slots [`take`](Self::take) put into `slots`: one response for each,
+    /// and a null response for each extra info. Packets may complete in any order.
     pub fn complete(&mut self, packet: &TxPacket, slots: &[TxSlot], status: Status) {
         let (from, count) = packet.slots;
         for (nth, slot) in slots.iter().skip(from).take(count).enumerate() {
