@@ -63,9 +63,6 @@ const OFFLOADS: OffloadCaps =
 impl PacketSocket {
     /// Opens the interface of that name in the calling thread's network namespace, which must exist,
     /// and brings it up.
-    ///
-    /// # Errors
-    /// [`PacketError`]
     pub fn open(options: &PacketOptions) -> Result<Self, PacketError> {
         let name = InterfaceName::new(&options.name)?;
         let steering = Steering::new(options.queues)?;
