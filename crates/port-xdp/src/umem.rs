@@ -17,9 +17,6 @@ pub(crate) struct Umem {
 
 impl Umem {
     /// Chunks of `chunk_len` bytes, a power of two.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub(crate) fn new(chunk_len: u32) -> io::Result<Self> {
         let pages = HostPages::new(2 * XDP_FRAMES as usize * chunk_len as usize)?;
         Ok(Self { pages, chunk_len })
