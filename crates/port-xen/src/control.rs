@@ -66,9 +66,6 @@ pub(crate) struct Control {
 
 impl Control {
     /// A ring of a front end with so many queues. It may hold requests.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub(crate) fn new(back: CtrlBack, link: Link, queues: usize) -> io::Result<Self> {
         let page = HostPages::new(XEN_PAGE_LEN)?;
         let state = HashState::new(queues);

@@ -102,9 +102,6 @@ impl Copies<'_> {
 
 impl RxRing {
     /// A ring with nothing under way.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub(crate) fn new(mut back: RxBack, link: Link, takes: Takes) -> std::io::Result<Self> {
         let rooms = vec![Room::new(back.ring().size())?];
         Ok(Self { back, link, takes, placed: 0, rooms })
@@ -189,9 +186,6 @@ pub(crate) fn has_taken(rx: &mut RxQueue, placed: u64) -> bool {
 }
 
 /// Room for a batch; `None` while nothing can be placed.
-///
-/// # Errors
-/// There is no memory.
 fn room(rx: &mut RxQueue) -> Result<Option<Room>, StopReason> {
     let is_open = rx.is_open();
     let Some(ring) = rx.queue.as_mut().filter(|_| is_open) else { return Ok(None) };
