@@ -60,9 +60,6 @@ macro_rules! each {
 
 impl DeviceRing {
     /// A ring at `at`, going on where `base` says (vhost-user `SET_VRING_BASE`).
-    ///
-    /// # Errors
-    /// See [`SetupError`].
     pub fn new(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
@@ -93,9 +90,6 @@ impl DeviceRing {
     /// As [`new`](Self::new), with a record of what the next process would need. If `record` is of this very
     /// ring, which a process served that is gone, the ring goes on where that was: see
     /// [`left_behind`](Self::left_behind).
-    ///
-    /// # Errors
-    /// See [`SetupError`].
     pub fn recorded(
         memory: &Arc<GuestMemory>,
         config: RingConfig,

@@ -50,9 +50,6 @@ macro_rules! each {
 
 impl DriverRing {
     /// An empty ring in zeroed memory at `at`.
-    ///
-    /// # Errors
-    /// See [`SetupError`].
     pub fn new(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
