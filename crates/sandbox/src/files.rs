@@ -36,9 +36,9 @@ impl fmt::Display for Landlocked {
     }
 }
 
-/// From here on only `readable` can be opened for reading, `writable` for writing, too; nothing can be made,
-/// removed, renamed or executed. No TCP port can be bound or connected to, no abstract socket and no process from
-/// outside reached.
+/// From here on this process may open only `readable` for reading and `writable` for reading and writing. It cannot
+/// make, remove, rename or execute files, bind or connect TCP ports, or reach abstract sockets and processes
+/// outside.
 pub(crate) fn restrict(readable: &[&Path], writable: &[&Path]) -> Result<Landlocked, SandboxError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

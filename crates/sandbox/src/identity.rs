@@ -44,9 +44,6 @@ pub enum IdentityError {
 
 impl Identity {
     /// The user of that name, or of that number.
-    ///
-    /// # Errors
-    /// [`IdentityError`]
     pub fn named(name: &str) -> Result<Self, IdentityError> {
         let found = match name.parse() {
             Ok(uid) => found(User::from_uid(Uid::from_raw(uid)))

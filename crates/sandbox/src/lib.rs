@@ -76,9 +76,6 @@ pub enum SandboxError {
 /// Confines this process, which has one thread. After an error it is as it happens to be then: it is to end.
 ///
 /// With [`Enforcement::Log`] files stay as they are, too: Landlock has no such mode.
-///
-/// # Errors
-/// [`SandboxError`]
 pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(SandboxError::Look)?.count();
     if threads != 1 {
@@ -96,18 +93,15 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
 
 /// Confines this process, the helper of a confined one: it keeps what makes sockets in others' directories, sets network
 /// cards and places threads, of what it has, and makes no process.
-///
-/// # Errors
-/// [`SandboxError`]
 pub fn confine_helper() -> Result<(), SandboxError> {
     let programs = calls::Programs::new(Profile::Helper, Enforcement::Kill)?;
     identity::give_up(None, identity::HELPERS)?;
     Ok(programs.install()?)
 }
 
-/// This thread serves guests or front ends, and nothing else from now on. Nothing is done where the process is not
-/// confined. Where the kernel has no memory for the filter, the process ends: a thread is never less confined than
-/// it seems.
+/// Narrows a thread's system calls: from now on it only serves guests or front ends. Does nothing in a process that
+/// is not confined. Ends the process if the kernel has no memory for the filter: a thread is never less confined
+/// than it seems.
 pub fn narrow(thread: Thread) {
     if let Err(error) = calls::narrow(thread) {
         eprintln!("weir ends: a thread cannot be confined: {error}");
