@@ -100,9 +100,6 @@ impl Needs {
 }
 
 /// Starts the helper of a weir that is to be confined: it has the privileges that this process has now.
-///
-/// # Errors
-/// [`ConfineError::Helper`]
 pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
     if mode == SandboxMode::Off {
         return Ok(Hands::Own);
@@ -113,9 +110,6 @@ pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineEr
 
 /// Gives up what is not needed from now on. This is the only thread yet, and all descriptors that take a privilege are
 /// open.
-///
-/// # Errors
-/// [`ConfineError`]
 pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
     let enforcement = match mode {
         SandboxMode::On => Enforcement::Kill,

@@ -106,9 +106,6 @@ pub enum Meeting {
 
 impl Switch {
     /// Starts everything in `config`, or nothing.
-    ///
-    /// # Errors
-    /// [`SwitchError`]
     pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
         let devices = UplinkDevice::open_all(&config.uplinks)?;
         Self::start_with(config, devices, Hands::Own)
@@ -116,9 +113,6 @@ impl Switch {
 
     /// The same with devices of its uplinks that are open already, and `hands` for what this process may not do
     /// itself.
-    ///
-    /// # Errors
-    /// [`SwitchError`]
     pub fn start_with(
         config: &Config,
         devices: Vec<UplinkDevice>,
@@ -146,9 +140,6 @@ impl Switch {
     }
 
     /// A switch without ports.
-    ///
-    /// # Errors
-    /// [`SwitchError::Start`]
     pub fn empty(
         options: Options,
         latency_budget: LatencyBudget,
@@ -158,9 +149,6 @@ impl Switch {
     }
 
     /// The same with `hands`.
-    ///
-    /// # Errors
-    /// [`SwitchError::Start`]
     pub fn empty_with(
         options: Options,
         latency_budget: LatencyBudget,

@@ -99,9 +99,6 @@ struct Remover {
 impl BoundListener {
     /// Listens on `path` with permissions `mode`. A missing directory is made; a socket on which
     /// nobody answers is left over from a program that was killed, and is replaced.
-    ///
-    /// # Errors
-    /// [`ListenError`]
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
         let io_error = |step, path: &Path| {
             let path = path.to_owned();

@@ -112,9 +112,6 @@ impl ControlClient {
     }
 
     /// Sends a request that is answered with [`Response::Ok`].
-    ///
-    /// # Errors
-    /// As [`ControlClient::request`].
     pub fn request_ok(&mut self, request: &Request) -> Result<(), ClientError> {
         match self.request(request)? {
             Response::Ok => Ok(()),
@@ -123,9 +120,6 @@ impl ControlClient {
     }
 
     /// Sends a request that is answered with [`Response::Ok`] or [`Response::Noted`], and returns the note.
-    ///
-    /// # Errors
-    /// As [`ControlClient::request`].
     pub fn request_noted(&mut self, request: &Request) -> Result<Option<String>, ClientError> {
         match self.request(request)? {
             Response::Ok => Ok(None),
@@ -135,9 +129,6 @@ impl ControlClient {
     }
 
     /// The interfaces of the switch.
-    ///
-    /// # Errors
-    /// As [`ControlClient::request`].
     pub fn vifs(&mut self) -> Result<Vec<VifStatus>, ClientError> {
         match self.request(&Request::VifList)? {
             Response::Vifs { vifs } => Ok(vifs),
@@ -146,9 +137,6 @@ impl ControlClient {
     }
 
     /// What the policies of the interface `name` do, an uplink does, or where workers run.
-    ///
-    /// # Errors
-    /// As [`ControlClient::request`].
     pub fn explain(&mut self, name: &PortName) -> Result<Explanation, ClientError> {
         match self.request(&Request::VifExplain { name: name.clone() })? {
             Response::Explained { explanation } => Ok(Explanation::Vif(explanation)),
@@ -161,9 +149,6 @@ impl ControlClient {
     }
 
     /// The counters of the switch.
-    ///
-    /// # Errors
-    /// As [`ControlClient::request`].
     pub fn stats(&mut self) -> Result<SwitchStats, ClientError> {
         match self.request(&Request::Stats)? {
             Response::Stats { stats } => Ok(*stats),

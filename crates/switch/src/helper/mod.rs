@@ -60,9 +60,6 @@ pub enum Hands {
 
 impl Hands {
     /// Listens on `path`.
-    ///
-    /// # Errors
-    /// [`ListenError`]
     pub fn bind(&self, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
         match self {
             Self::Own => BoundListener::bind(path, mode),

@@ -125,9 +125,6 @@ impl Switch {
     }
 
     /// The same, whoever plays Xen: with clients that follow vifs, one after the other, and one that finds channels.
-    ///
-    /// # Errors
-    /// [`SwitchError::Xen`]
     pub(crate) fn start_xen_on<S>(
         self: &Arc<Self>,
         config: &XenConfig,
