@@ -36,10 +36,9 @@ pub fn skipped(why: &str) {
 /// How long [`eventually`] waits: with a busy machine's other tests, and longer than anything that is to happen takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks `is` until it has something.
+/// Asks `is` until it returns a value.
 ///
-/// # Panics
-/// It has nothing for a minute: the test that asks has failed.
+/// # Panics If it returns none for a minute.
 pub fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
