@@ -20,9 +20,6 @@ pub enum CpuListError {
 }
 
 /// Reads a list such as `0-3,8`, with or without the newline at its end; the empty list is one.
-///
-/// # Errors
-/// [`CpuListError`]
 pub fn parse_cpu_list(text: &str) -> Result<BTreeSet<u16>, CpuListError> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let mut cpus = BTreeSet::new();

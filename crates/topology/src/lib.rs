@@ -1,14 +1,12 @@
-//! What processors a machine has, as sysfs shows it: which are threads of one core, which share a
-//! last-level cache, which are of one NUMA node, and which are efficiency cores.
+//! The CPUs of a machine, from sysfs: SMT siblings, shared last-level caches, NUMA nodes and efficiency cores.
 //!
-//! [`Topology::read`] takes the place where sysfs is mounted, so that a tree of another machine can be read
-//! as well. Containers and some virtual machines show less than the kernel knows: without files about
-//! caches, the processors of one package and node count as sharing one, and without nodes there is one
-//! ([`Topology::caches_known`], [`Topology::nodes_known`]).
+//! [`Topology::read`] takes the mount point of sysfs, so it can read another machine's tree. Containers and some
+//! virtual machines show less than the kernel knows. Without files about caches, the CPUs of one package and node
+//! count as sharing one; without nodes there is one ([`Topology::caches_known`], [`Topology::nodes_known`]).
 //!
 //! | file | what |
 //! |---|---|
-//! | `cpu_list.rs` | lists of processors, such as `0-3,8` |
+//! | `cpu_list.rs` | lists of CPUs, such as `0-3,8` |
 //! | `sysfs.rs` | reading one file, strictly and bounded |
 //! | `read.rs` | the tree |
 //! | `fixtures.rs` | trees of real machines, for tests |
