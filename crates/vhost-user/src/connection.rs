@@ -80,9 +80,6 @@ impl Connection {
     }
 
     /// Replies with a number: features, queues, memory slots, status.
-    ///
-    /// # Errors
-    /// As [`send_reply`](Self::send_reply).
     pub fn reply_u64(
         &mut self,
         request: impl Into<RequestCode>,
@@ -92,9 +89,6 @@ impl Connection {
     }
 
     /// Replies with a ring's state: `GET_VRING_BASE`.
-    ///
-    /// # Errors
-    /// As [`send_reply`](Self::send_reply).
     pub fn reply(
         &mut self,
         request: impl Into<RequestCode>,
@@ -104,9 +98,6 @@ impl Connection {
     }
 
     /// Acknowledges a request (`REPLY_ACK`): a `u64`, zero for success.
-    ///
-    /// # Errors
-    /// As [`send_reply`](Self::send_reply).
     pub fn ack(
         &mut self,
         request: impl Into<RequestCode>,

@@ -27,9 +27,6 @@ pub struct Header {
 
 impl Header {
     /// A header with version 1 and `flags` beside it, for a body of `body_len` bytes.
-    ///
-    /// # Errors
-    /// [`ProtocolError::BodyTooLarge`].
     pub fn new(
         request: impl Into<RequestCode>,
         flags: u32,
