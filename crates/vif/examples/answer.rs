@@ -1,5 +1,5 @@
-//! A user-space guest at a socket of a weir that answers ARP and ping at its address, for any other guest to see; it
-//! stays until it is interrupted, and comes back whenever weir does:
+//! A user-space guest at a socket of weir that answers ARP and ping at its address until it is interrupted, and
+//! reconnects whenever weir comes back:
 //!
 //! ```sh
 //! cargo run --release -p weir-vif --example answer -- /run/weir/web0.sock 52:54:00:77:00:03 10.77.0.3 [packed]

@@ -1,5 +1,5 @@
-//! Silent user-space guests at sockets of a running weir, whose paths come one a line; they stay
-//! until they are interrupted:
+//! Silent user-space guests at sockets of a running weir, read as one path a line; they stay until they are
+//! interrupted:
 //!
 //! ```sh
 //! ls /run/weir/web*.sock | cargo run --release -p weir-vif --example attach

@@ -1,6 +1,6 @@
-//! A user-space guest at a socket of a running weir that sends UDP packets as fast as its ring takes
-//! them, to an address that is not a guest's. It polls, as DPDK does, and leaves nothing for the switch
-//! to do, so that uplinks with and without offloads have the same work:
+//! A user-space guest at a socket of a running weir that sends UDP packets to an outside address as fast as its
+//! ring takes them. It polls, as DPDK does, and asks for no offload, so that uplinks with and without offloads do
+//! the same work:
 //!
 //! ```sh
 //! cargo run --release -p weir-vif --example outward -- /run/weir/web0.sock 64 5

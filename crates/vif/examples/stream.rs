@@ -1,11 +1,9 @@
-//! Two user-space guests at two sockets of a running weir, and a TCP-like stream from the first to
-//! the second:
+//! Two user-space guests at two sockets of a running weir, and a TCP-like stream from the first to the second. The
+//! optional fourth number is the bytes of a receive buffer (default 2048); all buffers together have 2 MiB:
 //!
 //! ```sh
 //! cargo run --release -p weir-vif --example stream -- /run/weir/web0.sock /run/weir/db0.sock 5
 //! ```
-//!
-//! A fourth number is the bytes of a receive buffer, in place of 2048; there are so many that they are 2 MiB.
 
 mod support;
 

@@ -1,8 +1,8 @@
-//! Large receive offload (Zhang 2010: LRO in the front end): TCP segments of one flow that lie in the
-//! ring one right behind the other reach the application as one packet.
+//! Large receive offload (Zhang 2010: LRO in the front end): the application gets adjacent TCP segments of one flow
+//! in the ring as one packet.
 //!
-//! [`weir_wire::gro`] says which may be merged. Nothing is copied but the headers, and nothing waits:
-//! segments are merged if they are there. Their buffers go back to the device together.
+//! [`weir_wire::gro`] says which segments may merge. Only headers are copied, and no segment waits for another. The
+//! buffers of a packet go back to the device together.
 
 use std::fmt;
 

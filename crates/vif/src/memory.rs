@@ -126,10 +126,9 @@ impl SharedMemory {
     }
 }
 
-/// `len` bytes of a place that a [`Plan`] made.
+/// `len` bytes at a place that a [`Plan`] made.
 ///
-/// # Panics
-/// If it is outside of the memory, which takes an address that no plan gave.
+/// # Panics If the place is outside the memory, which no plan gives.
 #[inline]
 pub(crate) fn own(memory: &GuestMemory, address: u64, len: u32) -> Slice<'_> {
     match memory.slice(address, len) {

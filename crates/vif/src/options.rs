@@ -38,9 +38,8 @@ pub struct Options {
     pub queues: usize,
     /// Entries of each ring: a power of two from 8 to [`QUEUE_SIZE_MAX`].
     pub queue_size: u16,
-    /// Bytes of each receive buffer, at least 1024, the virtio header included. Raised where a
-    /// frame cannot span buffers (no `MRG_RXBUF`) to what the largest frame needs (virtio 1.2
-    /// §5.1.6.3.1).
+    /// Bytes of each receive buffer, at least 1024, with the virtio header. Raised to the largest frame's need if a
+    /// frame cannot span buffers (no `MRG_RXBUF`; virtio 1.2 §5.1.6.3.1).
     pub rx_buffer_bytes: u32,
     /// Features to use where the back end offers them.
     pub features: Features,
@@ -48,17 +47,15 @@ pub struct Options {
     pub required: Features,
     /// MTU to tell the back end (`NET_SET_MTU`), where it can be told.
     pub mtu: Option<u16>,
-    /// Take containers of several frames in one receive buffer, where the back end can make them
-    /// (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`). Receive buffers are then at least as large as
-    /// containers usually are.
+    /// Take containers of several frames in one receive buffer, if the back end makes them
+    /// (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`). Receive buffers are then at least as large as usual containers.
     pub containers: bool,
-    /// Merge TCP segments of one flow that lie one behind the other in a receive ring into one packet
-    /// for the application (large receive offload), up to 64 KiB. Its header is that of a GSO packet with
-    /// a partial checksum, whatever was negotiated.
+    /// Merge adjacent TCP segments of one flow into one packet of up to 64 KiB for the application (large receive
+    /// offload). Its header is that of a GSO packet with a partial checksum, whatever was negotiated.
     pub lro: bool,
-    /// Look at the receive rings at this interval instead of being called for each frame (front-end
-    /// coalescing): [`QueuePair::wait`](crate::QueuePair::wait) then sleeps until the next look. While
-    /// nothing comes, calls are used again.
+    /// Poll the receive rings at this interval instead of being called for each frame (front-end coalescing):
+    /// [`QueuePair::wait`](crate::QueuePair::wait) then sleeps until the next poll. Without traffic it uses calls
+    /// again.
     pub poll_interval: Option<Duration>,
 }
 

@@ -38,10 +38,10 @@ impl WaitFor {
     }
 }
 
-/// A receive and a transmit ring. Can move to a thread of its own.
+/// A receive and a transmit ring, which can move to a thread of their own.
 ///
-/// Calls are suppressed except inside [`wait`](Self::wait). When the [`Vif`](crate::Vif) is
-/// dropped the pair stays usable and nothing moves any more.
+/// Calls are suppressed except inside [`wait`](Self::wait). After the [`Vif`](crate::Vif) is dropped, the pair
+/// stays usable, but nothing moves.
 #[derive(Debug)]
 pub struct QueuePair {
     rx: Receive,
@@ -201,17 +201,16 @@ impl QueuePair {
         self.timer = interval.map(PollTimer::new);
     }
 
-    /// Sleeps until there is something to do, at most for `timeout`, with calls enabled. Flushes
-    /// first and gives every receive buffer back. Whether there is something to do: frames to
-    /// receive, or frames that the device has sent, after [`SendError::Full`] those since then.
+    /// Flushes, returns every receive buffer, and sleeps with calls enabled until there is work, at most for
+    /// `timeout`. Returns whether there is work: frames to receive, or frames that the device has sent, after
+    /// [`SendError::Full`] since then.
     ///
-    /// With a [poll interval](Self::set_poll_interval) it sleeps until the receive ring is due to be
-    /// looked at, even if frames come before, and relies on calls again while nothing comes.
+    /// With a [poll interval](Self::set_poll_interval) it sleeps until the next poll is due, even if frames come
+    /// before, and relies on calls again while nothing comes.
     ///
-    /// No wake-up is lost: calls are asked for before the rings are looked at a last time.
+    /// No wake-up is lost: calls are enabled before the last look at the rings.
     ///
-    /// # Errors
-    /// What `poll` said.
+    /// # Errors The error of `poll`.
     pub fn wait(&mut self, what: WaitFor, timeout: Duration) -> io::Result<bool> {
         self.rx.refill(&self.counters);
         self.flush();

@@ -1,12 +1,11 @@
 //! The receive half of a queue pair.
 //!
-//! Every entry of the ring is one buffer. A frame takes as many as its header says
-//! (`VIRTIO_NET_F_MRG_RXBUF`); they are handed to the caller where they lie, and go back to the
-//! device in batches. What the device says is checked: a used element or a header that makes no
-//! sense costs its buffers' content and counts as a device error, nothing else.
+//! Every ring entry is one buffer. A frame takes as many as its header says (`VIRTIO_NET_F_MRG_RXBUF`); callers get
+//! them in place, and they return to the device in batches. The device's words are checked: a senseless used
+//! element or header costs the content of its buffers and counts as a device error, nothing else.
 //!
-//! Where that was negotiated, a buffer may hold a container of several frames. They are handed out one
-//! by one, and the buffer goes back after the last.
+//! A negotiated buffer may hold a container of several frames: callers get them one by one, and the buffer returns
+//! after the last.
 
 use std::sync::Arc;
 

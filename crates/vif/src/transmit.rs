@@ -1,9 +1,8 @@
 //! The transmit half of a queue pair.
 //!
-//! A frame is copied into segments of a pool, its virtio header in front. One segment is one
-//! descriptor; several are a chain, or an indirect table where that was negotiated. A [`Body`] is
-//! written into segments once and then sent behind any number of heads without being copied, as a
-//! kernel sends page fragments behind a linear head.
+//! A frame is copied into segments of a pool, behind its virtio header. One segment is one descriptor; several are
+//! a chain, or an indirect table where negotiated. A [`Body`] is written once and sent behind any number of heads
+//! without a copy, as a kernel sends page fragments behind a linear head.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -149,18 +149,12 @@ impl Vif {
     }
 
     /// Waits for a back end that connects to `listener`, and sets the session up.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
     pub fn accept(listener: &UnixListener, options: &Options) -> Result<Self, VifError> {
         let (stream, _) = listener.accept().map_err(VifError::Accept)?;
         Self::over(stream, options)
     }
 
     /// Sets the session up over a connected socket.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
     pub fn over(stream: UnixStream, options: &Options) -> Result<Self, VifError> {
         options.check()?;
         let mut handshake = Handshake::negotiate(FrontEnd::new(stream), options)?;
@@ -202,12 +196,11 @@ impl Vif {
         Ok(Self { front, mac, features, containers, err, pairs, options, memory, rings })
     }
 
-    /// Sets a session up with a back end that comes after one that is gone, as QEMU does: rings go on where they
-    /// stand, split ones at the used index that is in their memory. Of a packed ring that memory says no such thing;
-    /// the back end is told what it was told first, and has to know better. The queue pairs need not know.
+    /// Starts a session with a new back end, as QEMU does: rings continue where they stand. A split ring continues
+    /// at the used index in its memory. A packed ring's memory holds no such index: the back end gets the original
+    /// base and must know better. The queue pairs notice nothing.
     ///
-    /// # Errors
-    /// As [`connect`](Self::connect); the next back end may be tried.
+    /// # Errors As [`connect`](Self::connect); the next back end may be tried.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), VifError> {
         let mut handshake = Handshake::negotiate(FrontEnd::new(stream), &self.options)?;
         let missing = self.features - handshake.features;

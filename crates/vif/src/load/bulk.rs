@@ -84,9 +84,6 @@ fn ahead(offset: u64, number: u32) -> i64 {
 }
 
 /// Sends the stream until `stop`. Its latencies are those from a frame to its acknowledgement.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut sender = Sender::new(pair, flow, options, stats)?;
@@ -286,9 +283,6 @@ impl<'s> Sender<'s> {
 
 /// Receives the stream until `stop`, and acknowledges it. Its sender must begin anew when this
 /// does.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut receiver = Receiver::new(pair, flow, options, stats);

@@ -269,9 +269,9 @@ struct Checked {
     transport_len: usize,
 }
 
-/// Checks that a frame came over `flow` with TCP or UDP (`protocol`), and that lengths, IP
-/// checksum, virtio header and TCP or UDP checksum are right. `scratch` is for frames whose
-/// checksum is left to nobody: those are copied out and summed, as a network stack would.
+/// Checks that a frame came over `flow` with TCP or UDP (`protocol`), and that lengths, IP checksum, virtio header
+/// and TCP or UDP checksum are right. A frame whose checksum is complete is copied to `scratch` and summed, as a
+/// network stack would.
 fn check(
     frame: &Frame<'_>,
     flow: &Flow,

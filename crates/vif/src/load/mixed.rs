@@ -27,9 +27,6 @@ impl Default for Options {
 }
 
 /// Sends both until `stop`.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
@@ -55,9 +52,6 @@ pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
 
 /// Receives both until `stop`, acknowledges the stream, and records how long each small packet was on
 /// its way.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut stream = bulk::Receiver::new(pair, flow, &options.stream, stats);

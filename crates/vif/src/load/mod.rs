@@ -1,18 +1,18 @@
 //! Traffic between two interfaces, with every frame checked where it arrives.
 //!
-//! | module | traffic | what it tells |
+//! | module | traffic | figures |
 //! |---|---|---|
 //! | [`bulk`] | a TCP-like stream, sliding window, go-back-N | throughput |
 //! | [`small`] | small UDP packets at a rate, or within a window | packets per second, one-way latency |
 //! | [`pingpong`] | one UDP request and its response at a time | round-trip time |
-//! | [`mixed`] | a stream and small packets on the same queues | what the one does to the other |
+//! | [`mixed`] | a stream and small packets on the same queues | the effect of one on the other |
 //!
-//! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag tells it to stop. It
-//! sleeps in [`QueuePair::wait`] when there is nothing to do. Meanwhile any thread may look at its
-//! [`LoadStats`], and at the [counters](QueuePair::counters) of its queue pair for calls and kicks.
+//! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag stops it, and sleeps in
+//! [`QueuePair::wait`] without work. Meanwhile any thread may read its [`LoadStats`], and the
+//! [counters](QueuePair::counters) of its queue pair for calls and kicks.
 //!
-//! Sequence numbers and time stamps are real: what is lost or late shows up. Times are of the
-//! monotonic clock, so that both endpoints may be in different processes of one machine.
+//! Sequence numbers and time stamps are real, so losses and delays show. Times are of the monotonic clock: both
+//! endpoints may be in different processes of one machine.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -26,9 +26,6 @@ impl Default for Options {
 }
 
 /// Sends requests until `stop`, and records the round-trip time of each.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn request(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
@@ -91,9 +88,6 @@ fn response(
 }
 
 /// Answers requests until `stop`.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn respond(end: End<'_>) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut answer = probe_frame(pair, flow, PROBE_FRAME_MIN, true)?;

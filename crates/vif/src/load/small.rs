@@ -80,9 +80,6 @@ pub(super) fn probe_frame(
 }
 
 /// Sends packets until `stop`.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let frame = options.frame(pair, flow)?;
@@ -189,9 +186,6 @@ impl Sender<'_> {
 
 /// Receives packets until `stop`: counts those lost and reordered, and records how long each was
 /// on its way.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut answer = Options { frame_bytes: PROBE_FRAME_MIN, ..*options }.frame(pair, flow)?;
