@@ -64,9 +64,9 @@ impl Sum {
 
 /// The folded, not complemented sum of one piece on its own, as if it started a packet.
 pub fn partial(piece: &[u8]) -> u16 {
-    // A sum of words in the machine's order is the sum in network order with its bytes swapped
-    // (RFC 1071 §2 B), and 32-bit words fold to the same 16 bits (§2 C). 32-bit words in 64-bit
-    // lanes need no carry, so that the compiler can use vectors.
+    // A sum of words in the machine's order is the byte-swapped sum in network order (RFC 1071 §2 B), and 32-bit
+    // words fold to the same 16 bits (§2 C). 32-bit words in 64-bit lanes need no carry, so the compiler can use
+    // vectors.
     let (words, rest) = piece.as_chunks::<4>();
     let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let mut last = [0; 4];
@@ -77,9 +77,8 @@ pub fn partial(piece: &[u8]) -> u16 {
     fold_native(sum)
 }
 
-/// The [`partial`] sum of a piece of which `sum` is the sum of its words of 16, 32 or 64 bits, each read
-/// in the machine's byte order and the last one padded with zero bytes. A carry out of 64 bits must
-/// have been added back in.
+/// The [`partial`] sum of a piece from `sum`, the sum of its words of 16, 32 or 64 bits in the machine's byte
+/// order, the last padded with zero bytes. A carry out of 64 bits must have been added back in.
 pub const fn fold_native(sum: u64) -> u16 {
     u16::from_be(fold(sum))
 }

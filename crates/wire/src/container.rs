@@ -1,8 +1,8 @@
-//! Containers: several frames in one receive buffer of a guest that unpacks them itself (Thakur 2014,
-//! after Bourguiba 2012).
+//! Containers: several frames in one receive buffer of a guest that unpacks them itself (Thakur 2014, after
+//! Bourguiba 2012).
 //!
-//! This is no part of virtio. Only a back end and a driver that both know it and have agreed on it use
-//! it; then [`F_CONTAINER`] in the virtio header says that what follows is not a frame:
+//! Containers are not part of virtio: a back end and a driver must have agreed on them. Then [`F_CONTAINER`] in the
+//! virtio header says that a container follows:
 //!
 //! ```text
 //! virtio header   flags = F_CONTAINER, hdr_len = records, gso_size = bytes of all records, num_buffers = 1
@@ -10,17 +10,16 @@
 //!                 flags: le16      RECORD_VNET or 0
 //!                 virtio header    12 bytes, only with RECORD_VNET: the frame's own
 //!                 frame
-//!                 padding          to a multiple of 4 from the buffer's beginning, whatever was there
+//!                 padding          to a multiple of 4 from the buffer's beginning, of any value
 //! record          ...
 //! ```
 //!
-//! Frames are in the order in which they were sent. A container lies in one buffer, so that each frame is
-//! one piece of memory; a frame with nothing left to do for the receiver needs no virtio header of its
-//! own. What does not fit in a container goes by itself, as ever.
+//! Frames keep the order in which they were sent. A container lies in one buffer, so each frame is one piece of
+//! memory. A frame without offloads needs no virtio header. A frame that does not fit goes alone.
 //!
-//! Both sides work on memory that somebody else may write to. Nothing here touches it: [`Builder`] says
-//! where things go, and [`parse`] reads through a function that it is given, each byte once, and gives
-//! places that are inside the container whatever it read.
+//! Both sides work on memory that somebody else may write to, and this module never touches it. [`Builder`]
+//! computes positions. [`parse`] reads each byte once through a function, and returns positions inside the
+//! container for any input.
 
 use weir_limits::{CONTAINER_LEN_MAX, FRAME_LEN_MIN};
 
@@ -186,15 +185,13 @@ pub enum ContainerError {
     },
 }
 
-/// Puts the frames of a container of `written` bytes, whose virtio header is `vnet`, into `records` in
-/// place of what is there, in their order. `read` gives the [`RECORD_LEN`] bytes at a place of the
-/// buffer, counted from its beginning; `None` if it has none there.
+/// Replaces `records` by the frames, in order, of a container of `written` bytes whose virtio header is `vnet`.
+/// `read` gives the [`RECORD_LEN`] bytes at an offset of the buffer, `None` outside it.
 ///
-/// Every record lies within the first `written` bytes, behind the virtio header, and overlaps no other,
-/// even if the memory changes meanwhile.
+/// Every record lies within the first `written` bytes, behind the virtio header, and overlaps no other, even if the
+/// memory changes meanwhile.
 ///
-/// # Errors
-/// [`ContainerError`]; `records` is empty then.
+/// # Errors [`ContainerError`]; `records` is empty then.
 #[inline]
 pub fn parse(
     vnet: &VnetHdr,

@@ -1,12 +1,10 @@
-//! Software GRO: TCP segments of one flow merged into one packet for a receiver that takes such
-//! packets (TSO). It is [`Segmenter`](crate::Segmenter) the other way round: cutting the packet gives
-//! the segments again, byte for byte.
+//! Software GRO: merges TCP segments of one flow into one packet for a receiver that takes TSO packets, the inverse
+//! of [`Segmenter`](crate::Segmenter): cutting the packet restores the segments byte for byte.
 //!
-//! Only what can be given back is merged. The rules are those of Linux (`inet_gro_receive`,
-//! `ipv6_gro_receive`, `tcp_gro_receive`), and stricter where Linux marks a packet with something that a
-//! `virtio_net_hdr` cannot say. The one thing that is not given back is an IPv4 identification that a
-//! sender kept the same: it is only merged where fragmentation is forbidden, where that field has no
-//! meaning (RFC 6864 §4.1).
+//! Only segments that can be restored merge. The rules are Linux's (`inet_gro_receive`, `ipv6_gro_receive`,
+//! `tcp_gro_receive`), and stricter where Linux keeps marks that `virtio_net_hdr` lacks. One field is not restored:
+//! an IPv4 identification that the sender kept constant. Such segments merge only if fragmentation is forbidden,
+//! which makes the field meaningless (RFC 6864 §4.1).
 
 use std::ops::Range;
 

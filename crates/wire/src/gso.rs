@@ -248,9 +248,9 @@ impl Iterator for Segmenter {
     }
 }
 
-/// The pseudo-header's sum `field` without the length `l4_len` that is in it (RFC 1624: adding the
-/// complement subtracts). Going from the sender's own sum, rather than from the addresses, is right
-/// also behind an IPv6 routing header, where the last destination is summed instead of the next.
+/// The pseudo-header's sum `field` minus the length `l4_len` in it (RFC 1624: adding the complement subtracts). The
+/// sender's sum, unlike the addresses, is also right behind an IPv6 routing header, where it covers the last
+/// destination.
 fn without_len(field: u16, l4_len: u32) -> Sum {
     let mut sum = Sum::new();
     sum.add_u16(field);

@@ -253,15 +253,13 @@ impl Offload {
     /// Nothing asked: every header field and checksum is as it should arrive.
     pub const NONE: Offload = Offload { csum: None, gso: None, data_valid: false };
 
-    /// Checks the header in front of a frame of `frame_len` bytes that starts with `head`. A frame
-    /// that asks for nothing costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
+    /// Checks the header before a frame of `frame_len` bytes that starts with `head`. A frame without offloads
+    /// costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
     ///
-    /// `hdr_len` is not looked at (§5.1.6.2.2 calls it a hint); flags that are not known are ignored,
-    /// as §5.1.6.2.2 demands. `DATA_VALID` is taken as said. Of a header that a *driver* wrote, the
-    /// caller goes on with [`Offload::from_driver`].
+    /// `hdr_len` is ignored (§5.1.6.2.2 calls it a hint), and so are unknown flags, as §5.1.6.2.2 demands.
+    /// `DATA_VALID` is trusted. For a header from a *driver*, the caller continues with [`Offload::from_driver`].
     ///
-    /// # Errors
-    /// [`OffloadError`] says which field lies.
+    /// # Errors [`OffloadError`] names the wrong field.
     pub fn from_vnet(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<Offload, OffloadError> {
         let csum = match hdr.flags & vnet::F_NEEDS_CSUM {
             0 => None,
@@ -312,12 +310,9 @@ impl Offload {
         Offload { data_valid: false, ..self }
     }
 
-    /// Checks what is asked of a frame that starts with `head` against what a driver may ask: the checksum is that of
-    /// the TCP or UDP header in `head`. It is stored after filters have looked, by whoever completes it. A frame that is
-    /// neither IP nor ARP, such as one with a second tag, is not followed.
-    ///
-    /// # Errors
-    /// [`OffloadError::CsumElsewhere`]
+    /// Checks the offload of a frame that starts with `head` against what a driver may ask: its checksum must be
+    /// that of the TCP or UDP header in `head`, because it is filled in after filters have run. Frames that are
+    /// neither IP nor ARP, such as those with a second tag, are not parsed.
     pub fn from_driver(self, head: &[u8]) -> Result<Offload, OffloadError> {
         if let (Some(csum), None) = (self.csum, self.gso) {
             let layers = Layers::parse(head)?;

@@ -18,10 +18,9 @@ pub const GSO_UDP_L4: u8 = 5;
 /// Bit of `gso_type`: the TCP segment has ECN set (CWR on the first segment only).
 pub const GSO_ECN: u8 = 0x80;
 
-/// `struct virtio_net_hdr_v1` as the other side wrote it; nothing in it has been checked.
+/// `struct virtio_net_hdr_v1` as the peer wrote it, unchecked.
 ///
-/// The legacy header without `VIRTIO_NET_F_MRG_RXBUF` is two bytes shorter; weir requires
-/// `VIRTIO_F_VERSION_1`, with which `num_buffers` is always there (§5.1.6.1).
+/// Its `num_buffers` is always there, because weir requires `VIRTIO_F_VERSION_1` (§5.1.6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHdr {
     /// `F_*` bits.

@@ -4,9 +4,9 @@ use super::*;
 use crate::layers::Layers;
 use crate::testing::{L4, Net, Spec, specs};
 
-/// The key with which both directions of a flow have one hash (Woo & Park 2012, "Scalable TCP session
-/// monitoring with symmetric receive-side scaling"). It repeats every 16 bits, so that the hash is a
-/// function of the XOR of the input's 16-bit words alone and has at most 2^16 values.
+/// The key that gives both directions of a flow one hash (Woo & Park 2012, "Scalable TCP session monitoring with
+/// symmetric receive-side scaling"). It repeats every 16 bits, so the hash depends only on the XOR of the input's
+/// 16-bit words.
 const SYMMETRIC_KEY: [u8; KEY_LEN] = {
     let mut key = [0; KEY_LEN];
     let mut at = 0;
