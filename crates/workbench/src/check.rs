@@ -168,9 +168,6 @@ pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Pro
 }
 
 /// Plots, claims and measurements speak of sweeps and points that there are, and each of its own.
-///
-/// # Errors
-/// The first that does not.
 pub fn names(experiment: &Experiment) -> Result<(), Problem> {
     let Experiment { file, points, .. } = experiment;
     let plot = &file.plot;

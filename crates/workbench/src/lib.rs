@@ -72,9 +72,6 @@ use profile::Machine;
 const MEASURED_ROUNDS: usize = 5;
 
 /// `weir lab`
-///
-/// # Errors
-/// [`LabError`]
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::List => list(out),

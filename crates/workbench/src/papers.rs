@@ -1,7 +1,6 @@
-//! A verdict on each figure, table and section of the papers, from those on the claims about it.
+//! The verdict on each figure, table and section of the papers: the worst of the verdicts on its claims.
 //!
-//! A figure is as good as its worst claim, whether that was predicted or fitted to. So nothing that a paper says
-//! of it can be outweighed by more that is said of it, and a claim more can only make it worse.
+//! A further claim can therefore only make a figure's verdict worse, never outweigh a failed one.
 
 use std::fmt;
 

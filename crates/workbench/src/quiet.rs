@@ -1,9 +1,8 @@
-//! Keeps idle states and other threads away from what is measured.
+//! Keeps idle states and other threads away from a measurement, as `cyclictest` does.
 //!
-//! How long a CPU takes to come back from an idle state, and who pays for it, hangs on how long it was idle, and on
-//! a virtual machine on what its host does meanwhile: the same sleep costs five times as much in one second as in
-//! the next. Other threads, the kernel's among them, take a CPU for milliseconds, and one packet in a hundred is
-//! about as many as wait for that. What is measured for comparison is measured without either, as `cyclictest` does it.
+//! The wake-up cost of a CPU depends on how long it was idle, and in a virtual machine on its host: the same sleep
+//! may cost five times as much a second later. Other threads take a CPU for milliseconds, which delays about one
+//! packet in a hundred.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -126,9 +126,6 @@ fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &State
 
 /// Varies each fitted number of the experiments' machines, and plays the first seed: what a number moves is
 /// more than what the seed does, or it is of no account.
-///
-/// # Errors
-/// A run that failed.
 pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivity>, LabError> {
     let mut all: Vec<Sensitivity> = Vec::new();
     for experiment in experiments {

@@ -1,14 +1,13 @@
-//! `weir lab calibrate`: what things cost on this machine, as a profile.
+//! `weir lab calibrate`: measures the costs of this machine and writes a profile.
 //!
 //! | file | what |
 //! |---|---|
-//! | `machine.rs` | what needs no switch: calls, wake-ups, timers, copies, caches |
-//! | `stages.rs` | a packet's way through weir, by the marks of `weir_engine::stages`, and what guests spend |
-//! | `played.rs` | costs that nobody sees one by one, set so that what was measured comes out in virtual time |
+//! | `machine.rs` | costs without a switch: calls, wake-ups, timers, copies, caches |
+//! | `stages.rs` | datapath stages, by the marks of `weir_engine::stages`, and the guests' costs |
+//! | `played.rs` | costs that cannot be measured alone, fitted so that simulation meets measurement |
 //!
-//! Each cost is measured in rounds. Its number is the median of the rounds, and what stands beside it says
-//! how far they lie apart. What cannot be measured without a real guest stays as it is in
-//! [`Profile::example`], and says so.
+//! Each cost is the median of several rounds and stands beside their spread. A cost that takes a real guest to
+//! measure stays as in [`Profile::example`], and says so.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;

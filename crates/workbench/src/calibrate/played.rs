@@ -1,9 +1,8 @@
-//! Costs that nobody sees one by one: they are set so that packets that come alone take in virtual time what they
-//! took on this machine.
+//! Costs that cannot be measured alone, fitted until isolated packets cost in virtual time what they cost here.
 //!
-//! What a sleep or a kick costs by itself is measured in a loop that does nothing else, or as what is left of a
-//! thread's time. What it comes to among the others hangs on who has the CPU just then. So the run that was measured
-//! is played, and each cost is moved by what the two differ in: no run that `weir lab validate` predicts is used.
+//! A loop measures what a sleep or a kick costs alone; among other threads the cost depends on who has the CPU. So
+//! the lab simulates the measured run and moves each cost by the difference. No run that `weir lab validate`
+//! predicts is used.
 
 use weir_lab::host;
 use weir_lab::profile::Profile;

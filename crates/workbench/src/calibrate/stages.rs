@@ -1,8 +1,7 @@
-//! What packets cost on their way through a switch and two guests: together, so that each costs least, and
-//! alone, so that each has a sleep, a kick and a call of its own. From the difference comes what happens once
-//! for each.
+//! The cost of packets through a switch and two guests, first in batches, then one at a time.
 //!
-//! Nothing here is at a rate, or of a kind, that `weir lab validate` predicts.
+//! Packets in batches show the least cost of each. Single packets each need a sleep, a kick and a call; the
+//! difference is the cost of these. No rate and no kind of traffic here is one that `weir lab validate` predicts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,10 +147,10 @@ impl Runs<'_> {
         spent.of_each_packet(median(&guest.sleep), median(&worker.write))
     }
 
-    /// Sleeps, wake-ups and timers, the kick that ends one included.
+    /// Sleeps, wake-ups and timers, with the kick that ends each sleep.
     ///
-    /// CPU time of a sleep is spent on falling asleep and on coming back, and only the latter is part of how
-    /// long it takes to be back. Which part that is is not measured, and taken for half: the sums are.
+    /// A sleep's CPU time is spent on falling asleep and on waking up; only waking up delays packets. The split is
+    /// not measured: half is assumed, and the sums are right.
     fn of_sleeps(&self) -> Vec<Cost> {
         let Sleeps { worker, timer_set, guest, timer, busy, busy_write } = self.sleeps;
         let [send, receive] = self.of_each(&self.together);

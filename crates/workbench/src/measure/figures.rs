@@ -14,9 +14,10 @@ pub(super) fn waited_percent(counts: &[Counts]) -> f64 {
     100.0 * after.worker_waited_ns.saturating_sub(before.worker_waited_ns) as f64 / ns
 }
 
-/// A figure of a run of which was counted several times, the first time at its begin; nothing where no built-in guest
-/// can tell. Of latencies it is the median of what lies between each two times: a pause that somebody else makes of
-/// the whole machine, of some milliseconds, has few packets, but easily one in a hundred.
+/// A run's figure from several counts, the first at its start; `None` where no built-in guest can tell.
+///
+/// A latency is the median over the slices between counts. A pause of the whole machine for some milliseconds hits
+/// few packets, but easily one in a hundred.
 pub(super) fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Option<f64> {
     let (before, after) = (counts.first()?, counts.last()?);
     let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;

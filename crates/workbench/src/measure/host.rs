@@ -1,7 +1,6 @@
-//! A switch with built-in guests, in this process, as a [`Setting`] has them: what is measured.
+//! A real switch with built-in guests in this process, as a [`Setting`] describes.
 //!
-//! Unlike those of [`weir_bench::rig`] its guests are any number, and all its threads are held where the
-//! experiment has them.
+//! Unlike [`weir_bench::rig`], it has any number of guests, and it pins every thread where the experiment says.
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -1,16 +1,16 @@
-//! `--measured`: experiments on a real switch with built-in guests, beside what is simulated; and
-//! `weir lab validate`, which says how far the two are apart.
+//! `--measured`: runs experiments on a real switch with built-in guests, beside the simulation. `weir lab
+//! validate`: compares the two.
 //!
 //! | file | what |
 //! |---|---|
-//! | `setting.rs` | what of an experiment can be had here, and why the rest cannot |
+//! | `setting.rs` | which part of an experiment this machine can measure, and why not the rest |
 //! | `host.rs` | the switch and its guests |
-//! | `figures.rs` | what is read off them, as off a simulated host |
+//! | `figures.rs` | figures of the real host, as of a simulated one |
 //! | `validate.rs` | predicted and measured side by side |
 //!
-//! Rounds go over all points in turn, so that whatever else the machine does meets all of them. Of each figure
-//! the median of the rounds is the number, and the least and most stand beside it. A point whose worker had to
-//! wait for its CPU is measured again: nobody else is to have that.
+//! Each round measures all points in turn, so a disturbance of the machine affects all points alike. A figure is
+//! the median of its rounds, printed with the least and the most. A point whose worker had to wait for its CPU is
+//! measured again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,10 @@
-//! Which of what was played is best, and what is wrong with the others.
+//! Chooses the best simulated plan, and says what is wrong with the others.
 //!
-//! 1. Every load comes through: nothing is lost beyond `lost`, streams and requests have their `at_least`.
-//! 2. Every group keeps its p99, or where it names none its latency budget, and weir the CPUs that it may use.
-//! 3. Of what is left, the least CPU of weir and guests together.
-//! 4. Of those within a percent of that, or a hundredth of a CPU, the fewest workers; then what is nearest to weir's defaults.
+//! 1. Every load gets through: losses stay within `lost`, and streams and requests reach their `at_least`.
+//! 2. Every group keeps its p99, or else its latency budget; weir keeps to the CPUs that it may use.
+//! 3. Of the remaining plans, those win whose weir and guests together take the least CPU.
+//! 4. Among plans within one percent, or 0.01 CPU, of the best, the fewest workers win, then the plan nearest to
+//!    weir's defaults.
 
 use weir_text::count;
 

@@ -1,7 +1,7 @@
-//! A host's CPUs: the lab's, and what they are called there.
+//! A host's CPUs, with the lab's numbers and with Linux's.
 //!
-//! The lab numbers CPUs along caches and cores, with siblings next to each other; Linux does as the firmware
-//! says. A file that says `topology = "this"`, and what is printed for it, have Linux's numbers.
+//! The lab numbers CPUs along caches and cores, with siblings adjacent; Linux follows the firmware. Files with
+//! `topology = "this"`, and the output for them, use Linux's numbers.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -62,10 +62,9 @@ struct GroupFigures {
 }
 
 impl Plan {
-    /// Chooses of what was played.
+    /// Chooses from `all`.
     ///
-    /// # Panics
-    /// Nothing was.
+    /// # Panics If `all` is empty.
     pub fn of(host: &Host, all: &[(Played, Vec<Miss>)], skipped: Vec<Skipped>) -> Self {
         let at = best(all).expect("there is always something to play");
         let (chosen, misses) = &all[at];

@@ -15,13 +15,12 @@ pub const FILE: &str = "digests.txt";
 /// Events that the beginning of a run is estimated at; it has a fraction of them.
 const EVENTS: u64 = 200_000;
 
-/// A line for each experiment: its name, and what it says and how each of its points begins, as 16 digits.
+/// One line for each experiment: its name, and 16 digits of a hash over its text and the start of each of its
+/// points.
 ///
-/// What comes of a run later (a queue that is dispatched after 50 ms, a vCPU that is placed after seconds) is
-/// not seen by it.
+/// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed after seconds.
 ///
-/// # Errors
-/// A run that failed.
+/// # Errors A run failed.
 pub fn file(experiments: &[Experiment]) -> Result<String, LabError> {
     let mut text =
         "# Written by `weir lab report`: whether these pages are of today, without all runs.\n"

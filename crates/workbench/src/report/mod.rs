@@ -2,15 +2,15 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `chart.rs` | what a plot shows: simulated, said by the paper, measured |
+//! | `chart.rs` | the data of a plot: simulated, claimed by the paper, measured |
 //! | `svg.rs` | how it is drawn; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
-//! | `moves.rs` | what becomes of claims when fitted costs are varied, drawn |
-//! | `html.rs` | the page: one file that asks for no other |
+//! | `moves.rs` | how verdicts change when fitted costs vary |
+//! | `html.rs` | the self-contained page |
 //! | `markdown.rs` | the same for a repository, with plots as files |
-//! | `digest.rs` | whether what is in a repository is of today |
+//! | `digest.rs` | whether a repository's report is up to date |
 //! | `style.rs`, `*.css` | colours, light and dark |
 //!
-//! All of it is made from an experiment's `[plot]` and claims: a new experiment needs no code. The same
+//! Everything comes from an experiment's `[plot]` and claims, so a new experiment needs no code. The same
 //! experiments and seeds give the same bytes.
 
 use std::fs::{self, Permissions};
