@@ -1,7 +1,7 @@
-//! Answers all vifs of this domain as a back end that moves no packet: what xenstore, the grant device and
+//! Answers all vifs of this domain as a back end that moves no packet, to show what xenstore, the grant device and
 //! the event channel device really do. Needs Xen; ends after as many events as the argument says.
 //!
-//! Prints a line for each thing that happens: `offer`, `connect`, `event`, `disconnect`.
+//! Prints a line for each `offer`, `connect`, `event` and `disconnect`.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,8 +1,7 @@
-//! A played Xen for tests: xenstore, grant tables and event channels in this process, with the rules
-//! that Xen and xenstored enforce.
+//! A simulated Xen for tests: xenstore, grant tables and event channels in this process, under the rules that Xen
+//! and xenstored enforce.
 //!
-//! [`Host`] is the machine. [`Host::guest`] is what a guest's driver sees of it, the other end of all that
-//! a back end does.
+//! [`Host`] is the machine. [`Host::guest`] is a guest driver's side, the opposite end of a back end.
 
 mod channels;
 mod grants;
@@ -65,9 +64,6 @@ impl Host {
     }
 
     /// A domain with `pages` pages of memory.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub fn guest(&self, domain: DomainId, pages: u64) -> io::Result<Guest> {
         Ok(Guest { domain, host: self.clone(), memory: self.grants.add(domain, pages)? })
     }
@@ -93,10 +89,9 @@ impl Host {
         self.copies_fail.store(fail, Ordering::Relaxed);
     }
 
-    /// What toolstacks do to attach a vif (`libxl__device_nic_add`): the directories of both ends.
+    /// Attaches a vif as toolstacks do (`libxl__device_nic_add`): makes the directories of both ends.
     ///
-    /// # Panics
-    /// xenstore refuses it.
+    /// # Panics xenstore refuses it.
     pub fn attach(&self, domain: DomainId, handle: u32, mac: &str, bridge: &str) {
         let DomainId(id) = domain;
         let front = format!("/local/domain/{id}/device/vif/{handle}");
@@ -137,10 +132,10 @@ impl Host {
         }
     }
 
-    /// What they do to detach one: ask, and remove both ends once the back end has closed, or if it never does.
+    /// Detaches a vif as toolstacks do: asks, and removes both ends once the back end has closed, or if it never
+    /// does.
     ///
-    /// # Panics
-    /// xenstore refuses it.
+    /// # Panics xenstore refuses it.
     pub fn ask_to_detach(&self, domain: DomainId, handle: u32) {
         let back = format!("/local/domain/0/backend/vif/{}/{handle}", domain.0);
         let asked = self.client().transaction(|transaction| {
@@ -232,11 +227,9 @@ impl Guest {
         Channels::allocate(&self.host.channels, self.domain, remote)
     }
 
-    /// The guest dies: its nodes, its grants and its ports are gone. Pages that are mapped stay what they
-    /// are until they are unmapped.
+    /// Ends the guest: its nodes, grants and ports go. Mapped pages stay until they are unmapped.
     ///
-    /// # Panics
-    /// xenstore refuses it.
+    /// # Panics xenstore refuses it.
     pub fn destroy(self) {
         self.host.grants.remove(self.domain);
         self.host.channels.remove(self.domain);

@@ -1,17 +1,17 @@
-//! What a network back end needs of Xen, from user space: xenstore, grants, event channels, and the
-//! back end's side of the hand-shake with a guest's `xen-netfront`.
+//! A network back end's view of Xen from user space: xenstore, grants, event channels, and the handshake with a
+//! guest's `xen-netfront`.
 //!
 //! | file | what |
 //! |---|---|
-//! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on anything that can be read and written |
-//! | `hypervisor.rs` | [`Hypervisor`]: the seam behind which Xen or the double stands; grants, copies, event channels |
+//! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on any stream |
+//! | `hypervisor.rs` | [`Hypervisor`]: the trait for Xen and the double; grants, copies, event channels |
 //! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn`; [`Sharer`]: a front end's side, `/dev/xen/gntalloc` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
-//! | `double.rs`, `double/` | a played Xen: xenstore, grant tables and event channels in this process |
+//! | `double.rs`, `double/` | a simulated Xen: xenstore, grant tables and event channels in this process |
 //!
-//! Nothing here knows what a ring or a frame is. Names are Xen's: a *front end* is the guest's driver,
-//! `xen/include/public` is the specification.
+//! Nothing here knows rings or frames. Names are Xen's: a *front end* is the guest's driver, `xen/include/public`
+//! is the specification.
 #![deny(unsafe_code)]
 
 mod device;

@@ -14,11 +14,10 @@ const fn request<T>(group: u8, number: u8) -> c_ulong {
     ((size_of::<T>() as c_ulong) << 16) | ((group as c_ulong) << 8) | number as c_ulong
 }
 
-/// What a request is given.
+/// The argument of a request.
 ///
-/// # Safety
-/// It is the type that the kernel reads and writes for `REQUEST`, and what it points to is accessible
-/// during the call as the request wants it.
+/// # Safety It is the type that the kernel reads and writes for `REQUEST`, and all that it points to is accessible
+/// during the call as the request requires.
 unsafe trait Argument: Sized {
     const REQUEST: c_ulong;
 }
@@ -131,9 +130,9 @@ struct GrantCopy {
     count: u32,
     segments: *mut Segment,
 }
-// SAFETY: `IOCTL_GNTDEV_GRANT_COPY`; `grant_copy` makes it for an array of `count` segments, and their
-// local addresses are of slices that are borrowed meanwhile: mapped for reading and writing, and
-// accessed as by any other writer of foreign memory.
+// SAFETY: `IOCTL_GNTDEV_GRANT_COPY`; `grant_copy` passes an array of `count` segments. Their local addresses belong
+// to slices borrowed for the call: mapped for reading and writing, and accessed as by any other writer of foreign
+// memory.
 unsafe impl Argument for GrantCopy {
     const REQUEST: c_ulong = request::<Self>(b'G', 8);
 }

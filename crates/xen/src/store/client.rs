@@ -103,17 +103,11 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Sets the value of `path`.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn write(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
         self.request(Kind::Write, 0, path, &[path], value).map(drop)
     }
 
     /// Names of the children of `path`; none if there is no such node.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn directory(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
         match self.request(Kind::Directory, 0, path, &[path], &[]) {
             Ok(payload) => Ok(strings(Kind::Directory, &payload)?),
@@ -123,17 +117,11 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Makes an empty node, if there is none.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn mkdir(&mut self, path: &str) -> Result<(), StoreError> {
         self.request(Kind::Mkdir, 0, path, &[path], &[]).map(drop)
     }
 
     /// Removes a node and all below it, if there is one.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn rm(&mut self, path: &str) -> Result<(), StoreError> {
         match self.request(Kind::Rm, 0, path, &[path], &[]) {
             Err(error) if !error.is(ErrorName::Enoent) => Err(error),
@@ -142,9 +130,6 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Who may do what with `path`: first its owner, with what everybody else may.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn permissions(&mut self, path: &str) -> Result<Vec<Permission>, StoreError> {
         let payload = self.request(Kind::GetPerms, 0, path, &[path], &[])?;
         let texts = strings(Kind::GetPerms, &payload)?;
@@ -152,9 +137,6 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Sets that.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn set_permissions(
         &mut self,
         path: &str,
@@ -167,17 +149,11 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Asks for an event with `token` whenever `path` or a node below it changes, and for one at once.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         self.request(Kind::Watch, 0, path, &[path, token], &[]).map(drop)
     }
 
     /// No more such events; those that wait are dropped.
-    ///
-    /// # Errors
-    /// See [`read`](Self::read).
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         self.request(Kind::Unwatch, 0, path, &[path, token], &[])?;
         self.fired.retain(|fired| fired != token);
@@ -320,17 +296,11 @@ pub struct Transaction<'c, S> {
 
 impl<S: Read + Write> Transaction<'_, S> {
     /// See [`Client::read`].
-    ///
-    /// # Errors
-    /// See [`Client::read`].
     pub fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.client.read_in(self.id, path)
     }
 
     /// See [`Client::write`].
-    ///
-    /// # Errors
-    /// See [`Client::read`].
     pub fn write(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
         self.client.request(Kind::Write, self.id, path, &[path], value).map(drop)
     }

@@ -76,10 +76,10 @@ pub enum Action {
     Forget,
 }
 
-/// One vif's back end. It looks at what is, never at how that came about: xenstore's watches tell that
-/// something has changed, and several changes may be told as one.
+/// One vif's back end. It acts on the present state alone: a xenstore watch says that something has changed, and
+/// one event may stand for several changes.
 ///
-/// The transitions are those of Linux's netback, which front ends are written for:
+/// The transitions are those of Linux's netback, which front ends expect:
 ///
 /// ```text
 /// Initialising --> InitWait --> Connected

@@ -5,12 +5,8 @@ use std::io::{Read, Write};
 use crate::hypervisor::DomainId;
 use crate::store::{Client, StoreError};
 
-/// The socket on which the device model offers the channel `name` of a guest; `None` if the guest has no
-/// such channel with `connection=socket`. All of it is the toolstack's word: it is read where no guest may
-/// write.
-///
-/// # Errors
-/// The connection is broken.
+/// The socket on which the device model offers the channel `name` of a guest; `None` if the guest has no such
+/// channel with `connection=socket`. The keys are the toolstack's: no guest may write there.
 pub fn channel_socket<S: Read + Write>(
     client: &mut Client<S>,
     domain: DomainId,

@@ -185,9 +185,6 @@ impl<S: Read + Write> Vifs<S> {
     }
 
     /// The guest of `vif` broke a rule while it was served: it loses the vif.
-    ///
-    /// # Errors
-    /// The connection is broken.
     pub fn fail(
         &mut self,
         vif: VifId,
