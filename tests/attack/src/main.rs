@@ -1,7 +1,7 @@
-//! The attacker in the house: a front end that keeps no rule, against a running weir, and what the other guests notice.
+//! Attacks from inside: a front end that breaks every rule, against a running weir, and the effect on other guests.
 //!
-//! A way through: [`attack::CLASSES`] has every attack; [`front`] is what they are made of; [`measure`] starts weir and its
-//! well-behaved guests, lets an attacker come and go, and judges.
+//! Start with [`attack::CLASSES`], the list of attacks. [`front`] is what they are made of. [`measure`] starts weir
+//! and its well-behaved guests, lets an attacker come and go, and judges.
 
 mod attack;
 mod configuration;

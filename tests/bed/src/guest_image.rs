@@ -1,8 +1,7 @@
-//! The guests' kernel and first root file system.
+//! The guests' kernel and first root file system, kept in `target/guest` until their sources change.
 //!
-//! The kernel is Debian's cloud kernel, stock, unpacked from its package and not installed. The
-//! root file system holds busybox, iperf3, `weir-agent`, the virtio modules and [`init`](INIT): a few megabytes
-//! that boot in seconds. Both are kept in `target/guest` until what they are made from changes.
+//! The kernel is Debian's stock cloud kernel, unpacked from its package. The root file system, a few megabytes,
+//! holds busybox, iperf3, `weir-agent`, the virtio modules and [`init`](INIT).
 //!
 //! A machine with a network card boots Debian's general kernel and the programs of its test
 //! ([`GuestImage::with_card`], in `target/card`).

@@ -1,9 +1,9 @@
-//! The test bed: guests under QEMU, network namespaces, weir as a program, and what loads and counts them.
+//! The test bed: guests under QEMU, network namespaces, weir as a program, and tools that load and count them.
 //!
-//! System tests (`tests/system`) and measurements (`benches`) are written with it. [`lab::Lab`] is what each run
-//! needs, prepared once. A test brings up a [`switch::Switch`] (mostly [`weir::Weir`]) and clients ([`qemu`] guests,
-//! [`testpmd`]) and lets them talk ([`iperf`], [`pktgen`]). Everything started here is a [`process::Process`] and ends
-//! with it. What came of it is a [`tally::Tally`] of checks or a [`report::Report`] of figures.
+//! System tests (`tests/system`) and measurements (`benches`) use it. A run prepares one [`lab::Lab`]. A test
+//! starts a [`switch::Switch`] (mostly [`weir::Weir`]) and clients ([`qemu`] guests, [`testpmd`]) and sends traffic
+//! ([`iperf`], [`pktgen`]). Each program is a [`process::Process`], which ends when it is dropped. The result is a
+//! [`tally::Tally`] of checks or a [`report::Report`] of figures.
 
 #![forbid(unsafe_code)]
 

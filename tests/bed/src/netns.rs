@@ -1,7 +1,7 @@
 //! Network namespaces, and the interfaces in them, by `ip`.
 //!
-//! Everything that needs an interface lives in a namespace of its own, so that the machine's own
-//! network stays as it is and everything disappears with the namespace.
+//! Every interface of a test lives in its own namespace: the machine's network stays as it is, and all goes with
+//! the namespace.
 
 use std::{
     fs,

@@ -33,9 +33,8 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// What the names of the threads begin with that are a guest's CPUs (`debug-threads=on`).
 const VCPU_THREADS: &str = "CPU ";
 
-/// A guest's CPU. It has `rdrand`, as every processor of this age: a Linux guest without a source of
-/// randomness computes it anew for each packet until enough interrupts have come, and one that is spared
-/// interrupts goes on with that for minutes.
+/// A guest's CPU, with `rdrand`. Without a source of randomness, a Linux guest computes it for each packet until
+/// enough interrupts have come, which takes minutes in a guest that gets few.
 const CPU: &str = "qemu64,+rdrand";
 
 /// A guest's memory.
@@ -211,10 +210,10 @@ impl Guest {
         Self::start_machine(&spec.name, &argv, &spec.plug.placement, console)
     }
 
-    /// Boots any machine whose first program is that of `guest_init.sh` and waits for its shell.
+    /// Boots a machine whose first program is that of `guest_init.sh`, and waits for its shell.
     ///
-    /// `argv` is a QEMU command; its standard streams are the serial port of the shell, and it writes
-    /// the machine's console to the file `console`.
+    /// `argv` is a QEMU command whose standard streams are the shell's serial port and which writes the console to
+    /// the file `console`.
     pub fn boot_machine(name: &str, argv: &[&str], console: PathBuf) -> Result<Self> {
         let mut guest = Self::start_machine(name, argv, &Placement::default(), console)?;
         guest.await_ready()?;
@@ -379,10 +378,10 @@ fn counter_khz(cpuinfo: &str) -> Option<f64> {
     Some(bogomips * 500.0)
 }
 
-/// What comes next within `patience`, which is less then by how long it took.
+/// The next item within `patience`, from which the wait is subtracted.
 ///
-/// Counted in short waits, each for no longer than it was meant to be: where all of this machine stood still, the guest
-/// had none of that time either.
+/// Time counts in short waits, each for its planned length at most: while this machine stands still, its guest does
+/// too.
 fn next_within<T>(
     from: &Receiver<T>,
     patience: &mut Duration,

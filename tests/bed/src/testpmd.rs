@@ -1,8 +1,7 @@
-//! `dpdk-testpmd` as a client of a switch: two virtio-user devices, packets going round.
+//! `dpdk-testpmd` as a client of a switch: two virtio-user devices with circulating packets.
 //!
-//! A packet sent on one port comes back through the switch on the other and is sent again on the
-//! first, unchanged, so that a fixed number of packets circulates as fast as the switch can carry
-//! them.
+//! A packet sent on one port comes back on the other, which sends it again on the first, unchanged. A fixed number
+//! of packets thus circulates as fast as the switch can carry them.
 
 use std::{
     io::Write,
@@ -29,9 +28,8 @@ pub struct Traffic<'a> {
     pub packet_bytes: u32,
     /// Packets that testpmd takes from and gives to a ring at a time, at most 512.
     pub burst: u32,
-    /// Bursts that each queue sends at the start: what is in flight in each direction from then on.
-    /// To be a good deal less than [`Traffic::queue_size`], so that a packet always finds room and
-    /// none is lost for a reason of testpmd's own.
+    /// Bursts that each queue sends at the start: the packets in flight in each direction from then on. Keep it
+    /// well below [`Traffic::queue_size`], so that a packet always finds room and testpmd itself loses none.
     pub first_bursts: u32,
     /// Entries of each ring.
     pub queue_size: u16,

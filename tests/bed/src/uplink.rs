@@ -99,9 +99,8 @@ impl UplinkSite {
         text.trim().parse().map_err(|_| Error::parse("a number of packets", text))
     }
 
-    /// Waits for the host's interface to be up, and has it say that it has address `mac`: a switch
-    /// learns where that is. It has another one afterwards, so that the host drops frames for `mac`
-    /// as soon as it sees them.
+    /// Waits until the host's interface is up, and sends from address `mac`, so that a switch learns where it is.
+    /// Afterwards the interface has another address, so the host drops frames for `mac` at once.
     pub fn announce(&self, mac: &str) -> Result<()> {
         self.host.configure(self.interface, "10.0.1.100/24")?;
         self.host.ip(&["link", "set", self.interface, "address", mac])?;

@@ -114,9 +114,6 @@ impl Scene {
     }
 
     /// Ends weir, while its guests are there.
-    ///
-    /// # Errors
-    /// As [`Switch::end`].
     pub fn end(mut self) -> Result<(), String> {
         self.switch.end()
     }
@@ -166,9 +163,6 @@ impl Trial {
 
     /// Carries `attack` out once, from the attacker's interface `first` on, and looks whether it is survived. Uses the scene of
     /// the attack before, and leaves it to the next one where all is well.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
     pub fn glance(
         &self,
         attack: &Attack,

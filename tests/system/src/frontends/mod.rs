@@ -1,7 +1,7 @@
-//! `make frontends`: every front end that people have installed, against a running weir.
+//! `make frontends`: every installed front end against a running weir.
 //!
-//! A [`Cell`] is a front end with its options. It brings up a link, pings, sends fragments and TCP both ways, survives
-//! SIGKILL of weir, and loses no frame without a reason; what it has nothing of is left out and said to be.
+//! A [`Cell`] is a front end with its options. It brings up a link, pings, sends fragments and TCP both ways,
+//! survives a SIGKILL of weir, and loses no frame without a reason. The report names what a front end cannot do.
 
 mod answering;
 mod bed;

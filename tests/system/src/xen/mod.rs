@@ -1,8 +1,7 @@
 //! `make test-xen`: weir on a real Xen, under QEMU without KVM, against the kernel's own back end.
 //!
-//! A way through: `parts` fetches Xen, its tools and a kernel, `images` makes the file systems of dom0 and
-//! the guests, `bed` boots them and takes commands, `scenarios` say what must hold, and `figures`
-//! measure.
+//! `parts` fetches Xen, its tools and a kernel; `images` makes the file systems of dom0 and the guests; `bed` boots
+//! them and takes commands; `scenarios` are the tests; `figures` measures.
 
 mod back_end;
 mod bed;
