@@ -1,9 +1,9 @@
-//! `docs/figures.md`, `docs/bench.svg` and the table of README.md: templates with the prose and the goals, filled in
-//! with recorded figures.
+//! `docs/figures.md`, `docs/bench.svg` and the table of README.md: templates with prose and goals, filled in with
+//! recorded figures.
 //!
-//! In a template `{epyc}` is what the record `docs/figures/epyc.json` has of the figure that the row names first,
-//! with its spread; `{epyc NAME}` is the median of another one. A row's cell `>= 2` or `<= 2` is its goal. A line
-//! `{runs}` becomes the rows that tell of machines and runs.
+//! In a template, `{epyc}` is the figure that the row names first, with its spread, from the record
+//! `docs/figures/epyc.json`; `{epyc NAME}` is another figure's median. A cell `>= 2` or `<= 2` is the row's goal. A
+//! line `{runs}` becomes the rows about machines and runs.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 

@@ -1,8 +1,8 @@
 //! `make fuzz`: every fuzz target for its share of the time, from the corpus in the repository.
 //!
-//! The targets are in cargo-fuzz's layout, but neither it nor a nightly compiler is needed: libFuzzer comes as a
-//! crate, and the coverage that it steers by is a pass of LLVM that any release of rustc has. `cargo +nightly fuzz run
-//! TARGET` is the same with the address sanitizer.
+//! Targets have cargo-fuzz's layout, but need neither cargo-fuzz nor a nightly compiler: libFuzzer is a crate, and
+//! its coverage comes from an LLVM pass in every release of rustc. `cargo +nightly fuzz run TARGET` adds the
+//! address sanitizer.
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! What `make test`, `make bench` and `make demo-vm` run.
 //!
-//! A way through: [`steps`] is `make test`. What takes real machines lies in libraries: `tests/bed`, the test bed;
-//! `tests/system`, what must hold with real guests, front ends and Xen; `benches`, weir against its peers.
+//! Start with [`steps`], which is `make test`. Libraries hold what takes real machines: `tests/bed` is the test
+//! bed; `tests/system` tests real guests, front ends and Xen; `benches` compares weir with its peers.
 
 #![forbid(unsafe_code)]
 
