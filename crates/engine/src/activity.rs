@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// One bell, which the next worker that wakes from sleep rings if somebody asked for it.
+/// A bell that the next worker to wake from sleep rings, if somebody asked for it.
 ///
-/// A worker counts its wake-up and then looks whether it was asked; who asks does so first and then
-/// looks at the workers' wake-ups ([`Engine::ring_at_traffic`](crate::Engine::ring_at_traffic)). So one
-/// of the two sees the other, and no beginning of traffic is missed. It costs a worker nothing per
-/// frame, and a fence per sleep.
+/// A worker counts its wake-up, then checks for a request. The requester asks first, then checks the wake-ups
+/// ([`Engine::ring_at_traffic`](crate::Engine::ring_at_traffic)). One of the two sees the other, so no start of
+/// traffic is missed. The cost is nothing per frame, and a fence per sleep.
 pub(crate) struct Activity {
     asked: AtomicBool,
     bell: OwnedFd,

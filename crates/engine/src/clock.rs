@@ -10,8 +10,8 @@ thread_local! {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 ///
-/// Some instructions where the kernel shows its clock to user space (vDSO), and a system call where it does not:
-/// where it takes Xen's, unless Xen itself counts time by the processor's counter (`clocksource=tsc`).
+/// A few instructions where the kernel has a vDSO clock. A system call elsewhere, such as with Xen's clock, unless
+/// Xen itself uses the CPU's counter (`clocksource=tsc`).
 #[inline]
 pub fn now_ns() -> u64 {
     #[cfg(test)]

@@ -1,15 +1,13 @@
-//! When a worker was kept from its processor: what explains a call that came too late.
+//! When a worker was kept from its CPU: the explanation of a late call.
 //!
-//! Whoever runs the worker may take its processor away: the kernel gives it to another thread, or the host of
-//! a virtual machine to another machine. Then the wall clock runs on and the thread's CPU clock does not, or a
-//! timer fires late. That a worker has lost time lately explains nothing: it must have lost it while the call
-//! was held. So it is kept *when* time was lost, as closely as that is known, and of a loss counts what was
-//! within the hold for certain.
+//! The kernel may give the CPU to another thread, or a virtual machine's host to another machine. Then the wall
+//! clock runs on and the thread's CPU clock does not, or a timer fires late. Only a loss during the hold explains a
+//! late call. So this module keeps *when* time was lost, as exactly as it is known, and counts the part that was
+//! certainly within the hold.
 //!
-//! A worker looks at the wall clock at each burst, and remembers when. Its CPU clock, which takes a system
-//! call, it reads after a sleep, and under load once a millisecond, where it was away for long between two
-//! looks, and where something came too late. A reading before a sleep would not do: to fall asleep and to wake
-//! up takes CPU time, which would make up for what is lost.
+//! A worker reads the wall clock at each burst. It reads its CPU clock, a system call, after a sleep; under load
+//! once a millisecond; after a long gap between two looks; and when something came too late. It does not read it
+//! before a sleep: falling asleep and waking up take CPU time, which would hide a loss.
 
 use std::cell::{Cell, RefCell};
 

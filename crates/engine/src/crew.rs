@@ -1,8 +1,8 @@
-//! The workers, and which of them has which queues.
+//! The worker set: the workers, and which of them has which queues.
 //!
-//! A pair of queues has one worker at a time, whose number stands in its port's [`Pair`]. What a worker
-//! keeps of a queue is a hint that it drops when it finds another's number there, so that a pair moves by
-//! a new number, a new watch for its kicks, and a nudge: see [`Crew::assign`].
+//! A queue pair has one worker at a time, whose number stands in its port's [`Pair`]. A worker's own notes on a
+//! queue are hints, which it drops when it finds another number there. So a pair moves by a new number, a new watch
+//! for its kicks, and a nudge: see [`Crew::assign`].
 
 use std::collections::HashMap;
 use std::io;
@@ -249,12 +249,11 @@ impl Crew {
 
     /// Gives a pair to another worker, while traffic flows.
     ///
-    /// Both may serve it for a moment: a burst holds its queue's lock from the first frame taken to the last one
-    /// placed, so that order is kept. No kick is lost: its counter is never read, so that watching it
-    /// anew is an event if it was ever written; and the worker is told to look.
+    /// Both may serve it for a moment: a burst holds its queue's lock from its first frame taken to its last frame
+    /// placed, which keeps order. No kick is lost: its counter is never read, so the new watch reports any earlier
+    /// write, and the worker is told to look.
     ///
-    /// # Errors
-    /// Of watching the kick; nothing has changed then.
+    /// # Errors The kick cannot be watched; nothing has changed then.
     pub(crate) fn assign(
         &self,
         pairs: &Pairs,
@@ -281,12 +280,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Lets a second worker serve a pair as well, or no longer.
+    /// Starts or stops a second worker's help with a pair.
     ///
-    /// What each of them keeps of it is right by itself: that kicks are off means that one of them will look,
-    /// since whoever turned them off does. So the helper, which no kick wakes, is told to look now and then
-    /// ([`nudge_helper`](Self::nudge_helper)). What one that helps no longer kept in mind, the pair's worker
-    /// finds: it looks, and tries frames that wait for receivers.
+    /// Each worker's notes are right by themselves: whoever turned kicks off will look. No kick wakes the helper,
+    /// so it is told to look now and then ([`nudge_helper`](Self::nudge_helper)). When help stops, the pair's
+    /// worker looks, and tries the frames that wait for receivers.
     pub(crate) fn set_helper(&self, pair: &Pair, queue: QueueRef, helper: Option<usize>) {
         let _roster = self.roster();
         // A port that is gone has none.

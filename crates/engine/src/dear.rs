@@ -1,7 +1,7 @@
-//! Calls that were dear: what they took is the guest's who was called, not the sender's whose burst they were in.
+//! Dear calls: the called guest pays for them, not the sender of the burst.
 //!
-//! A front end has a say in what its call costs: all that wait at the descriptor are woken up in turn, and there may
-//! be thousands. Whoever calls notes what was beyond the usual here; the worker charges it at the end of the burst.
+//! A front end sets the price of its call: all waiters of the descriptor, maybe thousands, wake up in turn. The
+//! caller notes the excess here; the worker charges it at the end of the burst.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,7 +1,7 @@
 //! Makes a frame fit its receiver: tag, checksum, segments.
 //!
-//! Most frames pass as they are. The rest is done here, once, for every kind of port: a tag put in,
-//! a checksum filled in that the receiver will not fill, a GSO frame cut that it will not cut.
+//! Most frames pass unchanged. For the rest, and for every kind of port, this module adds a tag, fills in a
+//! checksum, or cuts a GSO frame where the receiver does not.
 
 use weir_fabric::EgressTag;
 use weir_guestmem::Slice;
@@ -161,9 +161,8 @@ fn emit_segments<'m>(
 ) -> Result<Emitted, DropReason> {
     let mut segmenter = Segmenter::new(&frame.head, &frame.offload, frame.len)
         .map_err(|_| DropReason::OffloadUnsupported)?;
-    // The head may reach beyond the headers into the payload; a segment's payload then begins in
-    // the head. Small payloads are read into the segment's own head so that only what lies behind
-    // the original head is taken from the sender's memory.
+    // The head may reach beyond the headers; a segment's payload then begins in the head. Small payloads are copied
+    // into the segment's own head, so that only bytes behind the original head come from the sender's memory.
     let hdr_len = frame.offload.gso().map_or(0, |gso| usize::from(gso.hdr_len));
     let in_head = frame.head.as_slice().get(hdr_len..).unwrap_or(&[]);
     let mut first = true;

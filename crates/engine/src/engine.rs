@@ -169,9 +169,9 @@ impl Engine {
         }
     }
 
-    /// Sets how much a port may receive from now on: frames beyond it are dropped, and counted there
-    /// ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Its buckets are full. Nothing happens
-    /// if there is no such port.
+    /// Limits what a port may receive from now on, starting with full buckets: excess frames are dropped and
+    /// counted there ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing without such a
+    /// port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);
         self.change(id, |slot| slot.police.clone_from(&police));
@@ -317,9 +317,8 @@ impl Engine {
         self.shared.crew.iter().map(|worker| worker.wakeups.get()).sum()
     }
 
-    /// Makes [`Engine::bell`] ring when a worker wakes from sleep, once. For one thread at a time, which
-    /// found no traffic while [`Engine::wakeups`] was `seen`; `false` if a worker woke up since then, and
-    /// nothing will ring.
+    /// Makes the next worker that wakes from sleep ring [`Engine::bell`], once. For one thread at a time, which saw
+    /// no traffic at [`Engine::wakeups`] = `seen`; `false`, and no ring, if a worker has woken up since.
     pub fn ring_at_traffic(&self, seen: u64) -> bool {
         self.shared.activity.ask();
         let quiet = self.wakeups() == seen;

@@ -1,9 +1,8 @@
-//! Packet filters of a port: rules in order, of which the first that matches a frame decides.
+//! Packet filters of a port: ordered rules, of which the first that matches a frame decides.
 //!
-//! A filter sees the frame as its guest sends or receives it: with the VLAN tag that it comes or
-//! leaves with, and a GSO frame whole, its checksums as they are. It sees the bytes that are delivered:
-//! the front that was copied out of the sender's memory once. Only where a program looks further
-//! are up to [`FILTER_WINDOW_LEN`] bytes copied for it, and what the sender writes there afterwards is
+//! A filter sees the frame as its guest sends or receives it: with its VLAN tag, and a GSO frame whole, checksums
+//! as they are. It sees delivered bytes: the front, copied out of the sender's memory once. Only a program that
+//! looks further gets up to [`FILTER_WINDOW_LEN`] bytes copied. What the sender writes there afterwards is
 //! delivered unseen, unless the payload had to be [fetched](crate::remote) for that.
 
 use std::sync::Arc;

@@ -5,9 +5,8 @@ use weir_wire::{Layers, Network, Transport};
 
 use crate::burst::Burst;
 
-/// A 32-bit hash of addresses and ports that does not change when source and destination are
-/// swapped, so that a guest's replies and requests find each other (`weir_policy::steering`).
-/// Frames that are not IP have one flow per pair of MAC addresses.
+/// A 32-bit hash of addresses and ports that is the same in both directions, so that a guest's replies and requests
+/// match (`weir_policy::steering`). Frames that are not IP have one flow per pair of MAC addresses.
 pub fn symmetric_hash(head: &[u8]) -> u32 {
     let Ok(layers) = Layers::parse(head) else {
         return 0;

@@ -1,10 +1,10 @@
-//! Generic receive offload: the TCP segments of a burst that go to one receiver with TSO reach it as
-//! few large packets, which cost it little more than a small one each. [`weir_wire::gro`] says which
-//! may be merged; here a receiver's list is walked, checksums are verified and payloads gathered.
+//! Generic receive offload: a receiver with TSO gets a burst's TCP segments as a few large packets, each about as
+//! cheap as a small one. [`weir_wire::gro`] says which segments may merge; this module walks a receiver's list,
+//! verifies checksums and gathers payloads.
 //!
-//! Nothing waits: only segments of one burst are merged. Frames of other flows may lie between them.
-//! What a corrupt checksum would tell the receiver is never lost: unless the sender left the checksum to
-//! do or a device found it right, it is verified, which reads the payload shortly before it is copied.
+//! Nothing waits: only segments of one burst merge, with frames of other flows between them or not. No corrupt
+//! checksum is lost: unless the sender left it to be filled in, or a device verified it, it is verified, which
+//! reads the payload shortly before the copy.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -129,9 +129,9 @@ impl<'b> EgressList<'b> {
         self.next += 1;
     }
 
-    /// Gives the next packet to `put` in the form that the receiver takes, as [`emit`] does; `None` when
-    /// all frames are dealt with. A `put` that has no room for a merged packet is asked again with the
-    /// first half of its frames, down to a single one: a receiver gets no less than without merging.
+    /// Gives the next packet to `put` in the receiver's form, as [`emit`] does; `None` when all frames are done. A
+    /// `put` without room for a merged packet is asked again with the first half of its frames, down to one: a
+    /// receiver gets no less than without merging.
     #[inline]
     pub fn emit_next(&mut self, mut put: impl FnMut(Packet<'_, 'b>) -> Put) -> Option<Sent> {
         if self.ahead != 0 {
@@ -322,11 +322,11 @@ thread_local! {
     static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
 }
 
-/// The fronts of merged frames, which weir has copied out, in the shape of the foreign memory that the
-/// rest of them is in. Made at the first use.
+/// Fronts of merged frames, which weir has copied out, shaped like the foreign memory of the rest. Made at first
+/// use.
 ///
-/// Each frame of a burst has its place, so that what is there stays until the burst ends: receivers may
-/// put the copy off until they have the whole list.
+/// Each frame of a burst has its place until the burst ends: receivers may postpone the copy until they have the
+/// whole list.
 #[derive(Default)]
 pub(crate) struct Fronts(OnceCell<HostBuffer>);
 

@@ -6,12 +6,10 @@ use std::collections::BinaryHeap;
 use crate::port::Side;
 use crate::switch::Hold;
 
-/// Held calls by when to ask about them: a queue has one entry here, or in another worker's, as long as its
-/// deadline does not move forward.
+/// Held calls by deadline: a queue has one entry here, or in another worker's, unless its deadline moves forward.
 ///
-/// A call for received frames must not come late, since a latency budget ends with it: what a timer may be
-/// late, the **lead**, is taken off. For one that says that frames have been transmitted nobody waits, and a
-/// lead would only give more of them.
+/// A call for received frames ends a latency budget, so the **lead**, a timer's lateness, is subtracted. Nobody
+/// waits for a call for transmitted frames; a lead would only cause more of them.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     received: BinaryHeap<Reverse<Hold>>,

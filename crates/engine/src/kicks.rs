@@ -1,9 +1,9 @@
-//! Kicks that bring nothing.
+//! Kicks without frames.
 //!
-//! To kick costs a guest a write, and weir a wake-up and a look, which nobody is charged for before anything is found.
-//! Drivers kick in vain at times: weir took the frame before the kick came. One kick without anything for each frame is
-//! usual. Whoever goes on without frames is not listened to for a while: its kick descriptor is left in the epoll set
-//! for no event. What it sends meanwhile is found when the time is over.
+//! A kick costs a guest a write, and weir an uncharged wake-up and look. Drivers sometimes kick in vain, when weir
+//! took the frame before the kick came; up to one such kick per frame is usual. A guest that keeps kicking without
+//! frames is ignored for a while: its kick descriptor stays in the epoll set for no event. Frames sent meanwhile
+//! are found afterwards.
 
 use std::collections::VecDeque;
 

@@ -1,39 +1,39 @@
-//! The engine: workers that sleep on kicks, take bursts from ports, forward them, and put them
-//! into other ports, with one copy from the sender's memory to the receiver's.
+//! The engine: workers that sleep on kicks, take bursts from ports, forward them, and put them into other ports,
+//! with one copy from the sender's memory to the receiver's.
 //!
 //! | file | what |
 //! |---|---|
 //! | `worker.rs` | the loop: take, forward, and go round |
-//! | `worker/` | with nothing to do: look on, nap, sleep; kicks; frames tried again; held calls on time |
-//! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and who is told when it has buffers |
-//! | `warm.rs` | queues that are looked at because their kicks are off |
+//! | `worker/` | without work: busy-poll, nap, sleep; kicks; retries of frames; held calls on time |
+//! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and whom its buffers notify |
+//! | `warm.rs` | queues that are polled because their kicks are off |
 //! | `run_queue.rs` | whose turn it is, and who waits for its rate |
-//! | `share.rs` | what each port is entitled to, and how fast it may send |
-//! | `meter.rs` | what a burst took of its worker |
+//! | `share.rs` | each port's entitlement and rate |
+//! | `meter.rs` | a burst's cost in worker time |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
-//! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
+//! | `burst.rs` | frames under way: fronts copied and checked, payload in place |
 //! | `remote.rs` | payload that is fetched only for those who read it |
-//! | `port.rs` | what the engine asks of a port |
-//! | `queue/` | one queue of a port, whatever its rings are: turns, parking, order of publication, stop |
+//! | `port.rs` | the engine's interface to a port |
+//! | `queue/` | one queue of a port, with any rings: turns, parking, order of publication, stop |
 //! | `guest/` | when a guest is called, and what it is owed until then |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
-//! | `mtu.rs` | how long a port's frames may be |
-//! | `storm.rs` | how much of what a port sends is flooded |
-//! | `police.rs` | how much of them a port may receive in a second |
+//! | `mtu.rs` | limits on the length of a port's frames |
+//! | `storm.rs` | limits on flooded frames of a port |
+//! | `police.rs` | limits on what a port receives in a second |
 //! | `flow.rs` | the hash by which flows find their queue |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
-//! | `stages.rs` | what each stage of a packet's way costs, in cycles |
+//! | `stages.rs` | the cost of each datapath stage, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
-//! | `cpu_loss.rs` | when a worker was kept from its processor, and for how long |
+//! | `cpu_loss.rs` | when a worker was kept from its CPU, and for how long |
 //! | `dear.rs` | calls that took long, and who pays for them |
 //! | `crew.rs` | the workers, and which of them has which queues |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
 //! | `ready.rs` | how many queues of a port can receive |
-//! | `shared.rs` | what workers share |
+//! | `shared.rs` | state shared by workers |
 //! | `supervise.rs` | other threads that panic |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.

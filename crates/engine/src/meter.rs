@@ -12,10 +12,10 @@ use crate::cpu_loss;
 /// For how long the processor's counter is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
-/// Measures bursts by the processor's counter.
+/// Measures bursts by the CPU's counter.
 ///
-/// Where one is longer than [`BURST_NS_MAX`], the thread's CPU clock says at most how much of it was work: the kernel may have
-/// given the core to somebody else, which is nobody's cost.
+/// Beyond [`BURST_NS_MAX`], the thread's CPU clock bounds how much of a burst was work: preemption is nobody's
+/// cost.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// Nanoseconds of a tick, times 2^32.

@@ -1,7 +1,7 @@
 //! What a worker sleeps on: kick descriptors, edge-triggered, a wake-up of its own and a timer.
 //!
-//! Edge-triggered, a kick costs no read of its eventfd: the counter just grows (it cannot reach its
-//! end), and each write to it is one event. So it is with the timer, which setting it again resets.
+//! Edge-triggered, a kick costs no read of its eventfd: the counter grows (it cannot reach its end), and each write
+//! is one event. The timer works alike: setting it again resets it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -129,10 +129,8 @@ impl Watch {
     }
 }
 
-/// A descriptor in a worker's epoll set.
-///
-/// Closing it is not enough to forget it: the front end has a copy of the same open file, which
-/// would keep the registration.
+/// A descriptor in a worker's epoll set, which must be removed from there before it is closed: the front end's copy
+/// of the open file would keep the registration.
 pub(crate) struct Watched {
     fd: OwnedFd,
     queue: QueueRef,
@@ -219,10 +217,10 @@ impl Poller {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Sets the timer to `until_ns` of the [clock](crate::clock), instead of any time before.
+    /// Sets the timer to `until_ns` of the [clock](crate::clock), replacing any earlier time.
     ///
-    /// By itself, since to set one is dear in a virtual machine: with the timeout of a system call each
-    /// sleep would do it.
+    /// It is a call of its own because setting a timer is dear in a virtual machine; as a system call's timeout,
+    /// every sleep would do it.
     pub(crate) fn set_timer(&self, until_ns: u64) -> io::Result<()> {
         let it_interval = timespec(Duration::ZERO);
         // Zero would switch it off.
@@ -268,9 +266,8 @@ impl Poller {
 
     /// Sleeps until there is an event, or for `time`.
     ///
-    /// By `ppoll` on the set itself: `epoll_wait` knows whole milliseconds only, and its successor
-    /// `epoll_pwait2` is not everywhere (Linux 5.11). A sleep that ends by its timeout is still one
-    /// system call.
+    /// It calls `ppoll` on the set itself: `epoll_wait` takes whole milliseconds only, and `epoll_pwait2` needs
+    /// Linux 5.11. A sleep that ends by its timeout is still one system call.
     fn wait_for_one(&self, time: Duration) -> Woken {
         let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut set, Some(&timespec(time))) {

@@ -68,17 +68,17 @@ pub struct Delivered {
     pub hold_until: Option<u64>,
 }
 
-/// A port of the switch. All methods may be called from any worker; a port locks per queue.
+/// A port of the switch. Any worker may call any method; a port locks per queue.
 ///
-/// Locks are taken in one order: a transmit queue's while its burst is under way, and below it one
-/// receive queue's at a time. In between comes what changes in [`steering`](Self::steering).
+/// Lock order: a transmit queue's lock, held while its burst is under way; then the state of
+/// [`steering`](Self::steering); then one receive queue's lock at a time.
 pub trait Port: Receiver + Send + Sync {
-    /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
-    /// every frame that `forward` did not park. New frames are at most [`Burst::frames_max`]: with 0,
-    /// nothing is taken and kicks go off. What a port takes beyond, its rate makes up for.
+    /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes every frame that
+    /// `forward` did not park. Takes at most [`Burst::frames_max`] new frames; with 0, takes nothing and turns
+    /// kicks off. A port that takes more pays for it by its rate.
     ///
-    /// `now_ns` is the time or, for new frames, the earliest at which they may have come: a worker that
-    /// naps does not see them at once, and their hold is counted from then.
+    /// `now_ns` is the time or, for new frames, the earliest arrival: a napping worker does not see frames at once,
+    /// and their hold counts from then.
     fn take(
         &self,
         queue: usize,
@@ -88,10 +88,10 @@ pub trait Port: Receiver + Send + Sync {
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken;
 
-    /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index
-    /// write, and calls the guest if the moderation policy says so.
+    /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index write, and
+    /// calls the guest if the moderation policy says so.
     ///
-    /// Where frames found the queue full and may wait, a kick is asked for at the next buffer.
+    /// If frames found the queue full and may wait, asks for a kick at the next buffer.
     fn deliver(
         &self,
         queue: usize,
@@ -113,9 +113,8 @@ pub trait Port: Receiver + Send + Sync {
         self.arm_tx(queue)
     }
 
-    /// From now on, until it is called with `false`, several workers at a time may [`take`](Self::take) from
-    /// transmit queue `queue`, and its frames stay in order: as far as they can be, bursts pass side by side.
-    /// `false` where that brings nothing, and nothing has changed.
+    /// Until called with `false`, lets several workers at a time [`take`](Self::take) from transmit queue `queue`,
+    /// in parallel as far as frames stay in order. Returns `false`, without any change, where this brings nothing.
     fn share_tx(&self, _queue: usize, _on: bool) -> bool {
         false
     }

@@ -1,11 +1,11 @@
-//! Payload that stays with its sender until it is known who wants it.
+//! Payload that stays with its sender until somebody reads it.
 //!
-//! A port may take frames without their payload, where the bytes can be had later, and by other ports without
-//! a way through weir's memory: a Xen guest's, which Xen copies from grant to grant. The slices of such frames
-//! are where the bytes are put if somebody has to read them; until then they hold bytes of other frames.
-//! So whoever reads fetches first, all that it will read with one call: [`Forwarder`](crate::switch::Forwarder)
-//! for a port that does not [copy from there](crate::Port::copies_remote), filters that look beyond the front,
-//! and [`EgressList`](crate::gro::EgressList) for checksums, segments and merging.
+//! A port may take frames without payload, if other ports can get the bytes later without passing through weir's
+//! memory: Xen copies from grant to grant. The slices of such frames are where the bytes go if somebody has to read
+//! them, and hold other frames' bytes until then. So a reader first fetches all that it will read, with one call:
+//! [`Forwarder`](crate::switch::Forwarder) for a port that does not [copy from there](crate::Port::copies_remote),
+//! filters that look beyond the front, and [`EgressList`](crate::gro::EgressList) for checksums, segments and
+//! merging.
 
 use std::any::Any;
 use std::cell::Cell;

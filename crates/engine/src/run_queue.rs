@@ -141,9 +141,9 @@ impl RunQueue {
         BURST_MAX - self.queues.get(queue).map_or(0, |queue| usize::from(queue.less))
     }
 
-    /// A turn of `queue` took `ns`. After one beyond [`BURST_NS_MAX`] there are half as many frames in the next one, and then
-    /// one more with each, not twice as many: whoever makes one turn in ten dear by frames that lie in pages that nobody
-    /// has touched, or in as many pieces as there can be, gets no long turn by the other nine.
+    /// A turn of `queue` took `ns`. A turn beyond [`BURST_NS_MAX`] halves the frames of the next one; each shorter
+    /// turn adds one frame, not twice as many. So a guest that makes one turn in ten dear (frames in untouched
+    /// pages, or in the most pieces) gains no long turn by the other nine.
     #[inline]
     pub(crate) fn took(&mut self, queue: QueueRef, ns: u64) {
         if ns > BURST_NS_MAX {

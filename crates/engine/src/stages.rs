@@ -1,15 +1,13 @@
-//! What the stages of a packet's way cost, in cycles (after Raj & Schwan 2006, Fig. 6).
+//! The cost of each datapath stage, in cycles (after Raj & Schwan 2006, Fig. 6).
 //!
-//! A worker marks the boundaries of stages with [`lap`], once or twice for each burst: the time
-//! since the mark before is the stage's. Off, which is the default, a mark is one load and one
-//! branch; on, it reads the processor's counter ([`weir_guestmem::ticks`]).
+//! A worker marks the boundaries of stages with [`lap`], once or twice for each burst; the time since the previous
+//! mark belongs to the stage. Off, the default, a mark is one load and one branch; on, it reads the CPU's counter
+//! ([`weir_guestmem::ticks`]).
 //!
-//! Time is time: where the kernel takes the core away within a stage, the stage has that as well.
-//! Only bursts with frames count: a look at an empty queue is no stage of a packet. What a worker
-//! does between two bursts (sleep, poll, the deadlines of held calls) counts nowhere.
+//! A stage includes any preemption within it. Only bursts with frames count: not looks at empty queues, and not
+//! what a worker does between bursts (sleep, poll, deadlines of held calls).
 //!
-//! The counts are the process's, by the number of the worker: a process has one engine. If there
-//! are several, as in tests, workers of the same number count together.
+//! Counts belong to the process, by worker number: engines of one process, as in tests, count together.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

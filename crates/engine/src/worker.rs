@@ -94,9 +94,8 @@ impl Worker {
         }
     }
 
-    /// Takes what `turn` allows, at `now_ns`, and forwards it; new frames have not waited longer than
-    /// since `since_ns`. What that costs is the sender's. `None` when the port is gone, or the
-    /// queue has another worker.
+    /// Takes what `turn` allows, at `now_ns`, and forwards it; new frames arrived at `since_ns` at the earliest.
+    /// The sender pays the cost. `None` if the port is gone, or the queue has another worker.
     fn take(
         &mut self,
         queue: TxQueue,

@@ -26,9 +26,9 @@ impl Port for NullPort {
         1
     }
 
-    /// Frames for the port. `EgressList` gives them as the port can take them: it puts tags in, fills in checksums
-    /// and cuts GSO frames by `OffloadCaps`. A real port copies `packet.head` and `packet.body()` in its closure,
-    /// and says `Put::Full` where it has no buffer.
+    /// Frames for the port. `EgressList` gives them in the port's form, by `OffloadCaps`: tagged, with checksums,
+    /// GSO frames cut. A real port copies `packet.head` and `packet.body()` in its closure, and returns `Put::Full`
+    /// without a buffer.
     fn deliver(
         &self,
         queue: usize,
@@ -93,9 +93,9 @@ impl Sender {
 }
 
 impl Port for Sender {
-    /// Frames are slices of memory, which `Burst::add` checks. `forward` has delivered them when it is back, but for
-    /// frames that it parked. A real port has a `TransmitQueue`, which locks, parks and completes; the port then
-    /// brings its ring as a `Source`.
+    /// Frames are slices of memory, which `Burst::add` checks. When `forward` returns, they are delivered or
+    /// parked. A real port has a `TransmitQueue`, which locks, parks and completes; the port brings its ring as a
+    /// `Source`.
     fn take(
         &self,
         _queue: usize,

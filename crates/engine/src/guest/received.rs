@@ -1,8 +1,8 @@
-//! When a guest is told of frames that it received.
+//! When a guest is told of received frames.
 //!
-//! Frames may wait for their call (`weir_policy::moderation`), in the guest's sight or, where the policy
-//! withholds them, out of it. Two things end that early, whatever the policy says, so that holding costs
-//! time and never frames: the guest has too few buffers for a frame, or half of its ring waits.
+//! Frames may wait for their call (`weir_policy::moderation`), visible to the guest or, where the policy withholds
+//! them, invisible. Two things end the wait whatever the policy says, so that holding costs time and never frames:
+//! the guest has too few buffers for a frame, or half of its ring waits.
 
 use std::mem::take;
 
@@ -56,8 +56,8 @@ impl ReceiveCalls {
     }
 
     /// Notes whether frames were left over (`full`), and whether any went in. Says whether they may wait for this
-    /// receiver: not when it has taken nothing for so long that they would be dropped anyway. That is by the clock, not
-    /// by when their burst was taken: a worker that was held up is no fault of the receiver's.
+    /// receiver: not if it has taken nothing for so long that they would be dropped anyway. The clock decides, not
+    /// the time of their burst: a worker's delay is no fault of the receiver.
     #[inline]
     pub fn note_full(&mut self, full: bool, progress: bool) -> bool {
         if progress || !full {
@@ -71,9 +71,8 @@ impl ReceiveCalls {
         now_ns.saturating_sub(since) < PARKED_NS_MAX
     }
 
-    /// A `batch` is complete, in `chains`: shows it to the guest unless it is withheld, and asks the policy
-    /// about the call. `parked`: one of its frames waited for buffers before. Says when to ask again, if a
-    /// timer is to be set.
+    /// Shows the complete `batch`, in `chains`, to the guest unless it is withheld, and asks the policy about the
+    /// call. `parked`: a frame of it waited for buffers before. Returns when to ask again, if a timer is to be set.
     #[inline(always)]
     pub fn complete(
         &mut self,
@@ -145,12 +144,11 @@ impl ReceiveCalls {
         }
     }
 
-    /// Tells the guest of everything there is, and shows it first what was withheld.
+    /// Shows the guest all withheld frames, and calls it if the ring says that a call is due.
     ///
-    /// Whether a call is due, the ring alone says, and it is asked now, not when the hold began: a guest
-    /// that has taken the frames by itself meanwhile has moved its event past them (virtio 1.2 §2.7.7,
-    /// §2.8.10; `rsp_event` of Xen's rings), and one that wants no calls looks at the ring again before it
-    /// waits for one. So a call that is left out after a hold is not missed, and nothing else is taken for a
+    /// The ring is asked now, not when the hold began: a guest that took the frames by itself has moved its event
+    /// past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a guest that wants no calls looks at
+    /// the ring again before it waits. So a call left out after a hold is not missed, and only this counts as a
     /// sign of polling.
     #[inline]
     fn announce(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {

@@ -1,11 +1,10 @@
-//! When a guest is told that frames which it sent are done with.
+//! When a guest is told that its sent frames are done.
 //!
-//! That call may wait (`weir_policy::moderation::Completions`) until the guest has handled a call for
-//! received frames, in which Linux frees transmitted ones as well. Whether it did, the ring says at the
-//! deadline: a driver that has freed them has moved its event past them (virtio 1.2 §2.7.7), and gets no
-//! call of its own; one that has not gets it then. So that none is lost, a call given for received frames
-//! counts for nothing by itself. Where such a call is held at the deadline, it is given then, and the ring is
-//! looked at a little later.
+//! This call may wait (`weir_policy::moderation::Completions`) until the guest has handled a call for received
+//! frames, in which Linux frees transmitted ones as well. At the deadline the ring tells: a driver that has freed
+//! them has moved its event past them (virtio 1.2 §2.7.7) and gets no call; any other driver gets one. A call for
+//! received frames thus counts for nothing by itself. If one is held at the deadline, it is given then, and the
+//! ring is checked a little later.
 
 use weir_policy::moderation::{Completions, Deadline, Due, Received, Verdict};
 

@@ -1,5 +1,5 @@
-//! Several workers fill one receive ring: each in its turn takes chains and completes them, all copy
-//! at the same time, and the guest sees the frames in the order of the turns.
+//! Several workers fill one receive ring: each in its turn takes chains and completes them, all copy at the same
+//! time, and the guest sees the frames in the order of the turns.
 //!
 //! ```text
 //! worker 1   | take, complete, begin |    copy ...............    | finish: nothing yet     |
@@ -8,9 +8,8 @@
 //!            |--- ring's lock -------|                            |-- ring's lock -|
 //! ```
 //!
-//! Completing only writes what the guest does not look at yet: the used index (or the first used
-//! descriptor's flags) makes it count. So the place in the order is taken with the chains, and what
-//! is put off is publishing alone.
+//! Completing writes only what the guest ignores until the used index (or the first used descriptor's flags) covers
+//! it. So chains fix the order when they are taken, and only publishing is postponed.
 
 use std::collections::VecDeque;
 

@@ -1,16 +1,16 @@
-//! A port's queue, whatever its rings are: the order in which workers send from it and fill it, frames that wait for
-//! a receiver, the calls that its guest is owed, and how it stops.
+//! A port's queue, with any rings: the order in which workers send from it and fill it, frames that wait for a
+//! receiver, the calls owed to its guest, and its stop.
 //!
 //! | file | what |
 //! |---|---|
 //! | `transmit.rs` | [`TransmitQueue`]: bursts from a queue, by one worker or by several; a port brings a [`Source`] |
 //! | `receive.rs` | [`ReceiveQueue`]: frames into a queue, by several workers; a port brings a [`ReceiveRing`] |
-//! | `parked.rs` | frames that wait for receivers without buffers, until when, and which of them are tried again |
-//! | `turn.rs` | the order in which workers place what they took from one queue |
+//! | `parked.rs` | frames that wait for receivers without buffers, their deadlines and retries |
+//! | `turn.rs` | the order in which workers place frames from one queue |
 //! | `under_way.rs` | bursts under way, and how their ring stops nevertheless |
 //! | `fill.rs` | the order in which workers that fill one ring publish |
 //!
-//! Ports bring rings and copies. What they bring is a type parameter: no call goes through a table.
+//! Ports bring rings and copies as type parameters: no call goes through a table.
 //!
 //! [`ReceiveRing`]: crate::guest::ReceiveRing
 

@@ -1,7 +1,7 @@
 //! Frames that wait in their sender's queue for receivers without buffers.
 //!
-//! They keep their places: a frame that is tried again and finds its receiver full once more waits where it was, so
-//! that those for one receiver stay in order.
+//! They keep their places: a retried frame whose receiver is still full waits where it was, so frames for one
+//! receiver stay in order.
 
 use std::collections::VecDeque;
 
@@ -122,9 +122,9 @@ impl ParkedFrames {
         burst.park_room = burst.park_room.saturating_sub(keep);
     }
 
-    /// After a burst: its frames that were parked wait, those that were tried and were not parked again do so no more.
-    /// Says whether to try at once again. `in_order`: bursts come here in the order in which they were taken;
-    /// otherwise by their names, which count up.
+    /// After a burst: its parked frames wait; its retried frames that were not parked again do not. Says whether to
+    /// try again at once. `in_order`: bursts come here in the order in which they were taken; otherwise by their
+    /// ascending names.
     #[inline(always)]
     pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
         match what {

@@ -1,12 +1,12 @@
 //! A receive queue: several workers put frames into it at a time, and the guest sees them in the order of placing.
 //!
 //! ```text
-//! place()    under the queue's lock   chains for every frame; what is at hand is written
+//! place()    under the queue's lock   chains for every frame; bytes at hand are written
 //! copy       no lock                  the rest, so that several workers fill one queue at a time
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! The port writes and copies; the order, what is counted, and when the guest is told are here.
+//! The port writes and copies. This module orders, counts, and decides when the guest is told.
 
 use std::sync::{Mutex, MutexGuard};
 

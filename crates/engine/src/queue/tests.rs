@@ -1,6 +1,6 @@
-//! A queue whose ring is a list of numbers: whatever receivers are full when, and whoever takes, no frame is lost, and
-//! those for one receiver stay in order. Each property is tried with a source that settles in order, as virtqueues and
-//! uplinks do, and with one that does not, as Xen's rings do.
+//! A queue whose ring is a list of numbers: whichever receivers are full and whoever takes, no frame is lost, and
+//! frames for one receiver stay in order. Each property runs with a source that settles in order (virtqueues,
+//! uplinks) and with one that does not (Xen's rings).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! A transmit queue: one worker takes from it at a time, or several do side by side ([`turn`](super::turn)), which
+//! A transmit queue: one worker takes from it at a time, or several in parallel ([`turn`](super::turn)), which
 //! place their frames in the order in which they took them.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!            | lock |        no lock .............................. | lock   |
 //! ```
 //!
-//! What several cannot do is done by one, with the lock held, when no other has a burst under way: trying frames
-//! again that wait for a receiver, which are older than any in the ring, taking newer ones while any wait, and what
-//! the port [says so](Source::is_for_one) of. Where nobody helps, one worker does everything so.
+//! Some work is for one worker alone, with the lock held and no other burst under way: retrying frames that wait
+//! for a receiver, which are older than any in the ring; taking newer frames while any wait; and what the port
+//! [reserves](Source::is_for_one). Without a helper, one worker does all work so.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};

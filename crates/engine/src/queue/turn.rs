@@ -1,5 +1,5 @@
-//! Several workers send from one transmit queue: each has a burst under way, and they place their frames
-//! one after the other, in the order in which they took them.
+//! Several workers send from one transmit queue: each has a burst under way, and they place their frames one after
+//! the other, in the order in which they took them.
 //!
 //! ```text
 //! worker 1   | take        | place, in its turn |   copy ........   | complete |
@@ -7,8 +7,8 @@
 //!            | queue's lock | .. then no lock ...................... | queue's lock |
 //! ```
 //!
-//! A turn's number is drawn with the queue's lock held, so that nobody can take later frames and have an earlier
-//! turn. It is waited for without the lock: the next worker takes while this one places.
+//! A worker draws its turn's number under the queue's lock, so nobody takes later frames with an earlier turn. It
+//! waits for its turn without the lock: the next worker takes while this one places.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

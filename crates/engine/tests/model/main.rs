@@ -1,5 +1,5 @@
-//! What workers and those who change ports agree on, under the model checker `loom`, which tries every interleaving
-//! and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! The agreements between workers and those who change ports, under the model checker `loom`, which tries every
+//! interleaving and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-engine --test model --profile model --target-dir target/loom
@@ -7,12 +7,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `waiters.rs` | a worker with frames for a receiver without buffers is told when it has some |
-//! | `ready.rs` | queues that are started at the same time are all counted, and none of a port that fails |
-//! | `closing.rs` | a ring stops when what workers have taken from it is settled, and nothing new begins |
+//! | `waiters.rs` | a worker whose frames wait for a receiver is told when it has buffers |
+//! | `ready.rs` | queues that start at the same time are all counted, and none of a port that fails |
+//! | `closing.rs` | a ring stops when all taken frames are settled, and nothing new begins |
 //!
-//! The files of the engine are those that run in production, with the locks and atomics of the checker in place of
-//! `sync.rs`.
+//! The engine's files are the production ones, with the checker's locks and atomics in place of `sync.rs`.
 #![cfg(loom)]
 
 mod sync {
