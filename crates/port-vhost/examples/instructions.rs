@@ -1,5 +1,5 @@
-//! The part of a packet's way that is weir's, alone in a function, so that its instructions can be
-//! counted: two guests' drivers, two ports, and bursts of frames from the first to the second.
+//! weir's part of a packet's way, alone in a function for counting instructions: two guests' drivers, two ports,
+//! and bursts of frames from the first to the second.
 //!
 //! ```sh
 //! cargo build --release -p weir-port-vhost --example instructions
@@ -7,12 +7,12 @@
 //!     target/release/examples/instructions split 64 32 1000
 //! ```
 //!
-//! What is counted is what a worker does for a burst: [`Port::take`] with everything below it, up to
-//! the receiver's used index and the decision whether to call. Drivers, sleep, wake-ups and kicks
-//! are not. The number of frames that were counted is printed at the end.
+//! The count covers a worker's work on a burst: [`Port::take`] with everything below it, up to the receiver's used
+//! index and the decision whether to call. It excludes drivers, sleep, wake-ups and kicks. The number of counted
+//! frames is printed at the end.
 //!
-//! No worker and no driver runs beside it: in the engine's table stand ports that do nothing in the places of
-//! these, so that its worker passes over their kicks, and rings are served from here.
+//! No worker or driver runs beside it: idle ports stand in the engine's table in place of these, so that its worker
+//! ignores their kicks, and rings are served from here.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,6 +1,6 @@
-//! A guest at a socket of a weir that answers ARP and ping, and whose front end is that of the `vhost` crate, as
-//! rust-vmm's VM monitors have it: every message is the crate's, the rings are driven here. It stays until it is
-//! interrupted, and comes back whenever weir does:
+//! A guest at a socket of weir that answers ARP and ping, with the front end of the `vhost` crate, as in rust-vmm's
+//! VM monitors: every message is the crate's, the rings are driven here. It stays until it is interrupted, and
+//! reconnects whenever weir comes back:
 //!
 //! ```sh
 //! cargo run --release -p weir-port-vhost --example vhost_crate -- /run/weir/web0.sock 52:54:00:77:00:03 10.77.0.3 [packed]

@@ -33,10 +33,10 @@ const fn bits(features: &[u32]) -> u64 {
     set
 }
 
-/// Device features. With `IN_ORDER` a frame that waits for a full receiver holds up the completion
-/// of all behind it: the driver's choice. `CTRL_VQ` and what goes over it are the front end's to serve: see [`offered`].
-/// `STATUS` is not offered: the link's state is in the configuration space, which weir has not. QEMU has both itself;
-/// user-mode Linux would read a link that is down.
+/// Device features. With `IN_ORDER`, a frame that waits for a full receiver delays the completion of all behind it,
+/// by the driver's choice. The front end serves `CTRL_VQ`: see [`offered`]. `STATUS` is not offered: the link's
+/// state is in the configuration space, which weir lacks; QEMU has both itself, and user-mode Linux would read a
+/// link that is down.
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
     VIRTIO_F_RING_PACKED,
@@ -77,9 +77,9 @@ pub(crate) const fn offered(queue_pairs: usize) -> u64 {
     if queue_pairs > 1 { OFFERED } else { OFFERED & !BY_CONTROL_QUEUE }
 }
 
-/// Protocol features. In-band notifications are not among them: a kick is an eventfd that a worker
-/// sleeps on, never a message. The dirty log is not there yet. `BACKEND_REQ` is for user-mode Linux, whose device has no
-/// interrupt without it (its rings ask for the timer's); weir has no request to make.
+/// Protocol features. In-band notifications are missing: a kick is an eventfd that a worker sleeps on, never a
+/// message. The dirty log is missing so far. `BACKEND_REQ` is for user-mode Linux, whose device has no interrupt
+/// without it (its rings ask for the timer's); weir has no request to make.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_RARP,

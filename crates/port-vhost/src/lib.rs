@@ -8,14 +8,14 @@
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
-//! | `front_end.rs` | a thread for each front end that is there |
+//! | `front_end.rs` | a thread for each connected front end |
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | how often a port's messages are logged |
-//! | `records.rs` | what rings need to go on after a SIGKILL, and where it lies |
-//! | `features.rs` | what is offered, and what was agreed |
+//! | `records.rs` | ring state that survives a SIGKILL, and its file |
+//! | `features.rs` | offered and negotiated features |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 //!
-//! Turns of workers, frames that wait, the order of publication and held calls are the engine's
+//! The engine has turns of workers, waiting frames, the order of publication and held calls
 //! ([`weir_engine::queue`], [`weir_engine::guest`]).
 #![forbid(unsafe_code)]
 

@@ -6,10 +6,8 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! The order, and when the guest is told of them: [`weir_engine::queue`].
-//!
-//! Where all frames are no longer than their fronts there is nothing left to copy, and `place`
-//! finishes.
+//! [`weir_engine::queue`] orders frames and decides when the guest is told. If no frame is longer than its front,
+//! nothing is left to copy, and `place` finishes.
 
 mod container;
 
@@ -47,9 +45,8 @@ pub(crate) struct Room {
 
 /// What is fetched of a buffer before the first bytes go into it: a header and a small frame.
 const FRONT_LEN: usize = 128;
-/// What is fetched of a buffer that is copied to next: the guest's core has its lines, and a copy
-/// that had to take them one by one would wait for each. A frame of 1500 bytes is in there; of larger
-/// ones the processor foresees the rest.
+/// Bytes to prefetch of the next copy's buffer: the guest's core has its lines, and a copy would wait for each in
+/// turn. The constant covers a frame of 1500 bytes; of larger ones the CPU foresees the rest.
 const FETCHED_AHEAD: usize = 2048;
 
 /// A batch that was placed in a ring.
@@ -389,9 +386,9 @@ impl<'m> Writer<'_, 'm> {
     }
 }
 
-/// The virtio-net header of a frame in one buffer with nothing left to do. It goes there in whole
-/// words that were never in memory before: a load that spans several smaller stores would wait until
-/// every store before it, to lines that the guest's core holds, is done.
+/// The virtio-net header of a frame in one buffer without offloads. It is written in whole words that were never in
+/// memory: a load across several smaller stores would wait for every earlier store to lines that the guest's core
+/// holds.
 const PLAIN_VNET: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// A position in a list of slices.

@@ -1,12 +1,11 @@
-//! One front end's session: its requests, and what they do to the interface's rings.
+//! One front end's session: its requests, and their effect on the interface's rings.
 //!
 //! Ring life (vhost-user, "Ring states"):
 //! ```text
 //! SET_VRING_NUM/ADDR/BASE, SET_VRING_KICK ─▶ in service ── a kick ─▶ started ── GET_VRING_BASE ─▶ stopped
 //! SET_VRING_ENABLE 1/0 (or, without F_PROTOCOL_FEATURES, from the start): enabled or not
 //! ```
-//! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets
-//! nothing.
+//! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets nothing.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

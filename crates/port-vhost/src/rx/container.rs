@@ -1,7 +1,7 @@
 //! Several frames in one buffer, for a guest that unpacks them itself ([`weir_wire::container`]).
 //!
-//! Frames of one burst are packed; a container never waits for another burst. A frame that does not fit in
-//! one, or whose next chain is not one buffer, goes by itself, behind the container that was open.
+//! Only frames of one burst are packed; a container never waits for another burst. A frame that does not fit, or
+//! whose next chain is not one buffer, goes alone, after the open container.
 
 use weir_engine::egress::Packet;
 use weir_engine::gro::Plain;
