@@ -1,4 +1,4 @@
-//! The configuration: what `weir.toml`, `weir vif add` and `weir vif set` can say.
+//! The configuration of `weir.toml`, `weir vif add` and `weir vif set`.
 //!
 //! ```toml
 //! [switch]
@@ -22,10 +22,10 @@
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
 //! * [`filter`]: which frames a port may send and receive.
-//! * `guard`: from which addresses a guest may send.
-//! * `sharing`: what an interface is entitled to of the workers, and how fast it may send.
+//! * `guard`: the addresses from which a guest may send.
+//! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
-//! * `xen`: which vifs of Xen guests are served, and what holds for each.
+//! * `xen`: which vifs of Xen guests are served, and their settings.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
 #![forbid(unsafe_code)]
@@ -265,9 +265,8 @@ impl VifConfig {
         self.mac.unwrap_or_else(|| MacAddress::derived_from(&self.name))
     }
 
-    /// What keeps this interface and `other` from being on one switch together, if anything does.
-    /// For interfaces of one file the parser has asked already; ask again before adding one to a
-    /// running switch.
+    /// What prevents this interface and `other` from sharing one switch, if anything. The parser checks the
+    /// interfaces of one file; check again before adding one to a running switch.
     pub fn conflict_with(&self, other: &VifConfig) -> Option<Conflict> {
         if self.name == other.name {
             return Some(Conflict::Name(self.name.clone()));

@@ -1,8 +1,8 @@
 //! TOML to [`Config`], collecting every problem.
 //!
-//! The text is parsed to a tree with places, and the tree is read key by key (`section`).
-//! A bad value is reported and replaced by its default, so that reading goes on; the values of a
-//! text with problems are never used. Checks across ports come last.
+//! The text is parsed to a tree with places, and the tree is read key by key (`section`). A bad value is reported
+//! and replaced by its default, so that reading continues; nobody uses the values of a text with problems. Checks
+//! across ports come last.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! The keys of `[vif.NAME]` given as `KEY=VALUE` on the command line.
 //!
-//! Settings are written out as the TOML they stand for and read by the same parser, so they mean
-//! the same and are refused with the same words.
+//! Settings are written out as TOML and read by the same parser, so they have the same meaning and the same errors.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;

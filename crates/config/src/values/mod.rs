@@ -109,9 +109,9 @@ serde_as_text!(LatencyBudget);
 pub struct MacAddress(Mac);
 
 impl MacAddress {
-    /// The address weir suggests for the guest behind `name` where none is configured:
-    /// `52:54:00` (the prefix QEMU uses, locally administered) and the low 24 bits of the name's
-    /// FNV-1a hash, so that it stays the same from one start of the VM to the next.
+    /// The address that weir suggests for the guest behind `name` without a configured one: `52:54:00` (QEMU's
+    /// locally administered prefix) and the low 24 bits of the name's FNV-1a hash, so that it stays the same at
+    /// each start of the VM.
     pub fn derived_from(name: &PortName) -> Self {
         const FNV_OFFSET: u32 = 0x811c_9dc5;
         const FNV_PRIME: u32 = 0x0100_0193;
