@@ -1,8 +1,7 @@
-//! How much memory front ends have mapped, and the bounds of it.
+//! How much memory front ends have mapped, with bounds.
 //!
-//! Everything is asked for before `mmap` and given back after `munmap`, so that an account never says less
-//! than what is mapped. A sparse file costs its owner nothing: without bounds, one front end fills the
-//! address space of the switch.
+//! An account grows before `mmap` and shrinks after `munmap`, so it never says less than is mapped. A sparse file
+//! is free for its owner: without bounds, one front end could fill the switch's address space.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! Survives a front end that truncates a file after sharing it.
 //!
-//! An access beyond the end of a mapped file raises `SIGBUS`, whose default action would end the
-//! switch and with it every other guest. The handler here replaces the whole mapping by zero pages
-//! (`spare.rs`), marks it poisoned, and lets the access go on; the port that owns the mapping finds
-//! the mark after its burst and stops. A `SIGBUS` at any other address keeps its default action.
+//! An access beyond the end of a mapped file raises `SIGBUS`, which would end the switch and with it every other
+//! guest. The handler here replaces the whole mapping by zero pages (`spare.rs`), marks it poisoned, and lets the
+//! access continue. The port that owns the mapping finds the mark after its burst and stops. A `SIGBUS` at any
+//! other address keeps its default action.
 
 use std::io;
 use std::sync::Mutex;

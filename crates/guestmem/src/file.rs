@@ -1,8 +1,8 @@
 //! Which files may be a guest's memory.
 //!
-//! An access to a mapped file can wait for whoever serves its file system: with FUSE, and whatever lies on top
-//! of it, that is anybody. So tmpfs (memfd, `/dev/shm`) and hugetlbfs are allowed, and others by name.
-//! A file of any other system is not even asked for its size, since that question goes to its server, too.
+//! An access to a mapped file can wait for the server of its file system; with FUSE, and file systems on top of it,
+//! that is anybody. So only named file systems are allowed: tmpfs (memfd, `/dev/shm`) and hugetlbfs. Another file
+//! is not even asked for its size, because the question goes to its server.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,18 +1,17 @@
 //! Foreign memory: what a front end shared with weir, and the only code that touches it.
 //!
-//! A guest may write to its memory at any moment, so nothing here ever makes a Rust reference into
-//! it: bytes go through raw-pointer reads, writes and copies of [`Slice`]s, each of which was
-//! checked against one mapped region when it was made. What a guest does can change the *values*
-//! that are read, never whether an access is in bounds.
+//! A guest may write to its memory at any moment, so no Rust reference into it exists: bytes go through raw-pointer
+//! reads, writes and copies of [`Slice`]s, each checked against one mapped region when it is made. A guest can
+//! change the *values* that weir reads, never whether an access is in bounds.
 //!
 //! | file | what |
 //! |---|---|
 //! | `mapping.rs` | one region's `mmap`, its checks, and its end |
-//! | `account.rs` | [`Account`]: how much a front end, and all together, may have mapped |
+//! | `account.rs` | [`Account`]: bounds on the memory of a front end, and of all together |
 //! | `file.rs` | which files may be memory |
 //! | `reaper.rs` | mappings that a worker was the last to use |
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
-//! | `place.rs`, `spare.rs` | where the handler finds mappings, and what it puts in their place |
+//! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
@@ -20,9 +19,9 @@
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
 //! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
 //! | `shared.rs` | [`SharedPages`]: pages that a device file maps, such as a Xen guest's rings |
-//! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
+//! | `ticks.rs` | [`ticks`]: the CPU's counter; no memory, but `unsafe` to read |
 //! | `watch.rs` | `watch`: for tests, a look between any two writes |
-//! | `monitor.rs` | [`monitor`]: waiting for a line of cache; `unsafe` for the same reason |
+//! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
 mod account;
 mod fault;

@@ -7,9 +7,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::slice::Slice;
 
-/// Zeroed pages that hand out [`Slice`]s. They are mapped on their own and unmapped at the end: the
-/// kernel may hold on to them for a while after that, and what it then writes reaches nobody, as it
-/// could if an allocator had given them to somebody else.
+/// Zeroed pages that hand out [`Slice`]s. They have a mapping of their own: the kernel may hold on to them for a
+/// while after the unmapping, and its late writes then reach nobody, unlike writes into an allocator's memory.
 pub struct HostPages {
     start: NonNull<u8>,
     len: usize,

@@ -1,9 +1,8 @@
-//! Where a mapping lies, written by its owner while others read it.
+//! The place of a mapping, written by its owner while others read it.
 //!
-//! The `SIGBUS` handler looks through the places of all mappings, while other threads take and give back theirs.
-//! A base of one mapping with the length of another would be an address range of somebody else's: a place
-//! that changes while it is read is passed over. The handler loses nothing by that, since the mapping that it
-//! searches for is in use.
+//! The `SIGBUS` handler searches the places of all mappings, while other threads take and return theirs. A base of
+//! one mapping with the length of another would name foreign addresses, so the handler skips a place that changes
+//! during the read. This loses nothing: the mapping that it searches for is in use.
 
 use super::atomic::{AtomicUsize, Ordering, fence};
 

@@ -1,8 +1,8 @@
-//! Mappings that are unmapped by a thread of their own.
+//! Mappings that a separate thread unmaps.
 //!
-//! A worker keeps the memory of its burst. When a front end takes memory away meanwhile, the worker is the last
-//! to let go of it, and would then wait for the kernel: to take down page tables of gigabytes, and for every
-//! other processor to forget them. What waits here is still in its front end's account, which bounds it.
+//! A worker keeps the memory of its burst. If a front end takes memory away meanwhile, the worker is its last user,
+//! and would wait for the kernel to take down page tables of gigabytes and to flush every other CPU's TLB. Memory
+//! that waits here still counts in its front end's account, which bounds it.
 
 use std::cell::Cell;
 use std::io;

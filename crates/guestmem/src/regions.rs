@@ -38,10 +38,10 @@ pub enum MemoryError {
     },
 }
 
-/// Everything that one front end shares: regions that do not overlap, sorted by guest address.
+/// Everything that one front end shares: disjoint regions, sorted by guest address.
 ///
-/// Immutable: a change makes a new value that shares the unchanged mappings, so that a worker in
-/// the middle of a burst keeps what it started with.
+/// Immutable: a change makes a new value that shares the unchanged mappings, so a worker in mid-burst keeps what it
+/// started with.
 #[derive(Clone, Default)]
 pub struct GuestMemory {
     account: Arc<Account>,
@@ -192,9 +192,9 @@ impl GuestMemory {
         Some(unsafe { Slice::new(region.start.add(offset as usize), len as usize) })
     }
 
-    /// `len` bytes at a guest-physical address as one or, where regions touch, several slices,
-    /// appended to `pieces`. Nothing is appended when a byte is in no region, or when there would be more
-    /// than [`BUFFER_PIECES_MAX`]: then `false`.
+    /// Appends `len` bytes at a guest-physical address to `pieces`, as one slice or, where regions touch, several.
+    /// Returns `false`, and appends nothing, if a byte is in no region or more than [`BUFFER_PIECES_MAX`] slices
+    /// are needed.
     #[inline]
     pub fn pieces<'m>(&'m self, guest_address: u64, len: u32, pieces: &mut Vec<Slice<'m>>) -> bool {
         if let Some(slice) = self.slice(guest_address, len) {

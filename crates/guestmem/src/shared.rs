@@ -9,11 +9,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::slice::Slice;
 
-/// Whole pages that another domain or process may write at any time: a ring of a Xen guest. Unmapped
-/// when dropped.
+/// Whole pages that another domain or process may write at any time: a ring of a Xen guest. Unmapped when dropped.
 ///
-/// They must stay backed for as long as they are mapped. Xen sees to that for grants (a page that is
-/// mapped is not given to anybody else, even if its domain dies); a file must not be truncated.
+/// They must stay backed while they are mapped. Xen guarantees this for grants (nobody else gets a mapped page,
+/// even if its domain dies); a file must not be truncated.
 pub struct SharedPages {
     start: NonNull<u8>,
     len: usize,

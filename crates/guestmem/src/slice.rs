@@ -150,9 +150,9 @@ impl<'m> Slice<'m> {
     }
 }
 
-/// What was copied out before this stays what it was: the compiler may not go back to the guest's
-/// memory for it, nor turn two copies (in, and on to the receiver) into one that skips the checks.
-/// It costs no instruction. (`read_volatile` of an array would, too many: one load per byte.)
+/// Fixes what was copied out: the compiler may neither read the guest's memory again for it, nor turn two copies
+/// (in, and on to the receiver) into one that skips the checks. It costs no instruction, where `read_volatile` of
+/// an array would cost one load per byte.
 #[inline]
 pub(crate) fn read_once() {
     compiler_fence(Ordering::SeqCst);

@@ -1,13 +1,13 @@
-//! What takes the place of memory that a front end took away.
+//! The replacement for memory that a front end took away.
 //!
-//! It has to be had when there is nothing to be had: no address space, no private memory, no commitment of the
-//! kernel's. A shared mapping of a file counts as none of these (mm/mmap.c `may_expand_vm`,
-//! `accountable_mapping`), and it takes the addresses of the mapping that it replaces.
+//! It must be available when nothing else is: no address space, no private memory, no commitment of the kernel's. A
+//! shared mapping of a file needs none of these (mm/mmap.c `may_expand_vm`, `accountable_mapping`), and takes over
+//! the addresses of the replaced mapping.
 //!
-//! Two files, made beforehand, with a part for each mapping, so that no guest reads what another one wrote:
+//! Two files, made in advance, have a part for each mapping, so that no guest reads what another one wrote:
 //! ```text
-//! sparse   as long as the mapping may be    reads as zero; what is touched becomes a page
-//! last     one page, there beforehand       for each place where there is no page to be had either
+//! sparse   as long as the mapping may be    reads as zero; a touched page is allocated
+//! last     one page, made in advance        for each place where no page can be allocated either
 //! ```
 //! Few pages are touched: the port stops at the end of the burst.
 
@@ -65,8 +65,7 @@ impl Spare {
 
     /// Puts the sparse part of mapping `number` over it. Async-signal-safe.
     ///
-    /// # Safety
-    /// `len` bytes from `base` on are a whole mapping, or whole pages of one, that nobody accesses but through
+    /// # Safety `len` bytes from `base` on are a whole mapping, or whole pages of one, accessed only through
     /// pointers that tolerate any change.
     pub(crate) unsafe fn cover(&self, number: usize, base: usize, len: usize) -> bool {
         let offset = number as u64 * PART_LEN;
@@ -74,10 +73,9 @@ impl Spare {
         len as u64 <= PART_LEN && unsafe { map_over(&self.sparse, offset, base, len) }
     }
 
-    /// The same with the page that is there, for the one at `address`.
+    /// Like [`cover`](Self::cover), with the page made in advance, for the page at `address`.
     ///
-    /// # Safety
-    /// As in [`cover`](Self::cover); what is mapped there has pages of the usual size.
+    /// # Safety As in [`cover`](Self::cover); the mapping there has pages of the usual size.
     pub(crate) unsafe fn cover_page(&self, number: usize, address: usize) -> bool {
         let page = page_len();
         let base = address & !(page as usize - 1);

@@ -9,9 +9,9 @@ pub const UNIT: &str = if cfg!(target_arch = "x86_64") {
     "ns"
 };
 
-/// The counter. It grows at one rate whatever the core's clock does, and is the same on all cores
-/// of a machine, as far as a kernel that uses it for its own clock can tell. It is read without
-/// waiting for instructions before it: a few dozen cycles early or late.
+/// The CPU's counter. Its rate is constant whatever the core's clock does, and it agrees between a machine's cores
+/// as far as a kernel that uses it for its own clock can tell. It is read without waiting for earlier instructions:
+/// a few dozen cycles early or late.
 #[inline]
 pub fn now() -> u64 {
     counter()

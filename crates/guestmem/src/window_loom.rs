@@ -1,9 +1,8 @@
-//! [`Window`] for the model checker `loom`: the same calls as in `window.rs`, over 16-bit words
-//! whose every interleaving and every permitted stale value is tried.
+//! [`Window`] for the model checker `loom`: the calls of `window.rs` over 16-bit words, with every interleaving and
+//! every permitted stale value.
 //!
-//! Windows that begin at the same address are the same words for the length of one execution, so
-//! that a driver and a device meet as they do in shared memory. Words begin as 0; what the mapping
-//! holds plays no part.
+//! Windows that begin at the same address are the same words for one execution, so a driver and a device meet as in
+//! shared memory. Words begin as 0; the mapping's content plays no part.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Where mappings lie, under the model checker `loom`, which tries every interleaving of the thread that maps and
-//! the one that looks, and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! The place of a mapping under the model checker `loom`, which tries every interleaving of the mapping and the
+//! reading thread, and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-guestmem --test model --profile model --target-dir target/loom
