@@ -1,21 +1,20 @@
-//! An interface of the host as a port of the switch, by packet sockets (packet(7)): the uplink to a
-//! network that any driver serves, without a bridge in between.
+//! An interface of the host as a port of the switch, by packet sockets (packet(7)): the uplink to a network that
+//! any driver serves, without a bridge.
 //!
 //! | file | what |
 //! |---|---|
 //! | `socket.rs` | [`PacketSocket`]: open and bind, one socket per queue, and reading from it |
 //! | `auxdata.rs` | the VLAN tag that Linux takes out of a frame, put back |
-//! | `error.rs` | [`PacketError`], with what to do about it |
+//! | `error.rs` | [`PacketError`], with advice |
 //! | `sys.rs` | bind(2), getsockname(2) and the socket options; the only file with `unsafe` |
 //!
-//! The port itself is [`weir_port_tap::FramePort`], as for a TAP: a frame toward the interface is one
-//! `writev` straight from the sending guest's memory, a frame from it one `recvmsg` into a buffer of
-//! weir's. With `PACKET_VNET_HDR` both carry a `virtio_net_hdr`: Linux segments and fills in checksums
-//! where the interface does not.
+//! The port itself is [`weir_port_tap::FramePort`], as for a TAP: a frame toward the interface is one `writev`
+//! straight from the sending guest's memory, a frame from it one `recvmsg` into a buffer of weir's. With
+//! `PACKET_VNET_HDR` both carry a `virtio_net_hdr`: Linux segments and fills in checksums where the interface does
+//! not.
 //!
-//! The interface keeps its own place in the host: the host's stack goes on to receive what comes in on
-//! it, and what the host itself sends does not reach the switch (`PACKET_IGNORE_OUTGOING`). An
-//! interface for weir alone should have no addresses.
+//! The host keeps using the interface: its stack receives incoming frames too, and its own frames do not reach the
+//! switch (`PACKET_IGNORE_OUTGOING`). An interface for weir alone should have no addresses.
 #![deny(unsafe_code)]
 
 // PACKET_VNET_HDR has the host's byte order, and no option to choose another.
