@@ -63,14 +63,11 @@ const TSO_FLAGS: libc::c_uint =
 const USO_FLAGS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
 impl Tap {
-    /// Attaches to the TAP of that name in the calling thread's network namespace, or makes it, and
-    /// brings it up.
+    /// Attaches to the TAP of that name in the calling thread's network namespace, or makes it, and brings it up.
     ///
-    /// A TAP with several queues does not say how many processes have it open: two that do share
-    /// its frames between them.
+    /// A TAP with several queues hides how many processes have it open; two processes would share its frames.
     ///
-    /// # Errors
-    /// [`TapError`]; a TAP made on the way is gone then.
+    /// # Errors [`TapError`]; a TAP made on the way is gone then.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
         let name = InterfaceName::new(&options.name)?;
         let steering = Steering::new(options.queues)?;
@@ -110,10 +107,8 @@ impl Tap {
     }
 }
 
-/// The first queue, and the flag that the others must have too.
-///
-/// Whether a TAP has several queues was decided when it was made. Where one queue is enough, a TAP
-/// of either kind will do.
+/// The first queue, and the flag that the others need too: a TAP has one queue or several from its creation. For
+/// one queue, either kind will do.
 fn attach_first(name: &InterfaceName, queues: usize) -> Result<(OwnedFd, c_int), TapError> {
     let queue = open_driver()?;
     let result = sys::attach(queue.as_fd(), name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE);

@@ -12,9 +12,9 @@ use weir_policy::steering::Steering;
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{OffloadCaps, VnetHdr};
 
-/// Bytes of a frame buffer: a VLAN tag that the device gives apart, the header, the longest frame,
-/// and one byte that is never part of a frame that weir moves. A read that fills the buffer was cut
-/// off, and [`Burst::add`](weir_engine::burst::Burst::add) finds the frame too long.
+/// Bytes of a frame buffer: a VLAN tag that the device gives separately, the header, the longest frame, and one
+/// more byte. A read that fills the buffer was truncated, and [`Burst::add`](weir_engine::burst::Burst::add) finds
+/// the frame too long.
 pub const SLOT_LEN: usize = TAG_LEN + VnetHdr::LEN + FRAME_LEN_MAX as usize + 1;
 
 /// A device that a [`FramePort`](crate::FramePort) serves. A frame toward it is one `writev` of the

@@ -4,18 +4,18 @@
 //! |---|---|
 //! | `device.rs` | [`Tap`]: open or attach, offloads |
 //! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
-//! | `frame_device.rs` | [`FrameDevice`]: what a TAP and a packet socket (`port-packet`) have in common |
-//! | `uplink.rs` | [`UplinkPort`]: what the ports of all uplinks have in common |
-//! | `port.rs` | [`FramePort`]: what the engine asks of a port |
-//! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
-//! | `error.rs` | [`TapError`], with what to do about it |
+//! | `frame_device.rs` | [`FrameDevice`]: the common part of a TAP and a packet socket (`port-packet`) |
+//! | `uplink.rs` | [`UplinkPort`]: the common part of all uplinks' ports |
+//! | `port.rs` | [`FramePort`]: the engine's interface |
+//! | `tx.rs` | one queue's frames from the host, and their buffers |
+//! | `error.rs` | [`TapError`], with advice |
 //! | `sys.rs` | the ioctls; the only file with `unsafe` |
 //!
-//! Directions are the port's, as for a guest: *tx* is what comes from the host into the switch
-//! (read from the TAP), *rx* what the switch sends to the host (written into it). A frame toward the
-//! host is one `writev` straight from the sending guest's memory; a frame from the host is one `read`
-//! into a buffer of weir's, from which each receiver copies once. With `IFF_VNET_HDR` both carry a
-//! `virtio_net_hdr`, so that checksums and segmentation are left undone from end to end.
+//! Directions are the port's, as for a guest: *tx* frames come from the host into the switch (read from the TAP),
+//! *rx* frames go from the switch to the host (written into it). A frame toward the host is one `writev` straight
+//! from the sending guest's memory. A frame from the host is one `read` into a buffer of weir's, from which each
+//! receiver copies once. With `IFF_VNET_HDR` both carry a `virtio_net_hdr`, so checksums and segmentation stay
+//! undone from end to end.
 #![deny(unsafe_code)]
 
 mod device;

@@ -53,8 +53,8 @@ impl fmt::Display for InterfaceName {
 
 /// An interface of the calling thread's network namespace (netdevice(7)).
 ///
-/// What is asked for anew is only set where it differs: an interface made beforehand may be usable
-/// without the privilege to change it.
+/// Settings are only written where they differ: an existing interface may be usable without the privilege to change
+/// it.
 #[derive(Debug)]
 pub struct Link {
     socket: OwnedFd,
