@@ -1,5 +1,5 @@
-//! An uplink's port without a switch: one burst of UDP packets, delivered over and over. What this
-//! reaches is the kernel's limit for the uplink:
+//! An uplink's port without a switch: one burst of UDP packets, delivered over and over, shows the kernel's limit
+//! for the uplink:
 //!
 //! ```sh
 //! cargo run --release -p weir-port-xdp --example uplink_limit -- af_xdp eth0 64 5

@@ -1,26 +1,25 @@
-//! An interface of the host as a port of the switch, by AF_XDP sockets: frames go between the
-//! interface's driver and memory that weir shares with the kernel, without the host's network stack.
+//! An interface of the host as a port of the switch, by AF_XDP sockets: frames go between the interface's driver
+//! and memory that weir shares with the kernel, without the host's network stack.
 //!
 //! | file | what |
 //! |---|---|
-//! | `device.rs` | [`XdpInterface`]: everything that is opened, in order |
+//! | `device.rs` | [`XdpInterface`]: opens everything, in order |
 //! | `program.rs` | the XDP program that gives an interface's frames to the sockets |
 //! | `socket.rs` | one socket: its memory, its rings, its doorbells |
-//! | `umem.rs` | the memory in which frames lie (UMEM), in chunks |
+//! | `umem.rs` | the memory of frames (UMEM), in chunks |
 //! | `ring.rs` | a ring that is shared with the kernel; has `unsafe` |
-//! | `port.rs` | [`XdpPort`]: what the engine asks of a port |
+//! | `port.rs` | [`XdpPort`]: the engine's interface |
 //! | `tx.rs` | one queue's frames from the interface, where the kernel put them |
 //! | `rx.rs` | one queue's frames to the interface |
-//! | `error.rs` | [`XdpError`], with what to do about it |
+//! | `error.rs` | [`XdpError`], with advice |
 //! | `sys.rs` | bpf(2); has `unsafe` |
 //!
-//! Directions are the port's, as for a guest: *tx* is what comes from the interface into the switch,
-//! *rx* what the switch sends to it. A frame from the interface stays in the UMEM until its receiver
-//! has copied it; a frame toward it is copied there straight from the sending guest's memory, and the
-//! kernel is told once for a whole burst. There are no offloads: the engine cuts GSO frames and fills
-//! in checksums before.
+//! Directions are the port's, as for a guest: *tx* frames come from the interface into the switch, *rx* frames
+//! leave by it. A frame from the interface stays in the UMEM until its receiver has copied it. A frame toward it is
+//! copied there straight from the sending guest's memory, and the kernel is told once for a whole burst. There are
+//! no offloads: the engine cuts GSO frames and fills in checksums before.
 //!
-//! The interface is weir's alone: what comes in on it does not reach the host's own stack.
+//! The interface is weir's alone: incoming frames do not reach the host's stack.
 #![deny(unsafe_code)]
 
 // The nibbles of an instruction's registers are the other way round.

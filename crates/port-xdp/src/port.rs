@@ -20,8 +20,8 @@ use crate::tx::{Chunks, Places, SocketQueue};
 
 /// An [`XdpInterface`] as a port of the switch.
 ///
-/// The fields are dropped in this order: nobody watches a socket that is closed, and no frame is on
-/// its way to one.
+/// The fields are dropped in this order: the watch on a socket ends before the socket closes, and no frame is on
+/// its way to a closed one.
 pub struct XdpPort {
     service: Service,
     _held: Held,
@@ -150,9 +150,8 @@ impl Port for XdpPort {
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
-        // Armed always: the kernel wakes the socket's watchers after each batch of frames it puts into
-        // the ring. What it put there before this look is seen by it, what it puts there later gives
-        // a kick.
+        // Always armed: the kernel wakes the socket's watchers after each batch of frames. This look sees earlier
+        // frames; later ones give a kick.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 

@@ -159,9 +159,8 @@ fn ring<T: Entry>(
     Ok(Arc::new(Mapping::new(socket, offset, len)?))
 }
 
-/// In copy mode the kernel counts frames under way as any socket's: lets as many be under way as
-/// there are chunks. Beyond the limit that the host sets for all (`net.core.wmem_max`) that takes a
-/// privilege; with less, frames go in smaller groups.
+/// Lets as many frames be under way as there are chunks: in copy mode the kernel counts them as any socket's. Going
+/// beyond the host's limit (`net.core.wmem_max`) takes a privilege; without it, frames go in smaller groups.
 fn enlarge(socket: BorrowedFd<'_>) {
     const LEN: usize = PACKET_SOCKET_BUFFER_LEN;
     if set_socket_send_buffer_size_force(socket, LEN).is_err() {

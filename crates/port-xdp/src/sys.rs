@@ -31,11 +31,9 @@ pub(crate) struct Instruction {
     pub(crate) immediate: i32,
 }
 
-/// One of the structs of `union bpf_attr`, of which a call gives as much as it needs: the kernel takes
-/// the rest for zero.
+/// One of the structs of `union bpf_attr`. A call passes as much as it needs; the kernel takes the rest for zero.
 ///
-/// # Safety
-/// It is made of integers without padding, and what it points to is readable during the call.
+/// # Safety It consists of integers without padding, and all that it points to is readable during the call.
 unsafe trait Attributes {}
 
 fn bpf<A: Attributes>(command: c_int, attributes: &A) -> io::Result<c_long> {

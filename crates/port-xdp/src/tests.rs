@@ -36,9 +36,8 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
     assert_eq!(error.to_string(), "9 queue pairs; valid: 1 to 8");
 }
 
-/// Runs `body` in a thread with a network namespace of its own that has a veth pair, `weir0` and
-/// `host0`, of so many queues; or says that it did not. Sockets made there stay there, whichever thread
-/// uses them.
+/// Runs `body` in a thread with its own network namespace and a veth pair in it, `weir0` and `host0`, of so many
+/// queues; or says that it did not. Sockets made there stay there, whichever thread uses them.
 fn in_new_network<T: Send>(queues: usize, body: impl FnOnce() -> T + Send) -> Option<T> {
     if !weir_testing::is_root("AF_XDP sockets and a network namespace") {
         return None;

@@ -58,9 +58,9 @@ impl Umem {
         self.pages.slice(usize::try_from(address).ok()?, len as usize)
     }
 
-    /// A frame of `len` bytes that the kernel put at `address`, with a `virtio_net_hdr` that leaves
-    /// nothing to do before it: there is room, [`XDP_HEADROOM_LEN`](weir_limits::XDP_HEADROOM_LEN). The
-    /// engine takes frames in this form from all ports.
+    /// A frame of `len` bytes that the kernel put at `address`, with an empty `virtio_net_hdr` before it, in the
+    /// headroom ([`XDP_HEADROOM_LEN`](weir_limits::XDP_HEADROOM_LEN)). The engine takes frames in this form from
+    /// all ports.
     #[inline]
     pub(crate) fn frame(&self, address: u64, len: u32) -> Option<Slice<'_>> {
         const HEADER_LEN: u32 = VnetHdr::LEN as u32;
