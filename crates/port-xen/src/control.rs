@@ -1,7 +1,7 @@
-//! The control ring of a vif: a guest sets up by which hash, and by which table, its receive queue is chosen.
+//! The control ring of a vif: a guest chooses the hash and the table that select its receive queue.
 //!
-//! The thread that follows xenstore serves it: requests are few, and one takes two system calls at most.
-//! What workers need of it is [`GuestHash`].
+//! The thread that follows xenstore serves it: requests are few, and each takes two system calls at most. Workers
+//! use the result, [`GuestHash`].
 
 use std::io;
 use std::sync::Arc;

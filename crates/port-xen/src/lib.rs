@@ -1,48 +1,47 @@
-//! Xen guests: the vifs of `xen-netfront` as ports of the switch, and the thread that finds them in
-//! xenstore.
+//! Xen guests: the vifs of `xen-netfront` as ports of the switch, and the thread that finds them in xenstore.
 //!
 //! | file | what |
 //! |---|---|
 //! | `tx.rs` | transmit queues: requests to burst, and the event for their answers |
 //! | `tx/ring.rs` | a transmit ring: its packets under way |
 //! | `tx/haul.rs` | the packets of one burst, and who brings their bytes |
-//! | `tx/pool.rs` | weir's memory for what guests send, and where the rest of it is |
+//! | `tx/pool.rs` | weir's memory for guests' packets, and where the rest of their bytes is |
 //! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
 //! | `rx/writer.rs` | which bytes go to which page |
-//! | `control.rs` | the control ring: by which hash a guest wants its receive queue chosen |
-//! | `multicast.rs` | which groups a guest listens to |
+//! | `control.rs` | the control ring: the hash by which a guest wants its receive queue chosen |
+//! | `multicast.rs` | the multicast groups of a guest |
 //! | `port.rs` | the vif as the engine sees it |
-//! | `connect.rs` | rings and channels of a front end, taken and let go of |
+//! | `connect.rs` | rings and channels of a front end, taken and released |
 //! | `manager.rs` | the thread that follows xenstore for all vifs |
 //! | `error.rs` | why a vif stopped |
-//! | `testing.rs` | a guest's driver on the played Xen, for tests |
+//! | `testing.rs` | a guest's driver on the simulated Xen, for tests |
 //!
-//! Turns of workers, frames that wait, the order of publication and when a guest is called are the same code as for
+//! Turns of workers, waiting frames, the order of publication and the time of calls are the same code as for
 //! virtqueues ([`weir_engine::queue`], [`weir_engine::guest`]).
 //!
-//! # What is left undone, and what makes it go on
+//! # Postponed work, and what resumes it
 //!
-//! | left | why | goes on by |
+//! | postponed | reason | resumed by |
 //! |---|---|---|
 //! | requests of a transmit ring | the burst is full (`take_new`) | `Taken::more`: the queue is in turn again |
-//! | | its port has no tokens | the time at which it has: the worker's timer |
-//! | | another worker has the queue now | a nudge to that one (`hand_over`) |
-//! | | weir looked, and found none | a look while the worker is awake; before it sleeps `arm`, the last look, and from then on the guest's event |
-//! | a frame for one receiver | too few buffers | the event that `RxRing::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; after 100 ms it is dropped |
-//! | | one before it waits for the same receiver | the same |
-//! | | their queue got another worker, which may have missed that event | that one tries them when it first sees them |
-//! | answers | one before them waits, or is another worker's still | that one's end: they keep the order of requests |
-//! | responses that are not shown | another worker copies what is before them | that one's `finish` |
+//! | | its port has no tokens | the worker's timer, at the time of new tokens |
+//! | | another worker has the queue now | a nudge to that worker (`hand_over`) |
+//! | | weir looked, and found none | a look while the worker is awake; before it sleeps `arm`, the last look, and then the guest's event |
+//! | a frame for one receiver | too few buffers | the event that `RxRing::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; dropped after 100 ms |
+//! | | an earlier frame waits for the same receiver | the same |
+//! | | their queue got another worker, which may have missed that event | that worker's retry when it first sees them |
+//! | answers | an earlier one waits, or is still another worker's | the end of that one: answers keep the order of requests |
+//! | responses that are not shown | another worker copies earlier ones | that worker's `finish` |
 //! | a take that is for one worker | another has a burst under way | `lock_when`, a short wait |
 //! | an event for the guest | it is held | its deadline, in one worker's heap; too few buffers, half a ring of held frames, another policy, the ring's end |
 //! | | the guest has not asked for it | the guest, which looks once more after it has asked |
 //! | requests of the control ring | a round has its limit | `Control::more`: the thread does not sleep |
 //! | entries of a guest's table | frames may be in the old queue | `Steering::look_after`, and the look-up of the next frame |
 //!
-//! Nothing is left of a frame that cannot be copied (its sender's request or its receiver's buffer is answered
-//! with an error), of a flood that finds no buffers, of one more frame than may wait, and of a frame for a receiver
-//! that has taken none for 100 ms: they are dropped, with a counter. A transmit ring has a buffer for each of its
-//! entries, so that it never waits for one.
+//! Frames are dropped, with a counter, rather than postponed if they cannot be copied (the sender's request or the
+//! receiver's buffer is answered with an error), if a flood finds no buffers, if too many wait already, or if their
+//! receiver has taken none for 100 ms. A transmit ring has a buffer for each of its entries, so it never waits for
+//! one.
 #![forbid(unsafe_code)]
 
 mod connect;

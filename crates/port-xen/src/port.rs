@@ -142,9 +142,9 @@ impl XenPort {
         self.guest.set_together(together);
     }
 
-    /// The guest polls its receive queues at this interval (ns), or no longer. Linux's netfront asks for
-    /// events even so; under `frontend` they are held for that time, in which it mostly takes the frames by
-    /// itself. To be said again after [`set_moderation`](Self::set_moderation).
+    /// The guest polls its receive queues at this interval (ns), or no longer. Linux's netfront asks for events all
+    /// the same; under `frontend` they are held for the interval, in which the guest mostly takes the frames by
+    /// itself. Call it again after [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
         // netfront asks for events while it polls.
         self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true }));

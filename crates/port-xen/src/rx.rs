@@ -3,11 +3,10 @@
 //! ```text
 //! place()    under the queue's lock   requests for every frame, and responses that nobody sees yet
 //! copy()     no lock                  one grant copy, so that several workers fill one queue at a time
-//! finish()   under the lock           which grants were none, said in the responses; one index write, in the order
-//!                                     of place(); the event
+//! finish()   under the lock           errors of grants into the responses; one index write, in the order of place(); the event
 //! ```
 //!
-//! The order, and when the guest gets its event: [`weir_engine::queue`].
+//! [`weir_engine::queue`] orders frames and decides when the guest gets its event.
 
 mod writer;
 

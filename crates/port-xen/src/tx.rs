@@ -1,12 +1,12 @@
 //! Transmit queues: from a guest's requests into a burst, by one grant copy, and the guest's answers.
 //!
-//! Requests are answered in the order in which they came. A ring then says by itself where to go on, when
-//! weir is killed and started again: what was not answered is sent once more, and nothing is answered
-//! twice. Behind a frame that waits for its receiver the answers wait, too. So a worker that is done with its burst
-//! waits for no other: it says what became of its requests, and who is done with the first of them answers.
+//! Requests are answered in order. The ring itself then says where to continue after weir was killed: unanswered
+//! requests are sent again, and none is answered twice. Behind a frame that waits for its receiver, answers wait
+//! too. A worker that ends its burst waits for no other: it records the fate of its requests, and whoever finishes
+//! the first of them answers.
 //!
-//! Who takes when, which frames wait, and when the guest gets its event: [`weir_engine::queue`]. Under the queue's lock
-//! only requests are taken; the grant copy is made without it.
+//! [`weir_engine::queue`] has turns, waiting frames and the time of the event. The queue's lock covers taking
+//! requests, not the grant copy.
 
 mod haul;
 mod pool;

@@ -1,14 +1,14 @@
-//! Sets up hash and table of a vif of this domain by the back end's control ring, as the front end that
-//! Linux has none of, and sees frames of a guest in user space come by them. Needs Xen, weir as the back
-//! end of a vif that is there, and an interface of weir's switch with a socket:
+//! Sets hash and table of a vif of this domain by the back end's control ring, as a front end that Linux lacks, and
+//! watches frames of a user-space guest arrive by them. Needs Xen, weir as the back end of an existing vif, and an
+//! interface of weir's switch with a socket:
 //!
 //! ```sh
 //! xl network-attach 0 mac=52:54:00:77:00:04,bridge=br0
 //! xen_control 0 /run/weir/web0.sock 52:54:00:77:00:03
 //! ```
 //!
-//! Prints a line for each thing that is as it should be, `ready` after the last, and stays until the vif is
-//! taken away. Ends with an error at the first that is not.
+//! Prints a line for each check that holds, `ready` after the last, and stays until the vif is taken away. Ends
+//! with an error at the first failure.
 
 mod front;
 

@@ -150,11 +150,9 @@ impl Bench {
         self.settle();
     }
 
-    /// Waits until bursts have ended that began before a vif was there, or a filter: what is sent from now on meets
-    /// it.
+    /// Waits for the end of bursts that began before a vif or a filter was there, so that new frames meet it.
     ///
-    /// # Panics
-    /// One never ends.
+    /// # Panics A burst never ends.
     pub fn settle(&self) {
         let ports: Vec<_> = lock(&self.ports).values().map(Arc::clone).collect();
         for port in ports {
@@ -190,10 +188,9 @@ impl Bench {
     }
 }
 
-/// Waits for something that another thread does. The bound is only there for a test that fails.
+/// Waits for something that another thread does, with a bound for failing tests.
 ///
-/// # Panics
-/// It never happened.
+/// # Panics It never happened.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     for looks in 0_u32.. {
@@ -209,10 +206,9 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until what was sent by the first queue is delivered, or dropped.
+/// Waits until the first queue's frames are delivered or dropped.
 ///
-/// # Panics
-/// It never is.
+/// # Panics It never is.
 pub fn all_is_answered(front: &mut Netfront) {
     eventually("all is answered", || {
         let queue = &mut front.queues[0];
@@ -221,12 +217,11 @@ pub fn all_is_answered(front: &mut Netfront) {
     });
 }
 
-/// Plays a scenario in which frames wait for a receiver, anew where this machine was too slow for it: a frame
-/// that waits for [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX) is dropped, and so is one for a receiver that
-/// has taken nothing for so long. No scenario means that to happen, and the counters say whether it did.
+/// Runs a scenario in which frames wait for a receiver, again if this machine was too slow: a frame is dropped when
+/// it, or its receiver, has waited for [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX). No scenario intends this, and
+/// counters show it.
 ///
-/// # Panics
-/// It fails for another reason, or each time.
+/// # Panics It fails for another reason, or each time.
 pub fn while_frames_wait(scenario: impl Fn(&Bench)) {
     const ATTEMPTS: usize = 20;
     for attempt in 1..=ATTEMPTS {

@@ -226,14 +226,13 @@ impl Attacker {
     }
 }
 
-/// Plays an attack that `input` spells, and looks at what must hold whatever a guest does:
+/// Runs the attack that `input` encodes, and checks what must hold whatever a guest does:
 /// - no thread of weir's ends, and no port stops for a fault of weir's own,
 /// - two other guests go on,
 /// - memory that was not granted stays as it is,
 /// - nothing is mapped or bound when the vif is gone.
 ///
-/// # Panics
-/// One of these does not hold.
+/// # Panics One of these does not hold.
 pub fn attack(input: &[u8]) {
     let mut script = Script(input);
     let bench = Bench::new();

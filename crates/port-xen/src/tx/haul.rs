@@ -1,8 +1,7 @@
-//! What one burst has of a transmit queue: its packets, and who brings their bytes. Only the burst's worker looks at
-//! it while that is under way, without the queue's lock.
+//! A batch of grants: the packets of one burst of a transmit queue, and who brings their bytes. Only the burst's
+//! worker uses it, without the queue's lock.
 //!
-//! A queue most of whose last burst was fetched has whole packets brought at once the next time: that is one call
-//! fewer.
+//! If most of a queue's last burst was fetched, the next burst brings whole packets at once, which saves one call.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -1,8 +1,8 @@
-//! Weir's memory for what guests send: a buffer for each request that is not answered yet.
+//! weir's memory for guests' packets: a buffer for each unanswered request.
 //!
-//! Only the front of a packet is brought there at once. Where the rest is, the pool knows: another Xen guest
-//! has it copied from there, and for all other receivers it is fetched ([`weir_engine::remote`]). Several bursts
-//! may be under way: what each has of the pool is its [haul](super::haul).
+//! Only the front of a packet is brought there at once. The pool knows where the rest is: another Xen guest gets it
+//! copied from there; for all other receivers it is fetched ([`weir_engine::remote`]). Several bursts may be under
+//! way, each with its own [batch of grants](super::haul).
 
 use std::fmt;
 use std::io;
