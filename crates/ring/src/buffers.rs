@@ -5,10 +5,10 @@ use weir_guestmem::{GuestMemory, Slice};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_NEXT, DESC_F_WRITE};
 
-/// What names a chain from the take to its completion. Opaque to whoever holds it.
+/// An opaque name of a chain, from its take to its completion.
 ///
-/// It says all that completing takes, so that a ring keeps no table of what is under way: in a split
-/// ring the chain's first descriptor; in a packed one its buffer id, its slots, and where it began.
+/// It holds all that completing needs, so a ring keeps no table of chains under way: in a split ring the first
+/// descriptor; in a packed one the buffer id, the slots, and the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Token(u64);
 
@@ -90,9 +90,8 @@ pub(crate) enum Direction {
     Writable,
 }
 
-/// A descriptor as it lies in memory, read once: address, then length and two fields more, which are
-/// `flags, next` in a split ring (§2.7.5) and `id, flags` in a packed one (§2.8.13). Two words, so
-/// that it stays in registers.
+/// A descriptor as it lies in memory, read once: address, then length and two more fields, `flags, next` in a split
+/// ring (§2.7.5) and `id, flags` in a packed one (§2.8.13). Two words, which stay in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descriptor {
     address: u64,

@@ -385,11 +385,11 @@ impl DeviceRing {
         each!(&mut self.format, ring => ring.give_back(chains));
     }
 
-    /// Says that a chain stays for longer than the next [`publish`](Self::publish): a packed ring's
-    /// descriptors are copied, since those of completed chains are written over them.
+    /// Says that a chain stays beyond the next [`publish`](Self::publish): a packed ring's descriptors are copied,
+    /// since completed chains overwrite them.
     ///
-    /// With `VIRTIO_F_IN_ORDER` chains are kept or completed in the order in which they were taken,
-    /// and those that were kept completed at any time.
+    /// With `VIRTIO_F_IN_ORDER`, chains must be kept or completed in the order in which they were taken; kept
+    /// chains may complete at any time.
     pub fn keep(&mut self, token: Token) {
         if self.config().in_order {
             self.changed |= self.in_order.keep(token);

@@ -13,11 +13,10 @@ struct Waiting {
     written: Option<u32>,
 }
 
-/// A chain that stays for longer, and all behind it (virtio 1.2 §2.7.9, §2.8.8): completed, they wait
-/// for it. That is what the driver asked for when it accepted the feature.
+/// With `VIRTIO_F_IN_ORDER`, chains that are completed behind a kept chain wait for it (virtio 1.2 §2.7.9, §2.8.8),
+/// by the driver's choice.
 ///
-/// Chains are completed, or said to stay, in the order in which they were taken. So while none
-/// stays there is nothing to be noted.
+/// Chains are completed or kept in the order in which they were taken, so nothing is noted while none is kept.
 #[derive(Debug, Default)]
 pub(crate) struct InOrder {
     waiting: VecDeque<Waiting>,

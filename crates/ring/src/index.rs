@@ -1,8 +1,9 @@
-//! Where a ring stands.
+//! A position in a ring.
 //!
-//! A split ring has free-running 16-bit indices: they wrap at 2^16, positions in the ring at its size, a power of two.
-//! A packed ring may have any number of slots. Slot and wrap counter (virtio 1.2 §2.8.1) are one number, a *place*: it
-//! wraps at twice the size, and in its first lap the wrap counter is 1. All that is in flight is within one lap.
+//! A split ring has free-running 16-bit indices: they wrap at 2^16, positions in the ring at its size, a power of
+//! two. A packed ring may have any number of slots. Slot and wrap counter (virtio 1.2 §2.8.1) are one number, a
+//! *place*: it wraps at twice the size, and in its first lap the wrap counter is 1. Everything in flight is within
+//! one lap.
 
 /// How far `to` is ahead of `from`.
 #[inline]

@@ -1,17 +1,17 @@
-//! Virtqueues, split (virtio 1.2 §2.7) and packed (§2.8): the device side, which weir is, and the
-//! driver side, which the user-space guest `vif` and the tests are.
+//! Virtqueues, split (virtio 1.2 §2.7) and packed (§2.8): the device side for weir, and the driver side for the
+//! user-space guest `vif` and the tests.
 //!
 //! | file | what |
 //! |---|---|
 //! | `index.rs` | arithmetic of free-running 16-bit indices and wrap counters, in one place |
-//! | `layout.rs` | where the fields lie, and the flags |
+//! | `layout.rs` | positions of the fields, and the flags |
 //! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
 //! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
 //! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
 //! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
-//! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over what a guest wrote |
+//! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over a guest's descriptors |
 //!
-//! Nothing a guest writes into a ring can do more than yield a [`RingError`].
+//! The worst that a guest can write into a ring is a [`RingError`].
 #![forbid(unsafe_code)]
 
 mod buffers;

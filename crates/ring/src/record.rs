@@ -1,4 +1,4 @@
-//! What the next process needs to go on with a ring after this one was killed: `docs/design/0028-inflight.md`.
+//! The record that the next process needs to continue a ring after a SIGKILL: `docs/design/0028-inflight.md`.
 //!
 //! ```text
 //! whose ring it is      magic, shape, base, origin, addresses   written before the ring is touched
@@ -7,8 +7,8 @@
 //! list A, list B        chains that were taken and not given back; packed: their descriptors, and a publication
 //! ```
 //!
-//! The process may die between any two writes. So a list is written while it is not valid, and becomes valid
-//! by one word. Whoever shares the memory may write anything at any time: what is read is read once and checked.
+//! The process may die between any two writes. So a list is written while it is invalid, and one word makes it
+//! valid. Whoever shares the memory may write anything at any time: everything is read once and checked.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 

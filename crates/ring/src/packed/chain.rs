@@ -1,7 +1,7 @@
 //! The walk over a list of descriptors in a packed ring, and over its indirect table.
 //!
-//! As in a split ring each descriptor is read once and the walk ends after [`CHAIN_LEN_MAX`] of
-//! them. There is no `next` to follow: a list lies in consecutive slots.
+//! As in a split ring, each descriptor is read once and the walk ends after [`CHAIN_LEN_MAX`] of them. A list lies
+//! in consecutive slots, without `next`.
 
 use weir_guestmem::{GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
@@ -51,9 +51,8 @@ pub(crate) fn walk_single<'m>(
     Ok(Walked { id: only.id(), slots: 1, len })
 }
 
-/// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads its
-/// nth, or says why there can be none. After an error `pieces` may hold some; the caller stops the
-/// port.
+/// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads the nth, or
+/// fails. After an error `pieces` may hold some; the caller stops the port.
 pub(crate) fn walk<'m>(
     rules: Rules<'m>,
     first: Descriptor,

@@ -10,8 +10,8 @@
 //! enable_kicks()     before sleep: did more come?     after a full fence
 //! ```
 //!
-//! There is one ring for both ways. A used descriptor goes where the device stands, not where the
-//! list was, so that completing out of order writes over lists that are still in flight.
+//! One ring serves both ways. A used descriptor goes where the device stands, not where the list was, so completing
+//! out of order overwrites lists that are still in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -100,10 +100,9 @@ pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses) -> bool {
 }
 
 impl PackedDevice {
-    /// A ring at `at`, going on at `base` (vhost-user, "Vring descriptor indices for packed
-    /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of
-    /// the next used one in the upper half. An upper half of 0 stands for the same place: that is
-    /// what front ends say that know of the lower half only.
+    /// A ring at `at`, continued at `base` (vhost-user, "Vring descriptor indices for packed virtqueues"): the
+    /// lower half is slot and wrap counter of the next available descriptor, the upper half those of the next used
+    /// one. An upper half of 0 means the same place, because some front ends know only the lower half.
     pub fn new(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
@@ -555,9 +554,8 @@ impl PackedDevice {
         within.map(|&Completed { id, slots, written, .. }| Logged { id, slots, written })
     }
 
-    /// Shows the guest the first `count` lists of what was completed and not published, all at once: the first
-    /// used descriptor's flags are written last. Says how many lists that was. What is to be published [is
-    /// plain](Self::is_plain), if there is a `record` of it.
+    /// Shows the guest the first `count` completed lists at once: the first used descriptor's flags are written
+    /// last. Returns the number of lists. With a `record`, the published lists [are plain](Self::is_plain).
     pub(crate) fn publish_first(&mut self, count: u16, record: Option<&Record>) -> u16 {
         let Some(&head) = self.completed.first().filter(|first| first.lists <= count) else {
             return 0;
@@ -705,9 +703,8 @@ impl PackedDevice {
         }
     }
 
-    /// Asks for a kick at the next slot beyond those that [`available`](Self::available) counts,
-    /// and says how many are known to be available now: only when that is no more may the caller
-    /// sleep.
+    /// Asks for a kick at the next slot after those that [`available`](Self::available) counts, and returns how
+    /// many are available now: the caller may sleep only if the number has not grown.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
         self.ask_for_kicks();

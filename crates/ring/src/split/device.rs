@@ -44,10 +44,10 @@ pub struct SplitDevice {
     batch: Option<(u16, u16)>,
 }
 
-/// The used index, and what `base` means.
+/// The used index, and the meaning of `base`.
 ///
-/// DPDK's virtio-user says 0 whenever it comes again, however far its ring has gone. Where that cannot be meant, the
-/// driver has been given back all before the used index, as other back ends take it.
+/// DPDK's virtio-user says 0 at each new start, however far its ring has gone. Where 0 is impossible, the driver
+/// has got back everything before the used index, as other back ends assume.
 fn places(avail: &Window, used: &Window, size: u16, base: u16) -> (u16, u16) {
     let (to, used) = (avail.load(IDX), used.load(IDX));
     let reaches = |from| distance(from, to) <= size;

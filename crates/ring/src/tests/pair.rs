@@ -177,9 +177,9 @@ fn a_used_element_that_names_nothing_is_skipped() {
 }
 
 proptest! {
-    /// Any interleaving of offers, completions in any order, and reaping: every chain comes back
-    /// once, with its length, in order where that was promised, and sleeping sides are always
-    /// woken. Indices and wrap counters wrap in long runs.
+    /// Any interleaving of offers, completions in any order, and reaping: every chain comes back once, with its
+    /// length, in order where promised, and sleeping sides always wake up. Indices and wrap counters wrap in long
+    /// runs.
     #[test]
     fn every_chain_comes_back_once_and_no_wakeup_is_lost(
         event_idx in any::<bool>(),

@@ -122,9 +122,8 @@ impl Event {
     }
 }
 
-/// Every interleaving of `driver` and `device`, each with its part of what `set_up` made, that
-/// takes no more than `preemptions_max` switches away from a thread that could go on
-/// (`LOOM_MAX_PREEMPTIONS` goes before).
+/// Every interleaving of `driver` and `device`, each with its part of `set_up`'s result, with at most
+/// `preemptions_max` switches away from a runnable thread (`LOOM_MAX_PREEMPTIONS` takes precedence).
 pub fn interleave<S: 'static, T: 'static>(
     preemptions_max: usize,
     weak: Sides,
