@@ -1,5 +1,5 @@
-//! A program with a switch in it: two interfaces, each on a vhost-user socket in a directory, and each second how many
-//! frames went through them.
+//! A program with a switch in it: two interfaces, each on a vhost-user socket in a directory. Each second it prints
+//! how many frames passed.
 //!
 //! ```sh
 //! cargo run -p weir-switch --example embed -- /tmp/embedded

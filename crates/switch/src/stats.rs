@@ -1,11 +1,9 @@
-//! What `weir stats` shows: the data model.
+//! The data model of `weir stats`.
 //!
-//! Directions are the port's own, as virtio names a guest's queues: **rx** is what the port receives
-//! from the switch, **tx** is what it sends into the switch. For an uplink that means rx goes out to
-//! the host and tx comes in from it.
+//! Directions are the port's own, as virtio names a guest's queues: a port receives **rx** from the switch and
+//! sends **tx** into it. For an uplink, rx leaves for the host and tx comes from it.
 //!
-//! Counters start at zero when the port is added (those of filter rules, when the rules are set) and
-//! only grow.
+//! Counters start at zero when the port is added (a filter rule's, when the rules are set) and only grow.
 
 use std::collections::BTreeMap;
 use std::fmt;

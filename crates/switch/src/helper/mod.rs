@@ -1,8 +1,8 @@
-//! What a confined weir no longer does itself: a second process, with the privileges that weir was started with, does
-//! it. It makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets when
-//! network cards interrupt, and tells virtual processors where to run. What of each it does: [`serve`].
+//! A confined weir's privileged work, done by a second process with the privileges that weir was started with. It
+//! makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets
+//! interrupt coalescing of network cards, and pins vCPUs. [`serve`] has the details.
 //!
-//! [`Hands`] is who does it: this process where there is no sandbox, else the helper.
+//! [`Hands`] does the work: this process without a sandbox, otherwise the helper.
 
 use std::collections::BTreeSet;
 use std::io;

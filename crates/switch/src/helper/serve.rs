@@ -20,10 +20,10 @@ use crate::unix_socket::{BoundFile, BoundListener};
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
 
-/// Serves the weir at the other end of `socket` until that is closed.
+/// Serves the weir at the other end of `socket` until it closes.
 ///
-/// Sockets and interfaces are as they are then: weir has had them removed and restored, or was killed, and the next
-/// one does it.
+/// Sockets and interfaces stay as they are then: a weir that ends has restored them, and after a SIGKILL the next
+/// weir does.
 pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
     log();

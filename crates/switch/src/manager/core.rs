@@ -318,9 +318,9 @@ impl Core {
         u32::try_from(busy).unwrap_or(u32::MAX)
     }
 
-    /// The C_v that the uplink's share is decided from, which is everybody's. What guests say or do must
-    /// move only their own: so it is the middle one, which one liar among three or more can't choose; or
-    /// that of the only interface there is; otherwise none of theirs.
+    /// The C_v, common to all, from which the uplink's share is decided. A guest's words and deeds must move only
+    /// its own share. So this is the median, which one liar among three or more can't choose; or that of the only
+    /// interface; otherwise none.
     fn common_call_cost_ns(&self, now_ns: u64) -> f64 {
         let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns);
         let mut costs: Vec<f64> = busy.map(|vif| vif.call_cost().ns).collect();

@@ -25,9 +25,9 @@ pub(super) struct GuestThreads {
 }
 
 impl GuestThreads {
-    /// The CPU time of the processors of the virtual machine in `process`, or of all threads of that
-    /// process where none is known by its name; `None` if the kernel does not say. A front end in weir's
-    /// own process, as in `weir demo`, is no virtual machine.
+    /// CPU time of the vCPUs of the virtual machine in `process`, or of all its threads if none has a vCPU's name;
+    /// `None` if the kernel does not say. A front end in weir's own process, as in `weir demo`, is no virtual
+    /// machine.
     pub(super) fn cpu(&mut self, process: Option<u32>) -> Option<GuestCpu> {
         let process = process.filter(|process| *process != std::process::id())?;
         self.cpu_in(Path::new("/proc"), process)

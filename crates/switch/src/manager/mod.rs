@@ -1,20 +1,20 @@
-//! The manager: what is decided by looking at counters now and then.
+//! The manager: decisions from counters, at intervals.
 //!
-//! A thread of its own, outside the data path. While there is traffic it does each of these in its own time, where
-//! something depends on it: moves queues between workers; decides by Eq. 4 how long uplinks gather and calls
-//! are held (Dong 2011 §4.2, fig. 5) and sets both, where a policy takes part in that or a guest has an
-//! agent; moves entries of indirection tables, where a port has several receive queues; places workers on
-//! processors, if asked to. Without traffic it sleeps without a timer, until a worker wakes up.
+//! It is a thread outside the datapath. Under traffic it does each of these at its own interval, where something
+//! depends on it: moves queues between workers; decides by Eq. 4 how long uplinks coalesce and calls are held (Dong
+//! 2011 §4.2, fig. 5), and sets both, where a policy takes part or a guest has an agent; moves entries of
+//! indirection tables of ports with several receive queues; places workers on CPUs, if configured. Without traffic
+//! it sleeps without a timer, until a worker wakes up.
 //!
 //! | file | what |
 //! |---|---|
-//! | `core.rs` | what is decided; pure |
-//! | `agents.rs` | the agents in guests: who is there, and what they are asked for |
+//! | `core.rs` | the decisions; pure |
+//! | `agents.rs` | the agents in guests: connections and requested intervals |
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
-//! | `placement/` | where workers and virtual processors run |
-//! | `uplink.rs` | the interval of an uplink's interface, its card's or its NAPI timer's, and what it was found to be |
+//! | `placement/` | where workers and vCPUs run |
+//! | `uplink.rs` | the interval of an uplink's interface, its card's or its NAPI timer's, and the original one |
 //! | `rebalance.rs` | the indirection table of a port with several receive queues |
-//! | `thread.rs` | the thread: when to look, and setting what was decided |
+//! | `thread.rs` | the thread: when to look, and applying decisions |
 
 use std::io;
 use std::os::fd::OwnedFd;

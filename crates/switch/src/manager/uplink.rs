@@ -1,7 +1,7 @@
-//! The first layer: how long an uplink's interface gathers frames before it hands them to weir.
+//! The first layer: how long an uplink's interface gathers frames before weir gets them.
 //!
-//! A network card does that by its `rx-usecs`; where it has none, or refuses, the interface's NAPI timer does. What
-//! was found is restored when weir ends, and by the next weir if it was killed: see [`found`].
+//! A network card does so by its `rx-usecs`; without it, the interface's NAPI timer does. The original settings are
+//! restored when weir ends, or by the next weir after a SIGKILL: see [`found`].
 
 use std::fmt;
 use std::fs;
@@ -21,9 +21,8 @@ mod found;
 
 /// Where the kernel has the settings of an interface.
 const SYS_CLASS_NET: &str = "/sys/class/net";
-/// The interval at which NAPI polls (ns), and how many polls in a row find nothing before the
-/// interface's interrupts come back on (Linux 5.8; see `napi_defer_hard_irqs` in the kernel's
-/// Documentation/networking/napi.rst).
+/// The interval of NAPI polls (ns), and the number of empty polls in a row before interrupts come back on (Linux
+/// 5.8; see `napi_defer_hard_irqs` in the kernel's Documentation/networking/napi.rst).
 const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
 /// See [`FLUSH_TIMEOUT`].
 const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";

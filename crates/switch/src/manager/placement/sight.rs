@@ -48,9 +48,9 @@ pub(super) struct Sight {
 impl Sight {
     /// Each worker since the last look.
     ///
-    /// Who sends is served by the queue's own worker, which writes into the receivers' memory as well. Which
-    /// worker wrote how much into which receiver is not counted: where `by_traffic`, a port's received frames are
-    /// shared out as all sent ones are.
+    /// A sending queue's own worker serves it, and writes into the receivers' memory too. How much each worker
+    /// wrote into which receiver is not counted: with `by_traffic`, a port's received frames are shared out like
+    /// all sent frames.
     pub(super) fn workers(
         &mut self,
         now_ns: u64,

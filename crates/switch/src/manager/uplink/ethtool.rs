@@ -1,8 +1,8 @@
-//! When a network card interrupts for received frames: what `ethtool -c` shows and `ethtool -C` sets, by generic
+//! When a network card interrupts for received frames, as `ethtool -c` shows and `ethtool -C` sets, by generic
 //! netlink (Linux 5.6; the kernel's Documentation/networking/ethtool-netlink.rst).
 //!
-//! The kernel answers while the request is sent, so that nobody waits for an answer here. Each request has a socket
-//! of its own: there are a few in a second at most.
+//! The kernel answers during the send, so nobody waits for an answer. Each request has its own socket: there are a
+//! few a second at most.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
-//! The file that keeps what an uplink's interface was found to have, in case weir is killed.
+//! The file that keeps the original settings of an uplink's interface, in case weir is killed.
 //!
-//! It lies beside the control socket, one for each interface that is changed: written before the first
-//! setting is, and removed when the last one is restored. The weir that wrote it holds a lock on it, so that a
-//! file without one is left over, and the next weir of that control socket restores what it says.
+//! It lies beside the control socket, one for each changed interface: written before the first setting changes, and
+//! removed after the last is restored. Its weir holds a lock on it. A file without a lock is left over, and the
+//! next weir of that control socket restores its settings.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
