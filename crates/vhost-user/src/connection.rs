@@ -26,11 +26,9 @@ pub struct Incoming {
     pub message: FrontMessage,
 }
 
-/// A session's socket, for the back end. No call waits for the peer, whatever the socket's own
-/// flags are; watch it with `poll` or `epoll` for reading, and for writing while
-/// [`wants_write`](Self::wants_write).
-///
-/// After any error the session is over: drop the connection.
+/// A session's socket, for the back end. No call waits for the peer, whatever the socket's flags are. Watch it with
+/// `poll` or `epoll` for reading, and for writing while [`wants_write`](Self::wants_write). After any error the
+/// session is over: drop the connection.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,

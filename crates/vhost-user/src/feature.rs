@@ -49,11 +49,9 @@ pub const VHOST_USER_PROTOCOL_F_GET_VRING_BASE_INFLIGHT: u32 = 20;
 pub const VHOST_USER_PROTOCOL_F_GPA_ADDRESSES: u32 = 21;
 /// `GET_SHMEM_CONFIG`: virtio shared memory regions.
 pub const VHOST_USER_PROTOCOL_F_SHMEM: u32 = 22;
-/// weir's own, in no specification: receive buffers may hold containers of several frames, as
+/// weir's own bit, in no specification: receive buffers may hold containers of several frames, as
 /// `weir_wire::container` describes them.
 ///
-/// The specification numbers its bits from 0 upward and leaves none for private use. 63, the last one of
-/// the message's 64, would be its last; a front end that does not know the bit does not acknowledge it,
-/// and a back end that does not know it does not offer it. So nothing changes unless both sides are
-/// weir's: it counts only when it was offered and acknowledged.
+/// The specification numbers its bits from 0 and leaves none for private use; this is the last of the message's 64.
+/// It counts only when offered and acknowledged, so nothing changes unless both sides are weir's.
 pub const VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS: u32 = 63;

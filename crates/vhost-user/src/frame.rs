@@ -23,8 +23,8 @@ pub(crate) struct Frame {
 
 /// Collects one message at a time from a socket.
 ///
-/// Never asks for a byte beyond the message it collects. File descriptors are queued with the
-/// bytes they were sent with, so those that arrive belong to this message and not to the next.
+/// It never asks for a byte beyond the message. Descriptors are queued with the bytes they were sent with, so those
+/// that arrive belong to this message.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     /// Room for the header, and once that is known, for the body behind it.

@@ -1,20 +1,19 @@
 //! The vhost-user protocol: messages, their bytes, and the socket that carries them. No policy.
 //!
-//! Source: QEMU's `docs/interop/vhost-user.rst`, called "the spec" below. All numbers are in the
-//! machine's own byte order (spec, "Message Specification").
+//! Source: QEMU's `docs/interop/vhost-user.rst`, called "the spec" below. All numbers are in the machine's own byte
+//! order (spec, "Message Specification").
 //!
 //! From the outside in:
-//! - [`Connection`] is the back end's side of the socket: non-blocking, incremental, and what weir
-//!   speaks to a hypervisor.
-//! - [`FrontEnd`] is the front end's side: blocking with a timeout, and what weir's own guest
-//!   driver, the load generator and the tests speak to a switch.
-//! - [`FrontMessage`] is one request, decoded and checked, with its file descriptors moved in.
-//!   [`FrontMessage::decode`] is a pure function of header, body and descriptors.
+//! - [`Connection`] is the back end's side of the socket: non-blocking, incremental, used by weir.
+//! - [`FrontEnd`] is the front end's side: blocking with a timeout, used by weir's guest driver, the load generator
+//!   and tests.
+//! - [`FrontMessage`] is one request, decoded and checked, which owns its descriptors. [`FrontMessage::decode`] is
+//!   a pure function of header, body and descriptors.
 //! - [`Payload`] is implemented by each fixed layout: [`VringState`], [`MemoryRegion`], ...
 //! - [`Request`] numbers and names the requests; [`Header`] is the 12 bytes before a body.
 //!
-//! What a peer can do wrong is a [`ProtocolError`]; what can happen to the socket, a
-//! [`ConnectionError`]. Neither ever costs a panic, an unbounded allocation or a file descriptor.
+//! A peer's mistake is a [`ProtocolError`], a socket's failure a [`ConnectionError`]. Neither causes a panic, an
+//! unbounded allocation or a leaked descriptor.
 #![forbid(unsafe_code)]
 
 mod connection;

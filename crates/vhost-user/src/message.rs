@@ -57,10 +57,9 @@ pub enum LogBase {
     },
 }
 
-/// A request of the front end with its body and its file descriptors.
+/// A request of the front end with its body and its descriptors.
 ///
-/// Layout and descriptors are checked; whether the request makes sense now is not: indices,
-/// addresses and sizes of regions are as they came.
+/// Layout and descriptors are checked. Indices, addresses and sizes of regions are not: they may make no sense now.
 #[derive(Debug)]
 pub enum FrontMessage {
     /// [`Request::GetFeatures`]; answer with a `u64`.
@@ -166,9 +165,9 @@ pub enum FrontMessage {
     GetConfig(ConfigSpace),
     /// [`Request::SetConfig`].
     SetConfig(ConfigSpace),
-    /// A request without a type here: a number the spec doesn't have, or one of a device or of a
-    /// migration mode that weir is not (IOTLB, crypto, post-copy, GPU, shared objects, device
-    /// state). Only its body's size limit and the number of its descriptors are checked.
+    /// A request without a type here: a number that the spec lacks, or one of a device or a migration mode that
+    /// weir does not have (IOTLB, crypto, post-copy, GPU, shared objects, device state). Only its size and its
+    /// number of descriptors are checked.
     Unknown {
         /// The request.
         request: RequestCode,

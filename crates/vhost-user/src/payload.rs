@@ -112,10 +112,8 @@ impl Payload for VringAddr {
     }
 }
 
-/// A piece of the guest's memory (spec, "Memory region description"); 32 bytes.
-///
-/// Nothing about the numbers is checked here: not that they don't overflow, nor that the
-/// descriptor is large enough.
+/// A piece of the guest's memory (spec, "Memory region description"); 32 bytes. Its numbers are unchecked: they may
+/// overflow, and the descriptor may be too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryRegion {
     /// Guest physical address of the first byte.

@@ -131,10 +131,8 @@ requests! {
 }
 
 impl Request {
-    /// Whether the request always has a reply of its own. Such a request is never acknowledged
-    /// with a `REPLY_ACK` status, whatever its `need_reply` flag says (spec, "REPLY_ACK").
-    ///
-    /// `SET_LOG_BASE` is not among them: it is answered only where `LOG_SHMFD` is negotiated.
+    /// Whether the request always has a reply of its own, and so never a `REPLY_ACK` status, whatever its
+    /// `need_reply` flag says (spec, "REPLY_ACK"). `SET_LOG_BASE` has one only with `LOG_SHMFD`.
     pub const fn has_own_reply(self) -> bool {
         matches!(
             self,
