@@ -334,8 +334,8 @@ fn diagnostic_hold_longer_than_the_budget() {
       × weir.toml: 1 problem
 
     Error:
-      × `vif.web0`: `rx_usecs` of 2000 exceeds the latency budget of 1ms: calls would be held
-      │ for 980 us
+      × `vif.web0`: `rx_usecs` of 2000 exceeds the latency budget of 1ms: calls would be held for 980
+      │ us
        ╭─[weir.toml:4:12]
      3 │ moderation = "backend"
      4 │ rx_usecs = 2000

@@ -109,7 +109,7 @@ mod tests {
         let mut out = Vec::new();
         let error = broken(&failure, &mut out).unwrap_err();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.starts_with("seed 5: it has not ended after 9 events"), "{text}");
+        assert!(text.starts_with("seed 5: the simulation has not ended after 9 events"), "{text}");
         assert!(text.contains("shrunk in 12 runs to"), "{text}");
         let help = miette::Diagnostic::help(&error).map(|help| help.to_string());
         assert_eq!(help.as_deref(), Some("`weir lab soak --seed 5` plays it again"));
