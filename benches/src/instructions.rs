@@ -22,7 +22,6 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// The example that is counted.
 const EXAMPLE: &str = "instructions";
 
 /// The function that is counted with all it calls. A pattern: compilers append to names.
@@ -47,7 +46,6 @@ const TUNABLES: (&str, &str) =
 /// Traffic whose packets are counted.
 #[derive(Debug)]
 struct Row {
-    /// Name of the figure.
     name: &'static str,
     /// Both guests' rings, as the program calls them, and whether the sender has a filter of ten terms.
     rings: &'static str,

@@ -56,7 +56,6 @@ Several workers, sharing, interfaces that come and go: nothing is pinned. Switch
 /// The CPU a switch is held on where packet rates are measured.
 const SWITCH_CPU: usize = peers::ovs_dpdk::POLLING_CPU;
 
-/// The CPU of the client there.
 const CLIENT_CPU: usize = 0;
 
 /// What every row needs.

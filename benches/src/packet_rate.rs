@@ -44,7 +44,6 @@ struct Comparison {
     traffic: Traffic<'static>,
     /// Names of the figures: the ratio, weir's rate, the peer's, and what the client could do.
     names: [&'static str; 4],
-    /// What is measured.
     what: &'static str,
     /// The name of the ratio of packets for each second that the switches were busy by their own counts.
     busy: Option<&'static str>,

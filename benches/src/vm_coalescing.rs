@@ -27,7 +27,6 @@ use super::{
 };
 use crate::peers::tap_bridge::TapBridge;
 
-/// The budget that is spent.
 pub(super) const BUDGET: &str = "1ms";
 
 /// Less than an emulated guest can take in, so that it comes to rest between packets: one that never

@@ -109,7 +109,6 @@ impl Names {
     }
 }
 
-/// CPU time of a guest.
 #[derive(Clone, Copy, Debug, Default)]
 struct GuestCpu {
     /// Of its virtual CPU.
@@ -172,7 +171,6 @@ impl Transfer {
         }
     }
 
-    /// Cores that `cpu` is.
     fn cores(&self, cpu: Duration) -> f64 {
         cpu.as_secs_f64() / self.time.as_secs_f64()
     }

@@ -9,9 +9,7 @@ use weir_bed::{
 
 use super::Bench;
 
-/// A measurement of `weir bench`.
 pub(super) struct WeirBench {
-    /// What names it.
     pub(super) args: &'static [&'static str],
     /// How long each of its parts is measured in all; `None` for one that ends by itself.
     pub(super) seconds: Option<u32>,
