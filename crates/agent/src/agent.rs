@@ -50,7 +50,6 @@ enum Lost {
     OtherVersion(OtherVersion),
 }
 
-/// What ends a conversation.
 enum End {
     Signal,
     Lost(Lost),

@@ -31,7 +31,6 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// What happened in `interval_ns`.
     pub(crate) fn add(&mut self, interval_ns: u64, cpu_ns: u64, interrupts: u64, packets: u64) {
         if interval_ns == 0 {
             return;

@@ -54,7 +54,6 @@ impl Nic {
         self.dir.join(name)
     }
 
-    /// The number in one of its files.
     pub(crate) fn number(&self, name: &str) -> Result<u64, FileError> {
         let path = self.file(name);
         let text = read(&path)?;

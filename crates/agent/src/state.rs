@@ -56,7 +56,6 @@ pub(crate) struct StateFile {
 }
 
 impl StateFile {
-    /// Takes the lock.
     pub(crate) fn lock(path: &Path) -> Result<Self, StateError> {
         let lock_path = path.with_extension("lock");
         let lock = File::create(&lock_path).map_err(FileError::at(&lock_path))?;

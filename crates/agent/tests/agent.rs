@@ -21,7 +21,6 @@ const TICK_NS: u64 = 10_000_000;
 /// Longer than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An agent that runs.
 struct Agent(Child);
 
 impl Agent {

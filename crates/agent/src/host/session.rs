@@ -69,7 +69,6 @@ struct Open {
     ping_at_ns: u64,
 }
 
-/// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Ping,
@@ -134,7 +133,6 @@ impl HostSession {
         })
     }
 
-    /// What is due at `now_ns`, if anything.
     pub(super) fn due(&mut self, now_ns: u64) -> Option<Due> {
         let open = self.open.as_mut()?;
         if open.heard_ns.saturating_add(AGENT_SILENCE_NS) <= now_ns {

@@ -25,7 +25,6 @@ fn greeted(session: &mut Session, now_ns: u64) -> u32 {
     number
 }
 
-/// A session that is open at time 0.
 fn open() -> Session {
     let mut session = Session::new(7);
     let number = greeted(&mut session, 0);
