@@ -55,7 +55,6 @@ pub(super) fn figures_table(figures: &[FigureRow]) -> Table {
 /// What a measurement found, if that is figures and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Figures {
-    /// What was measured.
     pub(super) title: &'static str,
     pub(super) figures: Vec<FigureRow>,
     /// What a reader is to know beside.

@@ -73,9 +73,7 @@ fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, B
 struct Report {
     /// The sender's rules.
     rules: &'static [&'static str],
-    /// The ratios.
     figures: Vec<FigureRow>,
-    /// What they are of.
     rows: Vec<Row>,
 }
 

@@ -56,7 +56,6 @@ use slice::Slice;
 
 /// Workers of the switch that is measured.
 const WORKERS: u64 = 1;
-/// Slices of each measurement.
 const SLICES: u32 = 5;
 /// How long anything may take: on a machine that is busy a thread may wait for seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -30,9 +30,7 @@ pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
 /// Traffic, and what is to be said of it.
 pub(super) struct Measurement {
-    /// Its name.
     pub(super) name: &'static str,
-    /// The traffic.
     pub(super) load: Load,
     /// Whether the guests use packed rings.
     pub(super) packed: bool,
@@ -42,7 +40,6 @@ pub(super) struct Measurement {
     pub(super) places: Places,
     /// How long it runs before it counts, for caches, rings and policies to settle.
     pub(super) warm_up: Duration,
-    /// When the guests are called.
     pub(super) calls: CallSettings,
     /// When the sender is called, where that is not the same.
     pub(super) sender_calls: Option<CallSettings>,
@@ -52,7 +49,6 @@ pub(super) struct Measurement {
     pub(super) filter: &'static [&'static str],
     /// Whether a plain copy is measured right after it.
     pub(super) memcpy: bool,
-    /// What is told of it.
     pub(super) tells: Tells,
 }
 
@@ -64,13 +60,9 @@ pub(super) enum Tells {
     Stages,
 }
 
-/// A figure of each slice.
 pub(super) struct Figure {
-    /// Its name.
     pub(super) name: &'static str,
-    /// Its unit.
     pub(super) unit: &'static str,
-    /// What it says.
     pub(super) says: &'static str,
     /// From counts to the figure; `None` where there is nothing to divide by.
     pub(super) of: fn(&Slice) -> Option<f64>,

@@ -18,14 +18,12 @@ pub(super) struct Report {
     version: &'static str,
     /// Cores that this process may use: switch and guests share them.
     cores: usize,
-    /// Workers of the switch.
     workers: u64,
     /// Length of each slice, seconds.
     slice_seconds: f64,
     measurements: Vec<MeasuredRow>,
 }
 
-/// A measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct MeasuredRow {
     name: &'static str,
@@ -105,7 +103,6 @@ impl MeasuredRow {
         }
     }
 
-    /// The figure of a stage.
     fn stage(&self, stage: Stage) -> Option<&FigureRow> {
         self.figures.iter().find(|figure| figure.stage == Some(stage))
     }

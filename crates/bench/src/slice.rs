@@ -30,10 +30,8 @@ pub(super) struct Latency {
     pub(super) p99_ns: u64,
 }
 
-/// What was counted in one slice.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Slice {
-    /// How long it was.
     pub(super) seconds: f64,
     /// Frames that the receiver got. A TSO frame counts once.
     pub(super) received: u64,
@@ -49,7 +47,6 @@ pub(super) struct Slice {
     pub(super) switch_cpu_s: f64,
     /// CPU time of both guests' threads, which make and check the traffic, seconds.
     pub(super) guests_cpu_s: f64,
-    /// The receiver's part of that.
     pub(super) receiver_cpu_s: f64,
     /// Times of packets, if the traffic has them.
     pub(super) latency: Option<Latency>,
@@ -65,7 +62,6 @@ pub(super) struct Slice {
     pub(super) memcpy: Option<f64>,
 }
 
-/// Counters at one moment.
 struct Counters {
     at: Instant,
     received: u64,
@@ -278,7 +274,6 @@ impl Slice {
     }
 }
 
-/// The rig of a measurement.
 pub(super) fn setup(measurement: &Measurement) -> Setup {
     let workers = WorkerCount::try_from(WORKERS).expect("a constant that is a valid number");
     Setup {

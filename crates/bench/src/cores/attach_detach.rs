@@ -32,7 +32,6 @@ const SETTLE: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(1);
 
-/// What this process has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Holdings {
     fds: usize,

@@ -34,7 +34,6 @@ const STEP: Duration = Duration::from_micros(200);
 /// Entries that are to move in a step: as many as may be on their way at once.
 const ENTRIES: usize = weir_limits::STEERING_CHANGES_MAX;
 
-/// What was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Found {
     sent: u64,

@@ -28,7 +28,6 @@ use super::crowd::{Crowd, Pair, Setup};
 use crate::args::BenchArgs;
 use crate::rig::{self, RigError};
 
-/// Pairs of guests.
 const PAIRS: usize = 4;
 /// Before counting begins: queues have gone to the workers that they stay with.
 const SETTLE: Duration = Duration::from_millis(800);
@@ -40,7 +39,6 @@ const LONG_FRAME_BYTES: usize = 1514;
 /// How often a queue gets its helper again, which dispatching by load may take away.
 const HELP: Duration = Duration::from_millis(5);
 
-/// What there is to do.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     pairs: usize,
@@ -82,7 +80,6 @@ impl Did {
     }
 }
 
-/// One round.
 struct Round {
     one: Did,
     two: Did,

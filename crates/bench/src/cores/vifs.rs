@@ -141,7 +141,6 @@ struct Talk<'p> {
     seq: u64,
     /// Since when it waits for the answer.
     asked: Option<Instant>,
-    /// When it asks next.
     next_at: Instant,
 }
 

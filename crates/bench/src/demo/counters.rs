@@ -9,7 +9,6 @@ use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
 use crate::rig::{Guest, Places, Rig, Role, Setup, port};
 
-/// What a phase runs on.
 pub(super) fn setup(phase: Phase) -> Setup {
     Setup {
         load: phase.traffic.load(),

@@ -72,7 +72,6 @@ impl Sample {
         self.at.as_secs_f64()
     }
 
-    /// CPU time of the switch's workers, s.
     pub(super) fn switch_cpu_s(&self) -> f64 {
         self.switch_cpu_ns as f64 / 1e9
     }

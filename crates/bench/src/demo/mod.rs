@@ -84,7 +84,6 @@ fn plan(total: Duration) -> Vec<Phase> {
 /// How far the demo is.
 struct Progress<'a> {
     plan: &'a [Phase],
-    /// Which phase it is.
     current: usize,
     /// The counters since this phase began, one [`TICK`] apart.
     samples: &'a [Sample],

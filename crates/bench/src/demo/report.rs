@@ -8,7 +8,6 @@ use super::Outcome;
 use super::figures::{Latency, Sample, Trouble, or_dash};
 use super::traffic::Traffic;
 
-/// A row of the table.
 struct Row {
     label: &'static str,
     cell: fn(&Outcome) -> String,

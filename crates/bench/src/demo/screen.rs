@@ -85,7 +85,6 @@ fn asks_for_the_end(key: KeyEvent) -> bool {
         }
 }
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, progress: &Progress<'_>) {
     let area = frame.area();
     let area = Rect { width: area.width.min(WIDTH_MAX), ..area };

@@ -45,7 +45,6 @@ impl Traffic {
         }
     }
 
-    /// What it is, in a line.
     pub(super) fn about(self) -> String {
         match self {
             Self::Bulk => "a TCP-like stream, TSO frames of up to 64 KiB".into(),
@@ -57,7 +56,6 @@ impl Traffic {
         }
     }
 
-    /// What its latency is measured from and to.
     pub(super) fn latency(self) -> &'static str {
         match self {
             Self::Bulk => "frame to ACK",

@@ -29,13 +29,11 @@ const PACKETS_SHARE_FAR_OFF: f64 = 0.9;
 /// or with as many times the CPU of the best.
 const COST_FAR_OFF: f64 = 1.4;
 
-/// A load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct LoadRow {
     pub(super) name: &'static str,
     /// The best setting with a fixed hold.
     pub(super) best_static: String,
-    /// `auto` against it.
     pub(super) auto_vs_best_static: f64,
     pub(super) policies: Vec<PolicyRow>,
 }

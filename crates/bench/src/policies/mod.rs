@@ -65,7 +65,6 @@ struct Contest {
     purpose: Purpose,
 }
 
-/// What a contest is there for.
 #[derive(Clone, Copy)]
 enum Purpose {
     /// To compare the last setting with the best of the others.
@@ -87,7 +86,6 @@ impl Purpose {
     }
 }
 
-/// A contest with what was measured.
 struct Measured {
     contest: Contest,
     /// By setting, one for each of its turns: as many for all, but for those that are not measured to the end.

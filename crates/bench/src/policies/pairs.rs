@@ -11,9 +11,7 @@ use super::Contest;
 pub(super) struct Comparison {
     /// The ratio's name.
     pub(super) name: &'static str,
-    /// What is compared.
     pub(super) says: &'static str,
-    /// The unit of what is compared.
     unit: &'static str,
     of: fn(&Slice) -> Option<f64>,
 }

@@ -28,7 +28,6 @@ const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 pub(in super::super) struct PlayedPort {
     id: PortId,
     counters: Arc<PortCounters>,
-    /// The frame that it sends.
     frame: HostBuffer,
     /// Frames that it has to send.
     left: AtomicU64,
