@@ -184,7 +184,6 @@ impl Shared {
         self.stuck_ns().map_or(Ok(()), |ns| Err(CallError::Stuck { ms: ns / 1_000_000 }))
     }
 
-    /// The thread.
     fn serve(&self) {
         loop {
             let mut ready = [PollFd::new(&self.bell, PollFlags::IN)];
