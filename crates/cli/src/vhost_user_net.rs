@@ -137,7 +137,6 @@ impl BackendArgs {
         }
     }
 
-    /// Its uplink, the TAP.
     pub(crate) fn uplink(&self, name: PortName) -> UplinkConfig {
         UplinkConfig {
             name,

@@ -13,7 +13,6 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The median of the figure `name`.
 fn median(report: &Value, name: &str) -> f64 {
     let measurements = report["measurements"].as_array().unwrap();
     let mut figures = measurements.iter().flat_map(|m| m["figures"].as_array().unwrap());

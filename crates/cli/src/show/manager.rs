@@ -45,7 +45,6 @@ pub(super) fn cost(it: &CostExplanation) -> String {
     }
 }
 
-/// The agent in the guest.
 pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
     let poll = |ns: Option<u64>| ns.map_or("no timer".into(), |ns| format!("{} timer", time(ns)));
     match (it.state, &it.version) {
