@@ -237,7 +237,6 @@ impl GuardChanges {
         }
     }
 
-    /// Changes `guarding`.
     pub(super) fn apply(self, guarding: &mut Guarding) {
         guarding.mode = self.mode.unwrap_or(guarding.mode);
         guarding.router = self.router.unwrap_or(guarding.router);

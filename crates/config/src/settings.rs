@@ -158,7 +158,6 @@ macro_rules! optional_settings {
         }
 
         impl $changes {
-            /// Reads the keys of a section.
             pub(super) fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
                 Self {
                     $($field: section.take_or($key, Change::Keep, problems),)+

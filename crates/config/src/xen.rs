@@ -90,7 +90,6 @@ impl XenConfig {
     }
 }
 
-/// A list of bridges.
 struct Bridges(BTreeSet<InterfaceName>);
 
 impl FromToml for Bridges {
