@@ -116,7 +116,6 @@ impl Pair {
         (helper != NOBODY).then_some(helper.into())
     }
 
-    /// Whether that worker serves it.
     #[inline]
     pub(crate) fn is_served_by(&self, worker: usize) -> bool {
         self.worker() == Some(worker) || self.helper() == Some(worker)

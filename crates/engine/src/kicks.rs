@@ -58,7 +58,6 @@ impl Kicks {
         self.vain.at(queue).rx = 0;
     }
 
-    /// The kicks of `queue` are ignored from `now_ns` on.
     pub(crate) fn ignore(&mut self, queue: QueueRef, now_ns: u64) {
         self.ignored.push_back((queue, now_ns.saturating_add(VAIN_KICKS_PAUSE_NS)));
     }

@@ -49,7 +49,6 @@ impl Meter {
         Self { scale: scale() }
     }
 
-    /// A burst begins.
     #[inline]
     pub(crate) fn begin(&self, now_ns: u64) -> Begun {
         cpu_loss::look(now_ns);

@@ -79,7 +79,6 @@ pub struct Poller {
     inbox: Mutex<Vec<QueueRef>>,
 }
 
-/// What there is of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Its kick came.

@@ -108,7 +108,6 @@ impl RunQueue {
         self.scheduler.wake(ready.queue.port.index(), ready, ready.since_ns);
     }
 
-    /// The next queue.
     pub(crate) fn next(&mut self, now_ns: u64) -> Option<Ready> {
         let ready = self.scheduler.next(now_ns)?;
         self.queues.at(ready.queue).has_work = false;
@@ -207,7 +206,6 @@ impl RunQueue {
         }
     }
 
-    /// A burst begins.
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) -> Begun {
         self.meter.begin(now_ns)

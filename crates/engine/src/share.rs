@@ -99,7 +99,6 @@ impl Limiter {
         Ok(grant)
     }
 
-    /// What was taken of a grant.
     pub(crate) fn settle(&self, grant: Grant, frames: u64, bytes: u64) {
         let mut buckets = self.lock();
         let bits = bytes.saturating_mul(8);
@@ -127,7 +126,6 @@ impl Buckets {
     }
 }
 
-/// What a port is entitled to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entitled {
     pub(crate) share: Share,

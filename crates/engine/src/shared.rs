@@ -71,7 +71,6 @@ pub(crate) struct WorkerHandle {
     pub(crate) thread_id: AtomicU32,
     /// Times it woke from sleep.
     pub(crate) wakeups: Counter,
-    /// Bursts it forwarded.
     pub(crate) bursts: Counter,
     /// Times it was told to look at a queue.
     pub(crate) nudges: Counter,
@@ -104,13 +103,11 @@ impl WorkerHandle {
         self.poller.wake();
     }
 
-    /// Whether it was told.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
 
-    /// What it was told, into `retries`.
     #[cold]
     pub(crate) fn take_told(&self, retries: &mut Vec<Retry>) {
         let mut told = lock(&self.retries);

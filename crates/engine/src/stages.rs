@@ -102,7 +102,6 @@ static COSTS: [Costs; WORKERS_MAX] = [const { Costs::none() }; WORKERS_MAX];
 /// 0: off. Else it is on, and this number is another one each time that it is switched on: a burst
 /// that began before has no beginning that counts.
 static PERIOD: AtomicU32 = AtomicU32::new(0);
-/// The number of the last period.
 static LAST_PERIOD: AtomicU32 = AtomicU32::new(0);
 
 /// A burst under way.
@@ -157,7 +156,6 @@ pub(crate) fn enter(index: usize) {
     STOPWATCH.with(|watch| watch.worker.set(index));
 }
 
-/// A burst begins.
 #[inline]
 pub(crate) fn begin() {
     let period = PERIOD.load(Ordering::Relaxed);
@@ -175,7 +173,6 @@ pub fn lap(stage: Stage) {
     }
 }
 
-/// The burst ends; it had `frames` frames.
 #[inline]
 pub(crate) fn end(frames: usize) {
     let period = PERIOD.load(Ordering::Relaxed);

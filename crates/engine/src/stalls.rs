@@ -73,7 +73,6 @@ impl Stalls {
         before.is_none()
     }
 
-    /// A frame of a queue waits for a receiver.
     pub(crate) fn waits(&mut self, queue: QueueRef, receiver: PortId) {
         let waits_for = &mut self.of.at(queue).waits_for;
         if waits_for.contains(&receiver) {

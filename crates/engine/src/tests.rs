@@ -57,7 +57,6 @@ pub(crate) struct FakePort {
     completions_hold: Option<Duration>,
     panics: bool,
     panics_on_delivery: bool,
-    /// The call that panics.
     panics_at: &'static str,
     kicks: AtomicUsize,
     budget_ns: u64,

@@ -256,7 +256,6 @@ impl Worker {
     }
 }
 
-/// A burst that was forwarded.
 struct Forwarded {
     taken: Taken,
     sent_bytes: u64,

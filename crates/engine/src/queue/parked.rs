@@ -12,7 +12,6 @@ use crate::burst::Burst;
 use crate::clock;
 use crate::port::Take;
 
-/// A frame that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// Its queue's name for it.

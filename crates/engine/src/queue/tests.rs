@@ -212,7 +212,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// Plays steps with one worker.
 fn play<const IN_ORDER: bool>(steps: &[Step]) {
     let frames: u16 = steps.iter().map(|step| if let Step::Send(n) = step { *n } else { 0 }).sum();
     let source = Numbers::<IN_ORDER>::new(frames);

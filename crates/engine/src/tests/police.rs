@@ -5,7 +5,6 @@ use super::*;
 use crate::share::{Rate, RateLimit};
 use crate::storm::StormLimit;
 
-/// Bits of one of [`frame`]s.
 const FRAME_BITS: u64 = 8 * 200;
 
 fn packets(burst: u64) -> RateLimit {

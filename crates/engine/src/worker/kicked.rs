@@ -77,7 +77,6 @@ impl Worker {
     }
 }
 
-/// Ignores the kicks of `queue` for a while.
 #[cold]
 fn ignore(shared: &Shared, kicks: &mut Kicks, slot: &Slot, queue: QueueRef, now_ns: u64) {
     if shared.crew.listen(queue, false) {

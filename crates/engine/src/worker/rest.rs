@@ -197,7 +197,6 @@ impl Worker {
         self.take_up_kicks(None);
     }
 
-    /// Sleeps from `start_ns` on.
     fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
         let handle = &self.handle;
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
