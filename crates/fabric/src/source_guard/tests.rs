@@ -459,7 +459,6 @@ proptest! {
         }
     }
 
-    /// So it is when a checksum has been filled in.
     #[test]
     fn what_passes_stays_so_when_its_checksum_is_filled_in(
         mut frame in any_frame(),
