@@ -61,7 +61,6 @@ impl Registration {
         Ok(registration)
     }
 
-    /// The mapping is there.
     pub(crate) fn guard(&self, base: usize, len: usize) {
         self.0.state.store(WHOLE, Ordering::Relaxed);
         self.0.place.set(base, len);
@@ -135,7 +134,6 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
     }
 }
 
-/// The mapping that `address` is in.
 fn find(address: usize) -> Option<(&'static Slot, usize, usize)> {
     let mut next = HEAD.load(Ordering::Acquire);
     while !next.is_null() {
