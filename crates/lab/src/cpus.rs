@@ -127,7 +127,6 @@ struct Cpu {
     since_ns: u64,
     /// Which estimate of the end of its work is the right one.
     run: u64,
-    /// Which turn this is.
     turn: u64,
     /// The slice is over, and nobody was waiting then.
     overdue: bool,

@@ -26,7 +26,6 @@ pub(crate) enum Content {
     Ack(u64),
 }
 
-/// A frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) load: usize,

@@ -71,7 +71,6 @@ impl Realization {
         host * each..(host + 1) * each
     }
 
-    /// The host that thing `at` of `len` is of.
     pub(crate) fn host_of(&self, at: usize, len: usize) -> usize {
         at * self.hosts() / len.max(1)
     }

@@ -104,7 +104,6 @@ impl RxRing {
         self.size
     }
 
-    /// Buffers that are free.
     pub(crate) fn free(&self) -> u32 {
         self.free
     }
@@ -128,7 +127,6 @@ impl RxRing {
         self.visible.front().map(|placed| &placed.frame)
     }
 
-    /// The driver takes a frame.
     pub(crate) fn take(&mut self) -> Option<Frame> {
         let Placed { frame, buffers } = self.visible.pop_front()?;
         self.seen += u64::from(buffers);
@@ -230,7 +228,6 @@ impl TxRing {
         std::mem::take(&mut self.kick_wanted)
     }
 
-    /// weir takes a frame.
     pub(crate) fn take(&mut self) -> Option<Frame> {
         let frame = self.available.pop_front()?;
         self.taken += 1;

@@ -47,7 +47,6 @@ pub(crate) struct Sender {
     timer_ns: Option<u64>,
     /// Segments sent again.
     pub(crate) retransmits: u64,
-    /// Timeouts.
     pub(crate) timeouts: u64,
 }
 
@@ -205,7 +204,6 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// A segment has come.
     pub(crate) fn segment(&mut self, segment: u64) -> Ack {
         if segment != self.expected {
             if segment > self.expected {

@@ -16,7 +16,6 @@ const TOLERANCE: f64 = 0.01;
 /// Slices of a hundredth of a service are not yet none at all.
 const SLICES_TOLERANCE: f64 = 0.03;
 
-/// Poisson arrivals at the load `rho` of each of `servers`.
 fn arrivals(rho: f64, servers: usize, stream: u64) -> Sampler {
     let mean = (SERVICE_NS as f64 / rho / servers as f64).round() as u64;
     Sampler::new(Distribution::Exponential { mean }, Random::stream(1, stream))
@@ -68,7 +67,6 @@ impl Customers {
     }
 }
 
-/// Lets `count` customers pass through the CPUs.
 fn through_cpus(mut cpus: Cpus, mut kinds: Vec<Customers>, count: u64) -> Vec<Customers> {
     let mut calendar = Calendar::default();
     // By thread: its kind, when it came, its service time.

@@ -4,7 +4,6 @@ use super::*;
 struct Rig {
     cpus: Cpus,
     calendar: Calendar<Event>,
-    /// (when, who) has ended.
     ended: Vec<(u64, ThreadId)>,
 }
 

@@ -18,7 +18,6 @@ pub(super) struct Dispatcher {
     policy: Option<Dispatch>,
     ports: Vec<Port>,
     moves: Vec<Move>,
-    /// Queues that have moved.
     pub(super) moved: u64,
 }
 

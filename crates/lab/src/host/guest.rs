@@ -195,7 +195,6 @@ impl Guest {
         self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written).chain(merged)
     }
 
-    /// Its vCPU is halted.
     pub(super) fn is_halted(&self) -> bool {
         self.job.is_none()
     }

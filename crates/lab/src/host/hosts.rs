@@ -4,7 +4,6 @@ use super::{Host, PortId};
 use crate::frame::Frame;
 
 impl Host<'_> {
-    /// The host of a port.
     pub(super) fn host_of(&self, port: PortId) -> usize {
         let (realization, guests) = (&self.scenario.realization, self.guests.len());
         match port.checked_sub(guests) {

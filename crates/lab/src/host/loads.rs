@@ -140,12 +140,10 @@ impl Host<'_> {
         }
     }
 
-    /// A frame of this load, unwritten.
     fn frame(&self, load: usize, way: Way, bytes: u32, content: Content) -> Frame {
         Frame { load, way, bytes, content, number: NOT_SENT, ..Frame::default() }
     }
 
-    /// A frame is written.
     pub(super) fn write(&mut self, mut frame: Frame) {
         let now_ns = self.now_ns();
         let Load { next, sent, .. } = &mut self.loads[frame.load];

@@ -64,7 +64,6 @@ enum Side {
     Tx,
 }
 
-/// What happens.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Cpu(cpus::Event),
@@ -369,7 +368,6 @@ impl<'s> Host<'s> {
         }
     }
 
-    /// The port that an endpoint is behind.
     fn port(&self, endpoint: Endpoint) -> PortId {
         match endpoint {
             Endpoint::Guest(guest) => guest,
@@ -377,7 +375,6 @@ impl<'s> Host<'s> {
         }
     }
 
-    /// Where a frame goes.
     fn receiver(&self, frame: &Frame) -> Endpoint {
         let load = &self.scenario.loads[frame.load];
         match frame.way {

@@ -57,7 +57,6 @@ fn processors(topology: &Topology) -> Vec<Cpu> {
 }
 
 impl Host<'_> {
-    /// A worker carries frames of `from`.
     pub(super) fn carries(&mut self, worker: usize, from: PortId, frames: &[Frame]) {
         if self.place.is_none() {
             return;

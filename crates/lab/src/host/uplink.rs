@@ -81,7 +81,6 @@ impl Uplink {
 }
 
 impl Host<'_> {
-    /// Puts a frame on a link.
     pub(super) fn link_send(&mut self, uplink: usize, direction: Direction, frame: Frame) {
         if self.uplinks[uplink].down > 0 {
             return self.drop_frame(&frame, DropReason::LinkDown);

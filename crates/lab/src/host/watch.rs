@@ -74,7 +74,6 @@ impl<T: Copy + PartialEq> Since<T> {
     }
 }
 
-/// Which frame it is.
 type FrameId = (usize, bool, u64);
 
 #[derive(Debug)]

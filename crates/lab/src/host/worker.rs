@@ -70,7 +70,6 @@ pub(super) struct Burst {
     next: Box<Phase>,
 }
 
-/// What a step comes to.
 enum Step {
     /// The next one follows at once.
     Next,
@@ -175,7 +174,6 @@ impl Host<'_> {
         self.workers[worker].phase = Phase::Asleep { start_ns: 0, nap_ns: None };
     }
 
-    /// A queue was kicked.
     pub(super) fn kicked(&mut self, port: PortId, side: Side) {
         let worker = self.owner(port);
         self.workers[worker].kicked.push((port, side));
@@ -239,7 +237,6 @@ impl Host<'_> {
         }
     }
 
-    /// One step of the loop.
     fn step(&mut self, worker: usize) -> Step {
         match std::mem::replace(&mut self.workers[worker].phase, Phase::Rest) {
             Phase::Rest | Phase::Asleep { .. } => self.rest(worker),

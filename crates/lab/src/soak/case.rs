@@ -316,7 +316,6 @@ impl Case {
     }
 }
 
-/// The guest that a fault is of.
 const fn guest_of(trouble: Trouble) -> Option<usize> {
     match trouble {
         Trouble::GuestStalls { guest }

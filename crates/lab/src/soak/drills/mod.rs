@@ -14,7 +14,6 @@ use crate::random::Random;
 
 /// The stream of chance that the first drill is drawn from; the next ones lie below it.
 const STREAM: u64 = u64::MAX - 1;
-/// Steps of a drill.
 const STEPS_MAX: u64 = 400;
 
 /// A policy's test.

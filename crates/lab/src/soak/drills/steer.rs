@@ -10,7 +10,6 @@ use super::Drill;
 use crate::random::Random;
 
 const FLOWS_PER_WORKER: usize = 4;
-/// Frames of a burst.
 const BURST: usize = 6;
 /// Looks after which a change that cannot be made is given up.
 const LOOKS_MAX: u32 = 3;
@@ -110,7 +109,6 @@ impl Steer {
     }
 }
 
-/// A frame of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     flow: usize,
