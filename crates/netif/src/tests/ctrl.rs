@@ -15,7 +15,6 @@ fn request(kind: u16, data: [u32; 3]) -> CtrlRequest {
     CtrlRequest { id: 77, kind, data }
 }
 
-/// The status and data of the answer; a page that is asked for holds `page`.
 fn ask(state: &mut HashState, kind: u16, data: [u32; 3], page: &[u8]) -> (CtrlStatus, u32) {
     let answer = match state.apply(request(kind, data)) {
         Step::Answer(answer) => answer,
