@@ -72,7 +72,6 @@ impl Rig {
         send(&self.host[0], &VnetHdr::default(), frame);
     }
 
-    /// Takes from queue 0 and passes the burst to `forward`.
     fn take(&mut self, what: Take, now_ns: u64, mut forward: impl FnMut(&mut Burst<'_>)) -> Taken {
         self.port.take(0, what, now_ns, &mut self.scratch, &mut |burst| forward(burst))
     }
