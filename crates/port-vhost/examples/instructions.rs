@@ -161,7 +161,6 @@ impl Port for Stand {
     fn fail(&self, _reason: &str) {}
 }
 
-/// A driver.
 struct Guest {
     pair: QueuePair,
     /// Its session: the rings stop when it ends.
@@ -256,7 +255,6 @@ impl Rig {
     }
 }
 
-/// A frame of `len` bytes.
 fn frame(from: Mac, to: Mac, len: usize) -> Vec<u8> {
     let mut frame = [&to.0[..], &from.0, &ETHERTYPE].concat();
     frame.resize(len.max(frame.len()), 0);

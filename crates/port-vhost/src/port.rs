@@ -190,7 +190,6 @@ impl VhostPort {
         self.guest.queue_pairs()
     }
 
-    /// Queue pairs that the next session is offered.
     pub(crate) fn offered_queue_pairs(&self) -> usize {
         self.guest.offered()
     }
@@ -323,7 +322,6 @@ impl VhostPort {
         }
     }
 
-    /// Its first receive queue.
     #[cfg(test)]
     pub(crate) fn first_rx(&self) -> std::sync::MutexGuard<'_, rx::RxQueue> {
         lock(&self.guest.pair(0).unwrap().rx)

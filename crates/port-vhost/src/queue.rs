@@ -14,7 +14,6 @@ use crate::notify::Notifier;
 use crate::rx::Room;
 use crate::silent::Beginning;
 
-/// A ring in service.
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) device: DeviceRing,

@@ -57,7 +57,6 @@ impl Records {
         self.file.into()
     }
 
-    /// The record of vring `ring`, which has `size` entries.
     pub(crate) fn record(&self, ring: usize, size: u16) -> io::Result<Record> {
         let at = (ring * PART_BYTES) as u64;
         let bytes = Record::bytes(size);

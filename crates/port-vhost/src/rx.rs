@@ -32,7 +32,6 @@ use self::container::Open;
 use crate::error::StopReason;
 use crate::queue::Queue;
 
-/// A receive queue.
 pub(crate) type RxQueue = ReceiveQueue<Queue>;
 
 /// Room that is kept between bursts.

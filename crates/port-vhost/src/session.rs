@@ -44,7 +44,6 @@ struct Vring {
     watch: Option<Watch>,
 }
 
-/// A session.
 pub(crate) struct Session {
     pub(crate) connection: Connection,
     port: Arc<VhostPort>,
@@ -63,7 +62,6 @@ pub(crate) struct Session {
     vrings: Vec<Vring>,
 }
 
-/// What a request is answered with.
 enum Answer {
     /// Nothing, or an acknowledgement where one is asked for.
     Done,

@@ -15,7 +15,6 @@ use crate::error::StopReason;
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
 
-/// A transmit queue.
 pub(crate) type TxQueue = weir_engine::queue::TransmitQueue<Queue>;
 
 /// One of a port's transmit queues.
