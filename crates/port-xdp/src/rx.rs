@@ -15,7 +15,6 @@ pub(crate) struct RxQueue {
     completed: Consumer<u64>,
     /// Where free chunks begin. The last one freed is used first: it is still in the CPU's cache.
     free: Vec<u64>,
-    /// Chunks in all.
     chunks: usize,
     /// Frames ever put.
     put: u64,

@@ -78,7 +78,6 @@ impl Umem {
         u16::try_from(chunk).ok().filter(|chunk| u32::from(*chunk) < XDP_FRAMES)
     }
 
-    /// Where a chunk begins.
     #[inline]
     pub(crate) fn address(&self, chunk: u16) -> u64 {
         u64::from(chunk) * u64::from(self.chunk_len)
