@@ -56,7 +56,6 @@ impl Link {
         Some(wanted)
     }
 
-    /// What to wait on for an event.
     pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
         Arc::clone(&self.channel)
     }

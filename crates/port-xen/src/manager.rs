@@ -238,7 +238,6 @@ struct Ports<B> {
     ports: BTreeMap<VifId, Arc<XenPort>>,
 }
 
-/// The control ring of a vif that has one.
 struct ControlRing {
     port: Arc<XenPort>,
     channel: Arc<dyn EventChannel>,

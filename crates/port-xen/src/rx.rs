@@ -35,7 +35,6 @@ use crate::port::{Pair, XenPort};
 pub(crate) use crate::tx::Context;
 use crate::tx::{Haul, emptied};
 
-/// A ring in service.
 pub(crate) struct RxRing {
     back: RxBack,
     pub(crate) link: Link,
@@ -174,7 +173,6 @@ impl ReceiveRing for RxRing {
     }
 }
 
-/// A receive queue.
 pub(crate) type RxQueue = ReceiveQueue<Option<RxRing>>;
 
 /// See [`weir_policy::steering::Receiver`]. With no ring there is nobody who could take a thing.

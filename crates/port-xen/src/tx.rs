@@ -28,14 +28,12 @@ use crate::port::XenPort;
 /// What a queue has of its port.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'p> {
-    /// Which queue it is.
     pub(crate) index: usize,
     pub(crate) groups: &'p Groups,
     pub(crate) hash: &'p GuestHash,
     pub(crate) counters: &'p PortCounters,
 }
 
-/// A transmit queue.
 pub(crate) type TxQueue = weir_engine::queue::TransmitQueue<Option<TxRing>>;
 
 /// One of a port's transmit queues.

@@ -77,7 +77,6 @@ impl Bench {
         reader
     }
 
-    /// What has been copied since `before`.
     fn copied_since(&self, before: Copied) -> Copied {
         let now = self.host.copied();
         Copied {

@@ -56,7 +56,6 @@ pub(crate) struct Haul {
     room: RefCell<Room>,
 }
 
-/// Its packets, and their requests.
 #[derive(Default)]
 struct Packets {
     packets: Vec<Hauled>,

@@ -33,7 +33,6 @@ enum State {
     Done(Status),
 }
 
-/// A ring in service.
 pub(crate) struct TxRing {
     pub(super) back: TxBack,
     pub(crate) link: Link,
@@ -84,7 +83,6 @@ impl TxRing {
         haul
     }
 
-    /// Takes it back.
     pub(super) fn give_back(&mut self, haul: Haul) {
         self.hauls.push(haul);
     }
