@@ -23,7 +23,6 @@ pub(crate) fn passed(event: u16, old: u16, new: u16) -> bool {
     distance(event, new).wrapping_sub(1) < distance(old, new)
 }
 
-/// The slot of a place in a packed ring of `size` slots.
 #[inline]
 pub(crate) fn slot(place: u16, size: u16) -> u16 {
     if place < size { place } else { place.wrapping_sub(size) }

@@ -10,7 +10,6 @@ use crate::buffers::{Descriptor, Direction, add_buffer, indirect_table};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT};
 
-/// A list that was walked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walked {
     /// The buffer id: that of its last descriptor (virtio 1.2 §2.8.6).

@@ -518,7 +518,6 @@ impl PackedDevice {
         self.kept.push(Kept { token, descriptors: descriptors.copied().collect() });
     }
 
-    /// What was kept of a list.
     pub(crate) fn kept_descriptors(&self, token: Token) -> &[[u8; DESC_BYTES]] {
         let kept = self.kept.iter().find(|kept| kept.token == token);
         kept.map_or(&[], |kept| kept.descriptors.as_slice())

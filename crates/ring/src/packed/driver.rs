@@ -26,7 +26,6 @@ pub struct PackedDriver {
     slots: Vec<u16>,
     free_ids: Vec<u16>,
     free_slots: u16,
-    /// Lists in flight.
     in_flight: u16,
     /// Next slot to write.
     next_avail: u16,
