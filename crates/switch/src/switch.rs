@@ -55,7 +55,6 @@ enum Link {
     Xen,
 }
 
-/// An uplink in use.
 struct Uplink {
     config: UplinkConfig,
     id: PortId,

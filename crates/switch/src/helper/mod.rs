@@ -81,7 +81,6 @@ impl Hands {
         }
     }
 
-    /// Removes it.
     pub(crate) fn remove_records(&self, socket: &SocketPath) {
         match self {
             Self::Own => drop(std::fs::remove_file(records_path(socket))),

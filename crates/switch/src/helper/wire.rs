@@ -76,7 +76,6 @@ pub(super) enum Answer {
     },
 }
 
-/// Sends one message.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,

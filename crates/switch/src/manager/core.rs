@@ -45,7 +45,6 @@ pub(super) struct Look {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VifLook {
     pub(super) id: PortId,
-    /// Its policy.
     pub(super) kind: Kind,
     /// What its latency budget leaves for holding (ns).
     pub(super) hold_ns_max: u64,
@@ -207,7 +206,6 @@ pub(super) const fn always_takes_part(kind: Kind) -> bool {
 }
 
 impl Core {
-    /// Takes a look, and decides.
     pub(super) fn decide(&mut self, look: &Look) -> Decision {
         self.learn(look);
         let (sharing, budget_ns) = self.sharing(look);

@@ -61,7 +61,6 @@ pub(crate) struct NewVif {
 /// What of an interface may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VifSettings {
-    /// Its policy.
     pub(crate) kind: Kind,
     /// What its latency budget leaves for holding (ns).
     pub(crate) hold_ns_max: u64,
@@ -158,7 +157,6 @@ impl Manager {
         self.ask(Command::ExplainPlacement)
     }
 
-    /// What placement has counted.
     pub(crate) fn placement_counts(&self) -> &PlacementCounts {
         &self.placement
     }

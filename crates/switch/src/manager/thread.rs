@@ -632,7 +632,6 @@ fn why_polls(why: Why) -> String {
     why.into()
 }
 
-/// The agent on `socket`.
 fn agent_of<'a>(agents: &'a mut [Agent], socket: Option<&AgentSocket>) -> Option<&'a mut Agent> {
     let socket = socket?;
     agents.iter_mut().find(|agent| *agent.path() == socket.path)

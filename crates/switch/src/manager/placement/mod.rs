@@ -44,7 +44,6 @@ pub(super) const LOOK_NS: u64 = 1_000_000_000;
 pub(crate) struct Host {
     /// Where the processors are described.
     pub(crate) sysfs: PathBuf,
-    /// Where threads are.
     pub(crate) proc: PathBuf,
     /// Where workers may run; `None` for what this process may.
     pub(crate) allowed: Option<BTreeSet<u16>>,
@@ -79,7 +78,6 @@ struct WorkerState {
     moves: u64,
 }
 
-/// The machine as it is known.
 #[derive(Debug, Default)]
 struct Machine {
     topology: Topology,

@@ -71,7 +71,6 @@ impl Pins {
         self.others.contains(&thread)
     }
 
-    /// The refusal that holds for `thread`.
     pub(super) fn refusal(&self, thread: Thread) -> Option<Errno> {
         self.refused.get(&thread).map(|(_, error)| *error)
     }

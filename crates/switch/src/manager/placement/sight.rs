@@ -28,7 +28,6 @@ pub(super) struct GuestSight {
     pub(super) look: GuestLook,
     /// The threads of `look`, in its order.
     pub(super) threads: Vec<Thread>,
-    /// Its interfaces.
     pub(super) ports: Vec<PortName>,
 }
 

@@ -29,7 +29,6 @@ const TWO_CACHES: &str = "devices/system/cpu/online = 0-3\n\
     devices/system/cpu/cpu{0-3}/cache/index0/level = 3\n\
     devices/system/cpu/cpu{0-1}/cache/index0/shared_cpu_list = 0-1\n\
     devices/system/cpu/cpu{2-3}/cache/index0/shared_cpu_list = 2-3\n";
-/// 0 and 1 are on one node, 2 and 3 on another.
 const TWO_NODES: &str = "devices/system/cpu/online = 0-3\n\
     devices/system/node/online = 0-1\n\
     devices/system/node/node0/cpulist = 0-1\n\

@@ -33,7 +33,6 @@ struct Played {
     step: u32,
     /// What each attempt to set something comes to.
     refuses: Option<Errno>,
-    /// What was asked for.
     asked: Vec<u32>,
 }
 

@@ -9,7 +9,6 @@ use super::*;
 use crate::control::{ControlClient, ControlServer};
 use crate::stats::{Limit, SwitchStats};
 
-/// Where a bound shows.
 enum Shows {
     /// `limits` of the switch: its name, and the bound where it is a constant's.
     Switch(&'static str, Option<u64>),

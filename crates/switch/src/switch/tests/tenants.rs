@@ -4,7 +4,6 @@ use weir_wire::{VnetHdr, vnet};
 
 use super::*;
 
-/// Sends a whole frame.
 fn send_frame(pair: &mut QueuePair, frame: &[u8]) {
     send_as(pair, frame, &VnetHdr::default());
 }
