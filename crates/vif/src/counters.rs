@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter with one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -14,7 +13,6 @@ impl Counter {
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// Replaces the value.
     #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

@@ -139,7 +139,6 @@ impl Handshake {
         }
     }
 
-    /// Shares the memory.
     pub(crate) fn share(&mut self, memory: &SharedMemory) -> Result<(), VifError> {
         let (region, fd) = (memory.region(), memory.fd());
         if self.negotiated(VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS) {
@@ -199,7 +198,6 @@ impl Handshake {
     }
 }
 
-/// The features to accept.
 fn choose(offered: Features, options: &Options) -> Result<Features, VifError> {
     let mut wanted = options.features | options.required | Features::PROTOCOL_FEATURES;
     if options.queues == 1 {

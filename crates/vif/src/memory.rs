@@ -47,7 +47,6 @@ impl Slots {
         self.bytes
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -110,7 +109,6 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// The region to announce.
     pub(crate) fn region(&self) -> MemoryRegion {
         MemoryRegion {
             guest_address: GUEST_BASE,
@@ -120,7 +118,6 @@ impl SharedMemory {
         }
     }
 
-    /// Its file.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -76,7 +76,6 @@ enum Found {
     Buffers(VnetHdr),
 }
 
-/// A buffer that the device used.
 #[derive(Debug, Clone, Copy)]
 struct UsedBuffer {
     slot: u32,
@@ -225,7 +224,6 @@ impl Receive {
         }
     }
 
-    /// Shows the frame in the used buffers.
     #[inline]
     fn show_buffers<R>(&mut self, header: VnetHdr, look: impl FnOnce(&Frame<'_>) -> R) -> R {
         let mut pieces = recycle(std::mem::take(&mut self.pieces));
@@ -240,7 +238,6 @@ impl Receive {
         result
     }
 
-    /// Shows a frame of a container.
     #[inline]
     fn show_record<R>(&self, unloaded: Unloaded, look: impl FnOnce(&Frame<'_>) -> R) -> R {
         let header = self.record_header(unloaded);
@@ -248,7 +245,6 @@ impl Receive {
         look(&Frame { header, len: piece.len(), pieces: &[piece] })
     }
 
-    /// Opens the container in a buffer that was just taken.
     fn open_container(&mut self, buffer: UsedBuffer, header: &VnetHdr, counters: &PairCounters) {
         let bytes = own(&self.memory, self.buffers.address(buffer.slot), buffer.written);
         // Another core wrote them, and where a record begins is known only from the one before.

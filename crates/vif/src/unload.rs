@@ -40,7 +40,6 @@ impl Unloader {
         parse(vnet, bytes.len(), read, &mut self.records)
     }
 
-    /// The next frame.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Unloaded> {
         let record = *self.records.get(self.next)?;

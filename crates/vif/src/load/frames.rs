@@ -26,7 +26,6 @@ pub(super) const TCP_OVERHEAD: usize = IPV4_LEN + TCP_LEN;
 const WIRE_FRAME_MIN: usize = 60;
 /// Sequence number and time stamp at the beginning of a UDP payload.
 pub(super) const PROBE_LEN: usize = 16;
-/// Shortest frame with a [`Probe`].
 pub(super) const PROBE_FRAME_MIN: usize = UDP_HEADERS_LEN + PROBE_LEN;
 /// Longest frame with a [`Probe`]: an MTU of 1500.
 pub(super) const PROBE_FRAME_MAX: usize = ETHERNET_LEN + 1500;

@@ -14,7 +14,6 @@ use crate::WaitFor;
 const HEADERS_LEN: usize = 14 + 20 + 20;
 const MSS: u16 = 500;
 
-/// A bench that merges.
 fn merging(containers: bool) -> Bench {
     let mut bench = Bench::with(Features::VERSION_1 | Features::MRG_RXBUF, containers);
     bench.pair.merge_segments(SIZE);

@@ -21,7 +21,6 @@ struct Bench {
     stop: Arc<AtomicBool>,
 }
 
-/// A running endpoint.
 struct Endpoint {
     stats: Arc<LoadStats>,
     counters: Arc<PairCounters>,

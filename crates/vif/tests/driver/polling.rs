@@ -28,7 +28,6 @@ fn send(pair: &mut QueuePair, count: u32) {
     pair.flush();
 }
 
-/// Takes what is there.
 fn drain(pair: &mut QueuePair) -> u32 {
     std::iter::from_fn(|| pair.recv(|frame| frame.len)).count().try_into().unwrap()
 }
