@@ -1,11 +1,9 @@
 //! Reads and writes of network-order fields that cannot panic: a field outside the slice is `None`.
 
-/// The `N` bytes at `at`.
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
 
-/// The byte at `at`.
 pub(crate) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }

@@ -22,7 +22,6 @@ pub mod ethertype {
 
 /// Bytes of an Ethernet header without a tag.
 pub const HEADER_LEN: usize = 14;
-/// Where the ethertype, or the tag, is.
 pub(crate) const ETHERTYPE_OFFSET: usize = 12;
 
 /// Why a frame cannot be looked at.
