@@ -68,7 +68,6 @@ use output::{Outcome, Point};
 use papers::Standings;
 use profile::Machine;
 
-/// Rounds of what `--measured` measures.
 const MEASURED_ROUNDS: usize = 5;
 
 /// `weir lab`

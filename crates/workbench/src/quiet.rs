@@ -50,7 +50,6 @@ impl Quiet {
 }
 
 impl Quiet {
-    /// What came of it.
     pub(super) fn how(&self) -> How {
         How { said: self.to_string(), is_first: self.is_first() }
     }

@@ -168,7 +168,6 @@ pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivi
     Ok(all)
 }
 
-/// A profile with one number varied.
 fn varied(profile: &Profile, field: &str, percent: i64) -> Profile {
     let fields = profile.fields();
     let value = |name| {

@@ -16,7 +16,6 @@ use rustix::time::{
 use super::super::measure::{pin, usable_cpus};
 use super::{Cost, exact_timers, in_rounds, paired};
 
-/// Wake-ups of one round.
 const WAKE_UPS: u64 = 200;
 /// How long a sleeper is given to fall asleep.
 const TO_SLEEP: Duration = Duration::from_micros(100);
@@ -345,7 +344,6 @@ enum Sleeper {
 /// Sleeps that a write to an eventfd ends (ns).
 #[derive(Default)]
 pub(super) struct WakeUps {
-    /// The write.
     pub(super) write: Vec<f64>,
     /// From its begin to the sleeper: the median, one in ten, and one in a hundred.
     pub(super) latency: Vec<f64>,

@@ -29,7 +29,6 @@ mod stages;
 
 use played::Packet;
 
-/// Rounds of each measurement.
 const ROUNDS: usize = 9;
 
 /// How late the kernel may make a timer on purpose (ns): as `weir_engine` asks of it for its workers.
@@ -40,12 +39,9 @@ pub(super) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
 
-/// A cost that was measured.
 #[derive(Clone, Debug, PartialEq)]
 struct Cost {
-    /// The field of [`Profile::fields`].
     field: &'static str,
-    /// How it was measured.
     how: String,
     /// One for each round, in the field's unit; at least one.
     rounds: Vec<f64>,

@@ -23,7 +23,6 @@ const STEPS: usize = 16;
 /// out what is not known, not to overrule what is.
 const APART_MAX: f64 = 2.0;
 
-/// The costs that are set.
 pub(super) const SET: [&str; 7] = [
     "sleep_ns",
     "settle_ns",
@@ -72,7 +71,6 @@ impl Packet {
         pairs.map(|(one, other)| (one.max(1.0) / other.max(1.0)).ln().abs()).sum()
     }
 
-    /// The median of each.
     pub(super) fn middle(rounds: &[Self]) -> Self {
         let of = |value: fn(&Self) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
         Self {

@@ -22,7 +22,6 @@ use super::{Cost, median, paired};
 
 /// Before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Time of a round.
 const ROUND: Duration = Duration::from_millis(200);
 /// Entries of a ring, and packets in flight: half of it.
 const RING: u16 = 1024;
@@ -41,7 +40,6 @@ const FIELDS: [(Stage, &str); 4] = [
     (Stage::Publish, "publish_ns"),
 ];
 
-/// How a cost was measured.
 const ALONE: &str = "what a packet that comes alone costs";
 
 /// What was spent on a packet in each round (ns).
@@ -351,7 +349,6 @@ impl Did {
     }
 }
 
-/// What the one worker has measured.
 fn worker() -> StageCosts {
     stages::costs().map(|(_, costs)| costs).next().unwrap_or_default()
 }

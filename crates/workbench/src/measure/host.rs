@@ -39,7 +39,6 @@ pub(crate) struct Host {
     switch: Arc<Switch>,
 }
 
-/// A guest at work.
 struct Guest {
     flow: Flow,
     end: rig::Guest,

@@ -217,7 +217,6 @@ fn guest_settings(guest: &Guest) -> Result<(CallSettings, LatencyBudget, u16), U
     Ok((settings, format!("{}ns", calls.latency_budget_ns).parse()?, *rx_ring))
 }
 
-/// The traffic of `load`, and what a frame of it has.
 fn traffic(load: &Load) -> Result<(rig::Load, u32), Unreal> {
     let cannot = |what: &str| Unreal::Traffic { load: load.name.clone(), what: what.to_owned() };
     match &load.kind {

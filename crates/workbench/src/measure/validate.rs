@@ -40,12 +40,10 @@ struct Compared {
 /// What a [`Validation`] says beside the figures, in its order.
 type Parts = (String, [String; 2], Refused, Disturbed, usize, usize);
 
-/// All of it.
 #[derive(Debug, Serialize)]
 struct Validation {
     title: String,
     machine: String,
-    /// How the machine was measured.
     measured_with: String,
     /// What was not measured, and why.
     refused: Refused,

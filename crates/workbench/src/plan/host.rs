@@ -314,7 +314,6 @@ impl<'f> Building<'f> {
         Ok(())
     }
 
-    /// The other end of a load of VM `at` of `guests`.
     fn other_end(&self, name: &str, guests: Range<usize>, at: usize) -> Result<Endpoint, String> {
         let guest = guests.start + at;
         if name == UPLINK {

@@ -47,7 +47,6 @@ pub struct Alternative {
     pub why_not: Vec<String>,
 }
 
-/// What a group gets.
 #[derive(Debug, Serialize)]
 struct GroupFigures {
     name: String,

@@ -134,7 +134,6 @@ fn headline(page: &mut String, tally: Tally, of_what: &str) -> fmt::Result {
     Ok(())
 }
 
-/// A verdict for each figure of the papers.
 fn figure_verdicts(page: &mut String, figures: &Standings) -> fmt::Result {
     if figures.0.is_empty() {
         return Ok(());
@@ -215,7 +214,6 @@ fn said(page: &mut String, claim: &Judged) -> fmt::Result {
     )
 }
 
-/// An experiment.
 fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     let Entry { experiment, outcome, id, charts } = entry;
     let seeds: Vec<_> = outcome.seeds.iter().map(ToString::to_string).collect();

@@ -7,9 +7,7 @@ use super::chart::{Chart, MarkKind};
 use super::svg::{MARGIN, key};
 use super::text::{Escaped, cut, width};
 
-/// Size of its text.
 const SIZE: f64 = 12.0;
-/// Height of a line.
 const LINE: f64 = 20.0;
 /// Room for a key, and between two entries.
 const KEY: f64 = 38.0;

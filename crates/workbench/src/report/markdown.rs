@@ -114,7 +114,6 @@ fn index(report: &Report<'_>) -> String {
     text
 }
 
-/// A verdict for each figure.
 fn figures(all: &Standings) -> String {
     if all.0.is_empty() {
         return String::new();

@@ -138,7 +138,6 @@ struct Entry<'r> {
 }
 
 impl Entry<'_> {
-    /// Where and how what is measured was.
     fn measured(&self) -> Vec<&str> {
         let mut sources: Vec<&str> = Vec::new();
         for measured in &self.experiment.file.measured {
@@ -197,7 +196,6 @@ impl Tally {
         self.reproduced + self.direction_only + self.not
     }
 
-    /// In words.
     fn words(self) -> String {
         let Self { reproduced, direction_only, not } = self;
         format!("{reproduced} reproduced, {direction_only} direction only, {not} not")

@@ -18,7 +18,6 @@ pub const MARGIN: f64 = 14.0;
 const AREA: f64 = 216.0;
 /// Size of the text of points.
 const SMALL: f64 = 11.0;
-/// Height of a line of that.
 const LINE: f64 = 13.0;
 /// Most lines below a point, before the names are turned.
 const LINES_MAX: usize = 3;
@@ -46,7 +45,6 @@ struct Drawing {
     top: f64,
     /// Of each point of x, the middle.
     middles: Vec<f64>,
-    /// The width of a bar, where there are bars.
     bar: Option<f64>,
     scale: Scale,
 }
@@ -237,7 +235,6 @@ impl Drawing {
         self.top + AREA * (1.0 - self.scale.share(value))
     }
 
-    /// Where a series stands at a point of x.
     fn x(&self, chart: &Chart, series: usize, point: usize) -> f64 {
         let middle = self.middles.get(point).copied().unwrap_or(self.left);
         let offset = series as f64 + 0.5 - chart.series.len() as f64 / 2.0;
