@@ -324,7 +324,6 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// All below `path`.
 fn below<'t>(tree: &'t Tree, path: &str) -> impl Iterator<Item = &'t String> {
     let first = format!("{path}/");
     let prefix = first.clone();

@@ -68,7 +68,6 @@ struct Served {
 }
 
 impl Served {
-    /// What is watched for it.
     fn watched(&self, vif: VifId) -> [String; 2] {
         [vif.path(), format!("{}/state", self.keys.frontend)]
     }
@@ -82,7 +81,6 @@ pub struct Vifs<S> {
     amid: Option<VifId>,
 }
 
-/// An error of one vif, or of all.
 #[derive(Debug, thiserror::Error)]
 enum VifError {
     #[error(transparent)]
