@@ -88,7 +88,6 @@ enum Task {
 
 /// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
 const WINDOW: Duration = Duration::from_millis(250);
-/// See [`WINDOW`].
 const SHORT_WINDOW: Duration = Duration::from_millis(100);
 /// See [`WINDOW`].
 const ROUNDS_IN_DOUBT: usize = 15;

@@ -140,7 +140,6 @@ impl GuestImage {
     }
 }
 
-/// Unpacks the current kernel below `root`.
 fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
     packages::ensure_lists(metapackage)?;
     unpack(&current_kernel_package(metapackage)?, root).or_else(|_| {

@@ -140,7 +140,6 @@ impl Figure {
 /// What figures of other tasks begin with: `make attack`, `make frontends`.
 pub const OTHERS: [&str; 2] = ["attack", "frontends"];
 
-/// The unit of ratios.
 const RATIO: &str = "x";
 
 /// What a figure is to reach.

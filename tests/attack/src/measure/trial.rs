@@ -66,7 +66,6 @@ pub struct Row {
     pub cpus: f64,
 }
 
-/// Windows of one kind.
 type Windows = Vec<Window>;
 
 /// A weir, its guests, and what weir had before anyone attacked.
@@ -305,7 +304,6 @@ impl Watch {
         }
     }
 
-    /// The attacker was there.
     fn attacked(&mut self, began: Instant, ended: Instant, log_lines: usize) {
         self.log_lines += log_lines;
         self.spans.push((began, ended));

@@ -99,7 +99,6 @@ fn ping(host: &Netns, busybox: &str) -> Result<String> {
     Ok("answers".into())
 }
 
-/// What the namespace serves.
 struct Served {
     files: std::path::PathBuf,
     dhcp: std::path::PathBuf,

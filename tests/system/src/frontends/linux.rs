@@ -146,7 +146,6 @@ pub fn echo(from: &mut Guest, to: u8, payload_bytes: Option<u32>) -> Result<()> 
     check(printed.contains(" 3 packets received"), || printed)
 }
 
-/// The partner has a server.
 fn tcp(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
     let mut reached = Vec::new();
     for direction in [Direction::ToServer, Direction::ToClient] {

@@ -40,7 +40,6 @@ pub struct Cell {
     kind: Kind,
 }
 
-/// What tries it.
 #[derive(Debug)]
 enum Kind {
     Qemu(QemuCell),

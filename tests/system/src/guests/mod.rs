@@ -111,7 +111,6 @@ fn guest_spec(weir: &Weir, index: u8) -> Result<GuestSpec> {
     })
 }
 
-/// Boots guests on interfaces 0 to `N - 1`.
 fn boot<const N: usize>(lab: &Lab, weir: &Weir) -> Result<[Guest; N]> {
     let specs: Vec<_> =
         (0_u8..).take(N).map(|index| guest_spec(weir, index)).collect::<Result<_>>()?;

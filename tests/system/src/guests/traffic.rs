@@ -82,7 +82,6 @@ pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
     streams(&mut split, &mut packed, 0)
 }
 
-/// Streams from `client` to `server`, which is guest `to`.
 fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
     iperf::serve(server, iperf::PORT)?;
     let transfer = Tcp::to(address::ip(to), FLOWS_SECONDS).run(client)?;

@@ -32,7 +32,6 @@ use self::{
     parts::Parts,
 };
 
-/// A scenario with its name.
 struct Scenario {
     /// What holds when it passes.
     name: &'static str,

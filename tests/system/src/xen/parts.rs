@@ -19,7 +19,6 @@ use weir_bed::{
 /// The hypervisor's package. Its version is part of the names of packages and directories.
 const HYPERVISOR_PACKAGE: &str = "xen-hypervisor-4.17-amd64";
 
-/// Where it puts the hypervisor.
 const HYPERVISOR: &str = "boot/xen-4.17-amd64.gz";
 
 /// `xl` and the daemons, and the libraries they need beyond those of any Debian.
