@@ -50,7 +50,6 @@ fn goal(line: &str) -> Option<Goal> {
 }
 
 impl Record {
-    /// The run that is shown for `name`.
     fn run(&self, name: &str) -> Option<&Run> {
         self.runs.iter().find(|run| run.figures.contains_key(name))
     }
@@ -99,7 +98,6 @@ fn number(value: f64) -> String {
     groups.join(",")
 }
 
-/// `template` with what the records have.
 fn fill(template: &str, records: &Records) -> Result<String> {
     let mut text = String::new();
     for line in template.lines() {
@@ -130,7 +128,6 @@ fn fill_line(line: &str, records: &Records) -> Result<String> {
     if found { Ok(text) } else { Err(wrong("a figure that a record has")) }
 }
 
-/// A row for each run.
 fn runs(records: &Records) -> String {
     let all = records
         .iter()
