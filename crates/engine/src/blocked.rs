@@ -16,8 +16,8 @@ use weir_limits::{BLOCKED_NS_MAX, BLOCKED_SHARE};
 
 use crate::clock;
 
-/// A worker that was away for so long (ns) may have waited for memory: longer than a busy kernel gives the processor to
-/// others in one piece. Below, a hole is a small one, and each costs its front end as much as the worker.
+/// A worker away for so long (ns) may have waited for memory: a busy kernel preempts for less. Shorter waits come
+/// from small holes, which cost their front end as much as the worker.
 const SUSPECT_NS: u64 = 10_000_000;
 /// For how long it then watches what it does (ns): a front end may not make a large hole more seldom than it likes.
 const WATCH_NS: u64 = 60_000_000_000;

@@ -1,5 +1,4 @@
-//! A burst: frames taken from one queue, their fronts copied out and checked, the rest of each
-//! still where the sender put it.
+//! A burst: frames from one queue, with fronts copied out and checked, and payload still in the sender's memory.
 
 use std::cell::RefCell;
 
@@ -17,8 +16,8 @@ use crate::stats::DropReason;
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// The frame's front without its VLAN tag. It is delivered from this copy: what was checked is
-    /// what arrives, whatever the sender writes into its memory meanwhile.
+    /// The frame's front without its VLAN tag, delivered from this copy: the receiver gets exactly the checked
+    /// bytes.
     pub head: Head,
     /// The tag that the frame came with.
     pub tag: Option<Tci>,
@@ -83,8 +82,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// The counter for a frame that is dropped; `None` for a header that lies, which an honest
-    /// driver does not write.
+    /// The counter for a dropped frame; `None` for a header that lies, which an honest driver does not write.
     pub fn drop_reason(&self) -> Option<DropReason> {
         match self {
             Self::TooShort(_) => Some(DropReason::FrameTooShort),
@@ -111,12 +109,11 @@ pub struct Parked {
 /// Frames of one queue on their way through the switch.
 #[derive(Debug)]
 pub struct Burst<'m> {
-    /// Room for frames; the first `count` are the burst. Never shrinks: a frame is 200 bytes, too
-    /// many to build somewhere else and move in.
+    /// Room for frames; the first `count` are the burst. Never shrinks: a frame of 200 bytes is too large to build
+    /// and move.
     slots: Vec<Frame>,
     count: usize,
-    /// Chains that the port has taken, all before the first is looked at: by then the processor
-    /// has fetched them.
+    /// Chains that the port has taken, all before the first is read: the CPU has fetched them by then.
     pub chains: Vec<TakenChain>,
     /// Payload of all frames, and while frames are being added their whole chains.
     pub pieces: Vec<Slice<'m>>,
@@ -128,8 +125,7 @@ pub struct Burst<'m> {
     pub frames_max: usize,
     /// How many more frames the sending queue lets wait; 0 for a port that cannot.
     pub park_room: usize,
-    /// The sender is a device, whose `DATA_VALID` counts; a driver must not set it (virtio 1.2
-    /// §5.1.6.2.1).
+    /// The sender is a device, whose `DATA_VALID` counts; drivers must not set it (virtio 1.2 §5.1.6.2.1).
     pub from_device: bool,
     /// Its frames waited in their sender's memory for receivers without buffers.
     pub waited: bool,
@@ -237,8 +233,7 @@ impl<'m> Burst<'m> {
         &self.slots[..self.count]
     }
 
-    /// Payload of `frame`: what follows its head. Some of it may have to be [fetched](Self::fetch) before it is
-    /// read.
+    /// Payload of `frame`, behind its head. Some of it may need a [fetch](Self::fetch) first.
     #[inline]
     pub fn payload(&self, frame: &Frame) -> &[Slice<'m>] {
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]
@@ -280,8 +275,8 @@ impl<'m> Burst<'m> {
         Ok(())
     }
 
-    /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether one that
-    /// cannot be added ends it.
+    /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether a refused frame ends
+    /// it.
     #[inline]
     pub fn add_chains<E>(
         &mut self,
@@ -310,8 +305,8 @@ impl<'m> Burst<'m> {
         true
     }
 
-    /// All frames of the receive queue that is served now have their places, and only copies are left: if
-    /// that holds for all others too, the next burst of the same queue has its turn.
+    /// All frames for the current receive queue have places, and only copies are left. If so for all queues, the
+    /// next burst of the sender's queue has its turn.
     #[inline]
     pub fn placed(&self) {
         if let Some(turn) = self.turn
@@ -381,8 +376,7 @@ impl RawVnet {
     }
 }
 
-/// Takes the virtio-net header and the frame's front out of a chain. Says with which piece the rest
-/// begins.
+/// Takes the virtio-net header and the front out of a chain. Returns the piece with which the rest begins.
 #[inline(always)]
 fn take_front(pieces: &mut [Slice<'_>], vnet_len: usize, head: &mut [u8]) -> (RawVnet, usize) {
     // The usual case: one piece has both.

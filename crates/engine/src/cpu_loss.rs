@@ -15,16 +15,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{blocked, clock};
 
-/// A worker that was not asleep and has not looked at the clock for so long (ns) may have been kept from it:
-/// bursts are shorter.
+/// An awake worker that has not read the clock for so long (ns) may have been preempted: bursts are shorter.
 const AWAY_NS: u64 = 50_000;
-/// How old a reading of the thread's CPU clock may be (ns). What is lost in pieces shorter than [`AWAY_NS`] is
-/// not known any closer.
+/// The maximum age of a reading of the CPU clock (ns). Shorter losses than [`AWAY_NS`] are located no more exactly.
 const CPU_CHECK_NS: u64 = 1_000_000;
 /// What the two clocks may seem to be apart since they are read one by one (ns).
 const LOST_NS_MIN: u64 = 2_000;
-/// How many losses are remembered. Each is of a long absence or of a millisecond: more than the budgets hold
-/// of which a worker can be late by little.
+/// Remembered losses, each a long absence or a millisecond: more than fit into the budgets for which small delays
+/// matter.
 const LOSSES: usize = 16;
 
 /// By which clock a worker finds out that it was kept from its processor.
@@ -33,8 +31,7 @@ pub enum CpuClock {
     /// Its thread's.
     #[default]
     Thread,
-    /// One that runs while it is awake and while it is not, as if it had its processor all the time: for
-    /// tests.
+    /// Runs while awake and asleep, as if it always had its CPU: for tests.
     Running,
     /// One that stands still, as if it never had it: for tests.
     Stopped,
@@ -94,8 +91,7 @@ impl Losses {
         oldest: 0,
     };
 
-    /// Both clocks were read. Before that, the wall clock was looked at last at `looked_ns`. Gives by how much
-    /// the CPU clock has gone on since it was read before (ns).
+    /// Both clocks were read, after the last wall clock look at `looked_ns`. Returns the CPU clock's advance (ns).
     fn read(&mut self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> u64 {
         for loss in self.since_read(looked_ns, now_ns, cpu_ns) {
             self.push(loss);
@@ -104,8 +100,8 @@ impl Losses {
         cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
     }
 
-    /// What was lost since the clocks were read: since the last look, as far as it can have been. The
-    /// worker was not away for long before.
+    /// The most that can have been lost since the clocks were read, after the last look: the worker was never away
+    /// long before.
     fn since_read(&self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> [Loss; 2] {
         if self.read_ns == 0 || now_ns < self.read_ns {
             return [Loss::NONE; 2];
@@ -164,8 +160,7 @@ pub(crate) fn look(now_ns: u64) {
     }
 }
 
-/// Reads the CPU clock of this thread, which is awake at `now_ns`. Gives its CPU time since that was read
-/// before (ns).
+/// Reads the CPU clock of this thread, awake at `now_ns`. Returns its CPU time since the previous reading (ns).
 #[cold]
 pub(crate) fn read(now_ns: u64) -> u64 {
     let (looked_ns, _) = LOOKED_NS.replace((now_ns, now_ns));
@@ -189,8 +184,8 @@ pub(crate) fn overslept(from_ns: u64, until_ns: u64) {
     THIS.with_borrow_mut(|losses| losses.push(Loss { from_ns, until_ns, lost_ns }));
 }
 
-/// For how long this thread was kept from its processor between `from_ns` and `until_ns`, at least (ns), as
-/// far as is known at `now_ns`; 0 for one that is no worker.
+/// The least time that this thread was off its CPU between `from_ns` and `until_ns` (ns), as known at `now_ns`; 0
+/// for a thread that is no worker.
 #[cold]
 pub(crate) fn lost_ns(from_ns: u64, until_ns: u64, now_ns: u64) -> u64 {
     let (looked_ns, _) = LOOKED_NS.get();

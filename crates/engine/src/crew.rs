@@ -176,8 +176,7 @@ impl Crew {
         self.handles.get(worker)?.get()
     }
 
-    /// Makes room for one worker more, and says its number; `None` when there are as many as there may
-    /// be. For one thread at a time.
+    /// Makes room for one more worker and returns its number; `None` at the maximum. For one thread at a time.
     pub(crate) fn add(&self) -> io::Result<Option<(usize, Arc<WorkerHandle>)>> {
         let index = self.len();
         let Some(place) = self.handles.get(index) else { return Ok(None) };
@@ -187,8 +186,7 @@ impl Crew {
         Ok(Some((index, handle)))
     }
 
-    /// The worker of a pair; one that has none gets one, a new one by `hire` where each pair is to
-    /// have its own.
+    /// The worker of a pair; a pair without one gets one, by `hire` where each pair has its own.
     pub(crate) fn worker_of(
         &self,
         roster: &mut Roster,
@@ -302,8 +300,7 @@ impl Crew {
         }
     }
 
-    /// Makes the worker of a pair look at it: another one, which had taken from it a moment ago and turned its
-    /// kicks off, finds that it is its no more.
+    /// Makes the pair's worker look at it, because another had just taken from it with kicks off, and lost it.
     pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
         if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
             worker.poller.nudge(queue);

@@ -9,8 +9,8 @@ use weir_fabric::PortId;
 
 use crate::{clock, cpu_loss};
 
-/// Calls of one burst that are noted one by one: what comes beyond is the last one's. Each took several times what the rest of a
-/// burst does.
+/// Calls of one burst that are noted one by one, each several times as long as the rest of the burst. The last
+/// takes the excess.
 const NOTED_MAX: usize = 16;
 
 thread_local! {
@@ -31,8 +31,8 @@ pub fn note(port: PortId, ns: u64) {
     ANY.set(true);
 }
 
-/// At most how much of `took_ns`, which end now, this thread had its processor (ns): a call may wake up who takes it
-/// away, which is nobody's cost.
+/// The most of `took_ns`, ending now, that this thread had its CPU (ns): a call may wake its preemptor, which is
+/// nobody's cost.
 #[cold]
 pub fn cpu_ns(took_ns: u64) -> u64 {
     took_ns.min(cpu_loss::read(clock::now_ns()))

@@ -44,8 +44,8 @@ struct Seen {
 
 pub(crate) struct Dispatcher {
     policy: Option<Dispatch>,
-    /// Each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass one after the other, and the
-    /// cores of others have no part in them. What comes in on uplinks is for all cores.
+    /// Each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass in sequence on its own cores.
+    /// Bursts from uplinks use all cores.
     own_contexts: bool,
     at_ns: u64,
     seen: HashMap<(PortId, usize), Seen>,

@@ -47,8 +47,8 @@ pub struct WorkerStats {
     pub nudges: u64,
     /// CPU time of its thread (ns); `None` when the kernel does not say.
     pub cpu_ns: Option<u64>,
-    /// How late its timers have lately been at most, and a quarter of it (ns): it sets them so much before a
-    /// hold's end.
+    /// The most that its timers have lately been late, and a quarter (ns): it sets them so much before a hold's
+    /// end.
     pub timer_lead_ns: u64,
     /// Times that a timer was later than that: holds may have ended too late.
     pub late_timers: u64,
@@ -153,14 +153,13 @@ impl Engine {
         let _ = self.shared.fabric.remove_port(id);
     }
 
-    /// Replaces a port's filters at once: each burst meets all of the old ones or all of the new ones.
-    /// Nothing happens if there is no such port.
+    /// Replaces a port's filters between bursts. Does nothing without such a port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
         self.change(id, |slot| slot.rules = rules.clone());
     }
 
-    /// Sets what a port is entitled to of each worker, and how fast it may send, from now on until it is
-    /// removed. Without it, it has weight 1 and no limit.
+    /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1
+    /// without limit.
     pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {
         self.shared.shares.set(id, share, limit);
         // One that sleeps until a port may send again may not have to.
@@ -183,14 +182,14 @@ impl Engine {
         self.change(id, |slot| slot.storm.clone_from(&storm));
     }
 
-    /// Sets the MTU (bytes) of what a port sends and receives: longer frames are dropped, and counted there. A GSO frame
-    /// is as long as its segments.
+    /// Sets a port's MTU (bytes): longer frames either way are dropped, and counted there. A GSO frame counts by
+    /// its segments.
     pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
         self.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
     }
 
-    /// Replaces what a port's frames may say that they come from: each burst meets the old guard or the new one. What a
-    /// port answers as a DHCP server counts if it `gives_leases`, as an uplink always does.
+    /// Replaces a port's source guard between bursts. DHCP answers from the port count if it `gives_leases`, as an
+    /// uplink always does.
     pub fn set_source_guard(
         &self,
         id: PortId,
@@ -244,8 +243,7 @@ impl Engine {
         Ok(then(&mut roster, worker))
     }
 
-    /// Whether queues move between workers by load: then [`Engine::dispatch`] is to be called
-    /// regularly while there is traffic.
+    /// Whether queues move between workers by load: then call [`Engine::dispatch`] regularly under traffic.
     pub fn dispatches(&self) -> bool {
         self.shared.crew.options.aim().is_some()
     }
@@ -272,8 +270,8 @@ impl Engine {
         self.shared.crew.assign(&slot.pairs, port, queue, worker)
     }
 
-    /// Lets `helper` serve a pair of queues beside the worker that it has, or nobody any more, while traffic
-    /// flows. `false` where the port's queues are for one worker at a time, and nothing has changed.
+    /// Sets or removes a `helper` beside a queue pair's worker, under traffic. `false`, and no change, where the
+    /// port's queues are for one worker at a time.
     pub fn set_helper(&self, port: PortId, queue: usize, helper: Option<usize>) -> bool {
         let ports = self.shared.ports.load();
         slot(&ports, port).is_some_and(|slot| {
@@ -281,8 +279,7 @@ impl Engine {
         })
     }
 
-    /// The worker that a pair of queues has, or will begin with; `None` where there is no such pair, or
-    /// its worker is yet to be made.
+    /// The present or first worker of a queue pair; `None` without such a pair, or if its worker is yet to be made.
     pub fn worker_of(&self, port: PortId, queue: usize) -> Option<usize> {
         let ports = self.shared.ports.load();
         let pair = slot(&ports, port)?.pairs.get(queue)?;
@@ -311,8 +308,7 @@ impl Engine {
         self.shared.crew.iter().map(stats).collect()
     }
 
-    /// Times that workers woke from sleep, all together. While it stands still there is no traffic, or
-    /// so much that no worker sleeps.
+    /// Wake-ups of all workers together. It stands still without traffic, or with so much that no worker sleeps.
     pub fn wakeups(&self) -> u64 {
         self.shared.crew.iter().map(|worker| worker.wakeups.get()).sum()
     }

@@ -90,8 +90,7 @@ impl Rules {
         self.0.iter()
     }
 
-    /// Judges the frames of `burst`, which the port sends. Bit i of the result: frame i goes nowhere, and
-    /// is counted.
+    /// Judges the frames of `burst`, which the port sends. Bit i of the result: frame i is dropped, and counted.
     #[inline(never)]
     pub(crate) fn judge_sent(
         &self,
@@ -143,8 +142,7 @@ impl Rules {
         self.count(burst, verdicts, verdicts.refused);
     }
 
-    /// Counts the frames that were judged and pass, but for those of `waiting` (bit i: frame i), which
-    /// come again.
+    /// Counts the judged frames that pass, except those of `waiting` (bit i: frame i), which come again.
     #[inline(never)]
     pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
         self.count(burst, verdicts, !(verdicts.refused | waiting));
@@ -186,8 +184,8 @@ impl Rules {
         rules.find(|(rule, _)| matches(rule)).map_or(NO_RULE, |(_, number)| number)
     }
 
-    /// Counts those frames of a burst that `which` has a bit for. Frames in a row that one rule
-    /// decided about are added up first: atomic additions cost as much as judging.
+    /// Counts the frames of a burst in `which` (by bit). Runs of one rule are added up first: an atomic addition
+    /// costs as much as judging.
     fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
         if which == 0 {
             return;

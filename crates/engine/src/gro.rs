@@ -56,8 +56,7 @@ pub struct Sent {
     pub frames: u32,
     /// When the first of them was taken (ns).
     pub arrived_ns: u64,
-    /// What the receiver made of it, or why it is dropped. After [`Emitted::Full`] its frames are not
-    /// dealt with, and neither are those behind it.
+    /// The receiver's result, or why it is dropped. After [`Emitted::Full`], this frame and all behind it remain.
     pub result: Result<Emitted, DropReason>,
 }
 
@@ -92,8 +91,8 @@ impl<'b> EgressList<'b> {
         list
     }
 
-    /// Fetches the payload that is read on the way to this receiver: for a checksum, for segments, or to see
-    /// whether one may be merged. Frames of which it can't be had are dealt with.
+    /// Fetches the payload that this receiver's way reads: for a checksum, segments, or merging. Frames whose
+    /// payload is gone are dealt with.
     #[cold]
     fn fetch(&mut self) {
         let is_read = |frame: &Frame| {
@@ -109,8 +108,8 @@ impl<'b> EgressList<'b> {
         }
     }
 
-    /// The next frame, if it is one that goes as it is: nothing to merge it with, no tag to put in, no
-    /// offload. What a receiver can do for nearly all frames then needs no [`Packet`].
+    /// The next frame, if it goes as it is: no merging, no tag, no offload. Nearly all frames thus need no
+    /// [`Packet`].
     #[inline(always)]
     pub fn plain(&self) -> Option<Plain<'b>> {
         if self.ahead != 0 {
@@ -173,8 +172,8 @@ impl<'b> EgressList<'b> {
         self.merged
     }
 
-    /// Gives the packet that begins with the next frame to `put`; `None`, with nothing given, when no
-    /// segment follows it or not even two fit.
+    /// Gives the packet that begins with the next frame to `put`; `None`, without a call, if no segment follows it
+    /// or two do not fit.
     // Not inlined and on a copy of the list: the way of all other frames keeps its values in registers.
     #[inline(never)]
     fn emit_merged(self, put: &mut dyn FnMut(Packet<'_, 'b>) -> Put) -> Option<Merged> {
@@ -275,8 +274,8 @@ impl<'b> EgressList<'b> {
         (run.count > 1).then_some(run)
     }
 
-    /// Whether the checksum of a segment is right. The sender may change its memory between this sum and
-    /// the copy, and only its own data by that.
+    /// Whether a segment's checksum is right. A sender that changes memory between sum and copy damages only its
+    /// own data.
     fn is_sound(&self, segment: &TcpSegment<'_>, index: usize) -> bool {
         if !segment.needs_verifying() {
             return true;
@@ -331,8 +330,7 @@ thread_local! {
 pub(crate) struct Fronts(OnceCell<HostBuffer>);
 
 impl Fronts {
-    /// A copy of `front`, which is of frame number `frame` of the burst and no longer than a head;
-    /// `None` for any other.
+    /// A copy of `front`, of frame number `frame` of the burst and at most a head long; `None` for any other.
     fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
         let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * HEAD_LEN));
         let copy = room.slice(usize::from(frame) * HEAD_LEN, front.len())?;

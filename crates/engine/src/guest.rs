@@ -1,5 +1,5 @@
-//! What ports of guests have in common, whatever their rings are: how far an interface is, when its guest is
-//! called, and what is owed to it until then.
+//! The common part of guests' ports, whatever their rings: an interface's state, when its guest is called, and
+//! calls owed.
 
 mod calls;
 mod held;

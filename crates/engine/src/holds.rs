@@ -34,8 +34,8 @@ impl Holds {
         received.into_iter().chain(until_ns(&self.transmitted)).min()
     }
 
-    /// Takes out one that has ended at `now_ns`, and the time by which it had. Calls for received frames
-    /// end `lead_ns` sooner.
+    /// Removes an entry that has ended at `now_ns`, with its deadline. Calls for received frames end `lead_ns`
+    /// sooner.
     #[inline]
     pub(crate) fn ended(&mut self, now_ns: u64, lead_ns: u64) -> Option<(Hold, u64)> {
         let ahead_ns = now_ns.saturating_add(lead_ns);

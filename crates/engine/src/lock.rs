@@ -8,8 +8,8 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks it once `holds`, which other workers see to soon; `None` if the port has failed, which may be the reason
-/// why nobody does.
+/// Locks it once `holds`, which other workers soon bring about; `None` if the port has failed, which may prevent
+/// that.
 #[inline]
 pub fn lock_when<T>(
     mutex: &Mutex<T>,
@@ -30,8 +30,8 @@ pub fn lock_when<T>(
     }
 }
 
-/// Locks what is about to stop once nothing of it is under way: `close` has nothing new begin, or else workers that
-/// follow one another would never all be done. A port that has failed is not waited for.
+/// Locks a stopping ring once nothing of it is under way. `close` stops new bursts, or workers would never all be
+/// done. Does not wait for a failed port.
 pub fn lock_settled<'m, T>(
     mutex: &'m Mutex<T>,
     has_failed: impl Fn() -> bool,

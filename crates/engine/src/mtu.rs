@@ -1,5 +1,5 @@
-//! How long a port's frames may be. A guest is told its MTU. A longer frame from it breaks that rule; a longer one for it
-//! finds no buffer.
+//! Limits of a port's frames. A guest knows its MTU: a longer frame from it breaks the rule; one for it finds no
+//! buffer.
 
 use weir_wire::ethernet::HEADER_LEN;
 

@@ -66,8 +66,7 @@ impl Police {
         Charge { refused, bits, packets }
     }
 
-    /// Takes back what those frames of the burst have cost that `undelivered` has a bit for: they were charged
-    /// for, and found their receiver full.
+    /// Refunds the frames of the burst in `undelivered` (by bit): they were charged, and found their receiver full.
     #[cold]
     pub(crate) fn give_back(
         &self,

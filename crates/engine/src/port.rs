@@ -1,5 +1,4 @@
-//! What the engine asks of a port, whatever stands behind it: a guest's virtqueues, a TAP, later a
-//! Xen guest's netif rings.
+//! The engine's interface to a port of any kind: a guest's virtqueues, a TAP, a Xen guest's rings.
 
 use weir_fabric::{EgressTag, PortId};
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
@@ -31,13 +30,12 @@ pub struct Taken {
     pub peek: bool,
     /// Frames of this queue that wait for a receiver.
     pub parked: usize,
-    /// Of those that waited some went, and others were not tried yet: take them at once. Their
-    /// receiver has room, so that no kick may come for them.
+    /// Some waiting frames went, others are untried: take them at once. Their receiver has room, so maybe no kick
+    /// comes.
     pub parked_more: bool,
     /// When the first of them has waited long enough (ns), if any waits.
     pub parked_until: Option<u64>,
-    /// When to ask [`Port::expired`] (ns), if the call for completed frames is held and no worker has
-    /// been told to ask by then.
+    /// When to ask [`Port::expired`] (ns), if the call for completed frames is held and no worker will ask by then.
     pub hold_until: Option<u64>,
 }
 
@@ -53,18 +51,16 @@ pub struct Outgoing {
 /// What [`Port::deliver`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Frames dealt with, from the first on: delivered, or dropped with a counter. The others found
-    /// the queue full.
+    /// Frames dealt with, from the first on: delivered, or dropped and counted. The others found the queue full.
     pub frames: usize,
-    /// Bit i: `frames[i]` is dealt with too, though one before it may not be: it went ahead in a packet
-    /// merged with earlier ones of its flow. Bits below `frames` do not count.
+    /// Bit i: `frames[i]` is dealt with although an earlier one may not be: it went ahead in a packet merged with
+    /// earlier ones of its flow. Bits below `frames` do not count.
     pub ahead: u64,
     /// The receiver is expected to offer buffers soon: frames that found it full may wait for it.
     pub worth_waiting: bool,
     /// It has offered some while this was found out: try again at once.
     pub again: bool,
-    /// When to ask [`Port::expired`] (ns), if the moderation policy holds the call and no worker has
-    /// been told to ask by then.
+    /// When to ask [`Port::expired`] (ns), if the policy holds the call and no worker will ask by then.
     pub hold_until: Option<u64>,
 }
 
@@ -107,8 +103,8 @@ pub trait Port: Receiver + Send + Sync {
         None
     }
 
-    /// Whether transmit queue `queue` has a frame, by a look that makes no system call and leaves
-    /// kicks as they are. Asked only where [`Taken::peek`] said so.
+    /// Whether transmit queue `queue` has a frame, without a system call or a change of kicks. Asked only after
+    /// [`Taken::peek`].
     fn peek_tx(&self, queue: usize) -> bool {
         self.arm_tx(queue)
     }
@@ -124,8 +120,8 @@ pub trait Port: Receiver + Send + Sync {
         false
     }
 
-    /// Whether [`deliver`](Self::deliver) copies payload from where its [`Remote`](crate::remote::Remote) has it.
-    /// All other ports get none that was not fetched.
+    /// Whether [`deliver`](Self::deliver) copies payload from its [`Remote`](crate::remote::Remote). Other ports
+    /// get it fetched.
     fn copies_remote(&self) -> bool {
         false
     }
@@ -154,18 +150,17 @@ pub trait Port: Receiver + Send + Sync {
         None
     }
 
-    /// What chooses the queue of the frame that begins with `head`, where [`steering`](Self::steering) has a
-    /// table that the receiver [gave](Steering::is_given): a hash of the receiver's own.
+    /// The receiver's own hash of the frame that begins with `head`, where [`steering`](Self::steering) has a table
+    /// that it [gave](Steering::is_given).
     fn flow_hash(&self, head: &[u8]) -> u32 {
         symmetric_hash(head)
     }
 
-    /// Serving this port ended in a panic, which is weir's fault: it must stop, with this reason,
-    /// so that the other ports go on.
+    /// Serving this port panicked, weir's fault: it must stop, with this reason, so that the other ports go on.
     fn fail(&self, reason: &str);
 
-    /// Its memory has kept a worker waiting for longer than it may, the last time for `ns`. Ports whose memory is weir's
-    /// or the kernel's own have nothing to do.
+    /// Its memory kept a worker waiting for too long, the last time for `ns`. Ports without a guest's memory do
+    /// nothing.
     fn blocks(&self, _ns: u64) {}
 }
 

@@ -15,8 +15,8 @@ use crate::burst::Burst;
 
 /// Who has the payload of frames: the sending port's queue.
 pub trait Remote: Any + Debug {
-    /// Brings the payload of `frames` (bit i: frame i of `burst`) to where its slices are, with one system call
-    /// for all. Says of which of them it could not be had.
+    /// Brings the payload of `frames` (bit i: frame i of `burst`) to their slices with one system call. Returns the
+    /// failed ones.
     fn fetch(&self, burst: &Burst<'_>, frames: u64) -> u64;
 }
 
@@ -53,8 +53,7 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// Frames the payload of which could not be had (bit i: frame i). They are not delivered, and counted by who
-    /// took them.
+    /// Frames whose payload was gone (bit i: frame i). They are not delivered; their taker counts them.
     #[inline]
     pub fn lost(&self) -> u64 {
         self.away.as_ref().map_or(0, |away| away.lost.get())

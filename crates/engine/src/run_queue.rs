@@ -177,8 +177,8 @@ impl RunQueue {
         self.limited.iter().map(|limited| limited.until_ns).min()
     }
 
-    /// Takes up changes of what ports are entitled to, and brings back the queues that are due. Their frames
-    /// have waited for their own port's rate: what the switch is late by begins now.
+    /// Applies changed shares, and brings back queues whose rate allows. Their frames waited for that rate: the
+    /// switch's lateness counts from now.
     pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
         let changed = shares.version() != self.version;
         if changed {

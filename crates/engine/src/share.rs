@@ -133,8 +133,7 @@ pub(crate) struct Entitled {
     pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
-/// What all ports are entitled to. Workers have copies; they look at the version to see that there are
-/// others.
+/// The shares of all ports. Workers have copies, and compare versions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// By port number; ports that are not here have the default.

@@ -37,8 +37,8 @@ impl Shared {
         })
     }
 
-    /// A receiver has buffers: tells the workers with frames that wait for it, but for `me`. Says whether that one
-    /// has some.
+    /// A receiver has buffers: tells the workers whose frames wait for it, except `me`. Returns whether `me` has
+    /// some.
     #[inline]
     pub(crate) fn refilled(&self, slot: &Slot, receiver: PortId, me: usize) -> bool {
         let waiting = slot.waiters.refilled();
@@ -57,8 +57,8 @@ impl Shared {
     }
 }
 
-/// What others may see of a worker, and how they reach it. Each worker writes its own with every burst: on
-/// lines of cache, which processors fetch in pairs, that no other worker writes.
+/// A worker as others see and reach it. Each worker writes its own with every burst, so it has cache lines (CPUs
+/// fetch them in pairs) that no other worker writes.
 #[repr(align(128))]
 pub(crate) struct WorkerHandle {
     /// Its epoll set.
@@ -74,8 +74,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) bursts: Counter,
     /// Times it was told to look at a queue.
     pub(crate) nudges: Counter,
-    /// How much before a deadline it sets its timer (ns): the most that its timers were
-    /// late, and a quarter of it.
+    /// How early it sets its timer (ns): the most that its timers were late, and a quarter.
     pub(crate) timer_lead_ns: AtomicU64,
     /// Times that a timer was later than that.
     pub(crate) late_timers: Counter,

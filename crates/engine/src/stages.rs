@@ -99,8 +99,7 @@ impl Costs {
 
 static COSTS: [Costs; WORKERS_MAX] = [const { Costs::none() }; WORKERS_MAX];
 
-/// 0: off. Else it is on, and this number is another one each time that it is switched on: a burst
-/// that began before has no beginning that counts.
+/// 0: off. Otherwise the number of this period, new at each start: a burst that began before has no valid start.
 static PERIOD: AtomicU32 = AtomicU32::new(0);
 static LAST_PERIOD: AtomicU32 = AtomicU32::new(0);
 

@@ -1,5 +1,4 @@
-//! What a port counts. Directions are the guest's, as in virtio: *tx* is what the port's owner
-//! sent into the switch, *rx* what it got.
+//! Counters of a port. Directions are the guest's, as in virtio: *tx* went into the switch, *rx* came out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,11 +34,9 @@ pub enum DropReason {
     UnknownUnicast,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
-    /// The receiver had no buffers for as long as a frame may wait; counted at the sender, in
-    /// whose memory it waited.
+    /// The receiver had no buffers for as long as a frame may wait; counted at the sender.
     RxWaitedTooLong,
-    /// The sender's transmit queue was stopped while the frame waited for its receiver; counted
-    /// at the sender.
+    /// The sender's transmit queue stopped while the frame waited for its receiver; counted at the sender.
     TxStopped,
     /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
     RxNotReady,
@@ -63,8 +60,7 @@ pub enum DropReason {
     MulticastUnwanted,
     /// A transmit request of a Xen guest that its protocol does not allow; counted at the sender.
     BadRequest,
-    /// Xen did not copy it: a page was not granted, counted at the guest that named it, or the sender's memory
-    /// has gone.
+    /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's memory has gone.
     CopyFailed,
 }
 
@@ -155,11 +151,9 @@ impl From<weir_fabric::DropReason> for DropReason {
 /// Why a receiver was told of a frame later than its latency budget allows: one named counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreachReason {
-    /// The worker was kept from its processor for as long as the call was late, or longer: the kernel had
-    /// given that to another thread, or the host to another machine.
+    /// The worker was off its CPU for as long as the call was late: the CPU served another thread or machine.
     NoCpu,
-    /// The frame was longer on its way through the switch than the budget is, and its call was not held:
-    /// the worker had too much to do.
+    /// Switching alone took longer than the budget, and the call was not held: the worker had too much to do.
     ForwardedLate,
     /// Its call was held, and the worker came back too late: it had too much to do.
     AskedLate,
@@ -223,8 +217,7 @@ pub struct PortCounters {
     pub rx: [QueueCounters; QUEUE_PAIRS_MAX],
     /// Frames that waited in the sender's memory for a receiver; counted at the sender.
     pub parked: Counter,
-    /// Packets that were merged from TCP segments for this receiver; the segments are counted as
-    /// frames.
+    /// Packets merged from TCP segments for this receiver; the segments count as frames.
     pub gro: Counter,
     /// Worker time that was charged to this port as a sender (ns).
     pub worker_ns: Counter,
@@ -321,8 +314,8 @@ impl PortCounters {
     }
 }
 
-/// Times in nanoseconds, two significant digits, up to the largest latency budget. Takes its memory
-/// (some tens of KiB) at the first sample, so that an idle port costs none.
+/// Times in ns, two significant digits, up to the largest latency budget. Its tens of KiB are allocated at the
+/// first sample.
 #[derive(Debug, Default)]
 pub struct Times(Option<Box<Histogram<u64>>>);
 

@@ -1,5 +1,5 @@
-//! Storm control: how many frames in a second one sender may have flooded, each of which costs as many copies as the
-//! VLAN has ports.
+//! Storm control: how many frames a second a sender may flood, each of which costs a copy for every port of the
+//! VLAN.
 
 use weir_policy::policing::Gcra;
 use weir_wire::Mac;

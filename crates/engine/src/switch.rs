@@ -142,8 +142,7 @@ impl List {
     }
 }
 
-/// The lists of one burst, kept between bursts: the loop allocates only until it has seen its
-/// widest flood.
+/// The lists of one burst, kept between bursts, so that only the widest flood so far allocates.
 pub struct Forwarder {
     lists: Vec<List>,
     used: usize,
@@ -198,8 +197,7 @@ pub struct Ingress<'a> {
     pub now_ns: u64,
 }
 
-/// The decision for a unicast frame, which holds for those like it that follow in the burst: the
-/// frames of one flow come in a row.
+/// The decision for a unicast frame and the like frames that follow it: frames of one flow come in a row.
 struct Run {
     addresses: (u64, u32),
     vlan: Option<Tci>,
@@ -213,16 +211,14 @@ impl Forwarder {
         Self { worker, ..Self::default() }
     }
 
-    /// After a burst that did not come to its end: forgets it, but for the deadlines, since receivers
-    /// that were served before rely on being asked.
+    /// After an unfinished burst: forgets it, except deadlines, since served receivers rely on being asked.
     pub fn start_over(&mut self, ports: &Ports) {
         self.leave(ports);
         let holds = std::mem::take(&mut self.holds);
         *self = Self { holds, ..Self::of(self.worker) };
     }
 
-    /// Takes every frame of `burst` to where it belongs: into receivers' rings, into
-    /// `burst.parked`, or into a drop counter.
+    /// Takes every frame of `burst` to receivers' rings, into `burst.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port) {
             Some(sender) if burst.still_tagged != 0 || !sender.sends_freely() => {
@@ -259,8 +255,7 @@ impl Forwarder {
         rules.settle(burst, &self.sent, waiting);
     }
 
-    /// Forwards all frames but those that `refused` has a bit for. Inlined so that nobody who has no
-    /// filter looks at these bits.
+    /// Forwards all frames not in `refused` (by bit). Inlined, so that nobody without a filter reads these bits.
     #[inline(always)]
     fn forward_but(&mut self, refused: u64, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let mut run: Option<Run> = None;
@@ -292,8 +287,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes one frame where it belongs. Says into which list, with which tag, if that holds for all
-    /// that are like it.
+    /// Takes one frame where it belongs. Returns its list and tag, if these hold for all frames like it.
     #[inline(always)]
     fn classify(
         &mut self,
@@ -360,8 +354,7 @@ impl Forwarder {
         }
     }
 
-    /// Puts a frame into its receiver's list. Says which, if that does not depend on more than the
-    /// receiver.
+    /// Puts a frame into its receiver's list. Returns the list, if only the receiver decides it.
     fn append(
         &mut self,
         ingress: &Ingress<'_>,

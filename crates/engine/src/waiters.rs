@@ -30,8 +30,8 @@ impl Waiters {
         self.refills.load(Ordering::SeqCst)
     }
 
-    /// Frames of `worker` wait since it was refilled `seen` times. Says whether it was refilled in between: then
-    /// nobody else tells.
+    /// Frames of `worker` wait since refill `seen`. Returns whether a refill came in between: then nobody else
+    /// tells.
     pub fn wait(&self, worker: usize, seen: u64) -> bool {
         self.workers.fetch_or(1 << worker, Ordering::SeqCst);
         self.refills() != seen

@@ -46,8 +46,7 @@ impl Warm {
         }
     }
 
-    /// Calls `stays` with each queue, and since when it has had no work; those for which it says `false` are no
-    /// longer warm.
+    /// Calls `stays` with each queue and the time since it had work; `false` ends its warmth.
     #[inline]
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(QueueRef, u64) -> bool) {
         let Self { listed, of, count } = self;

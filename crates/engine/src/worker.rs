@@ -50,8 +50,8 @@ use crate::stalls::{Retry, Stalls};
 use crate::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
 use crate::warm::Warm;
 
-/// Rounds over busy queues between two looks at the epoll set: a queue that wakes up while others
-/// keep the worker busy waits for at most this many bursts per busy queue.
+/// Rounds over busy queues between two polls of the epoll set: a queue that wakes up waits for at most so many
+/// bursts of each.
 const ROUNDS_PER_POLL: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
@@ -246,8 +246,8 @@ impl Worker {
         self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Once a second while there is traffic, forgets a part of what has not been heard of for long.
-    /// Lookups judge an entry's age themselves; this only makes room.
+    /// Once a second under traffic, sweeps a part of the table. Lookups judge an entry's age themselves; this only
+    /// makes room.
     fn age(&mut self, now_ns: u64) {
         let now_secs = clock::secs(now_ns);
         if std::mem::replace(&mut self.aged_secs, now_secs) != now_secs {
@@ -355,8 +355,8 @@ impl Worker {
         }
     }
 
-    /// A look at a port has ended in a panic. That port stops; everything that this worker serves is looked at anew,
-    /// since what it had in hand is gone.
+    /// A look at a port panicked. That port stops; the worker looks at everything it serves again, having lost its
+    /// notes.
     #[cold]
     fn recover(&mut self) {
         let ports = self.shared.ports.load();
@@ -410,14 +410,13 @@ fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
     all_ns
 }
 
-/// Whether a queue is that worker's. Another's may be among those that a worker keeps in mind, until it
-/// comes to it.
+/// Whether a queue is that worker's. A worker's notes may name another's queue until it comes to it.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
     slot.pairs.get(queue.queue).is_some_and(|pair| pair.is_served_by(worker))
 }
 
-/// A queue that was kept in mind is another worker's now: that one is told, since this one may have turned
-/// its kicks off after the other had looked.
+/// A noted queue is another worker's now: tells it, since this one may have turned kicks off after the other's
+/// look.
 #[cold]
 fn hand_over(shared: &Shared, slot: &Slot, queue: QueueRef) {
     if let Some(pair) = slot.pairs.get(queue.queue) {

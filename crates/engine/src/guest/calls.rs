@@ -25,8 +25,7 @@ impl CallPolicy {
         Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None, container_bytes: None }
     }
 
-    /// Longest time that a call may be held (ns): less than the budget, of which a part is for other
-    /// waits.
+    /// Longest time to hold a call (ns): the budget without the part for other waits.
     pub const fn hold_ns_max(&self) -> u64 {
         hold_ns_max(self.latency_budget_ns)
     }
@@ -36,8 +35,8 @@ impl CallPolicy {
         self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
     }
 
-    /// The policy for transmitted frames; `None` where a guest is to be told of them at once: under a
-    /// policy that holds nothing. `patient`: under `auto` a few may wait for longer.
+    /// The policy for transmitted frames; `None` to call at once, under a policy that never holds. `patient`: under
+    /// `auto` a few may wait longer.
     pub fn completions(&self, patient: bool) -> Option<Completions> {
         match self.kind {
             Kind::Auto if patient => Some(Completions::patient(self.hold_ns_max())),

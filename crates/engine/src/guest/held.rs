@@ -1,5 +1,5 @@
-//! What a queue owes its guest: frames that the guest has not been told of, since when, until when at
-//! the latest, and whether it came to be too late.
+//! A queue's debt to its guest: frames without notice, since when, until when at the latest, and whether notice
+//! came too late.
 
 use weir_limits::HOLD_MARGIN_NS;
 use weir_policy::moderation::{Batch, Deadline, Delivery};
@@ -8,8 +8,8 @@ use super::CallPolicy;
 use crate::cpu_loss;
 use crate::stats::{BreachReason, PortCounters, Times};
 
-/// Of the time that a worker was away, so much more may be needed for the frames that came meanwhile: a part
-/// in so many. It was 2 % after milliseconds on a loaded machine, and 5 % at most.
+/// The part of an absence that frames which came meanwhile may need: 2 % after milliseconds on a loaded machine, 5
+/// % at most.
 const PILED_UP_SHARE: u64 = 16;
 
 /// Frames of a receive queue that the guest has not been told of.
@@ -131,8 +131,8 @@ impl HeldCall {
     }
 }
 
-/// Whether a call is so late because the worker was kept from its processor for so long: for most of it, and
-/// what is left is no more than its own work may take, with what has piled up meanwhile.
+/// Whether preemption explains a late call: it makes up most of the delay, and the rest is no more than the work
+/// piled up.
 fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
     let work_ns = HOLD_MARGIN_NS.saturating_add(lost_ns / PILED_UP_SHARE);
     lost_ns > late_ns / 2 && lost_ns.saturating_add(work_ns) >= late_ns

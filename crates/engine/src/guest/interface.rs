@@ -1,5 +1,5 @@
-//! What an interface of a guest is to the engine, whatever its rings are: its queue pairs, of which there may come more
-//! while traffic flows, whether it serves, and when its guest is called.
+//! A guest's interface to the engine, with any rings: its queue pairs (more may come under traffic), whether it
+//! serves, and when its guest is called.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -29,8 +29,8 @@ pub struct QueuePair<T, R> {
 /// An interface, with the port's part of its transmit and of its receive queues.
 #[derive(Debug)]
 pub struct Interface<T, R> {
-    /// The pairs from the first on that were ever offered to a front end. None goes while the interface exists:
-    /// workers need no lock to find one, and what it has counted stays.
+    /// The pairs ever offered to a front end, from the first on. None goes while the interface exists: workers find
+    /// one without a lock, and its counts stay.
     pairs: [OnceLock<Box<QueuePair<T, R>>>; QUEUE_PAIRS_MAX],
     /// How many the next front end is offered.
     offered: AtomicUsize,
@@ -46,7 +46,7 @@ pub struct Interface<T, R> {
 }
 
 impl<T: TransmitRing + Default, R: ReceiveRing + Default> Interface<T, R> {
-    /// An interface without rings, which counts into `counters`, and whose guest is called by `calls`. `patient`: see
+    /// An interface without rings, counting into `counters`, with call policy `calls`. `patient`: see
     /// [`TransmitCalls::patient`].
     pub fn new(
         queue_pairs: usize,
@@ -169,8 +169,8 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         record_flows(&self.steering, queue, burst, now_secs, receiver);
     }
 
-    /// See [`Port::expired`](crate::Port::expired). `frees_sent`: in the call for received frames of a pair the guest
-    /// frees transmitted ones as well.
+    /// See [`Port::expired`](crate::Port::expired). `frees_sent`: a guest's receive handler also frees transmitted
+    /// frames.
     pub fn expired(
         &self,
         queue: usize,
@@ -207,8 +207,8 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         }
     }
 
-    /// Sets the limit of holds (ns) of one pair of queues, or of all, while traffic flows: the manager's
-    /// share of the budget for them. What the budget leaves for holds is never exceeded.
+    /// Sets the limit of holds (ns) of one queue pair, or of all, under traffic: the manager's share of the budget,
+    /// never above the budget's limit.
     pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64) {
         let hold_ns = hold_ns.min(hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed)));
         for (index, pair) in self.pairs().enumerate() {
@@ -229,7 +229,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         }
     }
 
-    /// The guest polls its receive queues, or no longer. To be said again after
+    /// The guest polls its receive queues, or no longer. Call it again after
     /// [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll(&self, poll: Option<GuestPoll>) {
         for pair in self.pairs() {

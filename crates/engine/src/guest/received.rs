@@ -117,8 +117,8 @@ impl ReceiveCalls {
         }
     }
 
-    /// The guest has, or may soon have, too few buffers for as long as it does not know what it got: it
-    /// gives new ones for those that it has taken back.
+    /// The guest has, or soon may have, too few buffers until it knows of its frames: it refills only what it takes
+    /// back.
     #[inline]
     fn is_short(&self, ring: &mut impl ReceiveRing) -> bool {
         self.full_since.is_some() || self.hold.chains() >= ring.size() / 2
@@ -187,8 +187,8 @@ impl ReceiveCalls {
         self.act(index, ring, verdict, by_ns, counters)
     }
 
-    /// Ends a hold of what a guest that polls, and asks for calls all the same, has taken by itself: what comes now is
-    /// held anew.
+    /// Ends a hold of frames that a polling guest, which asks for calls all the same, took by itself: newer frames
+    /// start a hold.
     #[inline]
     pub(crate) fn look_for_poll(
         &mut self,

@@ -31,14 +31,13 @@ impl TransmitCalls {
         Self { completions: calls.completions(false), ..Self::default() }
     }
 
-    /// The same for a guest whose acknowledgements are few and far apart: under `auto` a few completions may wait for
-    /// longer.
+    /// The same for a guest with few, rare acknowledgements: under `auto` a few completions may wait longer.
     pub fn patient(calls: &CallPolicy) -> Self {
         Self { completions: calls.completions(true), patient: true, ..Self::default() }
     }
 
-    /// More chains are about to be shown as complete. The driver tells by its ring what it has freed of those
-    /// before, which is over once there are more.
+    /// More chains are about to be complete. The driver's ring tells which earlier ones it has freed, but only
+    /// until then.
     #[inline(always)]
     pub fn before_more(&mut self, ring: &mut impl TransmitRing) {
         if self.untold > 0 {

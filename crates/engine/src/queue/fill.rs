@@ -26,8 +26,8 @@ struct Batch<T> {
 #[must_use = "a batch that is never finished holds up all behind it"]
 pub struct Place(u32);
 
-/// The order in which batches are published. Belongs to one ring and is guarded by the same lock.
-/// `T` is what the caller wants to know of a batch when it is published.
+/// The order of publishing batches. It belongs to one ring, under the same lock. `T` is the caller's note on a
+/// batch.
 #[derive(Debug)]
 pub struct FillOrder<T> {
     /// Oldest first.
@@ -60,8 +60,8 @@ impl<T> FillOrder<T> {
         Place(place)
     }
 
-    /// It has copied. Gives the batches that may be published now, oldest first, to `published`, and
-    /// says how many chains that makes: for `publish_first`.
+    /// Ends a copy. Gives the batches to publish, oldest first, to `published`, and returns their chains, for
+    /// `publish_first`.
     pub fn finish(&mut self, place: Place, mut published: impl FnMut(T)) -> u16 {
         let nth = place.0.wrapping_sub(self.oldest) as usize;
         if let Some(batch) = self.batches.get_mut(nth) {

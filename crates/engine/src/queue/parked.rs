@@ -18,8 +18,7 @@ struct Waiting {
     token: u64,
     port: PortId,
     arrived_ns: u64,
-    /// When it first found its receiver full (ns). It may be said to have arrived long before, if its worker was late:
-    /// that is no fault of the receiver's.
+    /// When it first found its receiver full (ns). Its arrival may be long before, by its worker's delay.
     full_ns: u64,
     /// The burst under way tries it again.
     tried: bool,

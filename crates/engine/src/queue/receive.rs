@@ -95,8 +95,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     ) -> Result<(Delivered, Place), R::Error> {
         let Written { dealt_with, full, batch, chains, merged, waited } = written;
         let worth_waiting = self.calls.note_full(full, batch.frames > 0);
-        // Under the same lock as the look that found too little: between the two another worker could
-        // see buffers that no kick comes for any more.
+        // Under the lock of the look that found too little: in between, another worker could take buffers whose
+        // kick is over.
         let again = full && worth_waiting && self.queue.arm(index)?;
         counters.rx[index].frames.add(batch.frames.into());
         counters.rx[index].bytes.add(batch.bytes);
@@ -162,8 +162,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     }
 }
 
-/// Locks a queue when workers have finished what they had placed, and nothing new is placed. A held call is given;
-/// then nothing is pending any more, and the ring may be taken out of service.
+/// Locks a queue when workers have finished their placed frames, and no new ones come. Gives a held call; then
+/// nothing is pending, and the ring may go out of service.
 pub fn stop<'q, R: ReceiveRing>(
     queue: &'q Mutex<ReceiveQueue<R>>,
     has_failed: impl Fn() -> bool,

@@ -24,8 +24,8 @@ use crate::port::{Take, Taken};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
-/// Where the frames of a queue come from: a port, as far as one of its transmit queues goes. Each frame has a name,
-/// its chain's token in a burst, from when it is taken until it is settled or released.
+/// A port as the source of one transmit queue's frames. A frame's name is its chain's token in a burst, from its
+/// take until it is settled or released.
 pub trait Source {
     /// What is behind the queue's lock: the ring, and which of its frames are taken.
     type Ring: TransmitRing;
@@ -95,8 +95,8 @@ pub trait Source {
     /// Has bytes brought that are not at hand: without the lock, where another worker may take meanwhile.
     fn bring<'m>(&'m self, _lent: &'m Self::Lent, _burst: &mut Burst<'m>) {}
 
-    /// Completes what was forwarded or refused, keeps what was parked, and shows it. Says how many chains the guest
-    /// sees more of.
+    /// Completes forwarded and refused frames, keeps parked ones, and publishes. Returns the chains newly visible
+    /// to the guest.
     fn settle(&self, ring: &mut Self::Ring, lent: &Self::Lent, burst: &Burst<'_>) -> u32;
 
     /// Takes back what was lent.
@@ -229,8 +229,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         state.taken::<S>(source, consumed, parked_more, hold_until)
     }
 
-    /// Forwards a burst that was taken side by side with others; `None` if the port, or its ring, has stopped
-    /// meanwhile.
+    /// Forwards a burst taken in parallel with others; `None` if the port, or its ring, has stopped meanwhile.
     #[cold]
     fn take_turn<'q, 'm, S: Source<Ring = R>>(
         &'q self,
@@ -274,8 +273,8 @@ impl<R: TransmitRing> TransmitQueue<R> {
         Some(state)
     }
 
-    /// Locks it when workers have settled what they had taken, and nothing new is taken. What waited is dropped for
-    /// that reason; says of how many frames. Its ring may be taken out of service then, or else service goes on.
+    /// Locks it when workers have settled all taken frames, and take no new ones. Drops waiting frames for that
+    /// reason, and returns their number. Its ring may go out of service then, or service continues.
     pub fn stop<S: Source<Ring = R>>(
         &self,
         source: &S,
@@ -305,8 +304,8 @@ impl<R: TransmitRing> Transmit<R> {
             || source.is_for_one(&self.queue)
     }
 
-    /// A burst's frames have gone, or are to wait. Says when to ask about the call, if it is held and a timer is to be
-    /// set, and whether frames that wait are to be tried at once again.
+    /// A burst's frames have gone, or wait. Returns when to ask about a held call, and whether to retry waiting
+    /// frames at once.
     #[inline(always)]
     fn settle<S: Source<Ring = R>>(
         &mut self,

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_fabric::PortId;
 
-/// Looks at whose turn it is before the core is offered to others: placing a burst takes a few microseconds,
-/// unless whoever places it was preempted.
+/// Looks at whose turn it is before yielding the core: placing takes a few microseconds, without preemption.
 const SPINS: u32 = 1_000;
 
 /// The turns of one transmit queue, numbered from 0.
@@ -35,8 +34,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Turn `number`, which is to be [waited for](Turn::wait). Each number is to be drawn once, with the queue's
-    /// lock held.
+    /// Turn `number`, to be [waited for](Turn::wait). Draw each number once, under the queue's lock.
     pub fn draw(self: &Arc<Self>, number: u64) -> Turn {
         Turn { turns: Arc::clone(self), number }
     }

@@ -16,8 +16,8 @@ use crate::switch::slot;
 
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
-/// How long a worker with a core of its own looks at its queues before it looks at the epoll set (ns):
-/// ports that cannot be looked at without a system call wait for that.
+/// How long a worker with its own core polls its queues between polls of the epoll set (ns), for which ports
+/// without a cheap look wait.
 const DEDICATED_LOOK_NS: u64 = 20_000;
 /// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
 const WAITS_NS: u64 = 1_000_000;
