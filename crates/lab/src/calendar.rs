@@ -82,8 +82,7 @@ impl<E> Calendar<E> {
         self.now_ns = self.now_ns.saturating_add(ns);
     }
 
-    /// Goes on to the next event that happens no later than `until_ns`. `None`: there is none, and the
-    /// time is `until_ns`.
+    /// Continues to the next event up to `until_ns`. `None`: there is none, and the time is `until_ns`.
     pub fn next(&mut self, until_ns: u64) -> Option<E> {
         if self.heap.peek().is_none_or(|entry| entry.at_ns > until_ns) {
             self.now_ns = self.now_ns.max(until_ns);

@@ -326,8 +326,8 @@ impl Cpus {
         }
     }
 
-    /// Brings the virtual time of a fair thread that wakes up near that of those it competes with: a
-    /// sleep saves up no more than a slice, and what it had while it was alone is forgotten.
+    /// Moves a waking fair thread's virtual time near its competitors': a sleep saves up a slice at most, and time
+    /// alone is forgotten.
     fn place(&mut self, now_ns: u64, thread: ThreadId, weight: u32) {
         let allowed = self.threads[thread].allowed;
         let mut spread: Option<(u64, u64)> = None;

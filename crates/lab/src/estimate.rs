@@ -10,8 +10,7 @@ const EVENTS_PER_TIMER: f64 = 6.0;
 /// The shortest time between two timers of one kind that is reckoned with (ns), as workers look on.
 const TIMER_NS_MIN: u64 = 20_000;
 
-/// Events that a run has at most, by its loads, links and timers. A run that has more than that is not
-/// wrong; `host::run_within` ends one that has far more.
+/// The most events of a plausible run, by its loads, links and timers; `host::run_within` ends one with far more.
 pub fn events(scenario: &Scenario) -> u64 {
     let ns = (scenario.warm_up_ns.saturating_add(scenario.run_ns)) as f64;
     let mut frames = 0.0;
@@ -59,8 +58,7 @@ pub fn events(scenario: &Scenario) -> u64 {
     (frames * EVENTS_PER_FRAME + (polls + holds + rivals + ticks) * EVENTS_PER_TIMER) as u64
 }
 
-/// Frames that a load sends forth in a ns at most, by what its ends spend on each; what links and others
-/// leave it is not looked at.
+/// The most frames that a load sends in a ns, by its ends' costs alone, without links and competitors.
 fn forth_per_ns(scenario: &Scenario, load: &Load) -> f64 {
     let costs = scenario.profile;
     match &load.kind {

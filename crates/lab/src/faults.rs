@@ -34,8 +34,8 @@ pub enum Trouble {
         /// Which guest.
         guest: usize,
     },
-    /// A guest's agent is gone, and with it the guest's poll timer (weir's manager gives the interface back
-    /// as it was found). No fault of a guest that has none.
+    /// A guest's agent is gone, and so its poll timer (the manager restores the interface). Only for a guest with a
+    /// timer.
     AgentLost {
         /// Which guest.
         guest: usize,
@@ -50,11 +50,10 @@ pub enum Trouble {
         /// Which uplink.
         uplink: usize,
     },
-    /// The clock jumps forward, as for a host that is a virtual machine and was stopped: all that was
-    /// due meanwhile is due at once.
+    /// The clock jumps forward, as after a virtual host was stopped: everything due meanwhile is due at once.
     ClockJumps,
-    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still meanwhile: nothing of the host is
-    /// late, but the world has gone on, and all uplinks need so long to come up again.
+    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still: nothing of the host is late, but all
+    /// uplinks take so long to come up again.
     Suspend,
 }
 

@@ -19,8 +19,8 @@ pub struct Link<T> {
 }
 
 impl<T> Link<T> {
-    /// A link of so many bits a second, at least 1. What is served takes `delay_ns` more to arrive.
-    /// No more than `queue_max` wait.
+    /// A link of so many bits a second, at least 1. A served item arrives `delay_ns` later. At most `queue_max`
+    /// wait.
     pub fn new(bits_per_s: u64, delay_ns: u64, queue_max: usize) -> Self {
         let ps_per_byte = 8_000_000_000_000 / bits_per_s.max(1);
         let (queue, on_the_way) = (VecDeque::new(), VecDeque::new());

@@ -5,19 +5,18 @@ use crate::cpus::Scheduling;
 /// A CPU that was idle for so long is cold (ns): see [`Profile::warm_permille`].
 const COLD_NS: u64 = 150_000;
 
-/// What host and guests spend on each thing: CPU time at the full speed of a CPU that is at hand, where
-/// nothing else is said. Calibration measures these; a paper's testbed gives or implies some of them.
+/// The costs of a host and its guests: CPU time at full speed on a CPU at hand, unless stated otherwise.
+/// Calibration measures them; a paper's testbed gives or implies some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The CPUs and their scheduler.
     pub scheduling: Scheduling,
-    /// From the write to a sleeper's eventfd, or the interrupt to a halted vCPU, to its thread being
-    /// ready (ns passed, no CPU time).
+    /// From the eventfd write, or the interrupt of a halted vCPU, to the ready thread (ns passed, no CPU time).
     pub wakeup_latency_ns: u64,
     /// The same of one in ten, or more (ns).
     pub wakeup_latency_p90_ns: u64,
-    /// And of one in a hundred (ns). Where neither of the two is above the first, all take alike; otherwise that
-    /// is the median, and what lies between these and above is exponential.
+    /// The same, for one in a hundred (ns). If neither percentile exceeds the first, all are equal; otherwise the
+    /// first is the median, and the distribution is exponential between and above.
     pub wakeup_latency_p99_ns: u64,
     /// From the time a timer is set for to its sleeper being ready (ns passed, no CPU time).
     pub timer_late_ns: u64,
@@ -25,11 +24,11 @@ pub struct Profile {
     pub timer_late_p90_ns: u64,
     /// And of one in a hundred (ns).
     pub timer_late_p99_ns: u64,
-    /// What a worker's or a guest's sleep costs at least, on a CPU that was idle for hardly any time: so many
-    /// thousandths of what it costs after 150 us and more. Between the two it grows evenly; always the same, if 0.
+    /// The least cost of a sleep on a CPU that was hardly idle, in thousandths of the cost after 150 us and more,
+    /// linear in between. Constant, if 0.
     pub warm_permille: u64,
-    /// An interrupt of whatever runs on a CPU, the kernel's tick above all (ns, on average); none, if this or the next
-    /// is 0.
+    /// Interrupts of whatever runs on a CPU, above all the kernel's tick (ns, on average); none, if this or the
+    /// next is 0.
     pub tick_ns: u64,
     /// The time between two of them on each CPU (ns, on average).
     pub tick_every_ns: u64,
@@ -38,8 +37,8 @@ pub struct Profile {
     pub sleep_ns: u64,
     /// Worker: going to sleep, where that is not in `sleep_ns` (ns each).
     pub settle_ns: u64,
-    /// Worker: setting a timer before a sleep, if none is set that will do, and for each nap (ns each). So much,
-    /// too, for a guest that is a thread and sends at a rate.
+    /// Worker: setting a timer for each nap, and before a sleep if no set timer will do (ns each). The same for a
+    /// guest that is a thread and sends at a rate.
     pub timer_set_ns: u64,
     /// Worker: a sleep that a timer ends, more than others (ns each).
     pub timer_fired_ns: u64,
@@ -63,8 +62,7 @@ pub struct Profile {
     pub publish_ns: u64,
     /// Worker: giving a call (ns each).
     pub call_ns: u64,
-    /// Worker: giving a call to a guest whose CPU is not idle, so that none has to be woken up (ns each); as
-    /// any other, if 0.
+    /// Worker: a call to a guest whose CPU is busy, which needs no wake-up (ns each); as any other, if 0.
     pub call_busy_ns: u64,
     /// Worker: an interrupt of an uplink (ns each; C_p of Dong 2011 Eq. 2).
     pub uplink_interrupt_ns: u64,
@@ -73,21 +71,20 @@ pub struct Profile {
     /// Worker: handing a frame to an uplink, without its bytes (ns each).
     pub uplink_place_ns: u64,
 
-    /// Guest that is a thread: coming back from a sleep whose time was over before it had begun (ns each); as from
-    /// any other that a timer ends, if 0.
+    /// Guest that is a thread: return from a sleep that was over before it began (ns each); as from any timer, if
+    /// 0.
     pub timer_missed_ns: u64,
-    /// Guest: an interrupt by a call: exits, injection, the handler up to the driver's poll (ns each; C_v
-    /// of Dong 2011 Eq. 2).
+    /// Guest: an interrupt by a call: exits, injection, the handler up to the poll (ns each; C_v of Dong 2011 Eq.
+    /// 2).
     pub interrupt_ns: u64,
-    /// Guest: an interrupt that comes while its CPU is another's, so that it need not leave its idle state
-    /// (ns each); as any other, if 0.
+    /// Guest: an interrupt while another uses its CPU, which then leaves no idle state (ns each); as any other, if
+    /// 0.
     pub interrupt_busy_ns: u64,
     /// Guest: an interrupt of its own timer (ns each).
     pub guest_timer_ns: u64,
     /// Guest: finding its ring empty and asking for calls again (ns each).
     pub poll_end_ns: u64,
-    /// Guest: the same while another waits for its CPU, which then need not become idle (ns each); as ever,
-    /// if 0.
+    /// Guest: the same while another waits for its CPU, which then stays busy (ns each); the same, if 0.
     pub poll_end_busy_ns: u64,
     /// Guest: a received frame through the stack to its reader, without its bytes (ns each).
     pub receive_ns: u64,
@@ -123,8 +120,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Fields that a profile may leave out, which are 0 then: costs of what few hosts have, and tails that few
-    /// have measured.
+    /// Fields that a profile may leave out (then 0): costs of rare hosts, and tails that few have measured.
     pub const OPTIONAL: [&'static str; 19] = [
         "signal_ns",
         "signal_far_ns",
@@ -147,8 +143,7 @@ impl Profile {
         "poll_end_busy_ns",
     ];
 
-    /// Round numbers for tests. **They were measured on no machine**, and nothing that is computed from
-    /// them is about any.
+    /// Round numbers for tests. **No machine gave them**, and results from them describe none.
     pub const fn example() -> Self {
         Self {
             scheduling: Scheduling {
@@ -271,8 +266,7 @@ impl Profile {
         })
     }
 
-    /// What a worker spends on a frame of so many bytes, from an uplink or a guest to one of either, without
-    /// its part of the burst (ns).
+    /// A worker's cost of forwarding a frame of so many bytes between uplinks and guests, without the burst's (ns).
     pub fn forward_ns(&self, bytes: u32, from_uplink: bool, to_uplink: bool) -> u64 {
         self.take_ns(bytes, from_uplink) + self.place_ns(bytes, to_uplink)
     }

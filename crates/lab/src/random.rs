@@ -11,8 +11,7 @@ use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// The stream with this number of those that `seed` has. Each user of chance has one of its own,
-    /// so that a change to one moves no other.
+    /// Stream `number` of `seed`. Each user of chance has its own, so a change to one moves no other.
     pub fn stream(seed: u64, number: u64) -> Self {
         let number = SplitMix64::seed_from_u64(number).next_u64();
         Self(Xoshiro256PlusPlus::seed_from_u64(seed ^ number))

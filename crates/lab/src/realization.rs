@@ -1,5 +1,5 @@
-//! How the switch is realized, and what else a host may have: polling workers, few interrupt identifiers, a
-//! placer, a second host (Raj 2006 §3 and §7.1, Guo 2009).
+//! The switch's realization and a host's extras: polling workers, few interrupt identifiers, a placer, a second
+//! host (Raj 2006 §3 and §7.1, Guo 2009).
 
 use std::ops::Range;
 
@@ -26,21 +26,21 @@ pub struct Realization {
     pub guests_poll: bool,
     /// Guests' drivers want calls for sent frames only while their rings are full (Raj 2006 §4.3).
     pub tx_calls_when_full: bool,
-    /// Guests are threads of weir's own user-space driver: who sends at a rate sleeps until the next frame is
-    /// due, by a timer that is late, and then sends all that are.
+    /// Guests are threads of weir's user-space driver: a sender at a rate sleeps until its next frame by a late
+    /// timer, and then sends all due frames.
     pub guests_are_threads: bool,
     /// Workers set the timers of holds ahead by what timers were late (`weir_policy::lateness`).
     pub timers_ahead: bool,
-    /// weir's manager looks at latency budgets, where all guests are under `auto`: it may have all of them held
-    /// together, at the uplinks too (`weir_policy::attempt`).
+    /// weir's manager controls latency budgets, where all guests run `auto`: it may hold all calls together, at the
+    /// uplinks too (`weir_policy::attempt`).
     pub manager: bool,
-    /// There are two hosts, and a wire from the one's uplink to the other's: the first half of CPUs,
-    /// workers, guests and uplinks are the first host's.
+    /// Two hosts, with a wire between their uplinks: the first half of CPUs, workers, guests and uplinks is the
+    /// first host's.
     pub twins: bool,
 }
 
-/// Interrupt identifiers (Raj 2006 §4.3.1): guest i has identifier i modulo `count`, one for received and
-/// one for sent frames. Whoever demultiplexes an identifier signals every guest that has it, in order.
+/// Interrupt identifiers (Raj 2006 §4.3.1): guest i has identifier i modulo `count`, one each for received and sent
+/// frames. The demultiplexer signals every guest of an identifier, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identifiers {
     /// For each direction.

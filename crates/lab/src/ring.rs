@@ -11,8 +11,7 @@ pub(crate) struct Used {
     total: u64,
     /// Of them, those there were at the last question whether to call.
     told: u64,
-    /// The driver wants a call when the element after so many is published. One that lies behind `told`
-    /// has passed: it wants none.
+    /// The driver wants a call when the element after so many is published; one behind `told` has passed: no call.
     event: u64,
 }
 
@@ -49,8 +48,7 @@ const BUFFER_BYTES_MAX: u32 = 4_096;
 /// The share by which a frame moves what the driver takes for usual (a shift; Linux: `RECEIVE_AVG_WEIGHT`, 1/64).
 const USUAL_WEIGHT: u32 = 6;
 
-/// A receive ring. Each of its buffers is free, holds a part of a frame, or is spent: taken back by
-/// the driver and not offered again.
+/// A receive ring. Each buffer is free, holds a part of a frame, or is spent: taken back and not offered again.
 #[derive(Debug)]
 pub(crate) struct RxRing {
     size: u32,
@@ -143,8 +141,8 @@ impl RxRing {
         !self.visible.is_empty()
     }
 
-    /// The driver offers spent buffers again, if they are more than `keep`. Says whether weir wants
-    /// to be kicked for that.
+    /// The driver offers spent buffers again, if there are more than `keep`. Returns whether weir wants a kick for
+    /// them.
     pub(crate) fn refill(&mut self, keep: u32) -> bool {
         let held: u32 = self.placed().map(|placed| placed.buffers).sum();
         let spent = self.size - self.free - held;
@@ -254,8 +252,8 @@ impl TxRing {
         }
     }
 
-    /// As [`Self::reclaim`], and wants a call only once three quarters of what is out is completed
-    /// (Linux: `virtqueue_enable_cb_delayed`).
+    /// As [`Self::reclaim`], with a call after three quarters of the outstanding (Linux:
+    /// `virtqueue_enable_cb_delayed`).
     pub(crate) fn reclaim_delayed(&mut self) {
         self.reclaimed = self.used.total;
         self.used.arm(self.reclaimed, self.outstanding() * 3 / 4);

@@ -87,8 +87,8 @@ pub struct Guest {
     pub calls: Calls,
     /// Whether it polls on its own timer (Dong 2011, FVIC).
     pub poll: Option<GuestPoll>,
-    /// It is a guest of a hypervisor that is itself weir's guest, on the same vCPU: the switch there polls so
-    /// often (ns) for what weir has published, and shows the guest no frame before.
+    /// A nested guest: its hypervisor is weir's guest on the same vCPU, polls weir's rings this often (ns), and
+    /// shows the guest frames only then.
     pub hypervisor_poll_ns: Option<u64>,
     /// Its driver merges TCP segments that one poll finds (LRO; Zhang 2010).
     pub lro: bool,
@@ -121,8 +121,8 @@ pub struct GuestPoll {
     pub interval_ns: u64,
     /// Polls in a row that find nothing before it asks for calls again.
     pub empty_polls: u32,
-    /// The timer goes on at its own pace while the guest polls (Dong 2011 §4.1); it is set anew after each
-    /// poll, as Linux's is, otherwise.
+    /// The timer keeps its own pace while the guest polls (Dong 2011 §4.1); otherwise each poll sets it, as in
+    /// Linux.
     pub periodic: bool,
 }
 

@@ -133,8 +133,8 @@ impl BatchMeans {
         }
     }
 
-    /// The mean of all whole batches, and half the width of its 95 % confidence interval; `None` before
-    /// there are enough of them.
+    /// The mean of all whole batches, and half the width of its 95 % confidence interval; `None` before there are
+    /// enough.
     pub fn estimate(&self) -> Option<(f64, f64)> {
         if self.sums.len() < BATCHES {
             return None;

@@ -11,8 +11,8 @@ impl Cpus {
         thread
     }
 
-    /// Whom a handler that has ended on `cpu` interrupted, and what is left of its slice (ns). It goes on, unless
-    /// who became ready meanwhile would have preempted it.
+    /// The thread that a handler on `cpu` interrupted, and the rest of its slice (ns). It continues unless a newly
+    /// ready thread would have preempted it.
     pub(super) fn interrupted(&mut self, now_ns: u64, cpu: CpuId) -> Option<(ThreadId, u64)> {
         let (interrupted, until_ns) = self.cpus[cpu].interrupted.take()?;
         let Thread { state, key, allowed, .. } = self.threads[interrupted];

@@ -53,8 +53,7 @@ impl Cpus {
         }
     }
 
-    /// An idle CPU for the thread: nearest to its last, on an idle core if there is one; any at
-    /// all where caches are ignored.
+    /// An idle CPU for the thread: nearest to its last, on an idle core if possible; any, if caches are ignored.
     pub(super) fn idle_cpu(&mut self, thread: ThreadId) -> Option<CpuId> {
         let Thread { allowed, last, .. } = self.threads[thread];
         let idle = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.running.is_none());

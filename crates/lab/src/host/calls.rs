@@ -1,5 +1,5 @@
-//! What a queue owes its guest, and when it asks the policy about it: the bookkeeping of
-//! `engine/guest/held.rs`, around the policies themselves.
+//! A queue's debt to its guest, and when it asks the policy: the bookkeeping of `engine/guest/held.rs`, around the
+//! policies.
 
 use weir_policy::moderation::{
     Answers, Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings,
@@ -110,8 +110,8 @@ impl RxCalls {
         }
     }
 
-    /// Frames are ready in so many buffers; `parked`: one of them has waited for them. Nothing is held
-    /// once `buffers_max` wait.
+    /// Frames are ready in so many buffers; `parked`: one of them waited for buffers. No hold survives
+    /// `buffers_max`.
     pub(super) fn published(
         &mut self,
         now_ns: u64,
@@ -154,8 +154,8 @@ impl RxCalls {
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 
-    /// The guest is told of everything at `now_ns`, or `called` is false: it wanted no call. `hidden`: it
-    /// could not see the frames before.
+    /// The guest is notified at `now_ns`, or if not `called`, wanted no call. `hidden`: frames were invisible
+    /// before.
     pub(super) fn told(&mut self, now_ns: u64, called: bool, hidden: bool) {
         let held = self.deadline.until_ns().is_some();
         self.deadline.clear();
@@ -235,8 +235,8 @@ impl TxCalls {
         }
     }
 
-    /// So many frames with so many bytes were completed, of a ring in which `in_ring` others are not.
-    /// `wanted`: the driver wants a call for them now.
+    /// So many frames and bytes were completed, in a ring with `in_ring` others left. `wanted`: the driver wants a
+    /// call now.
     pub(super) fn completed(
         &mut self,
         now_ns: u64,

@@ -3,8 +3,7 @@
 use crate::random::Random;
 use crate::scenario::Scenario;
 
-/// Where the exponential distribution with mean 1 has its median, its 90th and its 99th percentile: the natural
-/// logarithms of 2, 10 and 100.
+/// Median, 90th and 99th percentile of the exponential distribution with mean 1: logarithms of 2, 10 and 100.
 const MEDIAN: f64 = std::f64::consts::LN_2;
 const P90: f64 = std::f64::consts::LN_10;
 const P99: f64 = 2.0 * P90;
@@ -17,8 +16,8 @@ pub(super) struct Delays {
     random: Random,
 }
 
-/// A median, and two percentiles if they are above that: of the 90th and the 99th the one that is not is left out
-/// (ns). Between each two of them, below the first and above the last it is exponential.
+/// A median, and the 90th and 99th percentiles (ns) where they exceed it. Between two of them, below the first and
+/// above the last, the distribution is exponential.
 #[derive(Clone, Copy, Debug)]
 struct Delay {
     median_ns: u64,

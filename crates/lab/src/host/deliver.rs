@@ -1,5 +1,5 @@
-//! From a burst into receivers' rings and links, and the calls that come of it: `engine/switch.rs` and
-//! `port-vhost/{rx,tx}.rs` as far as they decide when what happens.
+//! From a burst into receivers' rings and links, and the calls that follow: the decisions of `engine/switch.rs` and
+//! `port-vhost/{rx,tx}.rs` about time.
 
 use std::cmp::Reverse;
 
@@ -45,8 +45,8 @@ impl Host<'_> {
         waiting.map(move |frame| self.next_port(from, frame))
     }
 
-    /// Delivers what `worker` took from a queue of `from`; what cannot be is parked or dropped, with the `rest`, for
-    /// which there were no buffers. `again`: the frames were parked before.
+    /// Delivers `worker`'s frames from a queue of `from`; parks or drops the others, with the `rest` that found no
+    /// buffers. `again`: the frames were parked before.
     pub(super) fn deliver(
         &mut self,
         worker: usize,

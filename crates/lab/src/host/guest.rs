@@ -178,8 +178,7 @@ impl Guest {
         }
     }
 
-    /// All frames that are in the guest's memory or on their way there, but for those that a worker
-    /// has taken.
+    /// All frames in the guest's memory or on their way there, except those that a worker has taken.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         let programs = self.programs.iter().chain(match &self.job {
             Some(Job::Program(program)) => Some(program),

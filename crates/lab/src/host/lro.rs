@@ -1,5 +1,5 @@
-//! LRO in a guest's driver (Zhang 2010; Linux: `inet_lro`, later GRO): segments of a stream that follow each
-//! other in one poll go through the stack, and are acknowledged, as one.
+//! LRO in a guest's driver (Zhang 2010; Linux: `inet_lro`, later GRO): adjacent segments of a stream in one poll
+//! pass the stack, and are acknowledged, as one.
 
 use crate::frame::{Content, Frame};
 

@@ -1,5 +1,4 @@
-//! Interrupt identifiers: few of them for many guests, so that who is signalled may have no frames
-//! (Raj 2006 §4.3.1 and §7.1).
+//! Interrupt identifiers: few for many guests, so a signalled guest may have no frames (Raj 2006 §4.3.1 and §7.1).
 
 use std::collections::VecDeque;
 

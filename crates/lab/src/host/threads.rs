@@ -1,5 +1,5 @@
-//! Guests that are threads of weir's own user-space driver (`weir_vif`): who sends at a rate sleeps by a timer. And
-//! what it costs to wake somebody up, and any guest to become busy and idle, where others share its CPU.
+//! Guests that are threads of weir's user-space driver (`weir_vif`): senders at a rate sleep by a timer. Also the
+//! costs of a wake-up, and of any guest turning busy and idle, where others share its CPU.
 
 use super::Host;
 use super::guest::Program;
@@ -58,8 +58,8 @@ impl Host<'_> {
         self.rouse_in(guest, 0);
     }
 
-    /// Sends a burst of what is due, looks again if there was any, and falls asleep otherwise, by a timer that is set
-    /// even if it becomes due meanwhile.
+    /// Sends a burst of due frames and looks again, or else falls asleep by a timer, set even if it expires
+    /// meanwhile.
     pub(super) fn send_due(&mut self, guest: usize, load: usize) {
         let program = match self.due_datagrams(load, SEND_BURST) {
             0 => {

@@ -25,8 +25,8 @@ use crate::topology::CpuId;
 pub(super) const ROUNDS_PER_POLL: u32 = 8;
 /// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
 const WARM_NS: u64 = 100_000;
-/// How long a dedicated worker looks on before it looks at the epoll set (ns), where nothing cuts that
-/// short: a kick does here, so that this can be longer than the engine's.
+/// How long a dedicated worker busy-polls between polls of the epoll set (ns). A kick cuts this short, so it is
+/// longer than the engine's.
 const DEDICATED_LOOK_NS: u64 = 10_000_000;
 /// The same while it has frames that wait for a receiver (ns), which may have had room for them.
 const STALLED_LOOK_NS: u64 = 20_000;

@@ -1,7 +1,7 @@
 //! Less of what fails that still fails.
 
-/// Takes, over and over, the first of what is `smaller` that still `fails`, until nothing is, or after so many
-/// runs. Says what is left, how that fails, and how many runs it took.
+/// Shrinks: takes the first of `smaller` that still `fails`, again and again, within so many runs. Returns the
+/// rest, its failure, and the runs.
 pub(super) fn shrink<C, E>(
     (mut case, mut error): (C, E),
     smaller: impl Fn(&C) -> Vec<C>,

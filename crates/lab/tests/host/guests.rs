@@ -35,8 +35,7 @@ fn back_end_coalescing_gives_a_call_for_each_hold_and_no_more() {
     let mut cpu_before = most_cpu;
     for hold_ns in [50_000, 100_000, 200_000] {
         let (calls, cpu) = calls_a_second(Kind::Backend, hold_ns);
-        // The next hold begins with the first frame after the call, and that comes when a timer and a
-        // wake-up are over.
+        // The next hold begins with the first frame after the call, behind a timer and a wake-up.
         let period_ns = 1e9 / calls;
         let range = hold_ns as f64..=(hold_ns + GAP_NS + 5_000) as f64;
         assert!(range.contains(&period_ns), "{hold_ns} ns: {period_ns} ns from call to call");

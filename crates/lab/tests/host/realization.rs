@@ -43,8 +43,8 @@ fn twins(guests: usize, realization: Realization) -> Scenario {
     }
 }
 
-/// What a probe of 64 bytes spends from its sender's ring on to its reader, without the way to a worker
-/// that has to be told of it, and without the call (ns).
+/// The cost of a 64-byte probe from its sender's ring to its reader, without waking the worker and without the call
+/// (ns).
 fn one_way_ns(it: &Profile) -> u64 {
     let copy = 64 * it.copy_ps_per_byte / 1_000;
     let wire = (64 + 24) * 8 / 10 + DELAY_NS;

@@ -1,5 +1,4 @@
-//! Guests that are threads of weir's own driver, and what a measured machine has besides: tails, two halves of a
-//! sleep, timers that are set ahead.
+//! Guests that are threads of weir's driver, and a measured machine's extras: tails, half sleeps, early timers.
 
 use weir_lab::scenario::Rival;
 

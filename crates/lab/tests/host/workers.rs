@@ -10,8 +10,7 @@ use super::*;
 /// Most of what a frame costs a worker here (ns).
 const UPLINK_TAKE_NS: u64 = 5_000;
 
-/// `count` uplinks with small frames, each for a guest of its own; four have more than two workers can take. Each
-/// thread has a core.
+/// `count` uplinks with small frames, each for its own guest; four overload two workers. Each thread has a core.
 fn uplinks(count: usize, workers: usize) -> Scenario {
     let one = host(Kind::Immediate, Vec::new());
     let gap = every(8_000);

@@ -38,8 +38,7 @@ impl Worker {
         Some(hold)
     }
 
-    /// Whether a timer has to be set before it sleeps: a nap's always, that for deadlines unless it is set for an
-    /// earlier time that is still to come.
+    /// Whether it sets a timer before it sleeps: always for a nap; for deadlines unless an earlier one is pending.
     pub(super) fn sets_timer(&self, rest: Rest, now_ns: u64, lead_ns: u64) -> bool {
         let wanted = self.deadline_ns(lead_ns);
         matches!(rest, Rest::Nap(_))

@@ -6,8 +6,7 @@ use super::{Host, PortId, Queue, Side, Worker};
 use crate::frame::Frame;
 
 impl Worker {
-    /// Forgets a queue that is another's now; its kicks that were not seen, and when its parked frames have
-    /// waited long enough (ns).
+    /// Forgets a queue that another now has, with unseen kicks and the parked frames' deadline (ns).
     pub(in crate::host) fn forget_queue(
         &mut self,
         port: PortId,
@@ -77,8 +76,8 @@ impl Host<'_> {
         }
     }
 
-    /// Looks at every warm queue. One with work is ready; one that has had none for `keep_ns` gets its
-    /// kicks on and is looked at once more. `None`: none of them does.
+    /// Polls every warm queue. One with work is ready; one without for `keep_ns` gets its kicks on and one more
+    /// look. `None`: none gets them.
     pub(super) fn look_at_warm(&mut self, worker: usize, keep_ns: Option<u64>) {
         let now_ns = self.now_ns();
         let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
