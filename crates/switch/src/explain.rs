@@ -1,5 +1,5 @@
-//! `weir explain`: what the policies of an interface do now, and why; what an uplink does; and where
-//! workers run.
+//! `weir explain`: present decisions of an interface's policies, with reasons; an uplink's state; where workers
+//! run.
 
 use std::collections::BTreeMap;
 
@@ -67,8 +67,7 @@ pub struct VifExplanation {
     pub latency_budget_ns: u64,
     /// When the guest is called, as it is configured.
     pub calls: CallSettings,
-    /// How often the guest was told of a frame later than the budget allows, by the reason's name, since
-    /// the interface was added.
+    /// How often the guest was notified later than the budget allows, by reason, since the interface was added.
     pub budget_breaches: BTreeMap<String, u64>,
     /// How many queue pairs it has.
     #[serde(default)]

@@ -14,8 +14,8 @@ use crate::helper::{Hands, Helper, Tasks};
 
 /// Who weir becomes where nobody says: this user, if there is one.
 const USER: &str = "weir";
-/// What is read while weir runs: threads and what they take, the machine's processors, and what libpcap looks up for
-/// names of services and protocols in filters.
+/// Files read while weir runs: threads and their CPU time, the machine's CPUs, and libpcap's names of services and
+/// protocols.
 const READABLE: [&str; 7] = [
     "/proc",
     "/sys/devices/system",
@@ -108,8 +108,7 @@ pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineEr
     Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))
 }
 
-/// Gives up what is not needed from now on. This is the only thread yet, and all descriptors that take a privilege are
-/// open.
+/// Gives up unneeded privileges. This is still the only thread, and privileged descriptors are open.
 pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
     let enforcement = match mode {
         SandboxMode::On => Enforcement::Kill,
@@ -175,8 +174,7 @@ fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
     Ok(Some(identity))
 }
 
-/// Real-time threads are made while weir runs: a limit lets its user, too. Where it cannot be had, the switch says that
-/// these are not allowed.
+/// Lets its user make real-time threads later, by a limit. Without it, the switch refuses them by name.
 fn allow_real_time() {
     let limit = getrlimit(Resource::Rtprio);
     let one = Rlimit { current: Some(1), maximum: limit.maximum.map(|most| most.max(1)) };

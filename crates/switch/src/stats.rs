@@ -48,8 +48,7 @@ pub struct SwitchStats {
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
-    /// One entry for each worker that served bursts while their stages were measured; none while
-    /// they are not.
+    /// One entry for each worker that served bursts while stages were measured; none without measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
     /// How much is used of what the whole switch is bounded in.
@@ -81,8 +80,7 @@ pub struct WorkerStats {
     pub bursts: u64,
     /// Processor time it used, in nanoseconds.
     pub cpu_ns: u64,
-    /// How late its timers have lately been at most, and a quarter of it, in nanoseconds: holds end so much
-    /// earlier.
+    /// The most that its timers have lately been late, and a quarter, in ns: holds end so much earlier.
     pub timer_lead_ns: u64,
     /// How often a timer was later than that: a hold may have ended too late.
     pub late_timers: u64,
@@ -153,8 +151,7 @@ pub struct PortStats {
     pub tx: QueueStats,
     /// Frames that waited in this port's memory for a receiver without buffers.
     pub parked: u64,
-    /// Packets that the port received merged from several TCP segments (generic receive offload);
-    /// `rx` counts the segments.
+    /// Packets received that were merged from TCP segments (generic receive offload); `rx` counts the segments.
     pub gro: u64,
     /// Entries of the port's indirection table that moved to another receive queue.
     #[serde(default)]
@@ -183,8 +180,7 @@ pub struct PortStats {
     pub hold_ns: HoldTimes,
     /// The longest time that a frame may be held in all, in nanoseconds.
     pub latency_budget_ns: u64,
-    /// How often the guest was told of a frame later than that, by the reason's name; reasons that never
-    /// occurred may be absent.
+    /// How often the guest was notified later than that, by reason; absent reasons never occurred.
     #[serde(default)]
     pub budget_breaches: BTreeMap<String, u64>,
     /// When the guest is called; none at an uplink.

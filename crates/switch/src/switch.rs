@@ -1,5 +1,4 @@
-//! A whole switch, put together: engine, sessions, interfaces and uplinks, and what the control
-//! socket can do to them while it runs.
+//! A whole switch: engine, sessions, interfaces and uplinks, and the control socket's operations on them.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -77,8 +76,8 @@ impl Ports {
 
 /// A running switch. Dropping it ends every session.
 pub struct Switch {
-    // Dropped in this order: nothing is set any more, no sessions, then no uplinks, then no workers. Before
-    // all of them vifs of Xen guests are let go of.
+    // Dropped in this order: the manager's settings, sessions, uplinks, workers. Xen guests' vifs are released
+    // first.
     manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
@@ -110,8 +109,7 @@ impl Switch {
         Self::start_with(config, devices, Hands::Own)
     }
 
-    /// The same with devices of its uplinks that are open already, and `hands` for what this process may not do
-    /// itself.
+    /// The same with open devices of its uplinks, and `hands` for privileged work.
     pub fn start_with(
         config: &Config,
         devices: Vec<UplinkDevice>,
@@ -570,8 +568,7 @@ fn engine_options(config: &SwitchConfig) -> Options {
     Options { execution, realization, schedule, workers, ..Options::default() }
 }
 
-/// `auto`: a core of every two, since guests run beside the switch; a worker that has nothing to do
-/// sleeps.
+/// `auto`: half of the cores, since guests run beside the switch; an idle worker sleeps.
 fn worker_count(workers: Workers) -> usize {
     match workers {
         Workers::Count(count) => count.get().into(),

@@ -1,5 +1,5 @@
-//! Listening on a Unix socket: never beside another server, never over somebody's file, and never
-//! open to more users for a moment than it is meant to be.
+//! Listening on a Unix socket: never beside another server, never over somebody's file, never open too widely for a
+//! moment.
 
 use std::fs::{self, File};
 use std::io;
@@ -66,8 +66,7 @@ pub enum ListenError {
     },
 }
 
-/// A socket that is listening. Dropping it removes its file, unless another program has put its own
-/// there.
+/// A listening socket. Dropping it removes its file, unless another program has replaced it.
 #[derive(Debug)]
 pub struct BoundListener {
     listener: UnixListener,
@@ -97,8 +96,8 @@ struct Remover {
 }
 
 impl BoundListener {
-    /// Listens on `path` with permissions `mode`. A missing directory is made; a socket on which
-    /// nobody answers is left over from a program that was killed, and is replaced.
+    /// Listens on `path` with permissions `mode`. Makes a missing directory, and replaces a socket on which nobody
+    /// answers, left by a killed program.
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
         let io_error = |step, path: &Path| {
             let path = path.to_owned();
@@ -106,8 +105,7 @@ impl BoundListener {
         };
         let parent = path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(io_error("make the directory", parent))?;
-        // Two programs that start at once must not both take the old socket for a stale one and
-        // remove each other's new one.
+        // Two starting programs must not both take the old socket for stale and remove each other's new one.
         let _lock = Lock::take(parent)?;
 
         remove_stale(path)?;
@@ -147,8 +145,8 @@ impl BoundListener {
     }
 }
 
-/// The right to make and remove sockets in a directory: a file that only its owner can open, and so lock. (A
-/// directory is locked by whoever may look into it, for as long as he likes.)
+/// The right to make and remove sockets in a directory: a file that only its owner can open and lock. (Any reader
+/// could lock the directory, for as long as they like.)
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,

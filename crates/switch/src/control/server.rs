@@ -1,5 +1,5 @@
-//! The switch's side: a thread that listens and one more for each connection, so that a client that
-//! says nothing keeps nobody else waiting. Both sleep when there is nothing to do.
+//! The switch's side: a thread that listens and one for each connection, so a silent client delays nobody. Both
+//! sleep when idle.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,8 +32,7 @@ pub trait ControlHandler: Send + Sync + 'static {
     fn handle(&self, request: Request) -> Response;
 }
 
-/// A control socket that is being served. Dropping it closes the connections, ends the threads and
-/// removes the socket.
+/// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
 #[derive(Debug)]
 pub struct ControlServer {
     bound: Arc<BoundListener>,
@@ -185,8 +184,7 @@ fn admit(
 }
 
 impl Connections {
-    /// Takes a connection in and gives it a number; `None` if there are as many as there may be, and a request of
-    /// each is being carried out.
+    /// Admits a connection and numbers it; `None` at the maximum, if each has a request in progress.
     fn enter(&mut self, stream: &UnixStream) -> io::Result<Option<(u64, Turn)>> {
         self.threads.retain(|thread| !thread.is_finished());
         if self.open.len() >= limits::CONTROL_CONNECTIONS_MAX && !self.close_longest_waiting() {
@@ -206,8 +204,8 @@ impl Connections {
         Ok(Some((id, turn)))
     }
 
-    /// Of those that wait for their clients, closes the one that has waited longest, of the user who has most of
-    /// them: a user who fills the places loses his own. Whether there was one.
+    /// Of the connections that wait for their clients, closes the oldest of the user with most. Returns whether
+    /// there was one.
     fn close_longest_waiting(&mut self) -> bool {
         let of_user = |user| self.open.values().filter(|it| it.user == user).count();
         let waiting = self.open.iter().filter(|(_, it)| !it.busy.load(Ordering::SeqCst));
@@ -248,8 +246,7 @@ impl Turn {
     }
 }
 
-/// Answers one request after the other until the client closes, stays silent or sends too much.
-/// `open` says how many connections there are.
+/// Answers requests until the client closes, stays silent or sends too much. `open` counts connections.
 fn serve(
     stream: &UnixStream,
     turn: &Turn,

@@ -101,8 +101,7 @@ impl Hands {
         }
     }
 
-    /// What a weir with this control socket that was killed has left changed is restored; a helper has done that
-    /// when it began.
+    /// Restores what a killed weir with this control socket has left changed; a helper did so at its start.
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
             manager::restore_left_over(control);

@@ -19,8 +19,7 @@ use crate::unix_socket::BoundListener;
 const REST_NS: u64 = 1_000_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// Where a virtual machine's agent is met. Interfaces of one virtual machine share it; the socket's file
-/// goes with the last of them.
+/// The meeting point of a virtual machine's agent. Its interfaces share it; the socket's file goes with the last.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSocket {
     pub(crate) path: SocketPath,
@@ -96,8 +95,8 @@ impl Agent {
         &self.socket.path
     }
 
-    /// The virtual machine has this interface. A link knows its interfaces from the beginning, so the
-    /// agent is to come again.
+    /// Adds an interface of the virtual machine. A link knows its interfaces from the start, so the agent must
+    /// reconnect.
     pub(super) fn add_vif(&mut self, id: PortId, mac: Mac) {
         self.vifs.insert(id, AgentVif::new(mac));
         self.hang_up();

@@ -12,13 +12,13 @@ use weir_policy::moderation::Kind;
 #[cfg(test)]
 mod tests;
 
-/// What a call or a wake-up is taken to cost (ns) until it is known: where both are unknown, what
-/// counts is that they are the same, which they are within a factor of a few.
+/// The assumed cost of an unknown call or wake-up (ns): if both are unknown, only their ratio counts, which is near
+/// 1.
 pub(super) const COST_NS_DEFAULT: f64 = 4_000.0;
 /// An interface has traffic for so long after its last frame (ns): n is not to waver with each gap.
 const TRAFFIC_NS: u64 = 1_000_000_000;
-/// A guest is not asked to poll for fewer frames than so many at a time. A few large ones are a stream whose sender waits for
-/// answers, and what it takes to find out how long it would wait is lost to it.
+/// A guest polls only for this many frames at a time or more. Few large frames are a stream whose sender waits for
+/// answers, and finding out how long would slow it.
 const POLL_FRAMES_MIN: u64 = 8;
 /// Fewest interfaces of which the middle call cost can't be moved by one of them alone.
 const COMMON_MIN: usize = 3;
@@ -34,8 +34,7 @@ pub(super) struct Look {
     pub(super) uplink_wakeups: u64,
     /// Whether the time for which some uplink gathers can be set.
     pub(super) uplink_settable: bool,
-    /// How long each of the settable uplinks was found to gather at least (ns), as far as that is known: what weir
-    /// has one of them gather longer is no more than from there.
+    /// The least original coalescing of settable uplinks (ns), if known: weir's own adds from there.
     pub(super) uplink_found_ns: u64,
     /// Each interface that the manager knows.
     pub(super) vifs: Vec<VifLook>,
@@ -283,8 +282,7 @@ impl Core {
         }
     }
 
-    /// Whether the budget is to be split, and which one: the smallest of those whose frames may come from
-    /// an uplink.
+    /// Whether to split a budget, and which: the smallest of those whose frames may come from an uplink.
     fn sharing(&mut self, look: &Look) -> (Sharing, Option<u64>) {
         let running = || look.vifs.iter().filter(|vif| vif.running);
         let budget_ns = running().map(|vif| vif.hold_ns_max).min();
@@ -390,8 +388,8 @@ impl Vif {
         VifDecision { vif_ns, hold_ns, varies, together, poll_ns, polling, since_ns }
     }
 
-    /// Under `auto`: at what interval its guest polls, instead of being called after holds of `vif_ns` at most. Nothing is
-    /// found out while something else is (`is_tried`).
+    /// Under `auto`: the interval at which its guest polls, in place of calls after holds of up to `vif_ns`. No
+    /// trial during another (`is_tried`).
     fn polls(
         &mut self,
         now: &VifLook,

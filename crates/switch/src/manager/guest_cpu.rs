@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::core::GuestCpu;
 
-/// How QEMU calls the threads of virtual processors (`CPU 0/KVM`, `CPU 0/TCG`), where it names threads
-/// (`-name debug-threads=on`); cloud-hypervisor (`vcpu0`) and crosvm (`crosvm_vcpu0`) call them so.
+/// QEMU's names of vCPU threads (`CPU 0/KVM`, `CPU 0/TCG`) with `-name debug-threads=on`, cloud-hypervisor's
+/// (`vcpu0`) and crosvm's (`crosvm_vcpu0`).
 pub(super) const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
 /// The process is searched for threads anew after so many readings: processors are added rarely.
 const READINGS: u32 = 50;

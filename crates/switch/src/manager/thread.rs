@@ -44,8 +44,7 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
-    /// The limit of holds as it was set last (ns), and whether all are held together; `None` after the policy was
-    /// made anew.
+    /// The last limit of holds set (ns), and whether all are held together; `None` after a new policy.
     set: Option<(u64, bool)>,
     /// Whether its guest polls, as the port was told last; `None` likewise.
     polled: Option<Option<u64>>,
@@ -85,8 +84,7 @@ impl ManagedVif {
         }
     }
 
-    /// The shortest hold (ns) of the receive queues that matter: those that have had an eighth and more of the
-    /// frames since the last look. `None` if there is none.
+    /// The shortest hold (ns) of receive queues with an eighth of the frames or more since the last look, if any.
     fn held_ns(&mut self) -> Option<u64> {
         let decisions = self.port.decisions();
         let received = decisions.iter().map(|queue| queue.frames).collect();
@@ -225,8 +223,7 @@ pub(super) struct Run {
     rhythm: Rhythm,
     /// When each task is due (ns), where it is needed.
     due_ns: [u64; Task::ALL.len()],
-    /// Workers' wake-ups and bursts at the last look, and when they were found changed (ns), or there was a
-    /// command.
+    /// Workers' wake-ups and bursts at the last look, and when they last changed (ns), or a command came.
     seen: (u64, u64),
     changed_ns: u64,
 }
@@ -505,8 +502,7 @@ impl Run {
         }
     }
 
-    /// Sets what was decided: the share that shrinks first, so that both together never are more than
-    /// the budget.
+    /// Sets the decision, the shrinking share first, so that both together never exceed the budget.
     fn apply(&mut self, decision: Decision, now_ns: u64) {
         let grows = self.decision.as_ref().is_none_or(|old| old.uplink_ns < decision.uplink_ns);
         if !grows {

@@ -30,11 +30,11 @@ const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
 const IFINDEX: &str = "ifindex";
 /// An empty poll costs about the interrupt that it saves, so few of them.
 const EMPTY_POLLS: u64 = 2;
-/// The fewest microseconds that are asked for as `rx-usecs`: of fewer, drivers make something else (Intel's take 1
-/// and 3 for intervals of their own choice, which may be longer).
+/// The smallest `rx-usecs` that weir sets: drivers change smaller values (Intel's take 1 and 3 for intervals of
+/// their own).
 const RX_USECS_MIN: u32 = 10;
-/// How often it is asked, where a driver makes more of it: first for a 64th less, if that is enough, and each time for
-/// twice as much less. An e1000e's steps are a 50th of an interval of 5 ms.
+/// Tries at a driver that rounds up: first a 64th less, then each time twice that reduction. An e1000e's steps are
+/// a 50th of an interval of 5 ms.
 const RX_USECS_TRIES: u32 = 5;
 const RX_USECS_LESS: u32 = 64;
 const NS_PER_US: u64 = 1_000;
@@ -139,8 +139,8 @@ impl Interface<'_> {
         self.write(DEFER_HARD_IRQS, EMPTY_POLLS)
     }
 
-    /// As it was found; whether that interface is still there. One that is gone has taken its settings with
-    /// it, and another one may have its name now.
+    /// Restores it; returns whether the interface still exists. A gone one took its settings, and another may have
+    /// its name.
     fn restore(&self, found: &Found) -> Result<bool, UplinkError> {
         match self.read::<u32>(IFINDEX) {
             Ok(ifindex) if ifindex == found.ifindex => {}
@@ -200,8 +200,8 @@ impl Host {
     }
 }
 
-/// Makes interfaces as they were found that a weir with this control socket has left changed when it was
-/// killed. What cannot be restored is logged, and stays for the next start.
+/// Restores interfaces that a killed weir with this control socket has left changed. Failures are logged, and stay
+/// for the next start.
 pub(crate) fn restore_left_over(control: &SocketPath) {
     restore_left_over_on(&Host::this(), control);
 }
@@ -257,8 +257,7 @@ pub(crate) trait Gathering: fmt::Debug + Send {
     /// What it does now.
     fn layer(&self) -> &UplinkLayer;
 
-    /// For how long it was found to gather (ns), as far as somebody says so: nobody does of a NAPI timer that is
-    /// not set.
+    /// Its original coalescing (ns), if known: an unset NAPI timer has none.
     fn found_ns(&self) -> u64;
 
     /// Gathers for `uplink_ns` from now on, or for a little less; with 0, for as long as it was found to.
@@ -292,8 +291,8 @@ impl UplinkInterface {
 
     fn on(host: Host, kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
         let (layer, card) = match kind {
-            // The host's frames wait in the TAP's queue until a worker reads them; there is no driver
-            // with interrupts whose timer would apply to them.
+            // The host's frames wait in the TAP's queue until a worker reads them; no driver's interrupts have a
+            // timer.
             UplinkKind::Tap => (UplinkLayer::WorkerOnly, Err(String::new())),
             UplinkKind::AfPacket | UplinkKind::AfXdp => {
                 let card = host.interface(&name).card_usecs();
@@ -334,8 +333,7 @@ impl UplinkInterface {
         }
     }
 
-    /// The NAPI timer has its turn at the next look: it adds to what the card gathers by itself, so that shares are
-    /// to be decided anew.
+    /// The NAPI timer follows at the next look. It adds to the card's own coalescing, so shares are decided anew.
     fn give_up_card(&mut self, why: String) {
         say_by_timer(&self.name, &why);
         self.way = Way::Timer { why };

@@ -1,5 +1,4 @@
-//! The threads of guests' virtual processors, and where they last ran, from `/proc/PID/task/TID/stat`
-//! (proc_pid_stat(5)).
+//! The threads of guests' vCPUs, and where they last ran, from `/proc/PID/task/TID/stat` (proc_pid_stat(5)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

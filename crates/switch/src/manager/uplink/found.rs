@@ -132,8 +132,8 @@ impl Kept {
     }
 }
 
-/// What weirs of this control socket that were killed have left, each with its file, which is the caller's to
-/// remove. Of other weirs that still run there is nothing.
+/// What killed weirs of this control socket left, each with its file, which the caller removes; nothing of running
+/// ones.
 pub(super) fn left_over(control: &SocketPath) -> Vec<Result<(Found, Kept), FoundError>> {
     let Some((dir, prefix)) = control.as_path().parent().zip(control.as_path().file_name()) else {
         return Vec::new();
