@@ -138,8 +138,7 @@ impl Agent {
         }
     }
 
-    /// Serves one connection. Every interface is as it was found when it returns, or the end is a
-    /// failure.
+    /// Serves one connection. Every interface has its original settings when it returns, or the end is a failure.
     fn converse(&mut self, stream: File, signals: &UnixStream) -> End {
         let mut channel = Channel::new(stream);
         channel.end_line();

@@ -75,8 +75,7 @@ impl Deferral {
         !self.found.is_empty()
     }
 
-    /// Makes an interface poll at `poll_ns`, or be as it was found. After an error it is as it was
-    /// found, if that could be done.
+    /// Makes an interface poll at `poll_ns`, or restores it. After an error it is restored, if possible.
     pub(crate) fn apply(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), DeferralError> {
         let interfaces = self.guest.interfaces()?;
         let interface = interfaces

@@ -1,5 +1,5 @@
-//! What the guest's `/sys` and `/proc` say about the interfaces that a host's switch may serve: those of
-//! `virtio_net` and of `xen-netfront`.
+//! The guest's `/sys` and `/proc` about interfaces that a host's switch may serve: those of `virtio_net` and
+//! `xen-netfront`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

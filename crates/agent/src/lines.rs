@@ -26,8 +26,8 @@ impl Lines {
         Self { buffer: vec![0; AGENT_LINE_BYTES_MAX].into(), start: 0, end: 0, scanned: 0 }
     }
 
-    /// Reads once, as much as there is room for, and says how much came: 0 at the stream's end. To be
-    /// called when [`Lines::next_line`] has said that there is no whole line.
+    /// Reads once, up to the free room, and returns the bytes: 0 at the stream's end. Call it when
+    /// [`Lines::next_line`] has no whole line.
     pub(crate) fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);

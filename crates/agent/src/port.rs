@@ -79,8 +79,8 @@ impl std::fmt::Display for Port {
 }
 
 impl Port {
-    /// Opens the port; the stream does not block. A virtio-serial port opens also while nobody on the
-    /// host has the other end, and then reads as closed.
+    /// Opens the port; the stream does not block. A virtio-serial port also opens without a peer on the host, and
+    /// then reads as closed.
     pub(crate) fn open(&self) -> Result<File, PortError> {
         let opened = match self {
             Self::Path(path) => open_path(path),

@@ -106,8 +106,7 @@ pub struct Report {
     pub rx_packets: u64,
     /// CPU time of the whole guest in interrupts, softirqs and system calls (ns).
     pub cpu_ns: u64,
-    /// What an interrupt costs the guest (ns), once there is enough to tell. What it costs outside
-    /// the guest, an exit or two, comes on top.
+    /// The guest's cost of an interrupt (ns), once known. An exit or two outside the guest come on top.
     pub cost_ns_per_interrupt: Option<u64>,
 }
 

@@ -105,8 +105,7 @@ impl AgentLink {
         self.session.is_open()
     }
 
-    /// Asks for an interface to be polled at `poll_ns`, or to be made as it was found. The answer is an
-    /// [`Event::Applied`].
+    /// Asks for an interface to be polled at `poll_ns`, or restored. The answer is an [`Event::Applied`].
     pub fn set(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), SetError> {
         if !self.session.is_open() {
             return Err(SetError::NoAgent);
@@ -150,8 +149,7 @@ impl AgentLink {
         Ok(self.channel.flush()?)
     }
 
-    /// Says that weir wants nothing more. Without it the agent notices by the silence, or by the end of
-    /// the connection.
+    /// Says that weir wants nothing more. Otherwise the agent notices by silence or the connection's end.
     pub fn bye(mut self) {
         // An agent that does not hear it restores as well.
         let _ = self.channel.send(&HostMessage::Bye);

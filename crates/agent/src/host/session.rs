@@ -17,15 +17,14 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// What the switch learns from an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An agent is there, and each interface is as it was found. Only those of this virtual machine are
-    /// listed.
+    /// An agent is there, and each interface has its original settings. Only this virtual machine's are listed.
     Hello(Hello),
     /// What happened at an interface, with each number brought into what is possible.
     Report(Report),
     /// What became of a setting.
     Applied(Applied),
-    /// The agent is gone, and each interface is as it was found. The connection stays: a virtio-serial
-    /// port has no end while the virtual machine runs.
+    /// The agent is gone, and each interface restored. The connection stays: a virtio-serial port lasts as long as
+    /// its machine.
     Gone,
 }
 
@@ -172,8 +171,8 @@ impl Rate {
     }
 }
 
-/// `report` with each number brought into what is possible: an agent may lie about its own costs, and
-/// moves its own interfaces by that, but only as far as an honest one could.
+/// `report` with each number clamped to what is possible: an agent that lies about its costs moves its own
+/// interfaces, no further than an honest one could.
 pub(super) fn believable(report: Report) -> Result<Report, Violation> {
     let interval_ns = report.interval_ns;
     if interval_ns == 0 || interval_ns > AGENT_INTERVAL_NS_MAX {
