@@ -14,15 +14,13 @@ use crate::rig::{Load, Places};
 pub(super) const SMALL_FRAME_BYTES: usize = 64;
 /// Bytes of a large packet's frame.
 pub(super) const LARGE_FRAME_BYTES: usize = 1500;
-/// Packets in flight where they go as fast as they can: half a ring, so that what is lost was not
-/// lost for want of room.
+/// Packets in flight at full speed: half a ring, so that no loss is for want of room.
 pub(super) const WINDOW: u32 = 512;
 /// Bytes of a frame with an MTU of 1500.
 const MTU_FRAME_BYTES: usize = 1514;
 /// 1 Gbit/s of those, their check sequences counted.
 const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8);
-/// When a stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest that
-/// waits for a CPU does not exceed.
+/// When a stream without acknowledgement is sent again: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Before counting begins, where nothing has to be found out first.

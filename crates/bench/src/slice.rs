@@ -232,8 +232,8 @@ impl Slice {
         ratio(1e6 * self.delay_change_s, self.received as f64)
     }
 
-    /// Packets for each second of CPU time that worker and receiver took together: the way from the
-    /// sender's ring into the receiver's application.
+    /// Packets per CPU second of worker and receiver together: the way from the sender's ring to the receiver's
+    /// application.
     pub(super) fn packets_per_delivering_cpu_s(&self) -> Option<f64> {
         ratio(self.received as f64, self.switch_cpu_s + self.receiver_cpu_s)
     }

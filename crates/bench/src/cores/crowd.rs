@@ -240,8 +240,7 @@ impl Frame {
     }
 }
 
-/// The numbers of flow and frame of the next frame received, greetings passed over; `None` when there is
-/// none.
+/// Flow and frame number of the next received frame, without greetings; `None` without one.
 pub(super) fn receive(queue: &mut QueuePair) -> Option<(u16, u64)> {
     loop {
         let (flow, seq) = queue.recv(|frame| {

@@ -26,8 +26,7 @@ const WORKERS: usize = 2;
 const FLOWS: u16 = 64;
 /// Packets that are sent, or looked for in a ring, at a time.
 const BURST: u64 = 64;
-/// Packets that a flow sends before the next one does: while it pauses, the queue that it was in can be
-/// emptied of it, without which its entry may not move.
+/// Packets of a flow before the next flow's: during its pause, its old queue can empty, so its entry may move.
 const TRAIN: u64 = 64;
 /// Between two times that everything moves.
 const STEP: Duration = Duration::from_micros(200);

@@ -53,8 +53,8 @@ pub(super) struct Trouble {
 }
 
 impl Sample {
-    /// What a stretch of time came to, from `self` to a later sample of the phase. Hold times, latencies and what
-    /// went wrong are those since the phase began.
+    /// The period from `self` to a later sample of the phase. Hold times, latencies and errors count from the
+    /// phase's start.
     pub(super) fn until(&self, to: &Self) -> Self {
         Self {
             at: to.at.saturating_sub(self.at),

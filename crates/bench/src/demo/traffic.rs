@@ -9,11 +9,9 @@ use crate::rig::Load;
 
 /// Bytes of the frames that are small.
 const SMALL_FRAME_BYTES: usize = 64;
-/// Packets that may be in flight when small packets go as fast as they can: half a
-/// guest's ring, so that what is lost was not lost for want of room.
+/// Packets in flight when small packets go at full speed: half a guest's ring, so that no loss is for want of room.
 const FLOOD_WINDOW: u32 = 512;
-/// When the stream is sent again that nobody acknowledged: Linux's `TCP_RTO_MIN`, which a guest
-/// that has to wait for a CPU does not exceed.
+/// When a stream without acknowledgement is sent again: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 const BULK_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Packets per second of the paced traffic.
 const PACED_PER_S: u64 = 10_000;

@@ -26,8 +26,8 @@ pub(super) const RX_USECS: [u32; 5] = [50, 100, 250, 500, 1000];
 const RX_FRAMES: u16 = 32;
 /// Random arrivals of which one is expected within [`BUDGET`]: a packet seldom has company.
 const LOW_RATE: u64 = 1000;
-/// Packets that come one by one while breaches are counted, and for how much longer than others: one call that is
-/// late is to be as few for a million of them.
+/// Rates of single packets in the breach count, and how much longer each runs, so that one late call is few per
+/// million.
 const BREACH_RATES: [(&str, u64, u32); 2] = [("64B-20k", 20_000, 5), ("64B-100k", 100_000, 1)];
 /// What a policy may take to find out how long to hold.
 const LEARN: Duration = Duration::from_millis(1_500);
@@ -133,8 +133,7 @@ fn pairs() -> [Contest; 5] {
     let flood = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
         rate: small::Rate::Window(WINDOW),
-        // What a packet asks of the device takes room in a container, and neither that nor what an
-        // application does with a packet is what is compared.
+        // Offloads take room in a container, and the comparison excludes them and the application's use of packets.
         partial_checksum: false,
         verify: false,
     });

@@ -158,8 +158,7 @@ pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
     fixed.chain([false]).collect()
 }
 
-/// The share of what another reaches, round by round: packets, or CPU for each, whichever is worse in
-/// the median.
+/// The share of another's result, by round: packets, or CPU for each, whichever median is worse.
 pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     let rounds = || ours.iter().zip(others.iter().copied());
     if others.iter().all(|slice| slice.received == 0) {

@@ -76,8 +76,7 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// How often each setting has its turn in a round. The shorter turns are, the more of them meet what the
-    /// machine does beside; counts are added up.
+    /// Turns of each setting in a round. Short turns spread disturbances over all; counts are added up.
     fn turns(self) -> u32 {
         match self {
             Self::Grid | Self::Pair(_) => 3,

@@ -1,5 +1,5 @@
-//! What this machine takes from a thread that has its processor: interruptions of which the thread's CPU clock
-//! does not know. Whoever holds a call until shortly before a deadline is late by those that begin there.
+//! Interruptions of a running thread that its CPU clock misses. They delay calls that are held until shortly before
+//! a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -58,8 +58,8 @@ impl Pauses {
         }
     }
 
-    /// How many calls for a million packets this thread would give too late if it held each for `budget_ns` less
-    /// [`BURST_NS_MAX`], and packets came at `rate` a second.
+    /// Late calls per million packets at `rate` a second, if this thread held each for `budget_ns` less
+    /// [`BURST_NS_MAX`].
     fn late_per_million(&self, budget_ns: u64, rate: u64) -> f64 {
         // A hold, and half of the time between packets until the next one begins.
         let hold_ns = budget_ns.saturating_sub(BURST_NS_MAX) + 500_000_000 / rate.max(1);

@@ -10,8 +10,7 @@ pub enum Places {
     Anywhere,
     /// The guests are together, and workers by themselves.
     GuestsTogether,
-    /// The receiver is by itself: its thread's CPU time is for nothing but what it does, and not for taking turns with
-    /// its sender.
+    /// The receiver has a CPU alone: its thread's CPU time excludes turns with its sender.
     ReceiverAlone,
 }
 

@@ -259,8 +259,7 @@ pub fn temp_dir() -> Result<TempDir, RigError> {
         .map_err(|source| RigError::TempDir { dir: parent, source })
 }
 
-/// A flag that SIGINT, SIGTERM and SIGHUP set: what was measured until then is still shown, and
-/// the sockets are removed.
+/// A flag that SIGINT, SIGTERM and SIGHUP set: results so far are still shown, and the sockets are removed.
 pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -307,8 +306,7 @@ pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
 }
 
-/// Waits until a guest's interface is `ready`: what is sent to it before is lost, as with any
-/// machine that boots.
+/// Waits until a guest's interface is `ready`: earlier frames are lost, as with any booting machine.
 fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Result<(), RigError> {
     let start = Instant::now();
     loop {

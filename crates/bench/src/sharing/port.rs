@@ -1,5 +1,5 @@
-//! A port that is played: a sender that always has a burst ready, or one that sends when it is told, and a
-//! receiver that takes everything. It costs a worker little beside what frames cost weir.
+//! A simulated port: a sender that always has a burst ready, or sends on request, and a receiver that takes
+//! everything. It costs a worker little beside weir's own work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
