@@ -224,8 +224,7 @@ impl Shared {
 }
 
 impl Wire {
-    /// A descriptor that takes no more has calls that nobody has read: one more says nothing. One whose other end is
-    /// closed has nobody.
+    /// A full descriptor has unread calls, so one more says nothing. One whose other end is closed has no reader.
     fn write(&self) {
         let one = 1_u64.to_ne_bytes();
         if self.kind == Kind::UnixStream {
