@@ -14,8 +14,7 @@ use super::parse::missing;
 use super::section::Section;
 use super::values::{Direction, FilterAction, ValueError, serde_as_text};
 
-/// A rule. Of those for one direction the first that matches a frame decides; a frame that none
-/// matches passes.
+/// A rule. The first rule of a direction that matches a frame decides; unmatched frames pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterRule {

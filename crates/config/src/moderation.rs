@@ -152,8 +152,7 @@ impl VifConfig {
         Ok(())
     }
 
-    /// What a user should know who gives this interface a budget of `budget`, if that leaves its policy
-    /// nothing to hold calls for.
+    /// What a user should know about a budget of `budget` for this interface, if its policy then holds no calls.
     pub fn calls_note(&self, budget: LatencyBudget) -> Option<String> {
         let (name, moderation) = (&self.name, self.moderation);
         if matches!(moderation.0, Kind::Immediate | Kind::Frontend) {

@@ -304,8 +304,7 @@ impl VifChanges {
         }
     }
 
-    /// Changes `vif`. What was set of a policy that is replaced by one which makes nothing of it goes
-    /// back to its default.
+    /// Changes `vif`. Settings of a replaced policy that the new one ignores go back to their defaults.
     pub fn apply(self, vif: &mut VifConfig) {
         vif.queues = self.queues.unwrap_or(vif.queues);
         self.latency_budget.apply(&mut vif.latency_budget);

@@ -115,8 +115,8 @@ impl Receiving {
         ])
     }
 
-    /// As the engine takes it. A burst that is not set is what the rate brings in
-    /// [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT), and room for a GSO frame or a burst of frames.
+    /// For the engine. The default burst is [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT) of the
+    /// rate, and room for a GSO frame or a burst of frames.
     pub fn limit(&self) -> RateLimit {
         let Self { rate, burst, packets_per_second, packet_burst } = *self;
         rate_limit(
@@ -163,8 +163,9 @@ impl Sharing {
         Share { weight: self.weight.map_or(1, Weight::get), window }
     }
 
-    /// Its sending rates, as the engine takes them. A burst that is not set is what the rate brings in
-    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT), and room for a GSO frame or a burst of frames.
+    /// Its sending rates for the engine. The default burst is
+    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT) of the rate, and room for a GSO frame or a burst of
+    /// frames.
     pub fn limit(&self) -> RateLimit {
         let bits = (self.rate, self.burst);
         let packets = (self.packets_per_second, self.packet_burst);
@@ -203,8 +204,8 @@ impl Sharing {
     }
 }
 
-/// A limit in the engine's numbers. Without a burst it is what comes in `burst_ns`, and room for a GSO frame or
-/// a burst of frames.
+/// A limit in the engine's numbers. The default burst is `burst_ns` of the rate, and room for a GSO frame or a
+/// burst of frames.
 fn rate_limit(
     (rate, burst): (Option<BitRate>, Option<BurstSize>),
     (packet_rate, packet_burst): (Option<PacketRate>, Option<PacketBurst>),

@@ -14,8 +14,7 @@ use super::{SwitchConfig, VifConfig};
 /// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XenConfig {
-    /// Vifs of these bridges only, by the `bridge` of the guest's configuration; every vif where nothing
-    /// is said.
+    /// Vifs of these bridges only, by `bridge` of the guest's configuration; by default every vif.
     pub bridges: Option<BTreeSet<InterfaceName>>,
     /// The channel by which the agent in a guest is met, if there is one.
     pub agent_channel: Option<ChannelName>,
