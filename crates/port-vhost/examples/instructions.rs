@@ -45,8 +45,8 @@ const FILTER: &str = "ip and udp and src net 10.0.0.0/8 \
     and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)";
 /// Entries of each ring: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
-/// Bursts before those that count: vectors have their room, addresses are learned, and each place
-/// of the rings was used, several times.
+/// Bursts before the measured ones: vectors have their room, addresses are learned, and each ring place was used
+/// several times.
 const WARM_UP: usize = 64;
 /// How long a guest's rings may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! A thread for the front end of one interface: it speaks to it, judges and maps what it shares, and closes what it
-//! sent. Any of that may take as long as the front end likes, and it is nobody else's time.
+//! A thread for one interface's front end: it speaks to it, checks and maps its memory, and closes its descriptors.
+//! Each may take as long as the front end likes, at nobody else's expense.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,8 +44,8 @@ impl End {
     }
 }
 
-/// What sessions of one interface may take of the processors: `SESSION_CPU_PERCENT` of one, or their part of what all that are
-/// held back may take together, and a little at once.
+/// CPU time for sessions of one interface: `SESSION_CPU_PERCENT` of one CPU, or a part of what all throttled ones
+/// share, and a little at once.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left_ns: i64,

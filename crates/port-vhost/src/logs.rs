@@ -1,5 +1,5 @@
-//! How often a port's messages are logged: those of one kind so many times a minute, those of all ports so many times a
-//! second, and then how many were not.
+//! How often a port's messages are logged: by kind so many a minute, of all ports so many a second; the rest is
+//! counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};

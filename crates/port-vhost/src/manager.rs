@@ -1,5 +1,5 @@
-//! Sockets: one thread that listens, accepts and connects for all interfaces, and a thread for each front end that
-//! is there ([`crate::front_end`]): whatever one of them does holds up its own only (docs/design/0025-sessions.md).
+//! Sockets: one thread that listens, accepts and connects for all interfaces, and a thread for each front end
+//! ([`crate::front_end`]), which delays only its own (docs/design/0025-sessions.md).
 
 use std::collections::HashMap;
 use std::io;
@@ -55,8 +55,7 @@ pub enum Endpoint {
 #[error("the session thread has ended")]
 pub struct ManagerGone;
 
-/// The thread of a front end does not come back from one of its descriptors, or from its memory. It keeps the port's
-/// number.
+/// A front end's thread is stuck in one of its descriptors, or in its memory. It keeps the port's number.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread of its front end has not ended within {} s", END_MAX.as_secs())]
 pub struct StillBusy;

@@ -89,8 +89,8 @@ impl Notifier {
     }
 }
 
-/// Refuses what is not an eventfd. A worker's epoll set asks it whether it is readable, which an eventfd answers at
-/// once; all front ends that exist kick by one, user-mode Linux too.
+/// Refuses all but eventfds. A worker's epoll set asks whether a kick is readable, which an eventfd answers at
+/// once; all known front ends use one, user-mode Linux too.
 pub(crate) fn check_kick(fd: &OwnedFd) -> Result<(), Refusal> {
     match Kind::of(std::os::fd::AsFd::as_fd(fd)) {
         Ok(Kind::Eventfd) => Ok(()),

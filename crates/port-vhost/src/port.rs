@@ -102,8 +102,8 @@ pub struct VhostPort {
     name: String,
     /// Its number in the switch.
     id: PortId,
-    /// Fails when a worker finds the guest breaking the rules: nothing is served until the session or the device
-    /// starts afresh.
+    /// Fails when a worker finds the guest breaking a rule: service stops until the session or the device starts
+    /// afresh.
     guest: Interface<Queue, Queue>,
     /// It stays stopped until then (ns).
     pause_until_ns: AtomicU64,
@@ -194,8 +194,8 @@ impl VhostPort {
         self.guest.offered()
     }
 
-    /// Offers so many queue pairs to the next session: see [`Interface::offer`]. A front end asks for their number
-    /// once, so that the session that there is keeps what it was told.
+    /// Offers so many queue pairs to the next session: see [`Interface::offer`]. A front end asks once, so the
+    /// present session keeps its number.
     pub fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
         self.guest.offer(queue_pairs, calls);
     }
@@ -215,7 +215,7 @@ impl VhostPort {
         self.guest.set_together(together);
     }
 
-    /// The guest polls at this interval (ns), or no longer. To be said again after
+    /// The guest polls at this interval (ns), or no longer. Call it again after
     /// [`set_moderation`](Self::set_moderation).
     pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
         // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
@@ -333,8 +333,8 @@ impl VhostPort {
         self.guest.pairs().any(|pair| pair.tx.lock().queue.injected.is_some())
     }
 
-    /// Its calls are too dear. It stays stopped for a while, whoever comes: or else it could take of a worker what
-    /// one such call takes, each time that its front end starts afresh.
+    /// Its calls are too dear. It stays stopped for a while, or each new start of its front end could cost a worker
+    /// one such call.
     pub(crate) fn stop_for_dear_calls(&self, ring: usize) {
         self.pause_for(CALL_PAUSE_NS);
         self.stop(&StopReason::DearCalls { ring });

@@ -29,8 +29,8 @@ pub(crate) struct Ring {
     pub(crate) resumed: bool,
     /// Chains that a weir which is gone had taken, and not given back: they go first.
     pub(crate) left_behind: VecDeque<Token>,
-    /// It was running before, and whether it is enabled is yet to be said: nothing is taken from it, for what a disabled
-    /// ring has is dropped.
+    /// It was running before, and may be disabled: nothing is taken yet, because a disabled ring's frames are
+    /// dropped.
     pub(crate) expects_enable: bool,
     /// [`fault_count`] when the memory was last found whole.
     faults: u64,
@@ -111,8 +111,8 @@ impl Queue {
         }
     }
 
-    /// The guest may wait for a call that a weir which is gone has not given. Front ends set the descriptor before or
-    /// after the ring is in service, and some set another one then.
+    /// The guest may wait for a call that a previous weir never gave. Front ends set the descriptor before or after
+    /// the ring is in service, and some replace it then.
     pub(crate) fn call_if_resumed(&mut self) {
         if let (Some(_), Some(call)) = (self.ring.as_ref().filter(|ring| ring.resumed), &self.call)
         {

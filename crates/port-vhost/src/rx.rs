@@ -248,8 +248,8 @@ struct Finished<'m> {
 }
 
 impl<'m> Writer<'_, 'm> {
-    /// Takes chains ahead, one per packet to come, so that the processor fetches all of them while
-    /// the first are written. By itself, so that its loop has the processor's registers to itself.
+    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written. A
+    /// function of its own, so that its loop has all registers.
     #[inline(never)]
     fn reserve(&mut self, packets: usize) {
         if usize::from(self.device.available()) < packets && self.device.refill().is_err() {
@@ -298,8 +298,8 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: a frame that goes as it is, and a next chain that is one buffer with room for
-    /// all of it. `false`, with nothing done, where it is not so.
+    /// The usual case: a frame without changes, and a next chain of one buffer with room for it. Otherwise `false`,
+    /// without effect.
     #[inline(always)]
     fn place_plain(&mut self, Plain { frame, body }: Plain<'m>) -> bool {
         let Some(&Reserved { chain, pieces: (first, end) }) = self.chains.get(self.next) else {

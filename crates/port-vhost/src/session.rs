@@ -359,8 +359,8 @@ impl Session {
         started: bool,
     ) -> Result<Ring, SetupError> {
         let config = self.features.ring(size);
-        // A table of its own, of mappings that all rings share: each burst counts itself among its users, and
-        // workers of the guest's other rings are not to wait for that line of cache.
+        // A table of its own, of shared mappings: each burst counts as its user, and workers of other rings must
+        // not wait for that cache line.
         let memory = Arc::new(self.memory.clone());
         let origin = self.memory.file_at(addresses.descriptor);
         let record = self.record(index, size).zip(origin);
@@ -427,8 +427,8 @@ impl Session {
             return Err(Refusal::RingIncomplete(index));
         };
         let base = vring.base.map(|base| self.meant_base(base, vring, size, &addresses));
-        // A ring that comes with a base was running before this session: its driver may have
-        // nothing to kick about, and may even have been asked for no kicks by a switch that is gone.
+        // A ring with a base ran before this session: its driver may have no reason to kick, or a previous switch
+        // may have turned kicks off.
         let fresh = self.features.ring(size).fresh_base();
         let base = base.unwrap_or(fresh);
         // Of a packed ring's base some front ends say the lower half only.

@@ -10,8 +10,8 @@ use crate::queue::{Queue, Ring};
 /// Why nothing comes of a ring that is in service and enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// So many kicks have come, and where weir looks the driver has never put a buffer: another base, wrap counter or
-    /// address is meant.
+    /// After so many kicks, the driver has put no buffer where weir looks: it means another base, wrap counter or
+    /// address.
     KicksWithoutBuffers(u64),
     /// The driver has put buffers into it, and its kick descriptor has never signalled.
     BuffersWithoutKick,

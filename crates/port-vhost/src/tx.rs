@@ -205,8 +205,7 @@ impl From<RingError> for Broken {
     }
 }
 
-/// New frames from the ring. Says how many chains that took. By itself, so that its loops have the
-/// processor's registers to themselves.
+/// New frames from the ring. Returns their chains. A function of its own, so that its loops have all registers.
 #[inline(never)]
 fn fill_new<'m>(
     ring: &mut Ring,

@@ -12,8 +12,7 @@ use weir_wire::{Offload, VnetHdr};
 
 use super::{FETCHED_AHEAD, Reserved, Writer};
 
-/// A container that more frames may go into. Its chain is the writer's next, and is used up when the
-/// container is closed.
+/// A container with room for more frames. Its chain is the writer's next, and is used when the container closes.
 pub(super) struct Open<'m> {
     token: Token,
     buffer: Slice<'m>,
