@@ -1,5 +1,4 @@
-//! What an experiment says that would come to nothing, or speaks of what is not there. It is refused, since
-//! whoever wrote it meant something.
+//! Refuses settings of an experiment that have no effect or name nothing that exists: their author meant something.
 
 use weir_config::Moderation;
 use weir_policy::moderation::Kind;

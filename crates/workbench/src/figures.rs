@@ -54,8 +54,8 @@ impl Figure {
         }
     }
 
-    /// What a run says: CPU in percent of one CPU; throughput and frames of all loads together; latency of
-    /// all flows of the first load.
+    /// A run's value: CPU in percent of one CPU; throughput and frames of all loads; latency of the first load's
+    /// flows.
     pub fn of(self, report: &Report) -> f64 {
         let workers = || report.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
         let guests = || report.guests.iter().map(|guest| guest.cpu_ns).sum::<u64>();

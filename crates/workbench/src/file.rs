@@ -388,8 +388,8 @@ pub enum Statement {
     More { from: At, to: At, than: Span },
     /// Points of the plot's x, from the least y on; those not named come after.
     Least { at: At, points: Vec<String> },
-    /// A point of the plot's x loses no more than so much to the best of the others, which is chosen with
-    /// hindsight: among those with nearly the most packets a second, the one with the least y.
+    /// A point of x loses at most so much to the best of the others, chosen with hindsight: the least y among those
+    /// with nearly the most packets a second.
     Within { at: At, point: String, percent: f64 },
 }
 

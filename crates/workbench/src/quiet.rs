@@ -17,8 +17,8 @@ const LATENCY: &str = "/dev/cpu_dma_latency";
 /// In microseconds: none.
 const AT_ONCE: i32 = 0;
 
-/// While this lives CPUs look for work all the time, and this thread and those that it starts come before all that
-/// have no real-time priority; if they are to, and as far as the system lets them.
+/// While this lives, CPUs never idle, and this thread and its children run before all without real-time priority;
+/// if wanted, and as far as the system allows.
 #[derive(Debug)]
 pub(super) struct Quiet {
     awake: Option<io::Result<File>>,

@@ -124,8 +124,8 @@ fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &State
     })
 }
 
-/// Varies each fitted number of the experiments' machines, and plays the first seed: what a number moves is
-/// more than what the seed does, or it is of no account.
+/// Varies each fitted number of the experiments' machines, with the first seed: a relevant number moves more than a
+/// seed does.
 pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivity>, LabError> {
     let mut all: Vec<Sensitivity> = Vec::new();
     for experiment in experiments {

@@ -6,11 +6,11 @@ use super::file::{At, ClaimFile, Figure, Sign, Statement, Use};
 
 /// A size is reproduced within this share of the paper's.
 pub const TOLERANCE: f64 = 0.15;
-/// A point with fewer packets a second than this share of the most is not the best of a `within`, as in
-/// `weir bench --policies`.
+/// A point with a smaller share of the most packets a second is not the best of a `within`, as in `weir bench
+/// --policies`.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// A change of less than this (percent) has no direction: nobody could tell it from noise on a real host, and
-/// one that is larger and comes and goes with the seed is told by [`Judged::within_spread`].
+/// A smaller change (percent) has no direction, being noise on a real host; [`Judged::within_spread`] finds larger
+/// ones that come and go with the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
 /// What came of a claim, the best first.
@@ -204,8 +204,8 @@ pub fn best_but<'s, 't>(name: &str, all: &'s [Setting<'t>]) -> Option<&'s Settin
     enough.min_by(|a, b| a.y.total_cmp(&b.y))
 }
 
-/// What is within so much of the best has at least this share of its packets, and a y of no more than the best's
-/// over this share.
+/// The least share of the best's packets that still counts as within `percent`; y may exceed the best's by the same
+/// share.
 pub fn share_within(percent: f64) -> f64 {
     1.0 - percent / 100.0
 }

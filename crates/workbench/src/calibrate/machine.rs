@@ -153,8 +153,8 @@ fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
     })
 }
 
-/// How long this machine interrupts a thread that runs, on average, and how often, on both CPUs (ns); nothing where
-/// it did not. What takes longer than the kernel is no interrupt, but somebody else who has the CPU.
+/// The mean length and interval of interruptions of a running thread, on both CPUs (ns), if any. Longer ones than
+/// the kernel's are preemptions.
 fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     let look = |which| {
         cpus.pin(which);
@@ -179,8 +179,7 @@ fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     (count > 0).then(|| (lost / f64::from(count), time / f64::from(count)))
 }
 
-/// CPU time of a sleep that another thread of the same CPU ends, and of the write that ends it (ns): that CPU is
-/// never idle.
+/// CPU time of a sleep that a thread on the same, never idle CPU ends, and of the write that ends it (ns).
 fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
     let sets = [Set::new()?, Set::new()?];
     let play = |own: &Set, other: &Set, begins: bool| {
@@ -480,8 +479,7 @@ fn copies(rounds: usize) -> io::Result<Cost> {
     Ok(Cost::new("copy_ps_per_byte", format!("copies within 2 MiB: {}", sizes.join(", ")), rounds))
 }
 
-/// A line of cache, from one thread to the other (ns): of many short rows of pings the fastest, in which
-/// nothing else had one of the CPUs.
+/// A cache line's way between threads (ns): the fastest of many short rows of pings, with both CPUs undisturbed.
 fn ping_pong(cpus: &Cpus) -> f64 {
     let turn = AtomicU64::new(0);
     let play = |first: u64| {

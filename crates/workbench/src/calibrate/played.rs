@@ -19,8 +19,8 @@ use super::{median, whole};
 
 /// How often the run is played.
 const STEPS: usize = 16;
-/// How far from what was measured of it alone a cost may be set, up or down (times): what is played is to share
-/// out what is not known, not to overrule what is.
+/// The factor by which fitting may move a measured cost: fitting shares out the unknown, and does not overrule
+/// measurements.
 const APART_MAX: f64 = 2.0;
 
 pub(super) const SET: [&str; 7] = [

@@ -88,8 +88,7 @@ pub(super) fn measure(
     Ok((found, runs.alone.packets))
 }
 
-/// Small packets and large ones that come together, small ones that come alone; and what sleeps cost where
-/// nothing but them happens.
+/// Small and large packets in batches, small packets alone; and the cost of sleeps alone.
 struct Runs<'s> {
     together: Spent,
     large: Spent,
@@ -320,8 +319,8 @@ impl Spent {
         self.packets.extend(Packet::measured(before, after));
     }
 
-    /// What each packet costs who sends it and who receives it, for each round (ns): the two unknowns in what
-    /// both guests spent, which both send and receive.
+    /// The cost of a packet for its sender and its receiver, by round (ns): two unknowns, since both guests send
+    /// and receive.
     fn of_each_packet(&self, interrupt_ns: f64, kick_ns: f64) -> [Vec<f64>; 2] {
         let [begins, answers] = &self.guests;
         let left = |did: &Did| did.cpu_ns - did.wakeups * interrupt_ns - did.kicks * kick_ns;

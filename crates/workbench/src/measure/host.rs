@@ -239,8 +239,7 @@ impl Idle {
 }
 
 impl Guest {
-    /// It is the end of its flow that measures what the lab calls latency. A stream's is another here: from
-    /// a segment to its acknowledgement.
+    /// Its end of the flow measures the lab's latency. For a stream this is from a segment to its acknowledgement.
     fn measures_latency(&self) -> bool {
         !matches!(self.flow.traffic, rig::Load::Bulk(_))
             && self.flow.traffic.latency_at() == self.end.role

@@ -42,8 +42,8 @@ pub(super) use weir_bench::rig::{pin, usable_cpus};
 
 /// How often an interruption is looked for.
 const STOP_POLL: Duration = Duration::from_millis(20);
-/// A worker that waits longer for its CPU (percent of the time) shares it with somebody. Alone, it waits for
-/// the scheduler, a microsecond or so for each of its sleeps.
+/// A worker with a longer wait for its CPU (percent of time) shares it. Alone, it waits about a microsecond a
+/// sleep.
 const WAITED_MAX_PERCENT: f64 = 5.0;
 /// How often a point is measured for one round at most.
 const TRIES_MAX: usize = 3;

@@ -19,8 +19,8 @@ use super::host::Host;
 const PRIORITY: u8 = 1;
 /// Between two looks of the placer (ns), as in weir.
 const LOOK_NS: u64 = 1_000_000_000;
-/// The same under `static`, which asks only who has traffic with whom, and follows its first plan at once: so
-/// much sooner than in weir, that no run has to wait for it.
+/// The same under `static`, which only asks who has traffic with whom, and follows its first plan at once: early
+/// enough that no run waits for it.
 const LOOK_STATIC_NS: u64 = 100_000_000;
 /// A dynamic plan is followed when it has been better for three seconds, and its first look is after one (ns).
 const WARM_UP_DYNAMIC_NS: u64 = 5_000_000_000;

@@ -23,8 +23,7 @@ const LATE_MAX: f64 = 0.01;
 pub struct Miss {
     /// In words.
     pub text: String,
-    /// How far it is from it: the part of the load that is missing, or else by what part a bound is
-    /// exceeded.
+    /// The distance: the missing part of the load, or the excess over a bound.
     by: By,
 }
 

@@ -4,8 +4,7 @@
 const TICKS_MAX: f64 = 6.0;
 /// Room above the largest value, as a share of the scale: marks stand there.
 const HEADROOM: f64 = 0.15;
-/// Points along x stand where their numbers say up to this ratio of the largest distance to the smallest;
-/// beyond it they would touch.
+/// Points of x stand to scale up to this ratio of the largest distance to the smallest; beyond it they would touch.
 const UNEVEN_MAX: f64 = 12.0;
 
 /// The scale of y.

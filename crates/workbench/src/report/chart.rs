@@ -1,5 +1,4 @@
-//! What a plot shows: for one figure, what came out at each point of x for each series, what the paper
-//! says of it, and what was measured.
+//! A plot of one figure: results at each x for each series, the paper's numbers, and measurements.
 
 use super::axis;
 use crate::experiment::{Experiment, name_of};

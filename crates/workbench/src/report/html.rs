@@ -1,5 +1,5 @@
-//! The page. It asks for nothing outside itself and runs no script: the choice of colours is CSS, and a
-//! policy in its head forbids everything else.
+//! The page. It loads nothing and runs no script: CSS chooses colours, and a policy in its head forbids everything
+//! else.
 
 use std::fmt::{self, Write as _};
 

@@ -1,5 +1,4 @@
-//! A [`Sensitivity`] as SVG: for each claim how far its number moves against the paper's, and what its
-//! verdict becomes, when one fitted cost is varied.
+//! A [`Sensitivity`] as SVG: how each claim's number and verdict move when one fitted cost is varied.
 
 use std::fmt::Write as _;
 

@@ -31,8 +31,7 @@ const BAR_MAX: f64 = 34.0;
 const BARS: f64 = 0.8;
 /// Half of a marker's height.
 const DOT: f64 = 4.0;
-/// How far to the right of its point a number of the paper's stands, where there are lines: both are seen
-/// where they agree.
+/// How far right of its point a paper's number stands, where there are lines, so that both show when they agree.
 const ASIDE: f64 = 10.0;
 
 /// The class of what is of any series.
