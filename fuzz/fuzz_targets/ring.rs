@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_engine::burst::{Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
-use weir_ring::{Addresses, DeviceRing, RingConfig, Token};
+use weir_ring::{Addresses, DeviceRing, Direction, RingConfig, Token};
 
 const MEMORY: u64 = 64 << 10;
 /// Entries of a ring, and those of a packed one that has any number of them.
@@ -52,12 +52,8 @@ fuzz_target!(|input: &[u8]| {
                 break;
             }
             let first = burst.pieces.len() as u32;
-            let taken = if bit(2) {
-                device.take_writable(&memory, &mut burst.pieces)
-            } else {
-                device.take_readable(&memory, &mut burst.pieces)
-            };
-            match taken {
+            let direction = if bit(2) { Direction::Writable } else { Direction::Readable };
+            match device.take(direction, &memory, &mut burst.pieces) {
                 Ok(Some(chain)) => {
                     // What a transmit queue does with it: the header is read and checked.
                     let pieces = (first, burst.pieces.len() as u32);

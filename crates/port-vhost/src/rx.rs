@@ -25,7 +25,7 @@ use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
-use weir_ring::{Chain, DeviceRing, Pieces, RingError};
+use weir_ring::{Chain, DeviceRing, Direction, Pieces, RingError};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
@@ -259,16 +259,18 @@ impl<'m> Writer<'_, 'm> {
         self.device.fetch_ahead(packets);
         let Self { device, memory, buffers, chains, .. } = self;
         // An error shows again when a packet needs the chain.
-        let _ = device.take_writable_burst(packets, memory, buffers, |chain, pieces| {
-            chains.push(reserved(chain, pieces));
-        });
+        let _ =
+            device.take_burst(Direction::Writable, packets, memory, buffers, |chain, pieces| {
+                chains.push(reserved(chain, pieces));
+            });
     }
 
     /// Takes one chain more; `false` when there is none.
     #[cold]
     fn reserve_one(&mut self) -> Result<bool, RingError> {
         let first = self.buffers.len();
-        let Some(chain) = self.device.take_writable(self.memory, &mut self.buffers)? else {
+        let Some(chain) = self.device.take(Direction::Writable, self.memory, &mut self.buffers)?
+        else {
             return Ok(false);
         };
         self.chains.push(reserved(chain, Pieces { first, all: &self.buffers }));

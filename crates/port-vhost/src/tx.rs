@@ -9,7 +9,7 @@ use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX};
-use weir_ring::{Chain, DeviceRing, Pieces, RingError, Token};
+use weir_ring::{Chain, DeviceRing, Direction, Pieces, RingError, Token};
 
 use crate::error::StopReason;
 use crate::port::VhostPort;
@@ -221,7 +221,7 @@ fn fill_new<'m>(
     device.fetch_ahead(frames_max);
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    device.take_readable_burst(frames_max, memory, pieces, |chain, pieces| {
+    device.take_burst(Direction::Readable, frames_max, memory, pieces, |chain, pieces| {
         bytes += u64::from(chain.len);
         chains.push(note(chain, pieces));
     })?;

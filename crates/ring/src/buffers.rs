@@ -83,7 +83,7 @@ pub struct Pieces<'p, 'm> {
 
 /// Which way the buffers of a queue go; a network queue's chains go one way only (virtio 1.2 §5.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// The device reads: transmit queues.
     Readable,
     /// The device writes: receive queues.

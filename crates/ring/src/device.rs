@@ -8,7 +8,7 @@ use weir_guestmem::{GuestMemory, Slice};
 use crate::buffers::{Chain, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
-use crate::layout::{Addresses, RingConfig};
+use crate::layout::{Addresses, RingConfig, Site};
 use crate::packed::device::PackedDevice;
 use crate::record::{List, Origin, Record, Valid};
 use crate::split::device::SplitDevice;
@@ -66,11 +66,15 @@ impl DeviceRing {
         at: &Addresses,
         base: u32,
     ) -> Result<Self, SetupError> {
-        let format = if config.packed {
-            Format::Packed(PackedDevice::new(memory, config, at, base)?)
+        Self::begin(Site { memory, config, at }, base)
+    }
+
+    fn begin(site: Site<'_>, base: u32) -> Result<Self, SetupError> {
+        let format = if site.config.packed {
+            Format::Packed(PackedDevice::new(site, base)?)
         } else {
             let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
-            Format::Split(SplitDevice::new(memory, config, at, base)?)
+            Format::Split(SplitDevice::new(site, base)?)
         };
         Ok(Self::of(format))
     }
@@ -99,12 +103,12 @@ impl DeviceRing {
         mut record: Record,
         origin: &Origin,
     ) -> Result<Self, SetupError> {
+        let site = Site { memory, config, at };
         let found = match record.base_if_of(&config, origin) {
             Some(before) if config.packed => {
-                let is_said_again = said == before;
-                Self::packed_by(memory, config, at, base, is_said_again, &mut record)?
+                Self::packed_by(site, base, said == before, &mut record)?
             }
-            Some(_) => Self::split_by(memory, config, at, base, &mut record)?,
+            Some(_) => Self::split_by(site, base, &mut record)?,
             None => None,
         };
         let mut ring = match found {
@@ -116,10 +120,10 @@ impl DeviceRing {
                 let next_used = PackedDevice::next_used_by(config.size, base)?;
                 // Before the ring is touched: from then on it is one that the record may be of.
                 record.begin(&config, origin, said, next_used);
-                Self::new(memory, config, at, base)?
+                Self::begin(site, base)?
             }
             None => {
-                let ring = Self::new(memory, config, at, base)?;
+                let ring = Self::begin(site, base)?;
                 record.begin(&config, origin, said, 0);
                 ring
             }
@@ -130,14 +134,12 @@ impl DeviceRing {
 
     /// A split ring as `record` has it; `None` if that says nothing of it.
     fn split_by(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
+        site: Site<'_>,
         base: u32,
         record: &mut Record,
     ) -> Result<Option<Self>, SetupError> {
         let Ok(base) = u16::try_from(base) else { return Ok(None) };
-        let (used, base) = SplitDevice::places(memory, config.size, at, base)?;
+        let (used, base) = SplitDevice::places(site, base)?;
         // A driver that begins anew does so at 0, where no chain that stays is ever recorded.
         if used == 0 || base != used {
             return Ok(None);
@@ -154,21 +156,19 @@ impl DeviceRing {
         };
         let Some(list) = list.filter(|list| list.log.is_empty()) else { return Ok(None) };
         let taken = used.wrapping_add(list.chains.len() as u16); // at most the ring's size
-        let device = SplitDevice::new(memory, config, at, taken)?;
+        let device = SplitDevice::new(site, taken)?;
         record.set_valid(valid);
         Ok(Some(Self::with_list(Format::Split(device), &list)))
     }
 
     /// A packed ring as `record` has it; `None` if that says nothing of it.
     fn packed_by(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
+        site: Site<'_>,
         base: u32,
         is_said_again: bool,
         record: &mut Record,
     ) -> Result<Option<Self>, SetupError> {
-        if !PackedDevice::was_served(memory, config.size, at)? {
+        if !PackedDevice::was_served(site)? {
             return Ok(None);
         }
         let valid = record.valid();
@@ -178,7 +178,7 @@ impl DeviceRing {
         };
         let Some(list) = list else { return Ok(None) };
         let slots: u32 = list.chains.iter().map(|(token, _)| u32::from(token.slots())).sum();
-        if slots > config.size.into() {
+        if slots > site.config.size.into() {
             return Ok(None);
         }
         let stays = match list.chains.is_empty() {
@@ -190,7 +190,7 @@ impl DeviceRing {
             if !is_said_again {
                 return Ok(None);
             }
-            let Ok(found) = PackedDevice::at(memory, config, at, list.before) else {
+            let Ok(found) = PackedDevice::at(site, list.before) else {
                 return Ok(None);
             };
             device = found;
@@ -200,12 +200,12 @@ impl DeviceRing {
             record.publishes(&device.nothing_more());
         } else {
             let publication = record.published();
-            let Ok(found) = PackedDevice::at(memory, config, at, publication.before) else {
+            let Ok(found) = PackedDevice::at(site, publication.before) else {
                 return Ok(None);
             };
             device = found;
             let Some(outcome) = device.outcome(&publication) else { return Ok(None) };
-            let place = config.base_at(outcome.after);
+            let place = site.config.base_at(outcome.after);
             // Some front ends say the lower half only.
             if !is_said_again && base != place && base != place & 0xffff {
                 return Ok(None);
@@ -302,69 +302,36 @@ impl DeviceRing {
         }
     }
 
-    /// Takes the next chain of a transmit queue, if there is one.
-    #[inline(always)]
-    pub fn take_readable<'m>(
+    /// Takes the next chain, if there is one.
+    ///
+    /// # Errors
+    /// The chain is wrong, or the driver has too many in flight.
+    #[inline]
+    pub fn take<'m>(
         &mut self,
+        direction: Direction,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        self.check_waiting()?;
-        each!(&mut self.format, ring => ring.take_readable(memory, pieces))
+        let mut taken = None;
+        self.take_burst(direction, 1, memory, pieces, |chain, _| taken = Some(chain))?;
+        Ok(taken)
     }
 
-    /// Takes the next chain of a receive queue, if there is one.
-    #[inline(always)]
-    pub fn take_writable<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        self.check_waiting()?;
-        each!(&mut self.format, ring => ring.take_writable(memory, pieces))
-    }
-
-    /// Takes up to `max` chains of a transmit queue: `each` is given every one.
+    /// Takes up to `max` chains: `each` is given every one.
     ///
     /// # Errors
     /// Of the first chain that is wrong; those before it were given to `each`.
     #[inline(always)]
-    pub fn take_readable_burst<'m>(
-        &mut self,
-        max: u16,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-        each: impl FnMut(Chain, Pieces<'_, 'm>),
-    ) -> Result<(), RingError> {
-        self.take_burst(Direction::Readable, max, memory, pieces, each)
-    }
-
-    /// The same for a receive queue.
-    #[inline(always)]
-    pub fn take_writable_burst<'m>(
-        &mut self,
-        max: u16,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-        each: impl FnMut(Chain, Pieces<'_, 'm>),
-    ) -> Result<(), RingError> {
-        self.take_burst(Direction::Writable, max, memory, pieces, each)
-    }
-
-    #[inline(always)]
-    fn take_burst<'m>(
+    pub fn take_burst<'m>(
         &mut self,
         direction: Direction,
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
+        each: impl FnMut(Chain, Pieces<'_, 'm>),
     ) -> Result<(), RingError> {
         self.check_waiting()?;
-        let each = |chain: Chain, pieces: Pieces<'_, 'm>| {
-            each(chain, pieces);
-            Ok(())
-        };
         each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, each))
     }
 

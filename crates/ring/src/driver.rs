@@ -1,11 +1,12 @@
 //! A ring that this process drives, of whatever format was negotiated.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_guestmem::GuestMemory;
 
 use crate::error::SetupError;
-use crate::layout::{Addresses, RingConfig};
+use crate::layout::{Addresses, RingConfig, Site};
 use crate::packed::driver::PackedDriver;
 use crate::split::driver::SplitDriver;
 
@@ -29,12 +30,61 @@ pub struct Used {
     pub written: u32,
 }
 
+/// Chains that the device gives back. With `VIRTIO_F_IN_ORDER` one used element stands for all up to the one that it
+/// names, the others of which were not written to (virtio 1.2 §2.7.9, §2.8.8).
+#[derive(Debug)]
+pub(crate) struct Batches {
+    /// Chains in flight in their order, with `VIRTIO_F_IN_ORDER`.
+    order: Option<VecDeque<u16>>,
+    /// What the used element names whose chains are being taken.
+    end: Option<Used>,
+}
+
+impl Batches {
+    pub(crate) fn new(in_order: bool) -> Self {
+        Self { order: in_order.then(VecDeque::new), end: None }
+    }
+
+    /// A chain was offered.
+    pub(crate) fn offered(&mut self, head: u16) {
+        if let Some(order) = &mut self.order {
+            order.push_back(head);
+        }
+    }
+
+    /// The element that was read last stands for more chains.
+    pub(crate) fn has_more(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// An element was read: it stands for the chains up to `end`.
+    pub(crate) fn begin(&mut self, end: Used) {
+        self.end = Some(end);
+    }
+
+    /// The next chain of the element that was read last.
+    pub(crate) fn next(&mut self) -> Option<Used> {
+        let end = self.end?;
+        let head = match &mut self.order {
+            Some(order) => order.pop_front()?,
+            None => end.head,
+        };
+        if head == end.head {
+            self.end = None;
+            return Some(end);
+        }
+        Some(Used { head, written: 0 })
+    }
+}
+
 /// A ring that this process drives.
 #[derive(Debug)]
-pub enum DriverRing {
-    /// A split ring.
+pub struct DriverRing(Format);
+
+#[derive(Debug)]
+enum Format {
     Split(SplitDriver),
-    /// A packed ring (`VIRTIO_F_RING_PACKED`).
+    /// `VIRTIO_F_RING_PACKED`.
     Packed(PackedDriver),
 }
 
@@ -42,8 +92,8 @@ pub enum DriverRing {
 macro_rules! each {
     ($self:expr, $ring:ident => $call:expr) => {
         match $self {
-            DriverRing::Split($ring) => $call,
-            DriverRing::Packed($ring) => $call,
+            Format::Split($ring) => $call,
+            Format::Packed($ring) => $call,
         }
     };
 }
@@ -55,69 +105,70 @@ impl DriverRing {
         config: RingConfig,
         at: &Addresses,
     ) -> Result<Self, SetupError> {
-        Ok(if config.packed {
-            Self::Packed(PackedDriver::new(memory, config, at)?)
+        let site = Site { memory, config, at };
+        Ok(Self(if config.packed {
+            Format::Packed(PackedDriver::new(site)?)
         } else {
-            Self::Split(SplitDriver::new(memory, config, at)?)
-        })
+            Format::Split(SplitDriver::new(site)?)
+        }))
     }
 
     /// Whether descriptors are those of a packed ring, in indirect tables, too.
     pub fn is_packed(&self) -> bool {
-        matches!(self, Self::Packed(_))
+        matches!(self.0, Format::Packed(_))
     }
 
     /// Descriptors that are free.
     pub fn free(&self) -> u16 {
-        each!(self, ring => ring.free())
+        each!(&self.0, ring => ring.free())
     }
 
     /// Chains that the device has not given back.
     pub fn in_flight(&self) -> u16 {
-        each!(self, ring => ring.in_flight())
+        each!(&self.0, ring => ring.in_flight())
     }
 
     /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` when the ring
     /// has too few free descriptors, or when there is no buffer.
     pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
-        each!(self, ring => ring.offer(buffers))
+        each!(&mut self.0, ring => ring.offer(buffers))
     }
 
     /// Offers a table of descriptors that the caller wrote at `address` (`VIRTIO_F_INDIRECT_DESC`).
     pub fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
-        each!(self, ring => ring.offer_indirect(address, table_bytes))
+        each!(&mut self.0, ring => ring.offer_indirect(address, table_bytes))
     }
 
     /// Shows the device what was offered, and says whether it wants a kick.
     pub fn publish(&mut self) -> bool {
-        each!(self, ring => ring.publish())
+        each!(&mut self.0, ring => ring.publish())
     }
 
     /// Takes back the next chain that the device completed.
     pub fn take(&mut self) -> Option<Used> {
-        each!(self, ring => ring.take())
+        each!(&mut self.0, ring => ring.take())
     }
 
     /// Used elements that named no chain in flight, since this was last asked: mistakes of the
     /// device.
     pub fn skipped(&mut self) -> u64 {
-        each!(self, ring => ring.skipped())
+        each!(&mut self.0, ring => ring.skipped())
     }
 
     /// Whether the device has completed a chain that was not taken back. Does not touch what was asked
     /// of the device: for a driver that polls.
     pub fn has_used(&self) -> bool {
-        each!(self, ring => ring.has_used())
+        each!(&self.0, ring => ring.has_used())
     }
 
     /// Asks the device for no calls.
     pub fn suppress_calls(&mut self) {
-        each!(self, ring => ring.suppress_calls());
+        each!(&mut self.0, ring => ring.suppress_calls());
     }
 
     /// Asks for a call at the next completed chain, and says whether one came in the meantime:
     /// only when not may the caller sleep.
     pub fn enable_calls(&mut self) -> bool {
-        each!(self, ring => ring.enable_calls())
+        each!(&mut self.0, ring => ring.enable_calls())
     }
 }

@@ -98,49 +98,54 @@ pub fn ring_size(size: u32, packed: bool) -> Result<u16, SetupError> {
     within.filter(|size| packed || size.is_power_of_two()).ok_or(bad)
 }
 
-/// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor, the driver and the device area.
-pub(crate) fn areas(
-    memory: &Arc<GuestMemory>,
-    at: &Addresses,
-    shape: [(usize, usize); 3],
-) -> Result<[Window; 3], SetupError> {
-    let area = |area, address, (bytes, align): (usize, usize)| {
-        let window =
-            memory.window(address, bytes).ok_or(SetupError::NotShared { area, address, bytes })?;
-        // The mapping keeps offsets within a page, so that an address that was aligned for the
-        // front end is aligned here unless the region itself is odd: test ours.
-        if !window.is_aligned(align) {
-            return Err(SetupError::Misaligned { area, address, align });
-        }
-        Ok(window)
-    };
-    Ok([
-        area("descriptor", at.descriptor, shape[0])?,
-        area("driver", at.driver, shape[1])?,
-        area("device", at.device, shape[2])?,
-    ])
+/// Where a ring is to be, and what was negotiated about it.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) memory: &'a Arc<GuestMemory>,
+    pub(crate) config: RingConfig,
+    pub(crate) at: &'a Addresses,
 }
 
-/// The areas of a split ring (§2.7).
-pub(crate) fn split_areas(
-    memory: &Arc<GuestMemory>,
-    size: u16,
-    at: &Addresses,
-) -> Result<[Window; 3], SetupError> {
-    ring_size(size.into(), false)?;
-    let [descriptor, driver, device] = area_sizes(size);
-    areas(memory, at, [(descriptor, 16), (driver, 2), (device, 4)])
-}
+impl Site<'_> {
+    /// The areas of a split ring (§2.7).
+    pub(crate) fn split_areas(&self) -> Result<[Window; 3], SetupError> {
+        let size = self.config.size;
+        ring_size(size.into(), false)?;
+        let [descriptor, driver, device] = area_sizes(size);
+        self.areas([(descriptor, 16), (driver, 2), (device, 4)])
+    }
 
-/// The areas of a packed ring (§2.8.10.1).
-pub(crate) fn packed_areas(
-    memory: &Arc<GuestMemory>,
-    size: u16,
-    at: &Addresses,
-) -> Result<[Window; 3], SetupError> {
-    ring_size(size.into(), true)?;
-    let descriptor = DESC_BYTES * usize::from(size);
-    areas(memory, at, [(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
+    /// The areas of a packed ring (§2.8.10.1).
+    pub(crate) fn packed_areas(&self) -> Result<[Window; 3], SetupError> {
+        let size = self.config.size;
+        ring_size(size.into(), true)?;
+        let descriptor = DESC_BYTES * usize::from(size);
+        self.areas([(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
+    }
+
+    /// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor, the
+    /// driver and the device area.
+    fn areas(&self, shape: [(usize, usize); 3]) -> Result<[Window; 3], SetupError> {
+        let Self { memory, at, .. } = self;
+        let area = |area, address, (bytes, align): (usize, usize)| {
+            let window = memory.window(address, bytes).ok_or(SetupError::NotShared {
+                area,
+                address,
+                bytes,
+            })?;
+            // The mapping keeps offsets within a page, so that an address that was aligned for the
+            // front end is aligned here unless the region itself is odd: test ours.
+            if !window.is_aligned(align) {
+                return Err(SetupError::Misaligned { area, address, align });
+            }
+            Ok(window)
+        };
+        Ok([
+            area("descriptor", at.descriptor, shape[0])?,
+            area("driver", at.driver, shape[1])?,
+            area("device", at.device, shape[2])?,
+        ])
+    }
 }
 
 /// What was negotiated about a ring.

@@ -25,16 +25,13 @@ mod packed;
 mod record;
 mod split;
 
-pub use buffers::{Chain, Pieces, Token};
+pub use buffers::{Chain, Direction, Pieces, Token};
 pub use device::DeviceRing;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
 pub use layout::{Addresses, RingConfig, area_sizes, ring_size};
-pub use packed::device::{PackedDevice, is_untouched};
-pub use packed::driver::PackedDriver;
+pub use packed::device::is_untouched;
 pub use record::{Origin, Record};
-pub use split::device::SplitDevice;
-pub use split::driver::SplitDriver;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use weir_guestmem::Slice;
 use weir_limits::RX_MERGE_MAX;
-use weir_ring::{DriverRing, SplitDevice, Token};
+use weir_ring::{DeviceRing, Direction, DriverRing, Token};
 use weir_wire::{Mac, Offload, VnetHdr};
 
 use crate::event::Event;
@@ -24,8 +24,8 @@ const BUFFER_BYTES: u32 = 1024;
 struct Bench {
     memory: SharedMemory,
     pair: QueuePair,
-    rx: SplitDevice,
-    tx: SplitDevice,
+    rx: DeviceRing,
+    tx: DeviceRing,
 }
 
 /// What the device does with one receive buffer.
@@ -77,7 +77,7 @@ impl Bench {
         );
         let mut pair = QueuePair::new(Mac::default(), features, rx, tx);
         pair.start();
-        let device = |at| SplitDevice::new(&memory.memory, config, at, 0).unwrap();
+        let device = |at| DeviceRing::new(&memory.memory, config, at, 0).unwrap();
         let (rx, tx) = (device(&rx_at), device(&tx_at));
         Self { memory, pair, rx, tx }
     }
@@ -88,7 +88,7 @@ impl Bench {
         let memory = &self.memory.memory;
         for fill in fills {
             let mut pieces = Vec::new();
-            let chain = self.rx.take_writable(memory, &mut pieces).unwrap();
+            let chain = self.rx.take(Direction::Writable, memory, &mut pieces).unwrap();
             if let Some(num_buffers) = fill.num_buffers {
                 let header = VnetHdr { num_buffers, ..VnetHdr::default() };
                 pieces[0].write(&header.to_bytes());
@@ -250,7 +250,9 @@ fn frames_in_flight_keep_their_segments_while_others_are_reclaimed() {
             bench.pair.flush();
             bench.tx.refill().unwrap();
             let mut pieces = Vec::new();
-            while let Some(chain) = bench.tx.take_readable(&memory, &mut pieces).unwrap() {
+            while let Some(chain) =
+                bench.tx.take(Direction::Readable, &memory, &mut pieces).unwrap()
+            {
                 in_flight.push((chain, std::mem::take(&mut pieces)));
             }
             let (chain, pieces) = in_flight.pop().unwrap();

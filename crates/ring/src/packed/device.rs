@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! refill()           is the next slot available       one acquire load of a descriptor's flags
-//! take_*()           the next list's buffers          the guest's descriptors, each read once
+//! take_burst()       the next list's buffers          the guest's descriptors, each read once
 //! keep()             copies a list that stays         before its slots are written over
 //! complete()         noted, nothing written yet
-//! publish()          used descriptors, the first one's flags last: one release store
+//! publish_first()    used descriptors, the first one's flags last: one release store
 //! needs_call()       is the guest waiting?            after a full fence
 //! enable_kicks()     before sleep: did more come?     after a full fence
 //! ```
@@ -46,7 +46,7 @@ struct Kept {
 
 /// A packed ring that weir serves.
 #[derive(Debug)]
-pub struct PackedDevice {
+pub(crate) struct PackedDevice {
     config: RingConfig,
     ring: Window,
     /// The driver's event suppression: when it wants calls.
@@ -100,17 +100,13 @@ pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses) -> bool {
 }
 
 impl PackedDevice {
-    /// A ring at `at`, continued at `base` (vhost-user, "Vring descriptor indices for packed virtqueues"): the
-    /// lower half is slot and wrap counter of the next available descriptor, the upper half those of the next used
-    /// one. An upper half of 0 means the same place, because some front ends know only the lower half.
-    pub fn new(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
-        base: u32,
-    ) -> Result<Self, SetupError> {
-        let (next_used, next_avail) = places_by(config.size, base)?;
-        let mut ring = Self::at(memory, config, at, next_used)?;
+    /// A ring at `site`, going on at `base` (vhost-user, "Vring descriptor indices for packed
+    /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of
+    /// the next used one in the upper half. An upper half of 0 stands for the same place: that is
+    /// what front ends say that know of the lower half only.
+    pub(crate) fn new(site: Site<'_>, base: u32) -> Result<Self, SetupError> {
+        let (next_used, next_avail) = places_by(site.config.size, base)?;
+        let mut ring = Self::at(site, next_used)?;
         ring.take_all(ring.distance(next_used, next_avail));
         Ok(ring)
     }
@@ -121,13 +117,9 @@ impl PackedDevice {
     }
 
     /// A ring that goes on at this place, with nothing taken.
-    pub(crate) fn at(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
-        next_used: u16,
-    ) -> Result<Self, SetupError> {
-        let [ring, driver_event, device_event] = packed_areas(memory, config.size, at)?;
+    pub(crate) fn at(site: Site<'_>, next_used: u16) -> Result<Self, SetupError> {
+        let [ring, driver_event, device_event] = site.packed_areas()?;
+        let config = site.config;
         if u32::from(next_used) >= 2 * u32::from(config.size) {
             return Err(SetupError::Base(next_used.into()));
         }
@@ -160,14 +152,10 @@ impl PackedDevice {
         Ok(ring)
     }
 
-    /// Whether a device has served the ring at `at` since its driver began: one that begins makes the device's event
+    /// Whether a device has served the ring at `site` since its driver began: one that begins makes the device's event
     /// structure zeros (§2.8.10.1), and [`PackedDevice`] never leaves it so.
-    pub(crate) fn was_served(
-        memory: &Arc<GuestMemory>,
-        size: u16,
-        at: &Addresses,
-    ) -> Result<bool, SetupError> {
-        let [_, _, device_event] = packed_areas(memory, size, at)?;
+    pub(crate) fn was_served(site: Site<'_>) -> Result<bool, SetupError> {
+        let [_, _, device_event] = site.packed_areas()?;
         Ok(device_event.read::<EVENT_BYTES>(0) != [0; EVENT_BYTES])
     }
 
@@ -244,13 +232,13 @@ impl PackedDevice {
     }
 
     /// What was negotiated.
-    pub fn config(&self) -> &RingConfig {
+    pub(crate) fn config(&self) -> &RingConfig {
         &self.config
     }
 
     /// Where the ring stands: what `GET_VRING_BASE` answers, in the form that [`new`](Self::new)
     /// takes.
-    pub fn base(&self) -> u32 {
+    pub(crate) fn base(&self) -> u32 {
         let size = self.config.size;
         let [avail, used] = [self.next_avail, self.next_used].map(|i| to_off_wrap(i, size));
         u32::from(avail) | u32::from(used) << 16
@@ -290,7 +278,7 @@ impl PackedDevice {
     /// Slots known to be available, after a look at the one behind them. Not all that are: a packed
     /// ring has no index that would tell.
     #[inline]
-    pub fn refill(&mut self) -> Result<u16, RingError> {
+    pub(crate) fn refill(&mut self) -> Result<u16, RingError> {
         if self.is_available(self.avail_end) {
             self.avail_end = self.ahead(self.avail_end, 1);
         }
@@ -299,49 +287,14 @@ impl PackedDevice {
 
     /// Slots known to be available.
     #[inline]
-    pub fn available(&self) -> u16 {
+    pub(crate) fn available(&self) -> u16 {
         self.distance(self.next_avail, self.avail_end)
     }
 
     /// Whether there is something to take.
     #[inline]
-    pub fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.available() > 0 || self.is_available(self.next_avail)
-    }
-
-    /// Takes the next list of a transmit queue, if there is one.
-    #[inline(never)]
-    pub fn take_readable<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        self.take(Direction::Readable, memory, pieces)
-    }
-
-    /// Takes the next list of a receive queue, if there is one.
-    #[inline(never)]
-    pub fn take_writable<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        self.take(Direction::Writable, memory, pieces)
-    }
-
-    #[inline(always)]
-    fn take<'m>(
-        &mut self,
-        direction: Direction,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        let mut taken = None;
-        self.take_burst(direction, 1, memory, pieces, |chain, _| {
-            taken = Some(chain);
-            Ok(())
-        })?;
-        Ok(taken)
     }
 
     /// Takes up to `max` lists. `each` is given every one.
@@ -352,7 +305,7 @@ impl PackedDevice {
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Chain, Pieces<'_, 'm>) -> Result<(), RingError>,
+        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
     ) -> Result<(), RingError> {
         let mut at = self.next_avail;
         let mut result = Ok(());
@@ -366,13 +319,13 @@ impl PackedDevice {
                     at = self.ahead(at, slots);
                     lists += 1;
                     taken += slots; // at most the room that there was
-                    result = each(chain, Pieces { first, all: pieces });
+                    each(chain, Pieces { first, all: pieces });
                 }
                 Ok(None) => break,
-                Err(error) => result = Err(error),
-            }
-            if result.is_err() {
-                break;
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
         }
         if self.available() < taken {
@@ -442,7 +395,7 @@ impl PackedDevice {
 
     /// Gives back the last lists that were taken, none of them completed: they are taken again.
     #[inline]
-    pub fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
+    pub(crate) fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
         for token in lists {
             self.next_avail = back(self.next_avail, token.slots(), self.config.size);
         }
@@ -451,7 +404,7 @@ impl PackedDevice {
     /// Copies the descriptors of a list that was taken, so that
     /// [`retake_readable`](Self::retake_readable) finds them when others were completed before it.
     /// To be called before the [`publish`](crate::DeviceRing::publish) that follows the take.
-    pub fn keep(&mut self, token: Token) {
+    pub(crate) fn keep(&mut self, token: Token) {
         if self.kept.iter().any(|kept| kept.token == token) {
             return;
         }
@@ -465,7 +418,7 @@ impl PackedDevice {
 
     /// Walks a list again that was taken before and [kept](Self::keep). What was copied is checked
     /// as if it were new: the guest may have changed it before that.
-    pub fn retake_readable<'m>(
+    pub(crate) fn retake_readable<'m>(
         &self,
         token: Token,
         memory: &'m GuestMemory,
@@ -485,7 +438,7 @@ impl PackedDevice {
     /// Completes a list: `written` bytes were put into it. The guest sees it after
     /// [`publish`](crate::DeviceRing::publish).
     #[inline(always)]
-    pub fn complete(&mut self, token: Token, written: u32) {
+    pub(crate) fn complete(&mut self, token: Token, written: u32) {
         let joins = self.config.in_order && written == 0;
         match self.completed.last_mut() {
             Some(last) if joins && last.written == 0 => {
@@ -503,7 +456,7 @@ impl PackedDevice {
 
     /// What was [kept](Self::keep) of a list is not needed any more.
     #[cold]
-    pub fn forget(&mut self, token: Token) {
+    pub(crate) fn forget(&mut self, token: Token) {
         if let Some(place) = self.kept.iter().position(|kept| kept.token == token) {
             self.spare.push(self.kept.swap_remove(place));
         }
@@ -624,7 +577,7 @@ impl PackedDevice {
 
     /// Does the guest want a call for what was published since the last look (§2.8.14)?
     #[inline]
-    pub fn needs_call(&mut self) -> bool {
+    pub(crate) fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
         self.unannounced = 0;
         needs
@@ -632,7 +585,7 @@ impl PackedDevice {
 
     /// As [`needs_call`](Self::needs_call), and the next look asks for the same slots again.
     #[inline]
-    pub fn wants_call(&self) -> bool {
+    pub(crate) fn wants_call(&self) -> bool {
         if self.unannounced == 0 {
             return false;
         }
@@ -651,18 +604,18 @@ impl PackedDevice {
     }
 
     /// Whether the driver takes calls at all (§2.8.14).
-    pub fn wants_calls(&self) -> bool {
+    pub(crate) fn wants_calls(&self) -> bool {
         self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK != EVENT_DISABLE
     }
 
     /// Published slots that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
-    pub fn unannounced(&self) -> u16 {
+    pub(crate) fn unannounced(&self) -> u16 {
         self.unannounced
     }
 
     /// Slots of all lists ever completed.
-    pub fn completed_total(&self) -> u64 {
+    pub(crate) fn completed_total(&self) -> u64 {
         self.published_total + self.unpublished()
     }
 
@@ -671,7 +624,7 @@ impl PackedDevice {
     }
 
     /// Where the driver wants a call (§2.8.14): it had taken used descriptors up to there when it asked.
-    pub fn call_event(&self) -> Option<u16> {
+    pub(crate) fn call_event(&self) -> Option<u16> {
         let flags = self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK;
         (self.config.event_idx && flags == EVENT_DESC)
             .then(|| self.driver_event.load(EVENT_OFF_WRAP))
@@ -679,7 +632,7 @@ impl PackedDevice {
 
     /// At most so many slots of completed lists has the driver not taken back. `event_is_fresh` says that
     /// [`call_event`](Self::call_event) was written since the last `size` slots were completed.
-    pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
+    pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         let size = self.config.size;
         // What the driver offers, or weir has, is not what it has yet to take.
         let mut end = self.avail_end;
@@ -696,7 +649,7 @@ impl PackedDevice {
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
     #[inline]
-    pub fn suppress_kicks(&mut self) {
+    pub(crate) fn suppress_kicks(&mut self) {
         if std::mem::replace(&mut self.kicks_enabled, false) {
             self.device_event.store(EVENT_FLAGS, EVENT_DISABLE);
         }
@@ -705,7 +658,7 @@ impl PackedDevice {
     /// Asks for a kick at the next slot after those that [`available`](Self::available) counts, and returns how
     /// many are available now: the caller may sleep only if the number has not grown.
     #[inline]
-    pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+    pub(crate) fn enable_kicks(&mut self) -> Result<u16, RingError> {
         self.ask_for_kicks();
         // The mirror image of the fence in `needs_call`.
         fence(Ordering::SeqCst);

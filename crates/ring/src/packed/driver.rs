@@ -1,22 +1,19 @@
 //! The driver side of a packed virtqueue.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Window, fence};
+use weir_guestmem::{Window, fence};
 
-use crate::driver::{Buffer, Used};
+use crate::driver::{Batches, Buffer, Used};
 use crate::error::SetupError;
 use crate::index::*;
 use crate::layout::*;
 
 /// A packed ring that this process drives.
 #[derive(Debug)]
-pub struct PackedDriver {
+pub(crate) struct PackedDriver {
     size: u16,
     event_idx: bool,
-    in_order: bool,
     ring: Window,
     /// The driver's event suppression: when this side wants calls.
     driver_event: Window,
@@ -35,28 +32,20 @@ pub struct PackedDriver {
     first_flags: u16,
     /// Next slot in which a used descriptor will be.
     next_used: u16,
-    /// Ids in flight in their order, with `VIRTIO_F_IN_ORDER`.
-    order: VecDeque<u16>,
-    /// The last list of a batch that is being taken, with `VIRTIO_F_IN_ORDER` (§2.8.8).
-    batch_end: Option<Used>,
+    batches: Batches,
     /// The device lost its way in the ring: nobody knows where the next used descriptor will be.
     broken: bool,
     skipped: u64,
 }
 
 impl PackedDriver {
-    /// An empty ring in zeroed memory at `at`.
-    pub fn new(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
-    ) -> Result<Self, SetupError> {
-        let RingConfig { size, event_idx, in_order, .. } = config;
-        let [ring, driver_event, device_event] = packed_areas(memory, size, at)?;
+    /// An empty ring in zeroed memory at `site`.
+    pub(crate) fn new(site: Site<'_>) -> Result<Self, SetupError> {
+        let RingConfig { size, event_idx, in_order, .. } = site.config;
+        let [ring, driver_event, device_event] = site.packed_areas()?;
         Ok(Self {
             size,
             event_idx,
-            in_order,
             ring,
             driver_event,
             device_event,
@@ -68,20 +57,19 @@ impl PackedDriver {
             published: 0,
             first_flags: 0,
             next_used: 0,
-            order: VecDeque::new(),
-            batch_end: None,
+            batches: Batches::new(in_order),
             broken: false,
             skipped: 0,
         })
     }
 
     /// Slots that are free.
-    pub fn free(&self) -> u16 {
+    pub(crate) fn free(&self) -> u16 {
         self.free_slots
     }
 
     /// Lists that the device has not given back.
-    pub fn in_flight(&self) -> u16 {
+    pub(crate) fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
@@ -92,7 +80,7 @@ impl PackedDriver {
 
     /// Offers a list of buffers; the device sees it after [`publish`](Self::publish). `None` when
     /// the ring has too few free slots, or when there is no buffer.
-    pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
+    pub(crate) fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
         let count = u16::try_from(buffers.len()).ok()?;
         if count == 0 || count > self.free_slots {
             return None;
@@ -110,7 +98,7 @@ impl PackedDriver {
     }
 
     /// Offers a table of descriptors that the caller wrote at `address` (`VIRTIO_F_INDIRECT_DESC`).
-    pub fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
+    pub(crate) fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
         if self.free_slots == 0 {
             return None;
         }
@@ -142,13 +130,11 @@ impl PackedDriver {
         self.free_slots -= count;
         self.in_flight += 1;
         self.next_avail = ahead(self.next_avail, count, self.size);
-        if self.in_order {
-            self.order.push_back(id);
-        }
+        self.batches.offered(id);
     }
 
     /// Shows the device what was offered, and says whether it wants a kick.
-    pub fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         let old = self.published;
         if old == self.next_avail {
             return false;
@@ -177,8 +163,8 @@ impl PackedDriver {
 
     /// Takes back the next list that the device completed. After a used descriptor that names no
     /// list in flight there are no more: where the device goes on cannot be known.
-    pub fn take(&mut self) -> Option<Used> {
-        if self.batch_end.is_none() {
+    pub(crate) fn take(&mut self) -> Option<Used> {
+        if !self.batches.has_more() {
             if self.broken || self.in_flight == 0 || !self.is_used() {
                 return None;
             }
@@ -191,43 +177,35 @@ impl PackedDriver {
                 self.skipped += 1;
                 return None;
             }
-            self.batch_end = Some(Used { head, written });
+            self.batches.begin(Used { head, written });
         }
-        let end = self.batch_end?;
-        // With IN_ORDER, all before the one that is named are used, too, and were not written to.
-        let head = if self.in_order { self.order.pop_front()? } else { end.head };
-        let written = if head == end.head {
-            self.batch_end = None;
-            end.written
-        } else {
-            0
-        };
-        let slots = std::mem::take(&mut self.slots[usize::from(head)]);
+        let used = self.batches.next()?;
+        let slots = std::mem::take(&mut self.slots[usize::from(used.head)]);
         self.next_used = ahead(self.next_used, slots, self.size);
         self.free_slots += slots;
-        self.free_ids.push(head);
+        self.free_ids.push(used.head);
         self.in_flight -= 1;
-        Some(Used { head, written })
+        Some(used)
     }
 
     /// Used descriptors that named nothing, since this was last asked.
-    pub fn skipped(&mut self) -> u64 {
+    pub(crate) fn skipped(&mut self) -> u64 {
         std::mem::take(&mut self.skipped)
     }
 
     /// Whether the device has completed a chain that was not taken back.
-    pub fn has_used(&self) -> bool {
-        self.batch_end.is_some() || (!self.broken && self.in_flight > 0 && self.is_used())
+    pub(crate) fn has_used(&self) -> bool {
+        self.batches.has_more() || (!self.broken && self.in_flight > 0 && self.is_used())
     }
 
     /// Asks the device for no calls.
-    pub fn suppress_calls(&mut self) {
+    pub(crate) fn suppress_calls(&mut self) {
         self.driver_event.store(EVENT_FLAGS, EVENT_DISABLE);
     }
 
     /// Asks for a call at the next completed list, and says whether one came in the meantime: only
     /// when not may the caller sleep.
-    pub fn enable_calls(&mut self) -> bool {
+    pub(crate) fn enable_calls(&mut self) -> bool {
         if self.event_idx {
             let off_wrap = to_off_wrap(self.next_used, self.size);
             self.driver_event.store(EVENT_OFF_WRAP, off_wrap);

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! refill()           how much is available            one acquire load of avail.idx
-//! take_*()           the next chain's buffers         the guest's descriptors, each read once
+//! take_burst()       the next chain's buffers         the guest's descriptors, each read once
 //! complete()         one used element, not yet seen
-//! publish()          one release store of used.idx
+//! publish_first()    one release store of used.idx
 //! needs_call()       is the guest waiting?            after a full fence
 //! enable_kicks()     before sleep: did more come?     after a full fence
 //! ```
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weir_guestmem::{CACHE_LINE_BYTES, GuestMemory, Slice, Window, fence};
@@ -22,7 +21,7 @@ use crate::split::chain::walk;
 
 /// A ring that weir serves.
 #[derive(Debug)]
-pub struct SplitDevice {
+pub(crate) struct SplitDevice {
     config: RingConfig,
     descriptors: Window,
     avail: Window,
@@ -56,15 +55,11 @@ fn places(avail: &Window, used: &Window, size: u16, base: u16) -> (u16, u16) {
 }
 
 impl SplitDevice {
-    /// A ring at `at`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
+    /// A ring at `site`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
     /// used index that its memory holds.
-    pub fn new(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
-        base: u16,
-    ) -> Result<Self, SetupError> {
-        let [descriptors, avail, used] = split_areas(memory, config.size, at)?;
+    pub(crate) fn new(site: Site<'_>, base: u16) -> Result<Self, SetupError> {
+        let [descriptors, avail, used] = site.split_areas()?;
+        let config = site.config;
         let (next_used, base) = places(&avail, &used, config.size, base);
         let mut ring = Self {
             config,
@@ -87,15 +82,10 @@ impl SplitDevice {
         Ok(ring)
     }
 
-    /// The used index that the memory of a ring at `at` holds, and where a front end that says `base` means it to go on.
-    pub(crate) fn places(
-        memory: &Arc<GuestMemory>,
-        size: u16,
-        at: &Addresses,
-        base: u16,
-    ) -> Result<(u16, u16), SetupError> {
-        let [_, avail, used] = split_areas(memory, size, at)?;
-        Ok(places(&avail, &used, size, base))
+    /// The used index that the memory of a ring at `site` holds, and where a front end that says `base` means it to go on.
+    pub(crate) fn places(site: Site<'_>, base: u16) -> Result<(u16, u16), SetupError> {
+        let [_, avail, used] = site.split_areas()?;
+        Ok(places(&avail, &used, site.config.size, base))
     }
 
     /// The used index after the first `count` of the completed chains are published.
@@ -104,18 +94,18 @@ impl SplitDevice {
     }
 
     /// What was negotiated.
-    pub fn config(&self) -> &RingConfig {
+    pub(crate) fn config(&self) -> &RingConfig {
         &self.config
     }
 
     /// The next available index: what `GET_VRING_BASE` answers.
-    pub fn base(&self) -> u16 {
+    pub(crate) fn base(&self) -> u16 {
         self.next_avail
     }
 
     /// Chains that may be taken now, the index read anew.
     #[inline]
-    pub fn refill(&mut self) -> Result<u16, RingError> {
+    pub(crate) fn refill(&mut self) -> Result<u16, RingError> {
         // Acquire: the entries and descriptors that idx covers are read after it (§2.7.13.3).
         let to = self.avail.load_acquire(IDX);
         let ahead = distance(self.next_avail, to);
@@ -129,21 +119,21 @@ impl SplitDevice {
 
     /// Chains that may be taken without reading the index anew.
     #[inline]
-    pub fn available(&self) -> u16 {
+    pub(crate) fn available(&self) -> u16 {
         distance(self.next_avail, self.avail_end)
     }
 
     /// Whether there is a chain to take, the index read anew. A wrong index is `true`, too:
     /// [`refill`](Self::refill) says what is wrong with it.
     #[inline]
-    pub fn peek(&self) -> bool {
+    pub(crate) fn peek(&self) -> bool {
         self.avail.load(IDX) != self.next_avail
     }
 
     /// Has the processor fetch what taking and completing the next `count` chains will touch, all at
     /// once: the guest's core has written it, and one after the other each line would be waited for.
     #[inline]
-    pub fn fetch_ahead(&self, count: u16) {
+    pub(crate) fn fetch_ahead(&self, count: u16) {
         let size = self.config.size;
         let count = count.min(self.available());
         for nth in 0..count {
@@ -156,41 +146,6 @@ impl SplitDevice {
         }
     }
 
-    /// Takes the next chain of a transmit queue, if [`available`](Self::available) says there is one.
-    #[inline]
-    pub fn take_readable<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        self.take(Direction::Readable, memory, pieces)
-    }
-
-    /// Takes the next chain of a receive queue, if [`available`](Self::available) says there is one.
-    #[inline]
-    pub fn take_writable<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        self.take(Direction::Writable, memory, pieces)
-    }
-
-    #[inline]
-    fn take<'m>(
-        &mut self,
-        direction: Direction,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<Chain>, RingError> {
-        let mut taken = None;
-        self.take_burst(direction, 1, memory, pieces, |chain, _| {
-            taken = Some(chain);
-            Ok(())
-        })?;
-        Ok(taken)
-    }
-
     /// Takes up to `max` of the chains that [`available`](Self::available) counts. `each` is given every
     /// one.
     #[inline(always)]
@@ -200,27 +155,27 @@ impl SplitDevice {
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Chain, Pieces<'_, 'm>) -> Result<(), RingError>,
+        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
     ) -> Result<(), RingError> {
         for _ in 0..max.min(self.available()) {
             let first = pieces.len();
             let head = self.avail.load(avail_entry(position(self.next_avail, self.config.size)));
             let chain = self.walk(direction, head, memory, pieces)?;
             self.next_avail = self.next_avail.wrapping_add(1);
-            each(chain, Pieces { first, all: pieces })?;
+            each(chain, Pieces { first, all: pieces });
         }
         Ok(())
     }
 
     /// Gives back the last chains that were taken, none of them completed: they are taken again.
     #[inline]
-    pub fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
+    pub(crate) fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
         self.next_avail = self.next_avail.wrapping_sub(chains.len() as u16); // at most the queue size
     }
 
     /// Reads a chain again that was taken before and not completed. The guest may have changed it
     /// since, so it is checked as if it were new.
-    pub fn retake_readable<'m>(
+    pub(crate) fn retake_readable<'m>(
         &self,
         token: Token,
         memory: &'m GuestMemory,
@@ -241,9 +196,9 @@ impl SplitDevice {
     }
 
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
-    /// after [`publish`](Self::publish).
+    /// after [`publish_first`](Self::publish_first).
     #[inline(always)]
-    pub fn complete(&mut self, token: Token, written: u32) {
+    pub(crate) fn complete(&mut self, token: Token, written: u32) {
         let head = token.head();
         if self.config.in_order {
             self.complete_in_order(head, written);
@@ -277,15 +232,10 @@ impl SplitDevice {
         }
     }
 
-    /// Shows the guest what was completed: one index write. Says how many chains that was.
+    /// Shows the guest the first `count` chains of what was completed and not published: one index write. Says how many
+    /// chains that was.
     #[inline]
-    pub fn publish(&mut self) -> u16 {
-        self.publish_first(distance(self.published, self.next_used))
-    }
-
-    /// Shows the guest the first `count` chains of what was completed and not published.
-    #[inline]
-    pub fn publish_first(&mut self, count: u16) -> u16 {
+    pub(crate) fn publish_first(&mut self, count: u16) -> u16 {
         self.end_batch();
         let count = count.min(distance(self.published, self.next_used));
         if count > 0 {
@@ -299,7 +249,7 @@ impl SplitDevice {
 
     /// Does the guest want a call for what was published since the last look (§2.7.7, §2.7.10)?
     #[inline]
-    pub fn needs_call(&mut self) -> bool {
+    pub(crate) fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
         self.looked_at = self.published;
         needs
@@ -307,7 +257,7 @@ impl SplitDevice {
 
     /// As [`needs_call`](Self::needs_call), and the next look asks for the same elements again.
     #[inline]
-    pub fn wants_call(&self) -> bool {
+    pub(crate) fn wants_call(&self) -> bool {
         if self.looked_at == self.published {
             return false;
         }
@@ -322,30 +272,30 @@ impl SplitDevice {
     }
 
     /// Whether the driver takes calls at all (§2.7.7). With EVENT_IDX it cannot say that it does not (§2.7.7.1).
-    pub fn wants_calls(&self) -> bool {
+    pub(crate) fn wants_calls(&self) -> bool {
         self.config.event_idx || self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
     }
 
     /// Published elements that no [`needs_call`](Self::needs_call) has looked at yet.
     #[inline]
-    pub fn unannounced(&self) -> u16 {
+    pub(crate) fn unannounced(&self) -> u16 {
         distance(self.looked_at, self.published)
     }
 
     /// Chains ever completed.
-    pub fn completed_total(&self) -> u64 {
+    pub(crate) fn completed_total(&self) -> u64 {
         self.published_total + u64::from(distance(self.published, self.next_used))
     }
 
     /// `used_event` as it stands: how far the driver had taken used elements when it last asked for a call
     /// (§2.7.10). `None` without `VIRTIO_F_EVENT_IDX`.
-    pub fn call_event(&self) -> Option<u16> {
+    pub(crate) fn call_event(&self) -> Option<u16> {
         self.config.event_idx.then(|| self.avail.load(used_event(self.config.size)))
     }
 
     /// At most so many completed chains has the driver not taken back. `event_is_fresh` says that
     /// [`call_event`](Self::call_event) was written since the last `size` chains were completed.
-    pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
+    pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         // What the driver offers, or weir has, is not what it has yet to take.
         let with_weir = distance(self.published, self.avail.load_acquire(IDX));
         let untaken = self.config.size.saturating_sub(with_weir);
@@ -356,7 +306,7 @@ impl SplitDevice {
 
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
     #[inline]
-    pub fn suppress_kicks(&mut self) {
+    pub(crate) fn suppress_kicks(&mut self) {
         if std::mem::replace(&mut self.kicks_enabled, false) && !self.config.event_idx {
             self.used.store(FLAGS, USED_F_NO_NOTIFY);
         }
@@ -367,7 +317,7 @@ impl SplitDevice {
     /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts,
     /// and says how many are available now: only when that is no more may the caller sleep.
     #[inline]
-    pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
+    pub(crate) fn enable_kicks(&mut self) -> Result<u16, RingError> {
         self.ask_for_kicks();
         // The mirror image of the fence in `needs_call`: the request is visible before the index
         // is read, or the driver's kick and weir's look could miss each other.

@@ -1,19 +1,17 @@
 //! The driver side of a split virtqueue: the guest's, when the guest is weir's own `vif`.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Window, fence};
+use weir_guestmem::{Window, fence};
 
-use crate::driver::{Buffer, Used};
+use crate::driver::{Batches, Buffer, Used};
 use crate::error::SetupError;
 use crate::index::{distance, passed, position};
 use crate::layout::*;
 
 /// A ring that this process drives.
 #[derive(Debug)]
-pub struct SplitDriver {
+pub(crate) struct SplitDriver {
     size: u16,
     event_idx: bool,
     descriptors: Window,
@@ -31,23 +29,15 @@ pub struct SplitDriver {
     published: u16,
     /// Next entry of the used ring to read.
     next_used: u16,
-    /// Chains in flight in their order, with `VIRTIO_F_IN_ORDER`.
-    order: VecDeque<u16>,
-    in_order: bool,
-    /// The last chain of a batch that is being taken, with `VIRTIO_F_IN_ORDER` (§2.7.9).
-    batch_end: Option<Used>,
+    batches: Batches,
     skipped: u64,
 }
 
 impl SplitDriver {
-    /// An empty ring in zeroed memory at `at`.
-    pub fn new(
-        memory: &Arc<GuestMemory>,
-        config: RingConfig,
-        at: &Addresses,
-    ) -> Result<Self, SetupError> {
-        let RingConfig { size, event_idx, in_order, .. } = config;
-        let [descriptors, avail, used] = split_areas(memory, size, at)?;
+    /// An empty ring in zeroed memory at `site`.
+    pub(crate) fn new(site: Site<'_>) -> Result<Self, SetupError> {
+        let RingConfig { size, event_idx, in_order, .. } = site.config;
+        let [descriptors, avail, used] = site.split_areas()?;
         Ok(Self {
             size,
             event_idx,
@@ -61,26 +51,24 @@ impl SplitDriver {
             next_avail: 0,
             published: 0,
             next_used: 0,
-            order: VecDeque::new(),
-            in_order,
-            batch_end: None,
+            batches: Batches::new(in_order),
             skipped: 0,
         })
     }
 
     /// Descriptors that are free.
-    pub fn free(&self) -> u16 {
+    pub(crate) fn free(&self) -> u16 {
         self.free_count
     }
 
     /// Chains that the device has not given back.
-    pub fn in_flight(&self) -> u16 {
+    pub(crate) fn in_flight(&self) -> u16 {
         distance(self.next_used, self.next_avail)
     }
 
     /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` when the ring
     /// has too few free descriptors, or when there is no buffer.
-    pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
+    pub(crate) fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
         let count = u16::try_from(buffers.len()).ok()?;
         if count == 0 || count > self.free_count {
             return None;
@@ -102,7 +90,7 @@ impl SplitDriver {
     }
 
     /// Offers a table of descriptors that the caller wrote at `address` (`VIRTIO_F_INDIRECT_DESC`).
-    pub fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
+    pub(crate) fn offer_indirect(&mut self, address: u64, table_bytes: u32) -> Option<u16> {
         if self.free_count == 0 {
             return None;
         }
@@ -128,13 +116,11 @@ impl SplitDriver {
         self.chain_len[usize::from(head)] = count;
         self.avail.store(avail_entry(position(self.next_avail, self.size)), head);
         self.next_avail = self.next_avail.wrapping_add(1);
-        if self.in_order {
-            self.order.push_back(head);
-        }
+        self.batches.offered(head);
     }
 
     /// Shows the device what was offered, and says whether it wants a kick.
-    pub fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         let old = self.published;
         if old == self.next_avail {
             return false;
@@ -152,22 +138,15 @@ impl SplitDriver {
 
     /// Takes back the next chain that the device completed. A used element that names no chain in
     /// flight is the device's mistake: it is skipped.
-    pub fn take(&mut self) -> Option<Used> {
-        if self.batch_end.is_none() {
-            self.batch_end = Some(self.next_element()?);
+    pub(crate) fn take(&mut self) -> Option<Used> {
+        if !self.batches.has_more() {
+            let end = self.next_element()?;
+            self.batches.begin(end);
         }
-        let end = self.batch_end?;
-        // With IN_ORDER, all before the one that is named are used, too, and were not written to.
-        let head = if self.in_order { self.order.pop_front()? } else { end.head };
-        let written = if head == end.head {
-            self.batch_end = None;
-            end.written
-        } else {
-            0
-        };
+        let used = self.batches.next()?;
         self.next_used = self.next_used.wrapping_add(1);
-        self.release(head);
-        Some(Used { head, written })
+        self.release(used.head);
+        Some(used)
     }
 
     /// The next used element that names a chain in flight.
@@ -203,17 +182,17 @@ impl SplitDriver {
     }
 
     /// Used elements that named nothing, since this was last asked.
-    pub fn skipped(&mut self) -> u64 {
+    pub(crate) fn skipped(&mut self) -> u64 {
         std::mem::take(&mut self.skipped)
     }
 
     /// Whether the device has completed a chain that was not taken back.
-    pub fn has_used(&self) -> bool {
-        self.batch_end.is_some() || self.used.load_acquire(IDX) != self.next_used
+    pub(crate) fn has_used(&self) -> bool {
+        self.batches.has_more() || self.used.load_acquire(IDX) != self.next_used
     }
 
     /// Asks the device for no calls.
-    pub fn suppress_calls(&mut self) {
+    pub(crate) fn suppress_calls(&mut self) {
         if self.event_idx {
             // Half the index space behind: not passed before 2^15 more elements.
             let far = self.next_used.wrapping_add(1 << 15);
@@ -225,7 +204,7 @@ impl SplitDriver {
 
     /// Asks for a call at the next completed chain, and says whether one came in the meantime:
     /// only when not may the caller sleep.
-    pub fn enable_calls(&mut self) -> bool {
+    pub(crate) fn enable_calls(&mut self) -> bool {
         if self.event_idx {
             self.avail.store(used_event(self.size), self.next_used);
         } else {

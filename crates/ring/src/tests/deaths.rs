@@ -200,7 +200,8 @@ impl Sender {
                 device.refill().unwrap();
                 let mut taken = Vec::new();
                 for _ in 0..chains {
-                    taken.extend(device.take_readable(memory, &mut Vec::new()).unwrap());
+                    taken
+                        .extend(device.take(Direction::Readable, memory, &mut Vec::new()).unwrap());
                 }
                 let room = 4usize.saturating_sub(waiting.len());
                 let stays = |nth: usize| kept >> (nth % 8) & 1 == 1;
@@ -387,7 +388,9 @@ fn receive(config: RingConfig, chains: &[u8], die_after: u32) -> bool {
         driver.publish();
         device.refill().unwrap();
         let mut taken = Vec::new();
-        while let Some(chain) = device.take_writable(&outlives.memory, &mut Vec::new()).unwrap() {
+        while let Some(chain) =
+            device.take(Direction::Writable, &outlives.memory, &mut Vec::new()).unwrap()
+        {
             taken.push(chain.token);
             device.refill().unwrap();
         }
@@ -432,7 +435,9 @@ fn receive(config: RingConfig, chains: &[u8], die_after: u32) -> bool {
         assert_eq!(driver.skipped(), 0);
     }
     device.refill().unwrap();
-    while let Some(chain) = device.take_writable(&outlives.memory, &mut Vec::new()).unwrap() {
+    while let Some(chain) =
+        device.take(Direction::Writable, &outlives.memory, &mut Vec::new()).unwrap()
+    {
         device.complete(chain.token, 1);
         device.refill().unwrap();
     }
@@ -475,7 +480,8 @@ fn a_ring_that_its_driver_began_anew_is_a_new_one() {
         let mut device = outlives.device();
         assert_eq!((device.is_resumed(), device.left_behind()), (false, vec![]));
         device.refill().unwrap();
-        let chain = device.take_readable(&outlives.memory, &mut Vec::new()).unwrap().unwrap();
+        let chain =
+            device.take(Direction::Readable, &outlives.memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.token, 0);
         device.publish();
         assert_eq!(driver.take(), Some(Used { head, written: 0 }));
@@ -544,7 +550,7 @@ fn while_chains_stay_index_0_is_not_published() {
         driver.offer(&[Buffer { address: BUFFERS, len: 5, writable: false }]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        device.take_readable(&outlives.memory, &mut Vec::new()).unwrap().unwrap().token
+        device.take(Direction::Readable, &outlives.memory, &mut Vec::new()).unwrap().unwrap().token
     };
     for _ in 0..u16::MAX {
         let token = offer(&mut driver, &mut device);
@@ -581,7 +587,9 @@ fn a_call_that_was_asked_for_long_before_the_death_is_made_up_for() {
         }
         driver.publish();
         device.refill().unwrap();
-        while let Some(chain) = device.take_readable(&outlives.memory, &mut Vec::new()).unwrap() {
+        while let Some(chain) =
+            device.take(Direction::Readable, &outlives.memory, &mut Vec::new()).unwrap()
+        {
             device.complete(chain.token, 0);
             device.refill().unwrap();
         }
@@ -626,7 +634,7 @@ proptest! {
         }
         for _ in 0..20 {
             if device.refill().is_err() { break }
-            match device.take_readable(&outlives.memory, &mut Vec::new()) {
+            match device.take(Direction::Readable, &outlives.memory, &mut Vec::new()) {
                 Ok(Some(chain)) => device.complete(chain.token, 0),
                 _ => break,
             }

@@ -92,7 +92,7 @@ fn lengths_that_add_up_beyond_32_bits_are_refused() {
     let size = 1 << 31;
     let spec = RegionSpec { guest_address: 0, size, user_address: 0, mmap_offset: 0 };
     let memory = Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap());
-    let device = SplitDevice::new(&memory, config(16), &AT, 0).unwrap();
+    let device = DeviceRing::new(&memory, config(16), &AT, 0).unwrap();
     let raw = memory.window(0, MEMORY as usize).unwrap();
     let mut hostile = Hostile { memory, device, raw };
     hostile.descriptor(0, 0, 1 << 31, NEXT, 1);
@@ -191,7 +191,7 @@ fn spec_2_7_5_3_2_direct_buffers_before_an_indirect_table_are_taken() {
 #[test]
 fn rings_that_cannot_be_set_up_say_why() {
     let memory = memory();
-    let new = |size, at: Addresses| SplitDevice::new(&memory, config(size), &at, 0).unwrap_err();
+    let new = |size, at: Addresses| DeviceRing::new(&memory, config(size), &at, 0).unwrap_err();
     assert_eq!(new(0, AT), SetupError::Size(0));
     assert_eq!(new(48, AT), SetupError::Size(48));
     assert_eq!(new(0xffff, AT), SetupError::Size(0xffff));
@@ -221,14 +221,10 @@ proptest! {
         }
         hostile.raw.store(AT.driver as usize + 2, if small { idx % 65 } else { idx });
         let mut pieces = Vec::new();
+        let direction = if writable { Direction::Writable } else { Direction::Readable };
         if hostile.device.refill().is_ok() {
             for _ in 0..64 {
-                let taken = if writable {
-                    hostile.device.take_writable(&hostile.memory, &mut pieces)
-                } else {
-                    hostile.device.take_readable(&hostile.memory, &mut pieces)
-                };
-                match taken {
+                match hostile.device.take(direction, &hostile.memory, &mut pieces) {
                     Ok(Some(chain)) => hostile.device.complete(chain.token, 0),
                     Ok(None) | Err(_) => break,
                 }

@@ -35,14 +35,14 @@ pub(crate) const AT: Addresses = Addresses { descriptor: 0, driver: 0x1_0000, de
 /// A device and raw access to everything a guest could write.
 pub(crate) struct Hostile {
     pub memory: Arc<GuestMemory>,
-    pub device: SplitDevice,
+    pub device: DeviceRing,
     pub raw: Window,
 }
 
 impl Hostile {
     pub fn new(config: RingConfig) -> Self {
         let memory = memory();
-        let device = SplitDevice::new(&memory, config, &AT, 0).unwrap();
+        let device = DeviceRing::new(&memory, config, &AT, 0).unwrap();
         let raw = memory.window(0, MEMORY as usize).unwrap();
         Self { memory, device, raw }
     }
@@ -66,12 +66,12 @@ impl Hostile {
     /// What a transmit queue makes of the next chain.
     pub fn transmit(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
-        self.device.take_readable(&self.memory, &mut Vec::new())
+        self.device.take(Direction::Readable, &self.memory, &mut Vec::new())
     }
 
     /// What a receive queue makes of the next chain.
     pub fn receive(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
-        self.device.take_writable(&self.memory, &mut Vec::new())
+        self.device.take(Direction::Writable, &self.memory, &mut Vec::new())
     }
 }

@@ -41,12 +41,12 @@ impl Guest {
 
     fn transmit(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
-        self.device.take_readable(&self.memory, &mut Vec::new())
+        self.device.take(Direction::Readable, &self.memory, &mut Vec::new())
     }
 
     fn receive(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
-        self.device.take_writable(&self.memory, &mut Vec::new())
+        self.device.take(Direction::Writable, &self.memory, &mut Vec::new())
     }
 }
 
@@ -236,14 +236,10 @@ proptest! {
         raw.write(AT.driver as usize, (words[0] as u32).to_le_bytes());
         let mut pieces = Vec::new();
         let mut parked = Vec::new();
+        let direction = if writable { Direction::Writable } else { Direction::Readable };
         for step in 0..200 {
             if device.refill().is_err() { break }
-            let taken = if writable {
-                device.take_writable(&memory, &mut pieces)
-            } else {
-                device.take_readable(&memory, &mut pieces)
-            };
-            match taken {
+            match device.take(direction, &memory, &mut pieces) {
                 Ok(Some(chain)) if step % 3 == 0 => {
                     device.keep(chain.token);
                     parked.push(chain.token);

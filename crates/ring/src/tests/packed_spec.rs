@@ -18,7 +18,7 @@ fn flags(memory: &Arc<GuestMemory>, slot: usize) -> u16 {
 
 fn take(device: &mut DeviceRing, memory: &GuestMemory) -> Chain {
     device.refill().unwrap();
-    device.take_readable(memory, &mut Vec::new()).unwrap().unwrap()
+    device.take(Direction::Readable, memory, &mut Vec::new()).unwrap().unwrap()
 }
 
 #[test]
@@ -74,7 +74,11 @@ fn spec_2_8_10_1_the_largest_packed_rings_can_be_full() {
             driver.publish();
             let taken: Vec<_> = (0..size).map(|_| take(&mut device, &memory)).collect();
             device.refill().unwrap();
-            assert_eq!(device.take_readable(&memory, &mut Vec::new()), Ok(None), "{size}");
+            assert_eq!(
+                device.take(Direction::Readable, &memory, &mut Vec::new()),
+                Ok(None),
+                "{size}"
+            );
             taken.iter().for_each(|chain| device.complete(chain.token, 0));
             assert_eq!(device.publish(), size);
             assert_eq!(std::iter::from_fn(|| driver.take()).count(), size.into());
@@ -228,7 +232,7 @@ fn spec_2_7_9_in_order_one_used_element_stands_for_a_batch() {
         let chain = take(&mut device, &memory);
         device.complete(chain.token, written);
     }
-    let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
+    let chain = device.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.token, 1);
     let chain = take(&mut device, &memory);
     device.complete(chain.token, 0);

@@ -35,7 +35,7 @@ fn spec_2_7_13_used_index_published_after_elements() {
     let head = driver.offer(&[buffer(0, 100, false)]).unwrap();
     driver.publish();
     device.refill().unwrap();
-    let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
+    let chain = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.token, 0);
     assert_eq!(driver.take(), None, "completed, but not published");
     assert_eq!(device.publish(), 1);
@@ -51,7 +51,7 @@ fn spec_2_7_10_event_idx_calls_once_per_request() {
         driver.offer(&[buffer(0, 1, true)]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
+        let chain = device.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.token, 1);
         device.publish();
         device.needs_call()
@@ -78,7 +78,7 @@ fn spec_2_7_7_flags_suppress_calls_without_event_idx() {
         driver.offer(&[buffer(0, 1, false)]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
+        let chain = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.token, 0);
         device.publish();
         assert_eq!(device.needs_call(), !suppressed);
@@ -98,7 +98,7 @@ fn kicks_are_asked_for_only_while_weir_sleeps() {
         driver.offer(&[buffer(1, 1, false)]).unwrap();
         assert!(!driver.publish(), "weir is awake: {config:?}");
         assert!(device.enable_kicks().unwrap() > 0, "what came before is seen before sleep");
-        while device.take_readable(&memory, &mut Vec::new()).unwrap().is_some() {}
+        while device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().is_some() {}
     }
 }
 
@@ -125,7 +125,7 @@ fn chains_given_back_are_taken_again() {
         driver.publish();
         device.refill().unwrap();
         let take = |device: &mut DeviceRing| {
-            device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap()
+            device.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap()
         };
         let (first, second) = (take(&mut device), take(&mut device));
         assert_eq!((first.len, second.len), (1, 2));
@@ -144,12 +144,12 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
         }
         driver.publish();
         device.refill().unwrap();
-        let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
+        let chain = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.token, 0);
         device.publish();
         let mut next = DeviceRing::new(&memory, config, &AT, device.base()).unwrap();
         assert!(next.refill().unwrap() > 0);
-        while let Some(chain) = next.take_readable(&memory, &mut Vec::new()).unwrap() {
+        while let Some(chain) = next.take(Direction::Readable, &memory, &mut Vec::new()).unwrap() {
             next.complete(chain.token, 0);
         }
         next.publish();
@@ -167,7 +167,7 @@ fn a_used_element_that_names_nothing_is_skipped() {
     device.complete(Token::split(7), 0);
     device.complete(Token::split(0x1234), 0);
     assert_eq!(device.base(), 0, "and nothing was taken for them");
-    let chain = device.take_writable(&memory, &mut Vec::new()).unwrap().unwrap();
+    let chain = device.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
     device.complete(chain.token, 1);
     device.complete(chain.token, 1);
     device.publish();
@@ -218,7 +218,7 @@ proptest! {
                     device_asleep = false;
                     device.refill().unwrap();
                     for i in 0..n {
-                        match device.take_readable(&memory, &mut Vec::new()).unwrap() {
+                        match device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap() {
                             Some(chain) => {
                                 let (head, len) = offered.pop_front().unwrap();
                                 prop_assert_eq!(len, chain.len);
@@ -286,7 +286,8 @@ fn taken_and_seen(config: RingConfig, asks_for_calls: bool, steps: &[(u8, u8)]) 
             before = (device.completed_total(), device.call_event());
         }
         device.refill().unwrap();
-        while let Some(chain) = device.take_writable(&memory, &mut Vec::new()).unwrap() {
+        while let Some(chain) = device.take(Direction::Writable, &memory, &mut Vec::new()).unwrap()
+        {
             device.complete(chain.token, 1);
             device.refill().unwrap();
         }
@@ -340,10 +341,10 @@ fn a_base_of_0_that_cannot_be_meant_is_where_the_used_index_stands() {
     let memory = memory();
     let raw = memory.window(0, MEMORY as usize).unwrap();
     let (avail, used) = (AT.driver as usize + 2, AT.device as usize + 2);
-    let base = |avail_idx: u16, used_idx: u16, base: u16| {
+    let base = |avail_idx: u16, used_idx: u16, base: u32| {
         raw.store(avail, avail_idx);
         raw.store(used, used_idx);
-        let mut device = SplitDevice::new(&memory, config(SIZE), &AT, base).unwrap();
+        let mut device = DeviceRing::new(&memory, config(SIZE), &AT, base).unwrap();
         (device.base(), device.refill().ok())
     };
     assert_eq!(base(103, 100, 0), (100, Some(3)));

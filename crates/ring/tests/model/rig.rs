@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use loom::sync::{Condvar, Mutex};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_guestmem::{GuestMemory, RegionSpec, Slice, Weakness, weaken};
-use weir_ring::{Addresses, Buffer, Chain, DeviceRing, DriverRing, RingConfig, Used};
+use weir_ring::{Addresses, Buffer, Chain, DeviceRing, Direction, DriverRing, RingConfig, Used};
 
 const MEMORY: u64 = 0x1_0000;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x1000, device: 0x2000 };
@@ -86,12 +86,12 @@ pub struct Device {
 impl Device {
     /// Takes the next chain that is known to be available.
     pub fn take_readable(&mut self) -> Option<Chain> {
-        self.ring.take_readable(&GUEST, &mut Vec::<Slice<'_>>::new()).unwrap()
+        self.ring.take(Direction::Readable, &GUEST, &mut Vec::<Slice<'_>>::new()).unwrap()
     }
 
     /// Takes the next chain that is known to be available.
     pub fn take_writable(&mut self) -> Option<Chain> {
-        self.ring.take_writable(&GUEST, &mut Vec::<Slice<'_>>::new()).unwrap()
+        self.ring.take(Direction::Writable, &GUEST, &mut Vec::<Slice<'_>>::new()).unwrap()
     }
 }
 

@@ -39,7 +39,7 @@ impl Bench {
     pub(super) fn receive_bytes(&mut self, bytes: &[u8]) {
         self.rx.refill().unwrap();
         let mut pieces = Vec::new();
-        let chain = self.rx.take_writable(&self.memory.memory, &mut pieces).unwrap();
+        let chain = self.rx.take(Direction::Writable, &self.memory.memory, &mut pieces).unwrap();
         pieces[0].write(bytes);
         self.rx.complete(chain.unwrap().token, bytes.len() as u32);
         self.rx.publish();

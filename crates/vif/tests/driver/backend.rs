@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use virtio_bindings::virtio_config::VIRTIO_CONFIG_S_FEATURES_OK;
 use weir_guestmem::{GuestMemory, RegionSpec, Slice};
-use weir_ring::{Addresses, DeviceRing};
+use weir_ring::{Addresses, DeviceRing, Direction};
 use weir_vhost_user::*;
 use weir_vif::Features;
 use weir_wire::VnetHdr;
@@ -304,7 +304,7 @@ impl Switch {
         if let Some(tx) = &mut tx_device {
             tx.refill().unwrap();
             let mut from = Vec::new();
-            if let Some(chain) = tx.take_readable(&tx_memory, &mut from).unwrap() {
+            if let Some(chain) = tx.take(Direction::Readable, &tx_memory, &mut from).unwrap() {
                 self.frames += 1;
                 let lost = (self.config.lose)(self.frames);
                 moved = lost
@@ -341,7 +341,9 @@ impl Switch {
                 let mut behind = Vec::new();
                 if index.is_multiple_of(2) {
                     device.refill().unwrap();
-                    while let Ok(Some(chain)) = device.take_writable(&memory, &mut Vec::new()) {
+                    while let Ok(Some(chain)) =
+                        device.take(Direction::Writable, &memory, &mut Vec::new())
+                    {
                         behind.push(chain.token);
                     }
                 }
@@ -401,7 +403,7 @@ fn deliver(
     let mut room = 0;
     while room < len {
         let mut pieces = Vec::new();
-        match rx.take_writable(memory, &mut pieces).unwrap() {
+        match rx.take(Direction::Writable, memory, &mut pieces).unwrap() {
             Some(chain) if mergeable || chains.is_empty() => {
                 room += chain.len as usize;
                 chains.push((chain, pieces));
