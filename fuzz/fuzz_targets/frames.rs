@@ -14,7 +14,8 @@ use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::gro::EgressList;
 use weir_engine::{
-    Delivered, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot, Take, Taken,
+    Ask, Delivered, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot,
+    Taken,
 };
 use weir_fabric::{Fabric, MacCheck, PortConfig, PortId, Vid, VlanMode, VlanSet};
 use weir_filter::Program;
@@ -129,18 +130,11 @@ impl Watcher {
 impl Receiver for Watcher {}
 
 impl Port for Watcher {
-    fn take(
-        &self,
-        _: usize,
-        _: Take,
-        _: u64,
-        _: &mut Scratch,
-        _: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, _: usize, _: Ask, _: &mut Scratch, _: Forward<'_>) -> Taken {
         Taken::default()
     }
 
-    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing], _: u64) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         assert!(queue < self.queues);
         let sent = self.sent.lock().expect("one thread");
         assert_ne!(sent.from, Some(self.id), "back to its sender");

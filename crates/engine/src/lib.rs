@@ -87,7 +87,7 @@ pub use flow::{record_flows, symmetric_hash};
 pub use lock::lock;
 pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};
-pub use port::{Delivered, Outgoing, Port, Side, Take, Taken};
+pub use port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 pub use share::{Rate, RateLimit};
 pub use stats::{DropReason, PortCounters};
 pub use storm::StormLimit;

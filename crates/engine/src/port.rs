@@ -19,6 +19,27 @@ pub enum Take {
     Parked(Option<PortId>),
 }
 
+impl Take {
+    /// Asks for these frames at `now_ns`.
+    #[inline]
+    pub fn at(self, now_ns: u64) -> Ask {
+        Ask { what: self, now_ns }
+    }
+}
+
+/// What a worker asks a port for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// Which frames.
+    pub what: Take,
+    /// The time (ns) or, for new frames, the earliest at which they may have come: a worker that naps does not see
+    /// them at once, and their hold is counted from then.
+    pub now_ns: u64,
+}
+
+/// What is done with a burst of frames, once, before they are completed.
+pub type Forward<'f> = &'f mut dyn FnMut(&mut Burst<'_>);
+
 /// What [`Port::take`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -69,32 +90,16 @@ pub struct Delivered {
 /// Lock order: a transmit queue's lock, held while its burst is under way; then the state of
 /// [`steering`](Self::steering); then one receive queue's lock at a time.
 pub trait Port: Receiver + Send + Sync {
-    /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes every frame that
-    /// `forward` did not park. Takes at most [`Burst::frames_max`] new frames; with 0, takes nothing and turns
-    /// kicks off. A port that takes more pays for it by its rate.
-    ///
-    /// `now_ns` is the time or, for new frames, the earliest arrival: a napping worker does not see frames at once,
-    /// and their hold counts from then.
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken;
+    /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
+    /// every frame that `forward` did not park. New frames are at most [`Burst::frames_max`]: with 0,
+    /// nothing is taken and kicks go off. What a port takes beyond, its rate makes up for.
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken;
 
     /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index write, and
     /// calls the guest if the moderation policy says so.
     ///
-    /// If frames found the queue full and may wait, asks for a kick at the next buffer.
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        now_ns: u64,
-    ) -> Delivered;
+    /// Where frames found the queue full and may wait, a kick is asked for at the next buffer.
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered;
 
     /// The time that [`Delivered::hold_until`] (for [`Side::Rx`]) or [`Taken::hold_until`] (for
     /// [`Side::Tx`]) named has come, or will have come before the worker is back from a sleep: gives the

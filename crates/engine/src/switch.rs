@@ -468,8 +468,7 @@ impl Forwarder {
             return;
         }
         let refills = slot.waiters.refills();
-        let deliver = || slot.port.deliver(list.queue, burst, &list.frames, ingress.now_ns);
-        let deliver = || blocked::watched(list.port, deliver);
+        let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
             // The receiver's mistake, or weir's about it: its sender and all others go on.
             slot.port.fail(PANICKED);

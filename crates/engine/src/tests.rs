@@ -118,14 +118,8 @@ impl FakePort {
 impl Receiver for FakePort {}
 
 impl Port for FakePort {
-    fn take(
-        &self,
-        _queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, _queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        let Ask { what, now_ns } = ask;
         assert!(!self.panics, "a port with a bug");
         for _ in 0..2 {
             self.meetings.as_ref().map(Barrier::wait);
@@ -205,13 +199,7 @@ impl Port for FakePort {
         taken
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         assert!(!self.panics_on_delivery, "a port with a bug");
         let mut list = EgressList::new(burst, frames, self.caps);
         let put = |packet: Packet<'_, '_>| {
@@ -230,7 +218,7 @@ impl Port for FakePort {
             Put::Done
         };
         while list.emit_next(put).is_some_and(|sent| sent.result != Ok(Emitted::Full)) {}
-        let hold_until = self.hold.map(|hold| now_ns + hold.as_nanos() as u64);
+        let hold_until = self.hold.map(|hold| clock::now_ns() + hold.as_nanos() as u64);
         Delivered { worth_waiting: true, hold_until, ..list.delivered() }
     }
 

@@ -142,7 +142,7 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            let mut forward = |burst: &mut Burst<'_>| {
+            slot.port.take(queue.queue, what.at(since_ns), scratch, &mut |burst| {
                 sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();

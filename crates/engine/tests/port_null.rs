@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_engine::burst::{Burst, Scratch, TakenChain};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::EgressList;
-use weir_engine::{Delivered, Engine, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken};
+use weir_engine::{
+    Ask, Delivered, Engine, Forward, Outgoing, Port, PortCounters, QueueRef, Side, Taken,
+};
 use weir_fabric::PortConfig;
 use weir_guestmem::HostBuffer;
 use weir_policy::steering::Receiver;
@@ -26,16 +28,10 @@ impl Port for NullPort {
         1
     }
 
-    /// Frames for the port. `EgressList` gives them in the port's form, by `OffloadCaps`: tagged, with checksums,
-    /// GSO frames cut. A real port copies `packet.head` and `packet.body()` in its closure, and returns `Put::Full`
-    /// without a buffer.
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        _now_ns: u64,
-    ) -> Delivered {
+    /// Frames for the port. `EgressList` gives them as the port can take them: it puts tags in, fills in checksums
+    /// and cuts GSO frames by `OffloadCaps`. A real port copies `packet.head` and `packet.body()` in its closure,
+    /// and says `Put::Full` where it has no buffer.
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
         let count = |packet: Packet<'_, '_>| {
             self.counters.rx[queue].frames.add(packet.frames.into());
@@ -47,14 +43,7 @@ impl Port for NullPort {
     }
 
     /// Frames from the port: a sink has none. `Sender` below has.
-    fn take(
-        &self,
-        _queue: usize,
-        _what: Take,
-        _now_ns: u64,
-        _scratch: &mut Scratch,
-        _forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, _: usize, _: Ask, _: &mut Scratch, _: Forward<'_>) -> Taken {
         Taken::default()
     }
 
@@ -93,24 +82,17 @@ impl Sender {
 }
 
 impl Port for Sender {
-    /// Frames are slices of memory, which `Burst::add` checks. When `forward` returns, they are delivered or
-    /// parked. A real port has a `TransmitQueue`, which locks, parks and completes; the port brings its ring as a
-    /// `Source`.
-    fn take(
-        &self,
-        _queue: usize,
-        _what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    /// Frames are slices of memory, which `Burst::add` checks. `forward` has delivered them when it is back, but for
+    /// frames that it parked. A real port has a `TransmitQueue`, which locks, parks and completes; the port then
+    /// brings its ring as a `Source`.
+    fn take(&self, _queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let mut burst = scratch.lend();
         let frames = self.left.load(Ordering::Relaxed).min(burst.frames_max);
         for piece in 0..frames as u32 {
             burst.pieces.extend(self.memory.slice(0, VNET_LEN + FRAME_LEN));
             let len = (VNET_LEN + FRAME_LEN) as u32;
             let chain = TakenChain { token: 0, len, pieces: (piece, piece + 1) };
-            burst.add(chain, VNET_LEN, now_ns).expect("a whole frame");
+            burst.add(chain, VNET_LEN, ask.now_ns).expect("a whole frame");
         }
         forward(&mut burst);
         scratch.give_back(burst);
@@ -126,7 +108,7 @@ impl Port for Sender {
         0
     }
 
-    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing], _: u64) -> Delivered {
+    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 

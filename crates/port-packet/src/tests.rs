@@ -195,7 +195,7 @@ impl Rig {
     fn take_udp(&mut self) -> Vec<Seen> {
         let mut seen = Vec::new();
         for queue in 0..self.port.queues() {
-            self.port.take(queue, Take::New, 0, &mut self.scratch, &mut |burst| {
+            self.port.take(queue, Take::New.at(0), &mut self.scratch, &mut |burst| {
                 let udp = burst.frames().iter().filter(|it| it.head.as_slice()[23] == 17);
                 seen.extend(udp.map(|frame| Seen {
                     vid: frame.tag.map(|tag| tag.vid()),

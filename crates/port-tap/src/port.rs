@@ -10,7 +10,7 @@ use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
-use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken};
+use weir_engine::{Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken};
 use weir_guestmem::{Slice, recycle, writev};
 use weir_policy::steering::{Receiver, Steering};
 
@@ -96,29 +96,16 @@ impl FramePort {
 }
 
 impl Port for FramePort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
-        let taken = self.take_from((tx, &source), what, now_ns, scratch, forward);
+        let taken = self.take_from((tx, &source), ask, scratch, forward);
         let Some(error) = source.lost.take() else { return taken };
         self.service.gone(&error);
         tx.lock().abandon(&source, DropReason::TxDisabled);
         Taken { frames: taken.frames, ..Taken::default() }
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        _now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let Some(fd) = self.device.queues().get(queue) else {
             self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };

@@ -73,7 +73,7 @@ impl Rig {
     }
 
     fn take(&mut self, what: Take, now_ns: u64, mut forward: impl FnMut(&mut Burst<'_>)) -> Taken {
-        self.port.take(0, what, now_ns, &mut self.scratch, &mut |burst| forward(burst))
+        self.port.take(0, what.at(now_ns), &mut self.scratch, &mut |burst| forward(burst))
     }
 
     /// Takes from queue 0 and says what the frames held.
@@ -292,7 +292,7 @@ fn flows_return_on_the_queue_they_came_from() {
     };
     let port = (1000..).find(|port| queue_for(&rig, *port) == 0).unwrap();
     send(&rig.host[1], &VnetHdr::default(), &flow(port));
-    rig.port.take(1, Take::New, 0, &mut rig.scratch, &mut |_| {});
+    rig.port.take(1, Take::New.at(0), &mut rig.scratch, &mut |_| {});
     assert_eq!(queue_for(&rig, port), 1);
     assert_eq!(rig.counters.tx[1].frames.get(), 1);
 }
@@ -305,7 +305,7 @@ fn delivered_frames_are_written_from_their_pieces() {
     sent.iter().for_each(|frame| rig.send(frame));
     let delivered = |burst: &mut Burst<'_>| {
         let frames = [Outgoing::untagged(0), Outgoing::untagged(1)];
-        let delivered = other.port.deliver(1, burst, &frames, 0);
+        let delivered = other.port.deliver(1, burst, &frames);
         assert_eq!((delivered.frames, delivered.hold_until), (2, None));
     };
     rig.take(Take::New, 0, delivered);
@@ -327,7 +327,7 @@ fn segments_of_one_burst_are_written_as_one_packet() {
     }
     rig.take(Take::New, 0, |burst| {
         let frames: Vec<_> = (0..4).map(Outgoing::untagged).collect();
-        assert_eq!(other.port.deliver(0, burst, &frames, 0).frames, 4);
+        assert_eq!(other.port.deliver(0, burst, &frames).frames, 4);
     });
     let (header, packet) = tcp((GUEST, GUEST_IP), (HOST, HOST_IP), &payload, 1000);
     assert_eq!(receive(&other.host[0]), Some((header, packet)));
@@ -347,7 +347,7 @@ fn a_full_device_is_told_from_one_that_refuses() {
         let mut delivered = 0;
         rig.take(Take::New, 0, |burst| {
             let frames: Vec<_> = (0..4).map(Outgoing::untagged).collect();
-            let result = other.port.deliver(0, burst, &frames, 0);
+            let result = other.port.deliver(0, burst, &frames);
             assert!(!result.worth_waiting);
             delivered = result.frames;
         });
@@ -362,7 +362,7 @@ fn a_full_device_is_told_from_one_that_refuses() {
     drop(other.host);
     rig.send(&frame(0, 60));
     rig.take(Take::New, 0, |burst| {
-        let result = other.port.deliver(0, burst, &[Outgoing::untagged(0)], 0);
+        let result = other.port.deliver(0, burst, &[Outgoing::untagged(0)]);
         assert_eq!(result.frames, 1, "dealt with");
     });
     assert_eq!(other.counters.drops().collect::<Vec<_>>(), [("device_error", 1)]);

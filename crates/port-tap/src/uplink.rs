@@ -11,8 +11,8 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{GuestRing, TransmitRing};
 use weir_engine::queue::{Source, TransmitQueue};
 use weir_engine::{
-    DropReason, Engine, Port, PortCounters, QueueRef, Side, Take, Taken, Watch, clock, lock,
-    record_flows,
+    Ask, DropReason, Engine, Forward, Port, PortCounters, QueueRef, Side, Take, Taken, Watch,
+    clock, lock, record_flows,
 };
 use weir_fabric::PortId;
 
@@ -137,10 +137,9 @@ pub trait UplinkPort: Port {
     fn take_from<S: Source<Error = Infallible>>(
         &self,
         (tx, source): (&TransmitQueue<S::Ring>, &S),
-        what: Take,
-        now_ns: u64,
+        ask: Ask,
         scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
+        forward: Forward<'_>,
     ) -> Taken
     where
         Self: Sized,
@@ -149,14 +148,14 @@ pub trait UplinkPort: Port {
             tx.lock().abandon(source, DropReason::TxDisabled);
             return Taken::default();
         }
-        let steering = self.steering().filter(|_| what == Take::New && self.rx_queues() > 1);
+        let steering = self.steering().filter(|_| ask.what == Take::New && self.rx_queues() > 1);
         let mut record_and_forward = |burst: &mut Burst<'_>| {
             if let Some(steering) = steering {
-                record_flows(steering, source.index(), burst, clock::secs(now_ns), self);
+                record_flows(steering, source.index(), burst, clock::secs(ask.now_ns), self);
             }
             forward(burst);
         };
-        let Ok(taken) = tx.take(source, what, now_ns, scratch, &mut record_and_forward);
+        let Ok(taken) = tx.take(source, ask, scratch, &mut record_and_forward);
         taken
     }
 

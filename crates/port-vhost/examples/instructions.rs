@@ -27,8 +27,8 @@ use weir_engine::burst::Scratch;
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::guest::{CallPolicy, State};
 use weir_engine::{
-    Delivered, Engine, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot, Take,
-    Taken, clock,
+    Ask, Delivered, Engine, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side,
+    Slot, Take, Taken, clock,
 };
 use weir_fabric::{PortConfig, PortId};
 use weir_filter::Program;
@@ -135,18 +135,11 @@ struct Stand;
 impl Receiver for Stand {}
 
 impl Port for Stand {
-    fn take(
-        &self,
-        _queue: usize,
-        _what: Take,
-        _now_ns: u64,
-        _scratch: &mut Scratch,
-        _forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, _: usize, _: Ask, _: &mut Scratch, _: Forward<'_>) -> Taken {
         Taken::default()
     }
 
-    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing], _now_ns: u64) -> Delivered {
+    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
@@ -249,7 +242,7 @@ impl Rig {
         let now_ns = clock::now_ns();
         let view = engine.fabric().view();
         let ingress = Ingress { view: &view, ports, port, counters: &slot.counters, now_ns };
-        slot.port.take(0, Take::New, now_ns, scratch, &mut |burst| {
+        slot.port.take(0, Take::New.at(now_ns), scratch, &mut |burst| {
             forwarder.forward(ingress, burst);
         })
     }

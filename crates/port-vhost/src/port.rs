@@ -9,7 +9,7 @@ use weir_engine::guest::{CallPolicy, Interface, QueueDecision, QueuePair, Receiv
 use weir_engine::queue::stop;
 use weir_engine::stats::TimesSummary;
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, clock, lock,
+    Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
 };
 use weir_fabric::PortId;
 use weir_guestmem::{Account, Mapped};
@@ -404,42 +404,27 @@ impl VhostPort {
 }
 
 impl Port for VhostPort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let Some(pair) = self.guest.served(queue) else {
             return Taken::default();
         };
         let multi_queue = self.rx_queues() > 1;
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if multi_queue {
-                self.guest.follow(queue, burst, clock::secs(now_ns), self);
+                self.guest.follow(queue, burst, clock::secs(ask.now_ns), self);
             }
             forward(burst);
         };
         let source = Sending { port: self, index: queue };
-        pair.tx.take(&source, what, now_ns, scratch, &mut follow_and_forward).unwrap_or_else(
-            |reason| {
-                // Nothing was taken that counts.
-                pair.tx.lock().queue.signal_error();
-                self.stop(&reason);
-                Taken::default()
-            },
-        )
+        pair.tx.take(&source, ask, scratch, &mut follow_and_forward).unwrap_or_else(|reason| {
+            // Nothing was taken that counts.
+            pair.tx.lock().queue.signal_error();
+            self.stop(&reason);
+            Taken::default()
+        })
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        _now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.guest.served(queue) else {
             self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::{Scratch, TakenChain};
-use weir_engine::{Outgoing, Port, PortCounters, clock};
+use weir_engine::{Outgoing, Port, PortCounters};
 use weir_guestmem::HostBuffer;
 use weir_limits::BURST_MAX;
 use weir_port_packet::{PacketOptions, PacketSocket};
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let before = counters.rx[0].frames.get();
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {
-            port.deliver(0, &burst, &frames, clock::now_ns());
+            port.deliver(0, &burst, &frames);
         }
         println!("{second:3} s  {:9} frames/s", counters.rx[0].frames.get() - before);
     }

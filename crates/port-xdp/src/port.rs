@@ -7,7 +7,9 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Emitted, Put, emit};
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
-use weir_engine::{Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, lock};
+use weir_engine::{
+    Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
+};
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_port_tap::{Service, Uncalled, UplinkPort};
@@ -63,13 +65,13 @@ impl XdpPort {
 
     /// Offers the kernel what `rx` has for it, and says when to do so again, if the engine does not
     /// know yet.
-    fn announce(&self, rx: &mut RxQueue, socket: &XdpSocket, now_ns: u64) -> Option<u64> {
+    fn announce(&self, rx: &mut RxQueue, socket: &XdpSocket) -> Option<u64> {
         match rx.announce(socket) {
             Sent::All | Sent::LinkDown => None,
             Sent::Later if rx.retrying => None,
             Sent::Later => {
                 rx.retrying = true;
-                Some(now_ns.saturating_add(XDP_SEND_RETRY_NS))
+                Some(clock::now_ns().saturating_add(XDP_SEND_RETRY_NS))
             }
             Sent::Gone(error) => {
                 self.service.gone(&error);
@@ -80,25 +82,12 @@ impl XdpPort {
 }
 
 impl Port for XdpPort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
-        self.take_from((tx, &source), what, now_ns, scratch, forward)
+        self.take_from((tx, &source), ask, scratch, forward)
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let Some(Queue { rx, socket, .. }) = self.queues.get(queue) else {
             self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
@@ -136,17 +125,16 @@ impl Port for XdpPort {
             counters.frames.add(packets);
             counters.bytes.add(bytes);
         }
-        let hold_until =
-            if rx.has_unannounced() { self.announce(&mut rx, socket, now_ns) } else { None };
+        let hold_until = if rx.has_unannounced() { self.announce(&mut rx, socket) } else { None };
         // The kernel says nothing when chunks are free again: there is nothing to wait for.
         Delivered { frames: dealt_with, hold_until, ..Delivered::default() }
     }
 
-    fn expired(&self, queue: usize, _side: Side, now_ns: u64) -> Option<u64> {
+    fn expired(&self, queue: usize, _side: Side, _by_ns: u64) -> Option<u64> {
         let Queue { rx, socket, .. } = self.queues.get(queue)?;
         let mut rx = lock(rx);
         rx.retrying = false;
-        self.announce(&mut rx, socket, now_ns)
+        self.announce(&mut rx, socket)
     }
 
     fn arm_tx(&self, queue: usize) -> bool {

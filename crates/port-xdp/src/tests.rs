@@ -177,7 +177,7 @@ impl Rig {
         now_ns: u64,
         forward: &mut dyn FnMut(&mut Burst<'_>),
     ) -> Taken {
-        self.port.take(queue, what, now_ns, &mut self.scratch, forward)
+        self.port.take(queue, what.at(now_ns), &mut self.scratch, forward)
     }
 
     fn take_all(&mut self, what: Take, now_ns: u64) -> (Taken, Vec<Vec<u8>>) {
@@ -218,7 +218,7 @@ impl Rig {
             burst.add(chain, VnetHdr::LEN, now_ns).unwrap();
         }
         let frames: Vec<_> = (0..frames.len() as u16).map(Outgoing::untagged).collect();
-        self.port.deliver(0, &burst, &frames, now_ns)
+        self.port.deliver(0, &burst, &frames)
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
@@ -563,7 +563,7 @@ fn root_each_frame_reaches_one_queue_and_both_queues_get_some() {
             host.send_to(&[7; 10], "10.0.0.2:9").unwrap();
             soon("the frame arrives", || {
                 for (queue, count) in per_queue.iter_mut().enumerate() {
-                    rig.port.take(queue, Take::New, 0, &mut rig.scratch, &mut |burst| {
+                    rig.port.take(queue, Take::New.at(0), &mut rig.scratch, &mut |burst| {
                         let is_udp = |it: &Frame| it.head.as_slice()[23] == 17;
                         *count += burst.frames().iter().filter(|it| is_udp(it)).count();
                     });

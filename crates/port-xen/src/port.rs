@@ -7,8 +7,8 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{CallPolicy, Interface, QueueDecision, QueuePair, State};
 use weir_engine::stats::TimesSummary;
 use weir_engine::{
-    Delivered, DropReason, Outgoing, Port, PortCounters, Side, Take, Taken, Watch, clock, lock,
-    symmetric_hash,
+    Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, Watch, clock,
+    lock, symmetric_hash,
 };
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
@@ -228,37 +228,24 @@ impl Receiver for XenPort {
 }
 
 impl Port for XenPort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let Some(pair) = self.guest.served(queue) else { return Taken::default() };
         let follows = self.rx_queues() > 1 && !self.guest.steering().is_given();
         let mut follow_and_forward = |burst: &mut Burst<'_>| {
             if follows {
-                self.guest.follow(queue, burst, clock::secs(now_ns), self);
+                self.guest.follow(queue, burst, clock::secs(ask.now_ns), self);
             }
             forward(burst);
         };
         let source = Sending { port: self, index: queue };
-        let taken = pair.tx.take(&source, what, now_ns, scratch, &mut follow_and_forward);
+        let taken = pair.tx.take(&source, ask, scratch, &mut follow_and_forward);
         taken.unwrap_or_else(|reason| {
             self.stop(&reason);
             Taken::default()
         })
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        _now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let all = Delivered { frames: frames.len(), ..Delivered::default() };
         let Some(pair) = self.guest.served(queue) else {
             self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);

@@ -9,7 +9,8 @@ use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::stats::Times;
 use weir_engine::{
-    Delivered, Engine, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken, clock,
+    Ask, Delivered, Engine, Forward, Outgoing, Port, PortCounters, QueueRef, Side, Take, Taken,
+    clock,
 };
 use weir_fabric::{MacCheck, PortConfig, PortError, PortId};
 use weir_guestmem::HostBuffer;
@@ -116,14 +117,8 @@ impl PlayedPort {
 impl Receiver for PlayedPort {}
 
 impl Port for PlayedPort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        let Ask { what, now_ns } = ask;
         let (Take::New, Some(slice)) = (what, self.frame.slice(0, self.frame.len())) else {
             return Taken::default();
         };
@@ -149,13 +144,7 @@ impl Port for PlayedPort {
         Taken { frames: frames as usize, more, peek: true, ..Taken::default() }
     }
 
-    fn deliver(
-        &self,
-        queue: usize,
-        burst: &Burst<'_>,
-        frames: &[Outgoing],
-        _now_ns: u64,
-    ) -> Delivered {
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
         let put = |packet: Packet<'_, '_>| {
             self.receive(&packet);

@@ -221,7 +221,7 @@ fn play<const IN_ORDER: bool>(steps: &[Step]) {
         scratch.frames_max = frames_max;
         let now_ns = clock::now_ns();
         let forward = &mut |burst: &mut Burst<'_>| receivers.place(burst);
-        let Ok(taken) = queue.take(&source, what, now_ns, &mut scratch, forward);
+        let Ok(taken) = queue.take(&source, what.at(now_ns), &mut scratch, forward);
         assert!(taken.parked <= PARKED_MAX && taken.parked_until.is_some() == (taken.parked > 0));
         assert_eq!(queue.lock().queue.taken.len(), taken.parked, "the others are given back");
         taken
@@ -293,7 +293,8 @@ fn several_workers<const IN_ORDER: bool>() {
                     }
                     under_way.fetch_sub(1, Ordering::Relaxed);
                 };
-                let Ok(taken) = queue.take(&source, what, clock::now_ns(), &mut scratch, forward);
+                let Ok(taken) =
+                    queue.take(&source, what.at(clock::now_ns()), &mut scratch, forward);
                 if what == Take::New && !taken.more && taken.frames == 0 && taken.parked == 0 {
                     return;
                 }
@@ -326,7 +327,7 @@ fn a_queue_that_stops_gives_back_what_waits_and_may_go_on() {
         let park = &mut |burst: &mut Burst<'_>| {
             (0..burst.frames().len()).for_each(|n| assert!(burst.park(n as u16, receiver(0))));
         };
-        queue.take(&source, what, 7, &mut scratch, park).unwrap()
+        queue.take(&source, what.at(7), &mut scratch, park).unwrap()
     };
     queue.lock().queue.to_send.extend(0..4);
     let now_ns = clock::now_ns();

@@ -20,7 +20,7 @@ use super::under_way::UnderWay;
 use crate::burst::{Burst, Scratch};
 use crate::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls, TransmitRing};
 use crate::lock::{lock, lock_settled, lock_when};
-use crate::port::{Take, Taken};
+use crate::port::{Ask, Forward, Take, Taken};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
@@ -166,11 +166,11 @@ impl<R: TransmitRing> TransmitQueue<R> {
     pub fn take<S: Source<Ring = R>>(
         &self,
         source: &S,
-        what: Take,
-        now_ns: u64,
+        ask: Ask,
         scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
+        forward: Forward<'_>,
     ) -> Result<Taken, S::Error> {
+        let Ask { what, now_ns } = ask;
         let may_take =
             |state: &Transmit<R>| state.bursts.is_settled() || !state.is_for_one(source, what);
         let Some(mut state) = lock_when(&self.state, || source.has_failed(), may_take) else {
@@ -238,7 +238,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         lent: &'m S::Lent,
         turn: &'m RefCell<Option<Turn>>,
         burst: &mut Burst<'m>,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
+        forward: Forward<'_>,
     ) -> Option<MutexGuard<'q, Transmit<R>>> {
         let number = state.bursts.begin();
         let mine = self.turns.draw(number);

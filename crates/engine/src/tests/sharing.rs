@@ -26,15 +26,8 @@ struct BusyPort {
 impl Receiver for BusyPort {}
 
 impl Port for BusyPort {
-    fn take(
-        &self,
-        queue: usize,
-        what: Take,
-        _now_ns: u64,
-        scratch: &mut Scratch,
-        forward: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
-        assert_eq!(what, Take::New, "nothing waits");
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        assert_eq!(ask.what, Take::New, "nothing waits");
         let buffer = HostBuffer::new(12 + self.frame_bytes as usize);
         let whole = buffer.slice(0, buffer.len()).unwrap();
         let mut burst = scratch.lend();
@@ -60,7 +53,7 @@ impl Port for BusyPort {
         Taken { frames: frames as usize, more, ..Taken::default() }
     }
 
-    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing], _: u64) -> Delivered {
+    fn deliver(&self, _: usize, _: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 

@@ -46,7 +46,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
         let mut scratch = Scratch::default();
         while !done.load(Ordering::Relaxed) {
             for what in [Take::New, Take::Parked(None), Take::New] {
-                port.take(0, what, 0, &mut scratch, &mut |burst| {
+                port.take(0, what.at(0), &mut scratch, &mut |burst| {
                     together
                         .fetch_max(taking.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                     receivers.lock().unwrap().place(burst);
@@ -122,7 +122,7 @@ fn a_burst_that_waits_for_its_turn_learns_whom_the_one_before_parked_frames_for(
         let take = |parks: bool, go_on: mpsc::Receiver<()>| {
             let (told, port) = (told.clone(), &rig.port);
             move || {
-                port.take(0, Take::New, 0, &mut Scratch::default(), &mut |burst| {
+                port.take(0, Take::New.at(0), &mut Scratch::default(), &mut |burst| {
                     let first = number(burst.frames()[0].head.as_slice());
                     told.send((first, burst.blocked.clone())).unwrap();
                     go_on.recv().unwrap();
@@ -180,7 +180,7 @@ fn a_port_that_fails_amid_two_bursts_holds_nobody_up() {
     (0..2 * TAP_BURST_MAX as u16).for_each(|n| rig.send(&frame(n, 60)));
     let taken = std::thread::scope(|scope| {
         let take = || {
-            port.take(0, Take::New, 0, &mut Scratch::default(), &mut |burst| match number(
+            port.take(0, Take::New.at(0), &mut Scratch::default(), &mut |burst| match number(
                 burst.frames()[0].head.as_slice(),
             ) {
                 0 => panic!("with the turn"),

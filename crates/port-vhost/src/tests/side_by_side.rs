@@ -141,7 +141,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
     let take = |what, parks: bool, go_on: mpsc::Receiver<()>| {
         let (told, port) = (told.clone(), &port);
         move || {
-            port.take(0, what, clock::now_ns(), &mut Scratch::default(), &mut |burst| {
+            port.take(0, what.at(clock::now_ns()), &mut Scratch::default(), &mut |burst| {
                 told.send((burst.frames()[0].head.as_slice()[14], burst.blocked.clone())).unwrap();
                 go_on.recv().unwrap();
                 assert!(!parks || burst.park(0, receiver));
@@ -219,7 +219,7 @@ fn a_ring_that_two_workers_never_let_settle_stops_soon() {
     let worker = || {
         while !is_over() {
             let mut scratch = Scratch::default();
-            port.take(0, Take::New, clock::now_ns(), &mut scratch, &mut |burst| {
+            port.take(0, Take::New.at(clock::now_ns()), &mut scratch, &mut |burst| {
                 // What is left are its copies: the next has its turn.
                 drop(burst.turn.and_then(RefCell::take));
                 let mine = begun.fetch_add(1, Ordering::SeqCst) + 1;

@@ -7,7 +7,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::gro::EgressList;
-use weir_engine::{Delivered, Outgoing, Port, Take, Taken};
+use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, Taken};
 use weir_fabric::PortConfig;
 use weir_limits::HEAD_LEN;
 use weir_netif::Segment;
@@ -29,18 +29,11 @@ struct Reader {
 impl Receiver for Reader {}
 
 impl Port for Reader {
-    fn take(
-        &self,
-        _: usize,
-        _: Take,
-        _: u64,
-        _: &mut Scratch,
-        _: &mut dyn FnMut(&mut Burst<'_>),
-    ) -> Taken {
+    fn take(&self, _: usize, _: Ask, _: &mut Scratch, _: Forward<'_>) -> Taken {
         Taken::default()
     }
 
-    fn deliver(&self, _: usize, burst: &Burst<'_>, frames: &[Outgoing], _: u64) -> Delivered {
+    fn deliver(&self, _: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
         let put = |packet: Packet<'_, '_>| {
             let mut bytes = packet.head.as_slice().to_vec();

@@ -182,7 +182,7 @@ fn taken(
     go_on: &mpsc::Receiver<()>,
     then: impl Fn(&mut weir_engine::burst::Burst<'_>),
 ) -> weir_engine::Taken {
-    port.take(0, what, clock::now_ns(), &mut Scratch::default(), &mut |burst| {
+    port.take(0, what.at(clock::now_ns()), &mut Scratch::default(), &mut |burst| {
         told.send((burst.frames()[0].head.as_slice()[14], burst.blocked.len())).unwrap();
         go_on.recv().unwrap();
         then(burst);
@@ -259,14 +259,14 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let mut scratch = Scratch::default();
     // Since then the worker had not looked.
     let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
-    let taken = port.take(0, Take::New, long_ago_ns, &mut scratch, &mut |burst| {
+    let taken = port.take(0, Take::New.at(long_ago_ns), &mut scratch, &mut |burst| {
         assert!(burst.park(0, receiver));
     });
     let now_ns = clock::now_ns();
     assert!(taken.parked_until.unwrap() > now_ns - PARKED_NS_MAX / 2);
     let mut tried = 0;
     let mut try_again = |now_ns: u64| {
-        port.take(0, Take::Parked(None), now_ns, &mut scratch, &mut |burst| {
+        port.take(0, Take::Parked(None).at(now_ns), &mut scratch, &mut |burst| {
             // Its hold counts from when it may have come, all the same.
             assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
             assert!(burst.park(0, receiver));
@@ -294,11 +294,11 @@ fn a_receiver_is_not_taken_for_one_that_takes_nothing_since_workers_were_late() 
     let (port, receiver) = (left_to_the_test(&bench, &mut one), bench.port(2));
     one.front.send(0, &frame(1, 2, &[1; 40]));
     let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
-    port.take(0, Take::New, long_ago_ns, &mut Scratch::default(), &mut |burst| {
+    port.take(0, Take::New.at(long_ago_ns), &mut Scratch::default(), &mut |burst| {
         let frames = [Outgoing { frame: 0, tag: EgressTag::Untagged }];
         let start = Instant::now();
-        for now_ns in [long_ago_ns, clock::now_ns()] {
-            let delivered = receiver.deliver(0, burst, &frames, now_ns);
+        for _ in 0..2 {
+            let delivered = receiver.deliver(0, burst, &frames);
             let is_late = start.elapsed() >= Duration::from_nanos(PARKED_NS_MAX);
             assert_eq!(delivered.frames, 0, "it is full");
             assert!(delivered.worth_waiting || is_late);
