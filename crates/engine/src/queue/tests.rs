@@ -217,7 +217,7 @@ fn play<const IN_ORDER: bool>(steps: &[Step]) {
     let source = Numbers::<IN_ORDER>::new(frames);
     let queue = TransmitQueue::new(Ring::default(), TransmitCalls::default());
     let (mut receivers, mut scratch, mut sent) = (Receivers::default(), Scratch::default(), 0);
-    let mut take = |what, receivers: &mut Receivers, frames_max| {
+    let mut take = |what: Take, receivers: &mut Receivers, frames_max| {
         scratch.frames_max = frames_max;
         let now_ns = clock::now_ns();
         let forward = &mut |burst: &mut Burst<'_>| receivers.place(burst);
@@ -323,7 +323,7 @@ fn a_queue_that_stops_gives_back_what_waits_and_may_go_on() {
     let source = Numbers::<true>::new(10);
     let queue = TransmitQueue::new(Ring::default(), TransmitCalls::default());
     let mut scratch = Scratch::default();
-    let mut take = |what| {
+    let mut take = |what: Take| {
         let park = &mut |burst: &mut Burst<'_>| {
             (0..burst.frames().len()).for_each(|n| assert!(burst.park(n as u16, receiver(0))));
         };

@@ -138,7 +138,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
         a.tx.publish();
     };
     let (told, hears) = mpsc::channel();
-    let take = |what, parks: bool, go_on: mpsc::Receiver<()>| {
+    let take = |what: Take, parks: bool, go_on: mpsc::Receiver<()>| {
         let (told, port) = (told.clone(), &port);
         move || {
             port.take(0, what.at(clock::now_ns()), &mut Scratch::default(), &mut |burst| {
