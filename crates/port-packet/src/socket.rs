@@ -14,7 +14,7 @@ use weir_engine::Side;
 use weir_guestmem::{HostBuffer, recvmsg};
 use weir_limits::PACKET_SOCKET_BUFFER_LEN;
 use weir_policy::steering::Steering;
-use weir_port_tap::{FrameDevice, InterfaceName, Link, SLOT_LEN};
+use weir_port_tap::{FrameDevice, InterfaceName, Link, LinkError, SLOT_LEN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Mac, OffloadCaps};
 
@@ -64,22 +64,22 @@ impl PacketSocket {
     /// Opens the interface of that name in the calling thread's network namespace, which must exist,
     /// and brings it up.
     pub fn open(options: &PacketOptions) -> Result<Self, PacketError> {
-        let name = InterfaceName::new(&options.name)?;
-        let steering = Steering::new(options.queues)?;
+        let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
+        let steering = Steering::new(options.queues).map_err(LinkError::from)?;
         let failed = |step| setup_failed(&options.name, step);
         let link = Link::new(name).map_err(failed("ask for it"))?;
         let index = link.index().map_err(failed("find it"))?;
         if !link.is_ethernet().map_err(failed("read its type"))? {
-            return Err(PacketError::NotEthernet { name: options.name.clone() });
+            return Err(LinkError::NotEthernet { name: options.name.clone() }.into());
         }
         // Before the interface is changed: an error so far leaves it as it was.
         let queues = open_queues(&options.name, index, options.queues)?;
         if let Some(mtu) = options.mtu {
             let name = options.name.clone();
-            link.set_mtu(mtu).map_err(|source| PacketError::Mtu { name, mtu, source })?;
+            link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name, mtu, source })?;
         }
         let name = options.name.clone();
-        link.bring_up().map_err(|source| PacketError::LinkUp { name, source })?;
+        link.bring_up().map_err(|source| LinkError::LinkUp { name, source })?;
         let info = PacketInfo {
             name: options.name.clone(),
             index,
@@ -153,8 +153,8 @@ fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> Pac
     let name = name.to_owned();
     move |source| match Errno::from_io_error(&source) {
         Some(Errno::PERM | Errno::ACCESS) => PacketError::NotPermitted { name },
-        Some(Errno::NODEV | Errno::NXIO) => PacketError::NoInterface { name },
-        _ => PacketError::Setup { name, step, source },
+        Some(Errno::NODEV | Errno::NXIO) => LinkError::NoInterface { name }.into(),
+        _ => LinkError::Setup { name, step, source }.into(),
     }
 }
 

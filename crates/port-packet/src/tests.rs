@@ -12,7 +12,7 @@ use weir_engine::burst::Scratch;
 use weir_engine::{Engine, Port, PortCounters, Take};
 use weir_fabric::PortConfig;
 use weir_guestmem::HostBuffer;
-use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
+use weir_port_tap::{FrameDevice, FramePort, LinkError, SLOT_LEN, UplinkPort};
 use weir_wire::{VnetHdr, vnet};
 
 use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};
@@ -231,11 +231,11 @@ fn root_an_interface_that_does_not_fit_is_refused_with_help() {
             PacketSocket::open(&PacketOptions { name: name.into(), queues: 1, mtu }).unwrap_err()
         };
         let error = open("eth9", None);
-        assert!(matches!(error, PacketError::NoInterface { .. }), "{error:?}");
+        assert!(matches!(error, PacketError::Link(LinkError::NoInterface { .. })), "{error:?}");
         assert!(error.help().unwrap().contains("ip link"));
-        assert!(matches!(open("lo", None), PacketError::NotEthernet { .. }));
+        assert!(matches!(open("lo", None), PacketError::Link(LinkError::NotEthernet { .. })));
         let error = open("weir0", Some(67));
-        assert!(matches!(error, PacketError::Mtu { mtu: 67, .. }), "{error:?}");
+        assert!(matches!(error, PacketError::Link(LinkError::Mtu { mtu: 67, .. })), "{error:?}");
     });
 }
 

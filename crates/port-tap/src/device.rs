@@ -11,7 +11,7 @@ use weir_guestmem::{HostBuffer, readv};
 use weir_policy::steering::Steering;
 use weir_wire::{Mac, OffloadCaps, VnetHdr};
 
-use crate::error::TapError;
+use crate::error::{LinkError, TapError};
 use crate::frame_device::{FrameDevice, SLOT_LEN};
 use crate::link::{InterfaceName, Link};
 use crate::sys;
@@ -69,8 +69,8 @@ impl Tap {
     ///
     /// # Errors [`TapError`]; a TAP made on the way is gone then.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
-        let name = InterfaceName::new(&options.name)?;
-        let steering = Steering::new(options.queues)?;
+        let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
+        let steering = Steering::new(options.queues).map_err(LinkError::from)?;
         let (first, multi_queue) = attach_first(&name, options.queues)?;
         let offloads = configure(&first, &name)?;
         let mut queues = vec![first];
@@ -84,13 +84,10 @@ impl Tap {
         let failed = |step| setup_failed(&name, step);
         let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
         if let Some(mtu) = options.mtu {
-            link.set_mtu(mtu).map_err(|source| TapError::Mtu {
-                name: name.to_string(),
-                mtu,
-                source,
-            })?;
+            let name = name.to_string();
+            link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name, mtu, source })?;
         }
-        link.bring_up().map_err(|source| TapError::LinkUp { name: name.to_string(), source })?;
+        link.bring_up().map_err(|source| LinkError::LinkUp { name: name.to_string(), source })?;
         let info = TapInfo {
             mac: link.mac().map_err(failed("read its MAC address"))?,
             mtu: link.mtu().map_err(failed("read its MTU"))?,
@@ -135,7 +132,7 @@ fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapErr
         Some(libc::EPERM) => TapError::NotPermitted { name },
         Some(libc::EBUSY) => TapError::Busy { name },
         Some(libc::EINVAL) => TapError::WrongKind { name, queues },
-        _ => TapError::Setup { name, step: "attach a queue", source: error },
+        _ => LinkError::Setup { name, step: "attach a queue", source: error }.into(),
     }
 }
 
@@ -163,9 +160,9 @@ fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapEr
 fn setup_failed(
     name: &InterfaceName,
     step: &'static str,
-) -> impl FnOnce(io::Error) -> TapError + use<> {
+) -> impl FnOnce(io::Error) -> LinkError + use<> {
     let name = name.to_string();
-    move |source| TapError::Setup { name, step, source }
+    move |source| LinkError::Setup { name, step, source }
 }
 
 impl FrameDevice for Tap {

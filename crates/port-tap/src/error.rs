@@ -1,19 +1,93 @@
-//! Why a TAP cannot be opened, and what its user can do about it.
+//! Why an interface cannot be an uplink, or a TAP cannot be opened, and what its user can do about it.
 
 use std::io;
 
 use weir_limits::IFNAME_LEN_MAX;
 use weir_policy::steering::QueueCountError;
 
-/// Why [`Tap::open`](crate::Tap::open) failed.
+/// Why an interface of the host cannot be an uplink, of whichever kind.
 #[derive(Debug, thiserror::Error)]
-pub enum TapError {
+pub enum LinkError {
     /// Not a name that an interface can have.
     #[error(transparent)]
     Name(#[from] NameError),
     /// More queues than weir serves, or none.
     #[error(transparent)]
     Queues(#[from] QueueCountError),
+    /// There is no such interface.
+    #[error("there is no interface `{name}`")]
+    NoInterface {
+        /// The interface.
+        name: String,
+    },
+    /// Its frames are not Ethernet's.
+    #[error("interface `{name}` is not an Ethernet interface")]
+    NotEthernet {
+        /// The interface.
+        name: String,
+    },
+    /// The MTU could not be set.
+    #[error("cannot set the MTU of interface `{name}` to {mtu}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// The link could not be brought up.
+    #[error("cannot bring interface `{name}` up")]
+    LinkUp {
+        /// The interface.
+        name: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Another step failed.
+    #[error("interface `{name}`: cannot {step}")]
+    Setup {
+        /// The interface.
+        name: String,
+        /// What was attempted.
+        step: &'static str,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+impl LinkError {
+    /// What its user can do, where that is known.
+    pub fn help(&self) -> Option<String> {
+        let is_denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
+        match self {
+            Self::Name(error) => Some(error.help()),
+            Self::NoInterface { .. } => {
+                Some("`ip link` lists the interfaces there are; one of kind `tap` is made".into())
+            }
+            Self::NotEthernet { name } => Some(format!(
+                "`ip link show dev {name}` prints `link/ether` for one that can be an uplink"
+            )),
+            Self::Mtu { name, mtu, source } if is_denied(source) => Some(format!(
+                "give weir CAP_NET_ADMIN, or set it beforehand: `ip link set dev {name} mtu {mtu}`"
+            )),
+            Self::Mtu { name, .. } => {
+                Some(format!("`ip -d link show dev {name}` prints its minmtu and maxmtu"))
+            }
+            Self::LinkUp { name, source } if is_denied(source) => Some(format!(
+                "give weir CAP_NET_ADMIN, or do it beforehand: `ip link set dev {name} up`"
+            )),
+            Self::Queues(_) | Self::LinkUp { .. } | Self::Setup { .. } => None,
+        }
+    }
+}
+
+/// Why [`Tap::open`](crate::Tap::open) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// As with any interface.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// The kernel's TUN/TAP driver cannot be reached.
     #[error("cannot open /dev/net/tun")]
     NoDriver(#[source] io::Error),
@@ -36,34 +110,6 @@ pub enum TapError {
         name: String,
         /// Queues asked for.
         queues: usize,
-    },
-    /// The MTU could not be set.
-    #[error("cannot set the MTU of TAP `{name}` to {mtu}")]
-    Mtu {
-        /// The interface.
-        name: String,
-        /// The MTU asked for.
-        mtu: u16,
-        /// The kernel's word.
-        source: io::Error,
-    },
-    /// The link could not be brought up.
-    #[error("cannot bring TAP `{name}` up")]
-    LinkUp {
-        /// The interface.
-        name: String,
-        /// The kernel's word.
-        source: io::Error,
-    },
-    /// Another step failed.
-    #[error("TAP `{name}`: cannot {step}")]
-    Setup {
-        /// The interface.
-        name: String,
-        /// What was attempted.
-        step: &'static str,
-        /// The kernel's word.
-        source: io::Error,
     },
 }
 
@@ -105,8 +151,7 @@ impl TapError {
     /// What its user can do, where that is known.
     pub fn help(&self) -> Option<String> {
         match self {
-            Self::Name(error) => Some(error.help()),
-            Self::Queues(_) => None,
+            Self::Link(error) => error.help(),
             Self::NoDriver(source) => Some(match source.kind() {
                 io::ErrorKind::PermissionDenied => {
                     "give this user read and write permission on /dev/net/tun".into()
@@ -126,19 +171,6 @@ impl TapError {
                 "make it anew: `ip link del {name}`, then `ip tuntap add dev {name} mode tap \
                  multi_queue vnet_hdr`; or remove it and let weir make it"
             )),
-            Self::Mtu { name, mtu, source } => Some(match source.kind() {
-                io::ErrorKind::PermissionDenied => format!(
-                    "give weir CAP_NET_ADMIN, or set it beforehand: `ip link set dev {name} mtu {mtu}`"
-                ),
-                _ => format!("`ip -d link show dev {name}` prints its minmtu and maxmtu"),
-            }),
-            Self::LinkUp { name, source } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Some(format!(
-                    "give weir CAP_NET_ADMIN, or do it beforehand: `ip link set dev {name} up`"
-                )),
-                _ => None,
-            },
-            Self::Setup { .. } => None,
         }
     }
 }

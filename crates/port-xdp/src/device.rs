@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use weir_limits::{XDP_CHUNK_LEN_MAX, XDP_CHUNK_LEN_MIN, XDP_HEADROOM_LEN};
 use weir_policy::steering::Steering;
 use weir_port_packet::promiscuous;
-use weir_port_tap::{InterfaceName, Link};
+use weir_port_tap::{InterfaceName, Link, LinkError};
 use weir_wire::Mac;
 use weir_wire::vlan::TAG_LEN;
 
@@ -76,22 +76,22 @@ impl XdpInterface {
     /// # Errors
     /// [`XdpError`]; then its frames go where they went before.
     pub fn open(options: &XdpOptions) -> Result<Self, XdpError> {
-        let interface = InterfaceName::new(&options.name)?;
-        let steering = Steering::new(options.queues)?;
+        let interface = InterfaceName::new(&options.name).map_err(LinkError::from)?;
+        let steering = Steering::new(options.queues).map_err(LinkError::from)?;
         let name = || options.name.clone();
         let failed = |step| setup_failed(&options.name, step);
 
         let link = Link::new(interface).map_err(failed("ask for it"))?;
         let index = link.index().map_err(failed("find it"))?;
         if !link.is_ethernet().map_err(failed("read its type"))? {
-            return Err(XdpError::NotEthernet { name: name() });
+            return Err(LinkError::NotEthernet { name: name() }.into());
         }
         let has = link.rx_queues().map_err(failed("read the number of its queues"))?;
         if has != options.queues {
             return Err(XdpError::QueuesDiffer { name: name(), queues: options.queues, has });
         }
         if let Some(mtu) = options.mtu {
-            link.set_mtu(mtu).map_err(|source| XdpError::Mtu { name: name(), mtu, source })?;
+            link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name: name(), mtu, source })?;
         }
         let mtu = link.mtu().map_err(failed("read its MTU"))?;
         let chunk_len = chunk_len(mtu).ok_or_else(|| XdpError::MtuTooLarge {
@@ -155,7 +155,7 @@ fn not_opened(name: &str, (step, source): StepError) -> XdpError {
         Some(Errno::PERM | Errno::ACCESS) => {
             XdpError::NotPermitted { name: name.to_owned(), step, privileges: "CAP_NET_RAW" }
         }
-        _ => XdpError::Setup { name: name.to_owned(), step, source },
+        _ => LinkError::Setup { name: name.to_owned(), step, source }.into(),
     }
 }
 
@@ -168,8 +168,8 @@ fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> Xdp
             step,
             privileges: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.8, CAP_SYS_ADMIN)",
         },
-        Some(Errno::NODEV | Errno::NXIO) => XdpError::NoInterface { name },
-        _ => XdpError::Setup { name, step, source },
+        Some(Errno::NODEV | Errno::NXIO) => LinkError::NoInterface { name }.into(),
+        _ => LinkError::Setup { name, step, source }.into(),
     }
 }
 

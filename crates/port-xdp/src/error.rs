@@ -1,31 +1,13 @@
 //! Why an interface cannot be used by AF_XDP, and what its user can do about it.
 
-use std::io;
-
-use weir_policy::steering::QueueCountError;
-use weir_port_tap::NameError;
+use weir_port_tap::LinkError;
 
 /// Why [`XdpInterface::open`](crate::XdpInterface::open) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// Not a name that an interface can have.
+    /// As with any interface.
     #[error(transparent)]
-    Name(#[from] NameError),
-    /// More queues than weir serves, or none.
-    #[error(transparent)]
-    Queues(#[from] QueueCountError),
-    /// There is no such interface.
-    #[error("there is no interface `{name}`")]
-    NoInterface {
-        /// The interface.
-        name: String,
-    },
-    /// Its frames are not Ethernet's.
-    #[error("interface `{name}` is not an Ethernet interface")]
-    NotEthernet {
-        /// The interface.
-        name: String,
-    },
+    Link(#[from] LinkError),
     /// The interface has fewer queues than weir is to serve, or more, whose frames would not reach it.
     #[error("interface `{name}` has {has} receive queue(s), not {queues}")]
     QueuesDiffer {
@@ -79,40 +61,13 @@ pub enum XdpError {
         /// The interface.
         name: String,
     },
-    /// The MTU could not be set.
-    #[error("cannot set the MTU of interface `{name}` to {mtu}")]
-    Mtu {
-        /// The interface.
-        name: String,
-        /// The MTU asked for.
-        mtu: u16,
-        /// The kernel's word.
-        source: io::Error,
-    },
-    /// Another step failed.
-    #[error("interface `{name}`: cannot {step}")]
-    Setup {
-        /// The interface.
-        name: String,
-        /// What was attempted.
-        step: &'static str,
-        /// The kernel's word.
-        source: io::Error,
-    },
 }
 
 impl XdpError {
     /// What its user can do, where that is known.
     pub fn help(&self) -> Option<String> {
         match self {
-            Self::Name(error) => Some(error.help()),
-            Self::Queues(_) | Self::Setup { .. } => None,
-            Self::NoInterface { .. } => {
-                Some("`ip link` lists the interfaces there are; one of kind `tap` is made".into())
-            }
-            Self::NotEthernet { name } => Some(format!(
-                "`ip link show dev {name}` prints `link/ether` for one that can be an uplink"
-            )),
+            Self::Link(error) => error.help(),
             Self::QueuesDiffer { name, queues, has } => Some(format!(
                 "write `queues = {has}`, or set the interface's: `ethtool -L {name} combined \
                  {queues}` (a veth: `rx {queues} tx {queues}`)"
@@ -136,12 +91,6 @@ impl XdpError {
                 "`ip link show dev {name}` prints it; `ip link set dev {name} xdp off` takes away \
                  one that no process holds"
             )),
-            Self::Mtu { name, mtu, source } => Some(match source.kind() {
-                io::ErrorKind::PermissionDenied => format!(
-                    "give weir CAP_NET_ADMIN, or set it beforehand: `ip link set dev {name} mtu {mtu}`"
-                ),
-                _ => format!("`ip -d link show dev {name}` prints its minmtu and maxmtu"),
-            }),
         }
     }
 }

@@ -16,7 +16,7 @@ use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, XDP_FRAMES, XDP_PARKED_MAX};
 use weir_policy::steering::Receiver;
 use weir_port_packet::{PacketOptions, PacketSocket};
-use weir_port_tap::{FrameDevice, SLOT_LEN, UplinkPort};
+use weir_port_tap::{FrameDevice, LinkError, SLOT_LEN, UplinkPort};
 use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{VnetHdr, vnet};
 
@@ -265,9 +265,12 @@ fn root_an_interface_that_does_not_fit_is_refused_with_help() {
             assert!(error.help().is_some(), "{error}");
             error
         };
-        assert!(matches!(error("eth9", 1, None), XdpError::NoInterface { .. }));
-        assert!(matches!(error("lo", 1, None), XdpError::NotEthernet { .. }));
-        assert!(matches!(error("weir0", 1, Some(67)), XdpError::Mtu { mtu: 67, .. }));
+        assert!(matches!(error("eth9", 1, None), XdpError::Link(LinkError::NoInterface { .. })));
+        assert!(matches!(error("lo", 1, None), XdpError::Link(LinkError::NotEthernet { .. })));
+        assert!(matches!(
+            error("weir0", 1, Some(67)),
+            XdpError::Link(LinkError::Mtu { mtu: 67, .. })
+        ));
         let differ = error("weir0", 2, None);
         assert!(matches!(differ, XdpError::QueuesDiffer { has: 1, queues: 2, .. }), "{differ:?}");
         let too_large = error("weir0", 1, Some(9000));

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
 use super::*;
-use crate::TapError;
+use crate::{LinkError, TapError};
 
 /// Runs `body` in a thread with a network namespace of its own, or says that it did not. Sockets and
 /// TAPs made there stay there, whichever thread uses them.
@@ -135,7 +135,7 @@ fn root_a_tap_that_does_not_fit_is_refused_with_help() {
         drop(held);
 
         let error = open("weir0", 1, Some(65_535)).unwrap_err();
-        assert!(matches!(error, TapError::Mtu { mtu: 65_535, .. }), "{error:?}");
+        assert!(matches!(error, TapError::Link(LinkError::Mtu { mtu: 65_535, .. })), "{error:?}");
         assert!(!ip("link").contains("weir0"), "gone again");
     });
 }

@@ -7,10 +7,7 @@ use thiserror::Error;
 use weir_config::PortName;
 use weir_engine::filter::RulesError;
 use weir_fabric::PortError;
-use weir_port_packet::PacketError;
-use weir_port_tap::TapError;
 use weir_port_vhost::ManagerGone;
-use weir_port_xdp::XdpError;
 
 use crate::unix_socket::ListenError;
 
@@ -36,35 +33,13 @@ pub enum SwitchError {
         /// What is wrong.
         source: ListenError,
     },
-    /// The device of an uplink.
-    #[error("uplink {name}")]
-    Tap {
-        /// The uplink.
-        name: PortName,
-        /// What is wrong.
-        source: TapError,
-        /// What to do about it.
-        #[help]
-        help: Option<String>,
-    },
     /// The interface of an uplink.
     #[error("uplink {name}")]
-    Packet {
+    Uplink {
         /// The uplink.
         name: PortName,
         /// What is wrong.
-        source: PacketError,
-        /// What to do about it.
-        #[help]
-        help: Option<String>,
-    },
-    /// The interface of an uplink that is weir's alone.
-    #[error("uplink {name}")]
-    Xdp {
-        /// The uplink.
-        name: PortName,
-        /// What is wrong.
-        source: XdpError,
+        source: Box<dyn std::error::Error + Send + Sync>,
         /// What to do about it.
         #[help]
         help: Option<String>,

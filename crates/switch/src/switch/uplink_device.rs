@@ -1,5 +1,7 @@
 //! What stands behind an uplink, opened: that takes a privilege, which weir has at its start only.
 
+use std::error::Error;
+
 use weir_config::{UplinkConfig, UplinkKind};
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{Tap, TapOptions};
@@ -29,34 +31,26 @@ impl UplinkDevice {
     /// Opens it.
     ///
     /// # Errors
-    /// [`SwitchError::Tap`], [`SwitchError::Packet`], [`SwitchError::Xdp`]
+    /// [`SwitchError::Uplink`]
     pub fn open(config: &UplinkConfig) -> Result<Self, SwitchError> {
-        let name = config.name.clone();
-        let interface = config.interface.to_string();
+        let refused = |help, source: Box<dyn Error + Send + Sync>| SwitchError::Uplink {
+            name: config.name.clone(),
+            source,
+            help,
+        };
+        let name = config.interface.to_string();
         let queues = config.queues.get().into();
         let mtu = config.mtu.map(|mtu| mtu.get());
         match config.kind {
-            UplinkKind::Tap => {
-                let options = TapOptions { name: interface, queues, mtu };
-                Tap::open(&options).map(Self::Tap).map_err(|source| SwitchError::Tap {
-                    name,
-                    help: source.help(),
-                    source,
-                })
-            }
-            UplinkKind::AfPacket => {
-                let options = PacketOptions { name: interface, queues, mtu };
-                PacketSocket::open(&options)
-                    .map(Self::Packet)
-                    .map_err(|source| SwitchError::Packet { name, help: source.help(), source })
-            }
+            UplinkKind::Tap => Tap::open(&TapOptions { name, queues, mtu })
+                .map(Self::Tap)
+                .map_err(|error| refused(error.help(), error.into())),
+            UplinkKind::AfPacket => PacketSocket::open(&PacketOptions { name, queues, mtu })
+                .map(Self::Packet)
+                .map_err(|error| refused(error.help(), error.into())),
             UplinkKind::AfXdp => {
-                let options = XdpOptions { name: interface, queues, mtu };
-                let device = XdpInterface::open(&options).map_err(|source| SwitchError::Xdp {
-                    name,
-                    help: source.help(),
-                    source,
-                })?;
+                let device = XdpInterface::open(&XdpOptions { name, queues, mtu })
+                    .map_err(|error| refused(error.help(), error.into()))?;
                 let info = device.info();
                 let zero_copy = info.zero_copy;
                 tracing::info!(interface = info.name, mode = %info.mode, zero_copy, "XDP attached");
