@@ -8,7 +8,7 @@ use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
-use crate::gro::Fronts;
+use crate::fronts::Fronts;
 use crate::queue::Turn;
 use crate::remote::Away;
 use crate::stats::DropReason;

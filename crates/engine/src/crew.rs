@@ -16,9 +16,9 @@ use weir_policy::dispatch::Aim;
 use weir_policy::schedule::Kind;
 
 use crate::cpu_loss::CpuClock;
+use crate::handle::WorkerHandle;
 use crate::poller::{QueueRef, Watch, Watched};
 use crate::port::Side;
-use crate::shared::WorkerHandle;
 use crate::stalls::Retry;
 use crate::stats::Counter;
 

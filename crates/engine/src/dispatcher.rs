@@ -5,11 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use weir_fabric::PortId;
 use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
-use crate::crew::{Options, Realization};
-use crate::engine::set_helper;
+use crate::crew::{Crew, Options, Realization};
 use crate::poller::QueueRef;
 use crate::port::Side;
 use crate::shared::Shared;
+use crate::switch::Slot;
 
 /// Moves that are remembered.
 const LOG_LEN: usize = 32;
@@ -144,4 +144,14 @@ impl Dispatcher {
             });
         }
     }
+}
+
+/// See [`Engine::set_helper`](crate::Engine::set_helper).
+pub(crate) fn set_helper(crew: &Crew, slot: &Slot, queue: QueueRef, helper: Option<usize>) -> bool {
+    let Some(pair) = slot.pairs.get(queue.queue) else { return false };
+    if helper.is_some_and(|_| !slot.port.share_tx(queue.queue, true)) {
+        return false;
+    }
+    crew.set_helper(pair, queue, helper);
+    helper.is_some() || slot.port.share_tx(queue.queue, false)
 }

@@ -16,14 +16,15 @@ use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::Share;
 
 use crate::crew::{Crew, Execution, Options, Roster};
-use crate::dispatcher::{Dispatcher, Moved};
+use crate::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::filter::PortRules;
+use crate::handle::WorkerHandle;
 use crate::mtu::FrameLenMax;
 use crate::police::Police;
 use crate::poller::{QueueRef, Watch};
 use crate::port::{Port, Side};
 use crate::share::RateLimit;
-use crate::shared::{Shared, WorkerHandle};
+use crate::shared::Shared;
 use crate::stats::PortCounters;
 use crate::storm::{Storm, StormLimit};
 use crate::switch::{Ports, Slot, slot};
@@ -342,16 +343,6 @@ impl Drop for Engine {
             let _ = thread.join();
         }
     }
-}
-
-/// See [`Engine::set_helper`].
-pub(crate) fn set_helper(crew: &Crew, slot: &Slot, queue: QueueRef, helper: Option<usize>) -> bool {
-    let Some(pair) = slot.pairs.get(queue.queue) else { return false };
-    if helper.is_some_and(|_| !slot.port.share_tx(queue.queue, true)) {
-        return false;
-    }
-    crew.set_helper(pair, queue, helper);
-    helper.is_some() || slot.port.share_tx(queue.queue, false)
 }
 
 /// Whom a thread comes before.

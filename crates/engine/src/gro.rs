@@ -6,12 +6,11 @@
 //! checksum is lost: unless the sender left it to be filled in, or a device verified it, it is verified, which
 //! reads the payload shortly before the copy.
 
-use std::cell::{Cell, OnceCell};
-use std::fmt;
+use std::cell::Cell;
 
 use weir_fabric::EgressTag;
-use weir_guestmem::{HostBuffer, Slice, recycle};
-use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX, HEAD_LEN};
+use weir_guestmem::{Slice, recycle};
+use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX};
 use weir_wire::{Fit, Merge, Next, OffloadCaps, TcpSegment};
 
 use crate::burst::{Burst, Frame};
@@ -319,30 +318,6 @@ struct Merged {
 thread_local! {
     /// Room for the pieces of one merged packet, so that a worker allocates it once.
     static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
-}
-
-/// Fronts of merged frames, which weir has copied out, shaped like the foreign memory of the rest. Made at first
-/// use.
-///
-/// Each frame of a burst has its place until the burst ends: receivers may postpone the copy until they have the
-/// whole list.
-#[derive(Default)]
-pub(crate) struct Fronts(OnceCell<HostBuffer>);
-
-impl Fronts {
-    /// A copy of `front`, of frame number `frame` of the burst and at most a head long; `None` for any other.
-    fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
-        let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * HEAD_LEN));
-        let copy = room.slice(usize::from(frame) * HEAD_LEN, front.len())?;
-        copy.write(front);
-        Some(copy)
-    }
-}
-
-impl fmt::Debug for Fronts {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Fronts").field(&self.0.get().map(HostBuffer::len)).finish()
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! | `share.rs` | each port's entitlement and rate |
 //! | `meter.rs` | a burst's cost in worker time |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
-//! | `burst.rs` | frames under way: fronts copied and checked, payload in place |
+//! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
+//! | `fronts.rs` | fronts of merged frames |
 //! | `remote.rs` | payload that is fetched only for those who read it |
 //! | `port.rs` | the engine's interface to a port |
 //! | `queue/` | one queue of a port, with any rings: turns, parking, order of publication, stop |
@@ -33,7 +34,7 @@
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
 //! | `ready.rs` | how many queues of a port can receive |
-//! | `shared.rs` | state shared by workers |
+//! | `shared.rs`, `handle.rs` | what workers share, and what others see of one |
 //! | `supervise.rs` | other threads that panic |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
@@ -51,8 +52,10 @@ pub mod egress;
 mod engine;
 pub mod filter;
 mod flow;
+mod fronts;
 pub mod gro;
 pub mod guest;
+mod handle;
 mod holds;
 mod kicks;
 mod lock;

@@ -17,7 +17,8 @@ use crate::burst::{Burst, Scratch, TakenChain};
 use crate::crew::Options;
 use crate::egress::{Emitted, Packet, Put};
 use crate::gro::EgressList;
-use crate::shared::{Shared, WorkerHandle};
+use crate::handle::WorkerHandle;
+use crate::shared::Shared;
 use crate::worker::Worker;
 use crate::*;
 

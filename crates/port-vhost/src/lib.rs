@@ -8,7 +8,8 @@
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
-//! | `front_end.rs` | a thread for each connected front end |
+//! | `front_end.rs` | a thread for each front end that is there |
+//! | `allowance.rs` | how much of the processors a session may take |
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | how often a port's messages are logged |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
@@ -19,6 +20,7 @@
 //! ([`weir_engine::queue`], [`weir_engine::guest`]).
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod error;
 mod features;
 mod front_end;

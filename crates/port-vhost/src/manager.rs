@@ -396,7 +396,9 @@ impl Sessions {
         self.sessions += 1;
         let session = self.sessions;
         let (port, engine) = (Arc::clone(&entry.port), Arc::clone(&self.engine));
-        match front_end::start(port, engine, stream, session, self.commands.clone()) {
+        let commands = self.commands.clone();
+        let ended = move |id| _ = commands.send(Command::Ended(id, session));
+        match front_end::start(port, engine, stream, ended) {
             Ok(end) => entry.session = Some((session, end)),
             Err(error) => entry.port.log(Said::AcceptFailed, |unsaid| {
                 tracing::error!(vif = entry.port.name(), %error, unsaid, "cannot serve a front end");

@@ -18,8 +18,8 @@ use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::Steering;
 use weir_ring::Record;
 
+use crate::allowance::Allowance;
 use crate::error::StopReason;
-use crate::front_end::Allowance;
 use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::records::Records;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_calls::Price;
+use weir_engine::clock;
 use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::{DeviceRing, Token};
@@ -12,7 +13,21 @@ use crate::error::StopReason;
 use crate::features::Features;
 use crate::notify::Notifier;
 use crate::rx::Room;
-use crate::silent::Beginning;
+
+/// Where a ring stood when its service began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beginning {
+    pub(crate) since_ns: u64,
+    pub(crate) base: u32,
+    /// Kicks that its queue had counted.
+    pub(crate) kicks: u64,
+}
+
+impl Beginning {
+    pub(crate) fn new(base: u32, kicks: u64) -> Self {
+        Self { since_ns: clock::now_ns(), base, kicks }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Ring {

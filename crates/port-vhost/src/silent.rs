@@ -2,7 +2,6 @@
 //!
 //! Nothing is counted for this on the way of a packet: the ring's memory is looked at when somebody asks.
 
-use weir_engine::clock;
 use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
 
 use crate::queue::{Queue, Ring};
@@ -26,21 +25,6 @@ pub struct SilentRing {
     pub ring: usize,
     /// Why.
     pub why: Silence,
-}
-
-/// Where a ring stood when its service began.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Beginning {
-    since_ns: u64,
-    base: u32,
-    /// Kicks that its queue had counted.
-    kicks: u64,
-}
-
-impl Beginning {
-    pub(crate) fn new(base: u32, kicks: u64) -> Self {
-        Self { since_ns: clock::now_ns(), base, kicks }
-    }
 }
 
 impl Queue {

@@ -15,8 +15,8 @@ use weir_policy::steering::{Receiver, Steering};
 use weir_wire::Layers;
 use weir_xen::{CopySegment, CopyStatus, EventChannel, Grant, GrantRef};
 
-use crate::connect::Link;
 use crate::error::{Ring, StopReason};
+use crate::link::Link;
 
 /// The hash that a guest has set up, if it has, as workers see it.
 #[derive(Default)]

@@ -11,7 +11,9 @@
 //! | `control.rs` | the control ring: the hash by which a guest wants its receive queue chosen |
 //! | `multicast.rs` | the multicast groups of a guest |
 //! | `port.rs` | the vif as the engine sees it |
-//! | `connect.rs` | rings and channels of a front end, taken and released |
+//! | `connect.rs` | rings and channels of a front end, taken and let go of |
+//! | `link.rs` | a ring's way to Xen |
+//! | `failures.rs` | vifs that workers have stopped |
 //! | `manager.rs` | the thread that follows xenstore for all vifs |
 //! | `error.rs` | why a vif stopped |
 //! | `testing.rs` | a guest's driver on the simulated Xen, for tests |
@@ -47,6 +49,8 @@
 mod connect;
 mod control;
 mod error;
+mod failures;
+mod link;
 mod manager;
 mod multicast;
 mod port;

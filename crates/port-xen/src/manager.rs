@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_engine::{Engine, PortCounters, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::XENSTORE_PAUSE_NS;
@@ -16,6 +16,7 @@ use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{EventChannel, Hypervisor};
 
+use crate::failures::Failures;
 use crate::port::{XenOptions, XenPort};
 
 /// What the switch does with vifs.
@@ -31,8 +32,8 @@ pub trait Board: Send {
 /// What ports need of the thread, and of Xen.
 #[derive(Clone)]
 pub struct Services {
-    pub(crate) hypervisor: Arc<dyn Hypervisor>,
-    pub(crate) failures: Arc<Failures>,
+    hypervisor: Arc<dyn Hypervisor>,
+    failures: Arc<Failures>,
 }
 
 impl Services {
@@ -43,32 +44,8 @@ impl Services {
         counters: Arc<PortCounters>,
         options: &XenOptions,
     ) -> Arc<XenPort> {
-        Arc::new(XenPort::new(id, counters, options, self))
-    }
-}
-
-/// Vifs that workers have stopped, and what wakes the thread.
-pub(crate) struct Failures {
-    wake: OwnedFd,
-    stopping: AtomicBool,
-    reports: Mutex<Vec<(VifId, String)>>,
-}
-
-impl Failures {
-    fn new() -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { wake, stopping: AtomicBool::new(false), reports: Mutex::default() })
-    }
-
-    /// A guest has lost its vif.
-    pub(crate) fn report(&self, vif: VifId, reason: String) {
-        lock(&self.reports).push((vif, reason));
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // A full counter means that the thread will wake anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        let (hypervisor, failures) = (Arc::clone(&self.hypervisor), Arc::clone(&self.failures));
+        Arc::new(XenPort::new(id, counters, options, hypervisor, failures))
     }
 }
 

@@ -19,7 +19,7 @@ use weir_xen::{EventChannel, Hypervisor};
 
 use crate::control::{self, Control, GuestHash};
 use crate::error::StopReason;
-use crate::manager::{Failures, Services};
+use crate::failures::Failures;
 use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};
 use crate::tx::{Context, Sending, TxRing};
@@ -94,19 +94,20 @@ impl XenPort {
         id: PortId,
         counters: Arc<PortCounters>,
         options: &XenOptions,
-        xen: &Services,
+        hypervisor: Arc<dyn Hypervisor>,
+        failures: Arc<Failures>,
     ) -> Self {
         Self {
             vif: options.vif,
             name: options.vif.to_string(),
             id,
-            hypervisor: Arc::clone(&xen.hypervisor),
+            hypervisor,
             guest: Interface::new(options.queue_pairs, &options.calls, true, counters),
             one_channel: Default::default(),
             groups: Groups::default(),
             hash: GuestHash::default(),
             control: Mutex::default(),
-            failures: Arc::clone(&xen.failures),
+            failures,
             watches: Mutex::default(),
             shown: Mutex::default(),
         }

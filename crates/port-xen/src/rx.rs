@@ -29,8 +29,8 @@ use weir_xen::{CopySegment, CopyStatus, Hypervisor};
 
 pub(crate) use self::writer::Takes;
 use self::writer::{Owner, Writer, fronts_len, to_be_summed};
-use crate::connect::Link;
 use crate::error::StopReason;
+use crate::link::Link;
 use crate::port::{Pair, XenPort};
 pub(crate) use crate::tx::Context;
 use crate::tx::{Haul, emptied};

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use etherparse::{IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder};
 use proptest::prelude::*;
 use weir_fabric::EgressTag;
+use weir_guestmem::HostBuffer;
 use weir_wire::{Head, Offload, Segmenter, Sum, Tci, VnetHdr, fill_checksum, vnet};
 
 use super::*;

@@ -10,8 +10,8 @@ use weir_wire::head::HEAD_CAPACITY;
 use weir_wire::{Head, Mac, OffloadCaps};
 use weir_xen::{CopySegment, Grant, GrantRef};
 
-use crate::connect::Link;
 use crate::control::of_frame;
+use crate::link::Link;
 use crate::multicast::Groups;
 use crate::tx::Haul;
 

@@ -13,7 +13,7 @@ use weir_limits::XEN_PAGE_LEN;
 use weir_wire::VnetHdr;
 use weir_xen::{Grant, GrantRef};
 
-use crate::connect::Link;
+use crate::link::Link;
 
 /// Bytes from one virtio-net header to the next; the last of them take what is read to see whether it can be.
 const HEADER_STRIDE: usize = 16;

@@ -12,7 +12,7 @@ use weir_netif::{PacketError, RingError, Status, TxBack, TxPacket, TxSlot};
 
 use super::haul::{Buffered, Haul};
 use super::pool::Pool;
-use crate::connect::Link;
+use crate::link::Link;
 use crate::multicast::Groups;
 
 /// A packet that was taken and is not answered.

@@ -1,0 +1,32 @@
+//! Fronts of merged frames, in the shape of the memory that the rest of them is in.
+
+use std::cell::OnceCell;
+use std::fmt;
+
+use weir_guestmem::{HostBuffer, Slice};
+use weir_limits::{BURST_MAX, HEAD_LEN};
+
+/// The fronts of merged frames, which weir has copied out, in the shape of the foreign memory that the
+/// rest of them is in. Made at the first use.
+///
+/// Each frame of a burst has its place, so that what is there stays until the burst ends: receivers may
+/// put the copy off until they have the whole list.
+#[derive(Default)]
+pub(crate) struct Fronts(OnceCell<HostBuffer>);
+
+impl Fronts {
+    /// A copy of `front`, which is of frame number `frame` of the burst and no longer than a head;
+    /// `None` for any other.
+    pub(crate) fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
+        let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * HEAD_LEN));
+        let copy = room.slice(usize::from(frame) * HEAD_LEN, front.len())?;
+        copy.write(front);
+        Some(copy)
+    }
+}
+
+impl fmt::Debug for Fronts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Fronts").field(&self.0.get().map(HostBuffer::len)).finish()
+    }
+}
