@@ -17,9 +17,8 @@
 //! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
-//! | `pages.rs` | [`HostPages`]: the same by the page, for the kernel to put packets into |
-//! | `shared.rs` | [`SharedPages`]: pages that a device file maps, such as a Xen guest's rings |
-//! | `ticks.rs` | [`ticks`]: the CPU's counter; no memory, but `unsafe` to read |
+//! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
+//! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
 //! | `watch.rs` | `watch`: for tests, a look between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
@@ -36,7 +35,6 @@ mod pages;
 mod place;
 mod reaper;
 mod regions;
-mod shared;
 mod slice;
 mod spare;
 pub mod ticks;
@@ -50,10 +48,9 @@ pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::{Message, readv, recvmsg, writev};
 pub use mapping::{MapError, RegionSpec};
-pub use pages::HostPages;
+pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
-pub use shared::SharedPages;
 pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};

@@ -1,40 +1,93 @@
-//! Whole pages of weir's own: what the kernel is given to put packets into.
+//! Whole pages with a mapping of their own: weir's, which the kernel puts packets into, or what somebody else shares
+//! through a device file or a memfd.
 
+use std::ffi::c_void;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::slice::Slice;
 
-/// Zeroed pages that hand out [`Slice`]s. They have a mapping of their own: the kernel may hold on to them for a
-/// while after the unmapping, and its late writes then reach nobody, unlike writes into an allocator's memory.
-pub struct HostPages {
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Whole pages that hand out [`Slice`]s, and that somebody else may write at any time: the kernel, or another domain or
+/// process. They are mapped on their own and unmapped when dropped: whoever holds on to weir's own for a while after
+/// that, as the kernel may, reaches nobody, as it could if an allocator had given them to somebody else.
+///
+/// They must stay backed for as long as they are mapped. Xen sees to that for grants (a page that is
+/// mapped is not given to anybody else, even if its domain dies); a file must not be truncated.
+pub struct MappedPages {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the bytes are only accessed through `Slice`, whose accesses tolerate concurrent ones.
-unsafe impl Send for HostPages {}
+// SAFETY: the bytes are only accessed through `Slice` and atomics, which tolerate concurrent writers.
+unsafe impl Send for MappedPages {}
 // SAFETY: as above.
-unsafe impl Sync for HostPages {}
+unsafe impl Sync for MappedPages {}
 
-impl HostPages {
-    /// At least `len` bytes.
+impl MappedPages {
+    /// At least `len` zeroed bytes of weir's own.
     ///
     /// # Errors
     /// There is no memory, or `len` is 0.
     pub fn new(len: usize) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let pages = Self { start, len };
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ACCESS, MapFlags::PRIVATE) }?;
+        let pages = Self::at(start, len)?;
         // Frames of guests are in there.
-        // SAFETY: advice about this mapping, which changes none of its bytes.
-        unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontDump) }?;
+        pages.leave_out_of_dumps()?;
         Ok(pages)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset` on, for reading and writing. Both are multiples of a page.
+    ///
+    /// # Errors
+    /// That of `mmap`; for a grant, Xen's refusal.
+    pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), len, ACCESS, MapFlags::SHARED, fd, offset) }?;
+        let pages = Self::at(start, len)?;
+        // A core dump is no place for what guests have in memory. Device files may have seen to it.
+        let _ = pages.leave_out_of_dumps();
+        Ok(pages)
+    }
+
+    /// Of a mapping of `len` bytes at `start`, which is this one's from now on.
+    fn at(start: *mut c_void, len: usize) -> io::Result<Self> {
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    fn leave_out_of_dumps(&self) -> rustix::io::Result<()> {
+        // SAFETY: advice about this mapping, which changes none of its bytes.
+        unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where they begin, and how many bytes they are.
+    #[cfg(not(loom))]
+    pub(crate) fn span(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.len)
+    }
+
+    /// For system calls that take an address: where the bytes begin, at the start of a page.
+    pub fn address(&self) -> usize {
+        self.start.as_ptr() as usize
     }
 
     /// `len` bytes at `at`, if they are in these pages.
@@ -48,25 +101,40 @@ impl HostPages {
         Some(unsafe { Slice::new(self.start.add(at), len) })
     }
 
-    /// For system calls that take an address: where the bytes begin, at the start of a page.
-    pub fn address(&self) -> usize {
-        self.start.as_ptr() as usize
+    /// `at` is a multiple of 4 inside, or the caller's programming error.
+    #[inline]
+    fn atomic(&self, at: usize) -> &AtomicU32 {
+        let inside = at.checked_add(4).is_some_and(|end| end <= self.len);
+        assert!(inside && at.is_multiple_of(4), "ring offset {at} of {}", self.len);
+        // SAFETY: in bounds and aligned (just checked; pages begin at a multiple of their size),
+        // mapped while self lives. An atomic is the one reference that may exist to memory which
+        // others write.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
     }
 
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.len
+    /// Reads a 32-bit field in the byte order of the machine, which Xen's rings have; later reads are
+    /// not moved before it.
+    #[inline]
+    pub fn load_acquire(&self, at: usize) -> u32 {
+        self.atomic(at).load(Ordering::Acquire)
     }
 
-    /// No bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    /// Writes such a field; earlier writes are not moved after it.
+    #[inline]
+    pub fn store_release(&self, at: usize, value: u32) {
+        self.atomic(at).store(value, Ordering::Release);
     }
 }
 
-impl Drop for HostPages {
+impl AsRef<Self> for MappedPages {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl Drop for MappedPages {
     fn drop(&mut self) {
-        // SAFETY: this mapping is the one made in `new`; every slice of it has borrowed self and is
+        // SAFETY: this mapping is the one made in `new` or `map`; every slice of it has borrowed self and is
         // gone. It fails only for arguments that name no mapping.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
@@ -74,17 +142,53 @@ impl Drop for HostPages {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
     use super::*;
 
     #[test]
     fn pages_are_aligned_zeroed_and_bounded() {
-        let pages = HostPages::new(8192).unwrap();
+        let pages = MappedPages::new(8192).unwrap();
         assert!(pages.address().is_multiple_of(4096));
         let end = pages.slice(8190, 2).unwrap();
         assert_eq!(end.read_array::<2>(), Some([0, 0]));
         end.write(&[1, 2]);
         assert_eq!(pages.slice(8191, 1).unwrap().read_array::<1>(), Some([2]));
         assert!(pages.slice(8191, 2).is_none() && pages.slice(usize::MAX, 2).is_none());
-        assert!(HostPages::new(0).is_err());
+        assert!(MappedPages::new(0).is_err());
+    }
+
+    #[test]
+    fn two_mappings_of_one_file_see_each_other_and_end_where_they_end() {
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        let whole = MappedPages::map(file.as_fd(), 0, 8192).unwrap();
+        let second = MappedPages::map(file.as_fd(), 4096, 4096).unwrap();
+        whole.store_release(4096 + 8, 0x0102_0304);
+        assert_eq!(second.load_acquire(8), 0x0102_0304);
+        second.slice(4094, 2).unwrap().write(&[5, 6]);
+        assert_eq!(whole.slice(8190, 2).unwrap().read_array(), Some([5, 6]));
+        assert!(second.slice(4095, 2).is_none() && second.slice(usize::MAX, 2).is_none());
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn a_window_keeps_the_pages_that_it_is_over() {
+        use std::sync::Arc;
+
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        let other = MappedPages::map(file.as_fd(), 0, 4096).unwrap();
+        let owner = Arc::new(MappedPages::map(file.as_fd(), 0, 4096).unwrap());
+        let window = crate::Window::over(Arc::clone(&owner));
+        assert_eq!((window.len(), Arc::strong_count(&owner)), (4096, 2));
+        let weak = Arc::downgrade(&owner);
+        drop(owner);
+        window.store32_release(4092, 7_u32.to_le());
+        assert_eq!(other.load_acquire(4092), 7);
+        drop(window);
+        assert!(weak.upgrade().is_none());
     }
 }

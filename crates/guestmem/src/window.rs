@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use crate::shared::SharedPages;
+use crate::pages::MappedPages;
 use crate::slice::{prefetch_line, prefetch_line_to_write, read_once};
 
 #[cfg(feature = "watch-writes")]
@@ -44,9 +44,9 @@ impl Window {
     /// All of the pages that `owner` has, such as a mapped grant, kept mapped by the result.
     pub fn over<O>(owner: Arc<O>) -> Self
     where
-        O: AsRef<SharedPages> + Send + Sync + 'static,
+        O: AsRef<MappedPages> + Send + Sync + 'static,
     {
-        let pages: &SharedPages = (*owner).as_ref();
+        let pages: &MappedPages = (*owner).as_ref();
         let (start, len) = pages.span();
         // SAFETY: the pages were borrowed from what `owner` points to, for as long as that is borrowed. The
         // window shares it, so that nobody can move it, change it or drop it meanwhile.

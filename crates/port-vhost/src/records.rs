@@ -11,7 +11,7 @@ use rustix::fs::{
     fstat, ftruncate, memfd_create, open,
 };
 use rustix::process::geteuid;
-use weir_guestmem::{Account, GuestMemory, RegionSpec, SharedPages, Window};
+use weir_guestmem::{Account, GuestMemory, MappedPages, RegionSpec, Window};
 use weir_limits::QUEUE_SIZE_MAX;
 use weir_ring::Record;
 use weir_vhost_user::Inflight;
@@ -62,7 +62,7 @@ impl Records {
         let bytes = Record::bytes(size);
         // An access to what the file system has no room for would be the end of weir.
         fallocate(&self.file, FallocateFlags::empty(), at, bytes as u64)?;
-        let pages = SharedPages::map(self.file.as_fd(), at, bytes)?;
+        let pages = MappedPages::map(self.file.as_fd(), at, bytes)?;
         Record::new(Window::over(Arc::new(pages)), 0, size)
             .ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }

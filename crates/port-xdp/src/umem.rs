@@ -4,13 +4,13 @@
 use std::io;
 
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
-use weir_guestmem::{HostPages, Slice};
+use weir_guestmem::{MappedPages, Slice};
 use weir_limits::XDP_FRAMES;
 use weir_wire::VnetHdr;
 
 /// One queue's memory.
 pub(crate) struct Umem {
-    pages: HostPages,
+    pages: MappedPages,
     /// A power of two.
     chunk_len: u32,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Umem {
 impl Umem {
     /// Chunks of `chunk_len` bytes, a power of two.
     pub(crate) fn new(chunk_len: u32) -> io::Result<Self> {
-        let pages = HostPages::new(2 * XDP_FRAMES as usize * chunk_len as usize)?;
+        let pages = MappedPages::new(2 * XDP_FRAMES as usize * chunk_len as usize)?;
         Ok(Self { pages, chunk_len })
     }
 

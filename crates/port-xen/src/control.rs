@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwapOption, Guard};
-use weir_guestmem::HostPages;
+use weir_guestmem::MappedPages;
 use weir_limits::{XEN_CTRL_REQUESTS_MAX, XEN_PAGE_LEN};
 use weir_netif::{CtrlBack, CtrlStatus, FlowHash, HashState, Pending, Step, ctrl_type};
 use weir_policy::steering::{Receiver, Steering};
@@ -56,7 +56,7 @@ pub(crate) struct Control {
     back: CtrlBack,
     link: Link,
     /// What keys and tables are copied to.
-    page: HostPages,
+    page: MappedPages,
     state: HashState,
     /// A table of this size has been filled: another one is for the same flows in the same entries.
     filled: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Control {
 impl Control {
     /// A ring of a front end with so many queues. It may hold requests.
     pub(crate) fn new(back: CtrlBack, link: Link, queues: usize) -> io::Result<Self> {
-        let page = HostPages::new(XEN_PAGE_LEN)?;
+        let page = MappedPages::new(XEN_PAGE_LEN)?;
         let state = HashState::new(queues);
         Ok(Self { back, link, page, state, filled: false, more: true })
     }

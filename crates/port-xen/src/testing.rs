@@ -7,7 +7,7 @@ pub mod hostile;
 
 use std::sync::Arc;
 
-use weir_guestmem::{SharedPages, Window};
+use weir_guestmem::{MappedPages, Window};
 use weir_limits::XEN_PAGE_LEN;
 use weir_netif::message::{Extra, RxRequest};
 use weir_netif::{
@@ -141,7 +141,7 @@ impl Netfront {
         value.and_then(|value| XenbusState::parse(&value))
     }
 
-    fn page(&self, page: u64) -> Arc<SharedPages> {
+    fn page(&self, page: u64) -> Arc<MappedPages> {
         Arc::new(self.guest.page(page).expect("a page of the guest"))
     }
 

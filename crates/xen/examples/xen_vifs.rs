@@ -10,7 +10,7 @@ use std::io;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 
-use weir_guestmem::HostPages;
+use weir_guestmem::MappedPages;
 use weir_xen::store::Client;
 use weir_xen::vif::{FrontKeys, Offer, RingKeys, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{
@@ -27,7 +27,7 @@ struct Ring {
 
 struct Back {
     xen: Xen,
-    page: HostPages,
+    page: MappedPages,
     rings: BTreeMap<VifId, Vec<Ring>>,
 }
 
@@ -97,7 +97,8 @@ impl Serve for Back {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut events = std::env::args().nth(1).map_or(Ok(u64::MAX), |count| count.parse())?;
-    let mut back = Back { xen: Xen::open()?, page: HostPages::new(8192)?, rings: BTreeMap::new() };
+    let mut back =
+        Back { xen: Xen::open()?, page: MappedPages::new(8192)?, rings: BTreeMap::new() };
     let mut vifs = Vifs::new(Client::open()?)?;
     while events > 0 {
         while vifs.poll(&mut back)? {}

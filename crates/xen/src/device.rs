@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use weir_guestmem::SharedPages;
+use weir_guestmem::MappedPages;
 use weir_limits::{GRANT_COPY_MAX, XEN_PAGE_LEN};
 
 use crate::hypervisor::{
@@ -49,7 +49,7 @@ impl Hypervisor for Xen {
         let device = self.grants.file.as_fd();
         let index = sys::map_grant_ref(device, domain, reference)?;
         // Only now does Xen look at the grant.
-        match SharedPages::map(device, index, XEN_PAGE_LEN) {
+        match MappedPages::map(device, index, XEN_PAGE_LEN) {
             Ok(pages) => Ok(GrantMap::new(pages, Arc::clone(&self.grants) as _, index)),
             Err(refused) => {
                 self.grants.unmap(index);
@@ -90,10 +90,10 @@ impl Sharer {
     ///
     /// # Errors
     /// The kernel has no page or no reference left.
-    pub fn grant(&self, domain: DomainId, read_only: bool) -> io::Result<(GrantRef, SharedPages)> {
+    pub fn grant(&self, domain: DomainId, read_only: bool) -> io::Result<(GrantRef, MappedPages)> {
         let device = self.gntalloc.as_fd();
         let (reference, index) = sys::alloc_gref(device, domain, read_only)?;
-        let pages = SharedPages::map(device, index, XEN_PAGE_LEN);
+        let pages = MappedPages::map(device, index, XEN_PAGE_LEN);
         // From here on the mapping alone keeps it.
         sys::dealloc_gref(device, index)?;
         Ok((reference, pages?))

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use weir_guestmem::SharedPages;
+use weir_guestmem::MappedPages;
 
 use crate::hypervisor::{
     CopySegment, DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor,
@@ -197,7 +197,7 @@ impl Guest {
     }
 
     /// All of its memory, as it sees it.
-    pub fn memory(&self) -> &SharedPages {
+    pub fn memory(&self) -> &MappedPages {
         self.memory.all()
     }
 
@@ -205,7 +205,7 @@ impl Guest {
     ///
     /// # Errors
     /// It has no such page.
-    pub fn page(&self, page: u64) -> io::Result<SharedPages> {
+    pub fn page(&self, page: u64) -> io::Result<MappedPages> {
         self.memory.page(page)
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use weir_guestmem::{SharedPages, Slice};
+use weir_guestmem::{MappedPages, Slice};
 use weir_limits::XEN_PAGE_LEN;
 
 /// A domain (`domid_t`): a guest, or the domain that weir runs in.
@@ -72,7 +72,7 @@ pub(crate) trait Unmap: Send + Sync {
 /// One granted page, mapped. Unmapped when dropped.
 pub struct GrantMap {
     /// First, so that it is gone from this process before its grant is given back.
-    pages: SharedPages,
+    pages: MappedPages,
     _held: Held,
 }
 
@@ -88,19 +88,19 @@ impl Drop for Held {
 }
 
 impl GrantMap {
-    pub(crate) fn new(pages: SharedPages, owner: Arc<dyn Unmap>, index: u64) -> Self {
+    pub(crate) fn new(pages: MappedPages, owner: Arc<dyn Unmap>, index: u64) -> Self {
         Self { pages, _held: Held { owner, index } }
     }
 
     /// The page.
     #[inline]
-    pub fn pages(&self) -> &SharedPages {
+    pub fn pages(&self) -> &MappedPages {
         &self.pages
     }
 }
 
-impl AsRef<SharedPages> for GrantMap {
-    fn as_ref(&self) -> &SharedPages {
+impl AsRef<MappedPages> for GrantMap {
+    fn as_ref(&self) -> &MappedPages {
         &self.pages
     }
 }

@@ -272,7 +272,7 @@ pub(crate) fn notify(evtchn: BorrowedFd<'_>, port: EventPort) -> io::Result<()> 
 mod tests {
     use std::mem::offset_of;
 
-    use weir_guestmem::HostPages;
+    use weir_guestmem::MappedPages;
 
     use super::*;
     use crate::hypervisor::Grant;
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_segment_says_which_side_is_a_grant_and_where_it_is() {
-        let pages = HostPages::new(4096).unwrap();
+        let pages = MappedPages::new(4096).unwrap();
         let grant =
             Grant { domain: DomainId(0x0708), reference: GrantRef(0x0102_0304), offset: 0x0506 };
         let local = pages.slice(16, 100).unwrap();

@@ -147,9 +147,9 @@ fn guests_memory_is_not_in_core_dumps() {
     let file = named("weir-dumped", 0x20_0000);
     let memory = GuestMemory::map(&[(spec(0, 0x20_0000), file)]).unwrap();
     let at = memory.slice(0, 1).unwrap().address();
-    let pages = HostPages::new(0x20_0000).unwrap();
+    let pages = MappedPages::new(0x20_0000).unwrap();
     let shared = named("weir-shared", 0x20_0000);
-    let shared = SharedPages::map(shared.as_fd(), 0, 0x20_0000).unwrap();
+    let shared = MappedPages::map(shared.as_fd(), 0, 0x20_0000).unwrap();
     for at in [at, pages.address(), shared.slice(0, 1).unwrap().address()] {
         assert!(flags_at(at).contains(&"dd".to_owned()), "{:?}", flags_at(at));
     }

@@ -68,7 +68,7 @@ fn truncated_memory_is_repaired_without_address_space_or_data_limit_to_spare() {
     let mut back = [1; 0x2000];
     let resource = if limit == "as" { Resource::As } else { Resource::Data };
     let refused = allow_no_more(resource, || {
-        let refused = HostPages::new(64 << 20).is_err();
+        let refused = MappedPages::new(64 << 20).is_err();
         ftruncate(&file, 0).unwrap();
         slice.read(&mut back);
         slice.write(&[7; 0x2000]);

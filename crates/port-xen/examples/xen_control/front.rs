@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_guestmem::{SharedPages, Window};
+use weir_guestmem::{MappedPages, Window};
 use weir_limits::XEN_PAGE_LEN;
 use weir_netif::message::RxRequest;
 use weir_netif::{
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Queue {
     rx: RxFront,
     events: Box<dyn EventChannel>,
-    buffers: Vec<(GrantRef, SharedPages)>,
+    buffers: Vec<(GrantRef, MappedPages)>,
     _tx: TxFront,
 }
 
@@ -39,7 +39,7 @@ struct Queue {
 struct Control {
     ring: FrontRing<CTRL_SLOT_BYTES>,
     events: Box<dyn EventChannel>,
-    page: (GrantRef, SharedPages),
+    page: (GrantRef, MappedPages),
 }
 
 /// A front end that is connected.

@@ -3,7 +3,7 @@
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put, filled};
 use weir_engine::{DropReason, Outgoing};
-use weir_guestmem::{HostPages, Slice};
+use weir_guestmem::{MappedPages, Slice};
 use weir_limits::XEN_PAGE_LEN;
 use weir_netif::{HashState, RingError, RxBack, RxMeta, RxSegment, Segment, copies};
 use weir_wire::head::HEAD_CAPACITY;
@@ -45,7 +45,7 @@ pub(super) struct Writer<'r, 'm> {
     pub(super) hash: Option<&'r HashState>,
     /// Room for the fronts of as many packets as the ring has entries: a grant is filled from memory that
     /// has an address for the kernel.
-    pub(super) fronts: &'m HostPages,
+    pub(super) fronts: &'m MappedPages,
     /// Who knows where payload is that is another guest's still.
     pub(super) haul: Option<&'m Haul>,
     pub(super) pieces: Vec<Slice<'m>>,

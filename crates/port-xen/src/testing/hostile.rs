@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use weir_guestmem::SharedPages;
+use weir_guestmem::MappedPages;
 use weir_limits::XEN_PAGE_LEN;
 use weir_xen::vif::XenbusState;
 use weir_xen::{DomainId, EventChannel, GrantRef};
@@ -76,7 +76,7 @@ impl Script<'_> {
 
 /// One of the attacker's rings, written to without regard of what is in it.
 struct RawRing {
-    page: Arc<SharedPages>,
+    page: Arc<MappedPages>,
     slot_len: usize,
     req_prod: u32,
     events: usize,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_guestmem::{HostPages, Slice};
+use weir_guestmem::{MappedPages, Slice};
 use weir_limits::XEN_PAGE_LEN;
 use weir_wire::VnetHdr;
 use weir_xen::{Grant, GrantRef};
@@ -24,7 +24,7 @@ pub(super) struct Pool {
     pub(super) link: Link,
     /// A page for the data of each request, which has at most one: a copy into it is one operation of Xen. The
     /// virtio-net headers that bursts have before a frame are behind them all.
-    pages: HostPages,
+    pages: MappedPages,
     /// Where the data of each buffer are. A buffer is of one burst at a time, and gets to the next one under the
     /// queue's lock.
     places: Box<[AtomicU64]>,
@@ -42,7 +42,7 @@ impl Pool {
     /// So many buffers, of which memory is used only for those that were in use at one time.
     pub(super) fn new(link: Link, buffers: u16) -> io::Result<Self> {
         let buffers = usize::from(buffers);
-        let pages = HostPages::new(buffers * (XEN_PAGE_LEN + HEADER_STRIDE))?;
+        let pages = MappedPages::new(buffers * (XEN_PAGE_LEN + HEADER_STRIDE))?;
         let places = (0..buffers).map(|_| AtomicU64::new(HERE)).collect();
         Ok(Self { link, pages, places })
     }

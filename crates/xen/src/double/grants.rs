@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use weir_guestmem::SharedPages;
+use weir_guestmem::MappedPages;
 use weir_limits::XEN_PAGE_LEN;
 
 use crate::hypervisor::{CopyPlace, CopySegment, DomainId, Grant, GrantMap, GrantRef, Unmap};
@@ -22,20 +22,20 @@ const RESERVED: u32 = 8;
 /// A domain's memory.
 pub(super) struct Pages {
     file: OwnedFd,
-    all: SharedPages,
+    all: MappedPages,
 }
 
 impl Pages {
-    pub(super) fn all(&self) -> &SharedPages {
+    pub(super) fn all(&self) -> &MappedPages {
         &self.all
     }
 
-    pub(super) fn page(&self, page: u64) -> io::Result<SharedPages> {
+    pub(super) fn page(&self, page: u64) -> io::Result<MappedPages> {
         let at = page.saturating_mul(XEN_PAGE_LEN as u64);
         if at >= self.all.len() as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        SharedPages::map(self.file.as_fd(), at, XEN_PAGE_LEN)
+        MappedPages::map(self.file.as_fd(), at, XEN_PAGE_LEN)
     }
 }
 
@@ -106,7 +106,7 @@ impl Grants {
         let len = pages * XEN_PAGE_LEN as u64;
         let file = memfd_create("xen-guest", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len)?;
-        let all = SharedPages::map(file.as_fd(), 0, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let all = MappedPages::map(file.as_fd(), 0, usize::try_from(len).unwrap_or(usize::MAX))?;
         let memory = Arc::new(Pages { file, all });
         let new = Domain { memory: Arc::clone(&memory), table: BTreeMap::new(), next: RESERVED };
         self.lock().domains.insert(domain, new);
@@ -156,7 +156,7 @@ impl Grants {
         let refused = |_| io::Error::from_raw_os_error(libc::EINVAL);
         let (memory, start) =
             tables.check(Grant { domain, reference, offset: 0 }, by, true).map_err(refused)?;
-        let pages = SharedPages::map(memory.file.as_fd(), start as u64, XEN_PAGE_LEN)?;
+        let pages = MappedPages::map(memory.file.as_fd(), start as u64, XEN_PAGE_LEN)?;
         let index = tables.next;
         tables.next += XEN_PAGE_LEN as u64;
         tables.mappings.insert(index, (domain, reference));

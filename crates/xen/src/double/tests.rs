@@ -1,6 +1,6 @@
 //! The double's rules, each of which is Xen's or xenstored's.
 
-use weir_guestmem::HostPages;
+use weir_guestmem::MappedPages;
 
 use super::*;
 use crate::hypervisor::{CopyStatus, Grant};
@@ -57,7 +57,7 @@ fn a_mapped_page_outlives_its_guest() {
 #[test]
 fn a_batch_copies_both_ways_and_each_segment_says_how_it_went() {
     let (host, guest) = host();
-    let local = HostPages::new(4096).unwrap();
+    let local = MappedPages::new(4096).unwrap();
     local.slice(0, 4).unwrap().write(b"weir");
     guest.memory().slice(4096 + 100, 5).unwrap().write(b"guest");
     let at = |reference, offset| Grant { domain: GUEST, reference, offset };
@@ -126,7 +126,7 @@ fn a_batch_copies_from_guest_to_guest_by_the_rules_of_both_ends() {
 
 #[test]
 fn a_segment_that_leaves_its_page_is_never_made() {
-    let local = HostPages::new(8192).unwrap();
+    let local = MappedPages::new(8192).unwrap();
     let grant = |offset| Grant { domain: GUEST, reference: GrantRef(8), offset };
     let slice = |len| local.slice(0, len).unwrap();
     assert!(CopySegment::from_grant(grant(0), slice(4096)).is_some());
