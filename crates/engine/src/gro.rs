@@ -16,7 +16,7 @@ use weir_wire::{Fit, Merge, Next, OffloadCaps, TcpSegment};
 use crate::burst::{Burst, Frame};
 use crate::egress::{Emitted, Packet, Put, emit, put_tagged, sum_of};
 use crate::port::{Delivered, Outgoing};
-use crate::stats::DropReason;
+use crate::stats::{DropReason, PortCounters};
 
 /// A receiver's list of frames on its way out, one packet after the other.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +57,19 @@ pub struct Sent {
     pub arrived_ns: u64,
     /// The receiver's result, or why it is dropped. After [`Emitted::Full`], this frame and all behind it remain.
     pub result: Result<Emitted, DropReason>,
+}
+
+impl Sent {
+    /// Counts what of it is lost. `false`: the receiver is full.
+    #[inline]
+    pub fn settle(&self, counters: &PortCounters) -> bool {
+        match self.result {
+            Ok(Emitted::Done { lost }) => counters.dropped(DropReason::RxRingFull, lost.into()),
+            Ok(Emitted::Full) => return false,
+            Err(reason) => counters.dropped(reason, self.frames.into()),
+        }
+        true
+    }
 }
 
 impl<'b> EgressList<'b> {

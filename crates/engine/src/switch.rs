@@ -309,11 +309,14 @@ impl Forwarder {
             }
             Ok(Forward::Unicast { port, vid }) => {
                 let tag = ingress.view.egress(port, vid, key.tag)?;
+                let outgoing = Outgoing { frame, tag };
                 if burst.still_tagged != 0 {
-                    self.append_careful(ingress, burst, port, Outgoing { frame, tag }, true);
+                    if !is_still_tagged(ingress, burst, outgoing) {
+                        self.append(ingress, burst, port, outgoing, true);
+                    }
                     return None;
                 }
-                let list = self.append(ingress, burst, port, Outgoing { frame, tag }, true)?;
+                let list = self.append(ingress, burst, port, outgoing, true)?;
                 return Some((list, tag));
             }
             Ok(Forward::Flood { vid }) => {
@@ -326,7 +329,10 @@ impl Forwarder {
                 let mut goes_nowhere = !dst.is_multicast();
                 for port in ingress.view.flood_ports(ingress.port, vid, dst) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
-                        self.append_careful(ingress, burst, port, Outgoing { frame, tag }, false);
+                        let outgoing = Outgoing { frame, tag };
+                        if !is_still_tagged(ingress, burst, outgoing) {
+                            self.append(ingress, burst, port, outgoing, false);
+                        }
                         goes_nowhere = false;
                     }
                 }
@@ -336,25 +342,8 @@ impl Forwarder {
         None
     }
 
-    /// Puts a frame into its receiver's list, but for one that would leave without the tag that it came with and has
-    /// another one: that one would then count.
-    fn append_careful(
-        &mut self,
-        ingress: &Ingress<'_>,
-        burst: &Burst<'_>,
-        port: PortId,
-        outgoing: Outgoing,
-        unicast: bool,
-    ) {
-        let still_tagged = burst.still_tagged >> outgoing.frame & 1 != 0;
-        if still_tagged && outgoing.tag == EgressTag::Untagged {
-            ingress.counters.dropped(weir_fabric::DropReason::VlanStillTagged, 1);
-        } else {
-            self.append(ingress, burst, port, outgoing, unicast);
-        }
-    }
-
-    /// Puts a frame into its receiver's list. Returns the list, if only the receiver decides it.
+    /// Puts a frame into its receiver's list. Says which, if that does not depend on more than the
+    /// receiver.
     fn append(
         &mut self,
         ingress: &Ingress<'_>,
@@ -575,6 +564,17 @@ fn snoop(
             guard.snoop(window.fill(head, outgoing.frame, burst), origin, now_secs, is_free);
         }
     }
+}
+
+/// Whether a frame would leave without the tag that it came with and has another one, which would then count: it is
+/// dropped.
+fn is_still_tagged(ingress: &Ingress<'_>, burst: &Burst<'_>, outgoing: Outgoing) -> bool {
+    let still_tagged = burst.still_tagged >> outgoing.frame & 1 != 0;
+    let refused = still_tagged && outgoing.tag == EgressTag::Untagged;
+    if refused {
+        ingress.counters.dropped(weir_fabric::DropReason::VlanStillTagged, 1);
+    }
+    refused
 }
 
 fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::egress::{Emitted, Packet, Put};
+use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
@@ -115,12 +115,8 @@ impl Port for FramePort {
         while let Some(sent) =
             list.emit_next(|packet| self.put(queue, fd.as_fd(), &packet, &mut pieces))
         {
-            match sent.result {
-                Ok(Emitted::Full) => break,
-                Ok(Emitted::Done { lost }) => {
-                    self.service.counters().dropped(DropReason::RxRingFull, u64::from(lost));
-                }
-                Err(reason) => self.service.counters().dropped(reason, sent.frames.into()),
+            if !sent.settle(self.service.counters()) {
+                break;
             }
         }
         self.service.counters().merged(list.merged());

@@ -15,7 +15,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use weir_engine::burst::Burst;
-use weir_engine::egress::{Emitted, Packet, Put};
+use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::{EgressList, Plain};
 use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
@@ -150,12 +150,8 @@ pub(crate) fn place<'m>(
         }
         let before = writer.packets;
         let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
-        match sent.result {
-            Ok(Emitted::Done { lost }) => {
-                counters.dropped(DropReason::RxRingFull, lost.into());
-            }
-            Ok(Emitted::Full) => break,
-            Err(reason) => counters.dropped(reason, sent.frames.into()),
+        if !sent.settle(counters) {
+            break;
         }
         if writer.packets > before {
             delivered_frames += sent.frames;

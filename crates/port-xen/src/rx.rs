@@ -16,13 +16,12 @@ use std::mem::take;
 use std::sync::Arc;
 
 use weir_engine::burst::Burst;
-use weir_engine::egress::Emitted;
 use weir_engine::gro::EgressList;
 use weir_engine::guest::{GuestRing, ReceiveRing};
 use weir_engine::queue::{Place, ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters, lock};
-use weir_guestmem::{HostPages, Slice, recycle};
+use weir_guestmem::{MappedPages, Slice, recycle};
 use weir_netif::{RxBack, RxSegment};
 use weir_policy::moderation::Batch;
 use weir_xen::{CopySegment, CopyStatus, Hypervisor};
@@ -48,7 +47,7 @@ pub(crate) struct RxRing {
 /// Room for a batch.
 pub(crate) struct Room {
     /// Memory for fronts.
-    fronts: Arc<HostPages>,
+    fronts: Arc<MappedPages>,
     segments: Vec<RxSegment>,
     owners: Vec<Owner>,
     copies: Vec<CopySegment<'static>>,
@@ -58,7 +57,7 @@ pub(crate) struct Room {
 impl Room {
     fn new(ring_size: u32) -> std::io::Result<Self> {
         Ok(Self {
-            fronts: Arc::new(HostPages::new(fronts_len(ring_size))?),
+            fronts: Arc::new(MappedPages::new(fronts_len(ring_size))?),
             segments: Vec::with_capacity(ring_size as usize),
             owners: Vec::new(),
             copies: Vec::new(),
@@ -67,7 +66,7 @@ impl Room {
     }
 
     /// Memory of the fronts, for as long as a batch borrows it.
-    pub(crate) fn fronts(&self) -> Arc<HostPages> {
+    pub(crate) fn fronts(&self) -> Arc<MappedPages> {
         Arc::clone(&self.fronts)
     }
 }
@@ -197,7 +196,7 @@ fn place<'m>(
     rx: &mut RxQueue,
     context: Context<'_>,
     mut room: Room,
-    fronts: &'m HostPages,
+    fronts: &'m MappedPages,
     burst: &'m Burst<'m>,
     frames: &'m [Outgoing],
 ) -> Result<(Delivered, Option<Copies<'m>>), StopReason> {
@@ -231,12 +230,8 @@ fn place<'m>(
     loop {
         let before = writer.packets;
         let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
-        match sent.result {
-            Ok(Emitted::Done { lost }) => {
-                counters.dropped(DropReason::RxRingFull, lost.into());
-            }
-            Ok(Emitted::Full) => break,
-            Err(reason) => counters.dropped(reason, sent.frames.into()),
+        if !sent.settle(counters) {
+            break;
         }
         if let Some(reason) = writer.refused.take() {
             counters.dropped(reason, 1);

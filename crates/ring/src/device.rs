@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Slice};
+use weir_guestmem::{GuestMemory, Slice, fence};
 
 use crate::buffers::{Chain, Direction, Pieces, Token};
 use crate::error::{RingError, SetupError};
@@ -545,7 +546,13 @@ impl DeviceRing {
     /// says how much is available now: only when that is no more may the caller sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
-        each!(&mut self.format, ring => ring.enable_kicks())
+        each!(&mut self.format, ring => {
+            ring.ask_for_kicks();
+            // The mirror image of the fence in `needs_call`: the request is visible before the driver's index or
+            // descriptor is read, or the driver's kick and weir's look could miss each other.
+            fence(Ordering::SeqCst);
+            ring.refill()
+        })
     }
 }
 

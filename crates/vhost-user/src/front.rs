@@ -19,6 +19,9 @@ use crate::payload::{
 };
 use crate::request::{Request, RequestCode};
 
+/// A descriptor that goes with a request, or none.
+type Fd<'f> = Option<BorrowedFd<'f>>;
+
 /// A reply of the back end.
 #[derive(Debug)]
 pub struct Reply {
@@ -155,29 +158,17 @@ impl FrontEnd {
     }
 
     /// Sets the eventfd a ring is kicked with; none: the back end is to poll.
-    pub fn set_vring_kick(
-        &mut self,
-        index: u32,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(), FrontEndError> {
+    pub fn set_vring_kick(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringKick, index, fd)
     }
 
     /// Sets the eventfd the back end calls with; none: the driver polls.
-    pub fn set_vring_call(
-        &mut self,
-        index: u32,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(), FrontEndError> {
+    pub fn set_vring_call(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringCall, index, fd)
     }
 
     /// Sets the eventfd that tells of a ring's failure.
-    pub fn set_vring_err(
-        &mut self,
-        index: u32,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(), FrontEndError> {
+    pub fn set_vring_err(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringErr, index, fd)
     }
 

@@ -7,7 +7,7 @@
 //! complete()         noted, nothing written yet
 //! publish_first()    used descriptors, the first one's flags last: one release store
 //! needs_call()       is the guest waiting?            after a full fence
-//! enable_kicks()     before sleep: did more come?     after a full fence
+//! ask_for_kicks()    before sleep
 //! ```
 //!
 //! One ring serves both ways. A used descriptor goes where the device stands, not where the list was, so completing
@@ -655,18 +655,9 @@ impl PackedDevice {
         }
     }
 
-    /// Asks for a kick at the next slot after those that [`available`](Self::available) counts, and returns how
-    /// many are available now: the caller may sleep only if the number has not grown.
+    /// Asks for a kick at the next slot beyond those that [`available`](Self::available) counts.
     #[inline]
-    pub(crate) fn enable_kicks(&mut self) -> Result<u16, RingError> {
-        self.ask_for_kicks();
-        // The mirror image of the fence in `needs_call`.
-        fence(Ordering::SeqCst);
-        self.refill()
-    }
-
-    #[inline]
-    fn ask_for_kicks(&mut self) {
+    pub(crate) fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;
         if self.config.event_idx {
             let off_wrap = to_off_wrap(self.avail_end, self.config.size);

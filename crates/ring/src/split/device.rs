@@ -6,7 +6,7 @@
 //! complete()         one used element, not yet seen
 //! publish_first()    one release store of used.idx
 //! needs_call()       is the guest waiting?            after a full fence
-//! enable_kicks()     before sleep: did more come?     after a full fence
+//! ask_for_kicks()    before sleep
 //! ```
 
 use std::sync::atomic::Ordering;
@@ -314,19 +314,9 @@ impl SplitDevice {
         // has passed it and comes by again after 2^16 chains, for one kick that does no harm.
     }
 
-    /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts,
-    /// and says how many are available now: only when that is no more may the caller sleep.
+    /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts.
     #[inline]
-    pub(crate) fn enable_kicks(&mut self) -> Result<u16, RingError> {
-        self.ask_for_kicks();
-        // The mirror image of the fence in `needs_call`: the request is visible before the index
-        // is read, or the driver's kick and weir's look could miss each other.
-        fence(Ordering::SeqCst);
-        self.refill()
-    }
-
-    #[inline]
-    fn ask_for_kicks(&mut self) {
+    pub(crate) fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;
         if self.config.event_idx {
             // Not `next_avail`: where some chains are left (a receive ring with too few buffers
