@@ -9,7 +9,7 @@ use crate::crew::{Crew, Options, Realization};
 use crate::poller::QueueRef;
 use crate::port::Side;
 use crate::shared::Shared;
-use crate::switch::Slot;
+use crate::switch::{Ports, Slot};
 
 /// Moves that are remembered.
 const LOG_LEN: usize = 32;
@@ -70,11 +70,45 @@ impl Dispatcher {
     }
 
     pub(crate) fn step(&mut self, shared: &Shared, now_ns: u64) {
-        let Some(policy) = &mut self.policy else { return };
+        if self.policy.is_none() {
+            return;
+        }
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.at_ns, now_ns));
         let ports = shared.ports.load();
+        let (pairs, mut queues) = self.measure(shared, &ports, elapsed_ns);
+        let Some(policy) = self.policy.as_mut().filter(|_| elapsed_ns <= STEP_NS_MAX) else {
+            return;
+        };
+        let before = queues.clone();
+        let mut moves = Vec::new();
+        policy.step(&mut queues, &mut moves);
+        for (&(_, port, queue), now) in pairs.iter().zip(&queues) {
+            if let Some(seen) = self.seen.get_mut(&(port, queue)) {
+                seen.stays = now.stays;
+            }
+        }
+        for Move { queue: index, to, reason } in moves {
+            let (Some(&pair), Some(was)) = (pairs.get(index), before.get(index)) else { continue };
+            if !make(shared, pair, to, reason) {
+                continue;
+            }
+            let (_, port, queue) = pair;
+            let (from, load, reason) = (was.worker, was.load, reason.as_str());
+            self.moves += 1;
+            self.log.truncate(LOG_LEN - 1);
+            self.log.push_front(Moved { at_ns: now_ns, port, queue, from, to, load, reason });
+        }
+    }
+
+    /// The pairs that were busy in the last `elapsed_ns`, and how busy.
+    fn measure<'p>(
+        &mut self,
+        shared: &Shared,
+        ports: &'p Ports,
+        elapsed_ns: u64,
+    ) -> (Vec<BusyPair<'p>>, Vec<Queue>) {
         let mut seen = HashMap::with_capacity(self.seen.len());
-        let (mut refs, mut queues) = (Vec::new(), Vec::new());
+        let (mut pairs, mut queues) = (Vec::new(), Vec::new());
         for (index, slot) in ports.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let port = u16::try_from(index).ok().and_then(PortId::new);
@@ -91,7 +125,7 @@ impl Dispatcher {
                     let helper = pair.helper();
                     let load_max = if helper.is_some() { 2 * CORE } else { CORE };
                     let load = u32::try_from(load).unwrap_or(load_max).min(load_max);
-                    refs.push((slot, port, queue));
+                    pairs.push((slot, port, queue));
                     let alone = self.own_contexts && !slot.port.is_uplink();
                     queues.push(Queue { worker, load, stays, helper, alone });
                     shared.crew.nudge_helper(pair, QueueRef { port, queue, side: Side::Tx });
@@ -99,49 +133,27 @@ impl Dispatcher {
             }
         }
         self.seen = seen;
-        if elapsed_ns > STEP_NS_MAX {
-            return;
+        (pairs, queues)
+    }
+}
+
+/// Whose, and which of its pairs.
+type BusyPair<'p> = (&'p Slot, PortId, usize);
+
+/// Makes a move; `false` where everything stays as it is.
+fn make(shared: &Shared, (slot, port, queue): BusyPair<'_>, to: usize, reason: Reason) -> bool {
+    match reason {
+        Reason::Relieved | Reason::Joined => {
+            let assigned = shared.crew.assign(&slot.pairs, port, queue, to);
+            assigned
+                .inspect_err(|error| {
+                    tracing::warn!(%port, queue, worker = to, %error, "a queue keeps its worker");
+                })
+                .is_ok()
         }
-        let before = queues.clone();
-        let mut moves = Vec::new();
-        policy.step(&mut queues, &mut moves);
-        for (&(_, port, queue), now) in refs.iter().zip(&queues) {
-            if let Some(seen) = self.seen.get_mut(&(port, queue)) {
-                seen.stays = now.stays;
-            }
-        }
-        for Move { queue: index, to, reason } in moves {
-            let (Some(&(slot, port, queue)), Some(was)) = (refs.get(index), before.get(index))
-            else {
-                continue;
-            };
-            let done = match reason {
-                Reason::Relieved | Reason::Joined => {
-                    let assigned = shared.crew.assign(&slot.pairs, port, queue, to);
-                    assigned.inspect_err(|error| {
-                        tracing::warn!(%port, queue, worker = to, %error, "cannot move a queue: it keeps its worker");
-                    })
-                    .is_ok()
-                }
-                Reason::Helped | Reason::Alone => {
-                    let helper = (reason == Reason::Helped).then_some(to);
-                    set_helper(&shared.crew, slot, QueueRef { port, queue, side: Side::Tx }, helper)
-                }
-            };
-            if !done {
-                continue;
-            }
-            self.moves += 1;
-            self.log.truncate(LOG_LEN - 1);
-            self.log.push_front(Moved {
-                at_ns: now_ns,
-                port,
-                queue,
-                from: was.worker,
-                to,
-                load: was.load,
-                reason: reason.as_str(),
-            });
+        Reason::Helped | Reason::Alone => {
+            let helper = (reason == Reason::Helped).then_some(to);
+            set_helper(&shared.crew, slot, QueueRef { port, queue, side: Side::Tx }, helper)
         }
     }
 }

@@ -415,6 +415,8 @@ impl Forwarder {
         usize::from(*entry)
     }
 
+    /// Gives a receiver its list: what refuses frames, in its order, then delivery, then what becomes of the rest.
+    /// Longer than a screen: each step leaves frames out of the list that the next one has.
     #[inline(always)]
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
         let list = &mut self.lists[index];

@@ -107,7 +107,8 @@ impl TxBack {
     }
 
     /// Takes the next packet of those that the last [`BackRing::refill`] counted, each request copied
-    /// once and checked. Its slots are appended to `slots`.
+    /// once and checked. Its slots are appended to `slots`. Longer than a screen: what is wrong with a packet is said
+    /// only when its last request is read.
     ///
     /// # Errors
     /// [`RingError`] when nothing in the ring can be believed any more: the interface is to stop, and the

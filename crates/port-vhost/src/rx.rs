@@ -99,7 +99,7 @@ pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
 }
 
 /// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
-/// `index` is the queue pair.
+/// `index` is the queue pair. Longer than a screen: half of it is what the writer begins with and leaves.
 pub(crate) fn place<'m>(
     rx: &mut RxQueue,
     index: usize,

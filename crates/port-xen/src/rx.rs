@@ -191,7 +191,8 @@ fn room(rx: &mut RxQueue) -> Result<Option<Room>, StopReason> {
 }
 
 /// Places frames in the ring: see [`weir_engine::Port::deliver`]. `fronts` is the room's
-/// [memory](Room::fronts). A batch is to be copied, and then to be finished.
+/// [memory](Room::fronts). A batch is to be copied, and then to be finished. Longer than a screen: half of it is what
+/// the writer begins with and leaves.
 fn place<'m>(
     rx: &mut RxQueue,
     context: Context<'_>,

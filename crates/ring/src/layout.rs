@@ -123,8 +123,8 @@ impl Site<'_> {
         self.areas([(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
     }
 
-    /// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor, the
-    /// driver and the device area.
+    /// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor,
+    /// the driver and the device area.
     fn areas(&self, shape: [(usize, usize); 3]) -> Result<[Window; 3], SetupError> {
         let Self { memory, at, .. } = self;
         let area = |area, address, (bytes, align): (usize, usize)| {

@@ -180,7 +180,8 @@ pub enum FrontMessage {
 
 impl FrontMessage {
     /// Decodes one whole request: its header, exactly its body, and every file descriptor that
-    /// came with its bytes. The descriptors that don't end up in the message are closed.
+    /// came with its bytes. The descriptors that don't end up in the message are closed. Longer than a screen: a
+    /// table of all requests.
     ///
     /// # Errors
     /// The [`ProtocolError`] that names the first thing wrong.

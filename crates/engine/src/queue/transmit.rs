@@ -159,6 +159,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
 
     /// Takes a burst and has it forwarded: see [`Port::take`](crate::Port::take). Locks are taken in this order: the
     /// queue's, the turn, receivers' below it; and who has a turn never waits for the queue to be settled.
+    /// Longer than a screen: what is lent, the turn and the burst live from its first step to its last.
     ///
     /// # Errors
     /// What `source` said; the port is to stop.

@@ -82,7 +82,8 @@ impl SplitDevice {
         Ok(ring)
     }
 
-    /// The used index that the memory of a ring at `site` holds, and where a front end that says `base` means it to go on.
+    /// The used index that the memory of a ring at `site` holds, and where a front end that says `base` means it to go
+    /// on.
     pub(crate) fn places(site: Site<'_>, base: u16) -> Result<(u16, u16), SetupError> {
         let [_, avail, used] = site.split_areas()?;
         Ok(places(&avail, &used, site.config.size, base))
