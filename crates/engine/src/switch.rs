@@ -460,6 +460,7 @@ impl Forwarder {
         }
         let refills = slot.waiters.refills();
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
+        let deliver = || blocked::watched(list.port, deliver);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
             // The receiver's mistake, or weir's about it: its sender and all others go on.
             slot.port.fail(PANICKED);

@@ -143,7 +143,7 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port.take(queue.queue, what.at(since_ns), scratch, &mut |burst| {
+            let mut forward = |burst: &mut Burst<'_>| {
                 sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
@@ -154,7 +154,7 @@ impl Worker {
                     stalls.waits(queue, parked.port);
                 }
             };
-            let take = || slot.port.take(queue.queue, what, since_ns, scratch, &mut forward);
+            let take = || slot.port.take(queue.queue, what.at(since_ns), scratch, &mut forward);
             blocked::watched(queue.port, take)
         }));
         let taken = taken.unwrap_or_else(|_| {
