@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
     let error = refused(&|it| it.loads[0].to = Endpoint::Guest(2)).to_string();
     assert!(error.contains("there is no Guest(2)"), "{error}");
     let error = refused(&|it| it.loads[0].to = A).to_string();
-    assert!(error.contains("goes where it comes from"), "{error}");
+    assert!(error.contains("has one endpoint as source and destination"), "{error}");
     let error = refused(&|it| it.loads[0] = datagrams(A, B, every(0))).to_string();
     assert!(error.contains("`gap`: it has no value above 0"), "{error}");
     let error = refused(&|it| it.guests[0].rx_ring = 1).to_string();

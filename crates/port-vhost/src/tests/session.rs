@@ -264,7 +264,7 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
             let kick = g.kicks[0].try_clone().unwrap();
             g.front.set_vring_kick(2, Some(kick.as_fd()))
         }),
-        ("without a kick descriptor", |g| g.front.set_vring_kick(0, None)),
+        ("has no kick descriptor", |g| g.front.set_vring_kick(0, None)),
         ("call descriptor: /memfd:guest (deleted) cannot be called", |g| {
             g.front.set_vring_call(0, Some(g.memfd.as_fd()))
         }),
