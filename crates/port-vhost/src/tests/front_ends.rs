@@ -130,7 +130,7 @@ fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
     assert!(guest.front.set_vring_kick(2, Some(guest.kicks[0].as_fd())).is_err());
     eventually("the session ends", || port.info().stop_reason.is_some());
     let reason = port.info().stop_reason.unwrap().to_string();
-    assert!(reason.contains("ring 2 without") && reason.contains("queues = 1"), "{reason}");
+    assert!(reason.contains("ring 2 needs") && reason.contains("queues = 1"), "{reason}");
 }
 
 /// Whoever offers the link's state is asked for it, and weir has no configuration space.

@@ -336,7 +336,10 @@ fn an_area_that_cannot_be_ends_its_session_with_a_named_reason() {
         assert!(front.get_inflight_fd(wanted).is_err());
         eventually("the session ends", || port.info().failed == 1);
         let reason = port.info().stop_reason.unwrap();
-        assert!(reason.contains(&format!("for {num_queues} rings of {queue_size}")), "{reason}");
+        assert!(
+            reason.contains(&format!("does not fit {num_queues} rings of {queue_size}")),
+            "{reason}"
+        );
     }
     let good = Inflight { mmap_size: 1 << 20, mmap_offset: 0, num_queues: 2, queue_size: SIZE };
     let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
@@ -344,7 +347,7 @@ fn an_area_that_cannot_be_ends_its_session_with_a_named_reason() {
     let mut pipe = tempfile::tempfile().unwrap();
     pipe.write_all(b"no memory").unwrap();
     let lies = [
-        (Inflight { mmap_size: 100, ..good }, "100 bytes for 2 rings"),
+        (Inflight { mmap_size: 100, ..good }, "100 bytes does not fit 2 rings"),
         (good, "needs"),
         (Inflight { mmap_offset: u64::MAX - 7, ..good }, "ends beyond"),
     ];
