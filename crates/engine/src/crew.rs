@@ -250,7 +250,8 @@ impl Crew {
     /// placed, which keeps order. No kick is lost: its counter is never read, so the new watch reports any earlier
     /// write, and the worker is told to look.
     ///
-    /// # Errors The kick cannot be watched; nothing has changed then.
+    /// # Errors
+    /// The kick cannot be watched; nothing has changed then.
     pub(crate) fn assign(
         &self,
         pairs: &Pairs,

@@ -87,7 +87,8 @@ impl Program {
     /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all.
     /// Host names are resolved now, which may block as long as the resolver does.
     ///
-    /// # Errors [`CompileError`], with libpcap's own words where it has some.
+    /// # Errors
+    /// [`CompileError`], with libpcap's own words where it has some.
     pub fn compile(expression: &str) -> Result<Self, CompileError> {
         if expression.len() > FILTER_EXPRESSION_LEN_MAX {
             return Err(CompileError::TooLong { len: expression.len() });

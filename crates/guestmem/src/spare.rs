@@ -65,7 +65,8 @@ impl Spare {
 
     /// Puts the sparse part of mapping `number` over it. Async-signal-safe.
     ///
-    /// # Safety `len` bytes from `base` on are a whole mapping, or whole pages of one, accessed only through
+    /// # Safety
+    /// `len` bytes from `base` on are a whole mapping, or whole pages of one, accessed only through
     /// pointers that tolerate any change.
     pub(crate) unsafe fn cover(&self, number: usize, base: usize, len: usize) -> bool {
         let offset = number as u64 * PART_LEN;
@@ -75,7 +76,8 @@ impl Spare {
 
     /// Like [`cover`](Self::cover), with the page made in advance, for the page at `address`.
     ///
-    /// # Safety As in [`cover`](Self::cover); the mapping there has pages of the usual size.
+    /// # Safety
+    /// As in [`cover`](Self::cover); the mapping there has pages of the usual size.
     pub(crate) unsafe fn cover_page(&self, number: usize, address: usize) -> bool {
         let page = page_len();
         let base = address & !(page as usize - 1);

@@ -63,7 +63,8 @@ impl<const SLOT: usize> BackRing<SLOT> {
     /// netback, it continues at the response producer in memory, which is 0 in the fresh ring of each new
     /// connection.
     ///
-    /// # Errors [`SetupError`]: the memory or the indices in it are wrong.
+    /// # Errors
+    /// [`SetupError`]: the memory or the indices in it are wrong.
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         let size = checked_size(&sring, SLOT)?;
         let rsp_prod = sring.load32(RSP_PROD);
@@ -144,7 +145,8 @@ impl<const SLOT: usize> BackRing<SLOT> {
     /// Writes the next response into the first `N` bytes of its entry, and returns its index. The front end sees it
     /// after [`push`](Self::push).
     ///
-    /// # Panics On more responses than requests, a programming error of the caller.
+    /// # Panics
+    /// On more responses than requests, a programming error of the caller.
     #[inline]
     pub fn respond<const N: usize>(&mut self, bytes: [u8; N]) -> u32 {
         const { assert!(N <= SLOT) };
@@ -157,7 +159,8 @@ impl<const SLOT: usize> BackRing<SLOT> {
 
     /// Overwrites `N` bytes at `at` of a response that is not pushed yet.
     ///
-    /// # Panics If the response was pushed, a programming error of the caller.
+    /// # Panics
+    /// If the response was pushed, a programming error of the caller.
     pub(crate) fn amend<const N: usize>(&mut self, index: u32, at: usize, bytes: [u8; N]) {
         let unpushed = distance(self.pushed, index) < distance(self.pushed, self.rsp_prod);
         assert!(unpushed && at + N <= SLOT, "response {index} is no longer weir's");

@@ -67,7 +67,8 @@ impl Tap {
     ///
     /// A TAP with several queues hides how many processes have it open; two processes would share its frames.
     ///
-    /// # Errors [`TapError`]; a TAP made on the way is gone then.
+    /// # Errors
+    /// [`TapError`]; a TAP made on the way is gone then.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
         let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
         let steering = Steering::new(options.queues).map_err(LinkError::from)?;

@@ -33,7 +33,8 @@ pub(crate) struct Instruction {
 
 /// One of the structs of `union bpf_attr`. A call passes as much as it needs; the kernel takes the rest for zero.
 ///
-/// # Safety It consists of integers without padding, and all that it points to is readable during the call.
+/// # Safety
+/// It consists of integers without padding, and all that it points to is readable during the call.
 unsafe trait Attributes {}
 
 fn bpf<A: Attributes>(command: c_int, attributes: &A) -> io::Result<c_long> {

@@ -153,7 +153,8 @@ impl Netfront {
 
     /// Makes rings, offers all buffers and announces them in xenstore; the back end is ready.
     ///
-    /// # Panics The simulated Xen refuses what a driver does.
+    /// # Panics
+    /// The simulated Xen refuses what a driver does.
     pub fn connect(&mut self, how: Connect) {
         self.prepare(how);
         self.state(XenbusState::Connected);
@@ -161,7 +162,8 @@ impl Netfront {
 
     /// All of [`connect`](Self::connect) except the state, which would start the back end.
     ///
-    /// # Panics As there.
+    /// # Panics
+    /// As there.
     pub fn prepare(&mut self, how: Connect) {
         assert!(how.queues <= QUEUES_MAX && self.queues.is_empty());
         self.set("multi-queue-num-queues", &how.queues.to_string());
@@ -200,7 +202,8 @@ impl Netfront {
     /// Writes a request of this type, with `bytes` in the page for keys and tables. Where a request names a page,
     /// its first word names this one.
     ///
-    /// # Panics There is no control ring, or no room.
+    /// # Panics
+    /// There is no control ring, or no room.
     pub fn ask(&mut self, kind: u16, data: [u32; 3], bytes: &[u8]) {
         let at = CTRL_PAGES[1] as usize * XEN_PAGE_LEN;
         self.guest.memory().slice(at, bytes.len()).expect("in the page").write(bytes);
@@ -260,7 +263,8 @@ impl Netfront {
     /// Sends a frame of one queue, a slot for each `slot_len` bytes, with flags and extra infos; `false` without
     /// room. Reuses the pages of answered requests.
     ///
-    /// # Panics The back end broke the ring.
+    /// # Panics
+    /// The back end broke the ring.
     pub fn send_slots(
         &mut self,
         queue: usize,

@@ -38,7 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks `is` until it returns a value.
 ///
-/// # Panics If it returns none for a minute.
+/// # Panics
+/// If it returns none for a minute.
 pub fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -125,7 +125,8 @@ impl SharedMemory {
 
 /// `len` bytes at a place that a [`Plan`] made.
 ///
-/// # Panics If the place is outside the memory, which no plan gives.
+/// # Panics
+/// If the place is outside the memory, which no plan gives.
 #[inline]
 pub(crate) fn own(memory: &GuestMemory, address: u64, len: u32) -> Slice<'_> {
     match memory.slice(address, len) {

@@ -210,7 +210,8 @@ impl QueuePair {
     ///
     /// No wake-up is lost: calls are enabled before the last look at the rings.
     ///
-    /// # Errors The error of `poll`.
+    /// # Errors
+    /// The error of `poll`.
     pub fn wait(&mut self, what: WaitFor, timeout: Duration) -> io::Result<bool> {
         self.rx.refill(&self.counters);
         self.flush();

@@ -200,7 +200,8 @@ impl Vif {
     /// at the used index in its memory. A packed ring's memory holds no such index: the back end gets the original
     /// base and must know better. The queue pairs notice nothing.
     ///
-    /// # Errors As [`connect`](Self::connect); the next back end may be tried.
+    /// # Errors
+    /// As [`connect`](Self::connect); the next back end may be tried.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), VifError> {
         let mut handshake = Handshake::negotiate(FrontEnd::new(stream), &self.options)?;
         let missing = self.features - handshake.features;

@@ -191,7 +191,8 @@ pub enum ContainerError {
 /// Every record lies within the first `written` bytes, behind the virtio header, and overlaps no other, even if the
 /// memory changes meanwhile.
 ///
-/// # Errors [`ContainerError`]; `records` is empty then.
+/// # Errors
+/// [`ContainerError`]; `records` is empty then.
 #[inline]
 pub fn parse(
     vnet: &VnetHdr,

@@ -259,7 +259,8 @@ impl Offload {
     /// `hdr_len` is ignored (§5.1.6.2.2 calls it a hint), and so are unknown flags, as §5.1.6.2.2 demands.
     /// `DATA_VALID` is trusted. For a header from a *driver*, the caller continues with [`Offload::from_driver`].
     ///
-    /// # Errors [`OffloadError`] names the wrong field.
+    /// # Errors
+    /// [`OffloadError`] names the wrong field.
     pub fn from_vnet(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<Offload, OffloadError> {
         let csum = match hdr.flags & vnet::F_NEEDS_CSUM {
             0 => None,

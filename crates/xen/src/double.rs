@@ -91,7 +91,8 @@ impl Host {
 
     /// Attaches a vif as toolstacks do (`libxl__device_nic_add`): makes the directories of both ends.
     ///
-    /// # Panics xenstore refuses it.
+    /// # Panics
+    /// xenstore refuses it.
     pub fn attach(&self, domain: DomainId, handle: u32, mac: &str, bridge: &str) {
         let DomainId(id) = domain;
         let front = format!("/local/domain/{id}/device/vif/{handle}");
@@ -135,7 +136,8 @@ impl Host {
     /// Detaches a vif as toolstacks do: asks, and removes both ends once the back end has closed, or if it never
     /// does.
     ///
-    /// # Panics xenstore refuses it.
+    /// # Panics
+    /// xenstore refuses it.
     pub fn ask_to_detach(&self, domain: DomainId, handle: u32) {
         let back = format!("/local/domain/0/backend/vif/{}/{handle}", domain.0);
         let asked = self.client().transaction(|transaction| {
@@ -229,7 +231,8 @@ impl Guest {
 
     /// Ends the guest: its nodes, grants and ports go. Mapped pages stay until they are unmapped.
     ///
-    /// # Panics xenstore refuses it.
+    /// # Panics
+    /// xenstore refuses it.
     pub fn destroy(self) {
         self.host.grants.remove(self.domain);
         self.host.channels.remove(self.domain);

@@ -16,7 +16,8 @@ const fn request<T>(group: u8, number: u8) -> c_ulong {
 
 /// The argument of a request.
 ///
-/// # Safety It is the type that the kernel reads and writes for `REQUEST`, and all that it points to is accessible
+/// # Safety
+/// It is the type that the kernel reads and writes for `REQUEST`, and all that it points to is accessible
 /// during the call as the request requires.
 unsafe trait Argument: Sized {
     const REQUEST: c_ulong;

@@ -152,7 +152,8 @@ impl Bench {
 
     /// Waits for the end of bursts that began before a vif or a filter was there, so that new frames meet it.
     ///
-    /// # Panics A burst never ends.
+    /// # Panics
+    /// A burst never ends.
     pub fn settle(&self) {
         let ports: Vec<_> = lock(&self.ports).values().map(Arc::clone).collect();
         for port in ports {
@@ -190,7 +191,8 @@ impl Bench {
 
 /// Waits for something that another thread does, with a bound for failing tests.
 ///
-/// # Panics It never happened.
+/// # Panics
+/// It never happened.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     for looks in 0_u32.. {
@@ -208,7 +210,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Waits until the first queue's frames are delivered or dropped.
 ///
-/// # Panics It never is.
+/// # Panics
+/// It never is.
 pub fn all_is_answered(front: &mut Netfront) {
     eventually("all is answered", || {
         let queue = &mut front.queues[0];
@@ -221,7 +224,8 @@ pub fn all_is_answered(front: &mut Netfront) {
 /// it, or its receiver, has waited for [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX). No scenario intends this, and
 /// counters show it.
 ///
-/// # Panics It fails for another reason, or each time.
+/// # Panics
+/// It fails for another reason, or each time.
 pub fn while_frames_wait(scenario: impl Fn(&Bench)) {
     const ATTEMPTS: usize = 20;
     for attempt in 1..=ATTEMPTS {

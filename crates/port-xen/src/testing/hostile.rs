@@ -232,7 +232,8 @@ impl Attacker {
 /// - memory that was not granted stays as it is,
 /// - nothing is mapped or bound when the vif is gone.
 ///
-/// # Panics One of these does not hold.
+/// # Panics
+/// One of these does not hold.
 pub fn attack(input: &[u8]) {
     let mut script = Script(input);
     let bench = Bench::new();

@@ -63,7 +63,8 @@ struct GroupFigures {
 impl Plan {
     /// Chooses from `all`.
     ///
-    /// # Panics If `all` is empty.
+    /// # Panics
+    /// If `all` is empty.
     pub fn of(host: &Host, all: &[(Played, Vec<Miss>)], skipped: Vec<Skipped>) -> Self {
         let at = best(all).expect("there is always something to play");
         let (chosen, misses) = &all[at];

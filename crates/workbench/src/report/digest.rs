@@ -20,7 +20,8 @@ const EVENTS: u64 = 200_000;
 ///
 /// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed after seconds.
 ///
-/// # Errors A run failed.
+/// # Errors
+/// A run failed.
 pub fn file(experiments: &[Experiment]) -> Result<String, LabError> {
     let mut text =
         "# Written by `weir lab report`: whether these pages are of today, without all runs.\n"
