@@ -3,12 +3,14 @@
 
 mod calls;
 mod held;
+mod info;
 mod interface;
 mod received;
 mod ring;
 mod sent;
 
 pub use calls::{CallPolicy, QueueDecision};
+pub use info::{PortInfo, Silence, SilentRing};
 pub use interface::{Interface, QueuePair};
 pub use received::ReceiveCalls;
 pub use ring::{GuestRing, ReceiveRing, TransmitRing};
@@ -16,9 +18,10 @@ pub use sent::{Asked, Completed, TransmitCalls};
 pub use weir_policy::moderation::Received;
 
 /// How far an interface is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
     /// No front end is connected.
+    #[default]
     Waiting,
     /// A front end is connected, no ring is running.
     Connected,

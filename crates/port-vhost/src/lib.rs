@@ -37,9 +37,8 @@ mod tx;
 
 pub use error::{Refusal, StopReason};
 pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy, connect};
-pub use port::{VhostInfo, VhostOptions, VhostPort};
+pub use port::{VhostOptions, VhostPort};
 pub use records::Records;
-pub use silent::{Silence, SilentRing};
 
 #[cfg(test)]
 mod tests;

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, Interface, QueueDecision, QueuePair, ReceiveRing, State};
+use weir_engine::guest::{
+    CallPolicy, Interface, PortInfo, QueueDecision, QueuePair, ReceiveRing, SilentRing, State,
+};
 use weir_engine::queue::stop;
-use weir_engine::stats::TimesSummary;
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
 };
 use weir_fabric::PortId;
-use weir_guestmem::{Account, Mapped};
+use weir_guestmem::Account;
 use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS};
 use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::Steering;
@@ -24,7 +25,6 @@ use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::records::Records;
 use crate::rx::{self, Placed};
-use crate::silent::SilentRing;
 use crate::tx::{self, Sending};
 
 mod steering;
@@ -38,45 +38,6 @@ pub struct VhostOptions {
     pub queue_pairs: usize,
     /// When to call the guest.
     pub calls: CallPolicy,
-}
-
-/// A snapshot of an interface.
-#[derive(Debug, Clone)]
-pub struct VhostInfo {
-    /// How far it is.
-    pub state: State,
-    /// Why it stopped last, if it ever did otherwise than in order.
-    pub stop_reason: Option<String>,
-    /// Sessions begun since the interface was made.
-    pub opened: u64,
-    /// Sessions that the front end ended in order.
-    pub closed: u64,
-    /// Sessions that ended in an error.
-    pub failed: u64,
-    /// Front ends that came while there was one, and were turned away.
-    pub turned_away: u64,
-    /// How often a front end had to pause: it took too much time, or came too often.
-    pub throttled: u64,
-    /// Messages about it that were not logged, because they had been too many.
-    pub log_lines_unsaid: u64,
-    /// Acknowledged device features.
-    pub features: u64,
-    /// `NET_SET_MTU`.
-    pub mtu: Option<u16>,
-    /// Bytes of guest memory in the table of the session.
-    pub memory_bytes: u64,
-    /// What is mapped, in whole pages, and with what is left of older tables.
-    pub memory_mapped: Mapped,
-    /// Bytes that a table may have.
-    pub memory_max_bytes: u64,
-    /// Queue pairs that the session was offered (`GET_QUEUE_NUM`); `None` without one.
-    pub session_queue_pairs: Option<usize>,
-    /// Receive queues in use.
-    pub rx_queues: usize,
-    /// Hold times: from frames being ready to the guest being told of them.
-    pub hold: TimesSummary,
-    /// Rings in service that serve nobody.
-    pub silent: Vec<SilentRing>,
 }
 
 /// What the session tells the statistics.
@@ -228,7 +189,7 @@ impl VhostPort {
     }
 
     /// A snapshot.
-    pub fn info(&self) -> VhostInfo {
+    pub fn info(&self) -> PortInfo {
         let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_ready());
         let silent = self.silent_rings();
         let shown = lock(&self.shown);
@@ -238,7 +199,7 @@ impl VhostPort {
             (true, false) => State::Connected,
             (false, _) => State::Waiting,
         };
-        VhostInfo {
+        PortInfo {
             state,
             stop_reason: shown.stop_reason.clone(),
             opened: shown.opened,
@@ -253,7 +214,6 @@ impl VhostPort {
             memory_mapped: self.memory.mapped(),
             memory_max_bytes: self.memory.max_bytes(),
             session_queue_pairs: shown.queue_pairs,
-            rx_queues: self.rx_queues(),
             hold: self.guest.hold_times(),
             silent,
         }

@@ -2,30 +2,10 @@
 //!
 //! Nothing is counted for this on the way of a packet: the ring's memory is looked at when somebody asks.
 
+use weir_engine::guest::Silence;
 use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
 
 use crate::queue::{Queue, Ring};
-
-/// Why nothing comes of a ring that is in service and enabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
-    /// After so many kicks, the driver has put no buffer where weir looks: it means another base, wrap counter or
-    /// address.
-    KicksWithoutBuffers(u64),
-    /// The driver has put buffers into it, and its kick descriptor has never signalled.
-    BuffersWithoutKick,
-    /// Buffers came back to a driver that wants to be told, and there is no descriptor to call it by.
-    NoCallDescriptor,
-}
-
-/// A ring that serves nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SilentRing {
-    /// Its number: even ones receive, odd ones transmit.
-    pub ring: usize,
-    /// Why.
-    pub why: Silence,
-}
 
 impl Queue {
     /// Why nothing comes of its ring, whose kicks so far are `kicks`; `None` where something does, or may yet.

@@ -61,7 +61,7 @@ mod tx;
 
 pub use error::StopReason;
 pub use manager::{Board, Manager, Services};
-pub use port::{XenInfo, XenOptions, XenPort};
+pub use port::{XenOptions, XenPort};
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, Interface, QueueDecision, QueuePair, State};
-use weir_engine::stats::TimesSummary;
+use weir_engine::guest::{CallPolicy, Interface, PortInfo, QueueDecision, QueuePair, State};
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, Watch, clock,
     lock, symmetric_hash,
@@ -33,25 +32,6 @@ pub struct XenOptions {
     pub queue_pairs: usize,
     /// When to notify the guest.
     pub calls: CallPolicy,
-}
-
-/// A snapshot of a vif.
-#[derive(Debug, Clone)]
-pub struct XenInfo {
-    /// How far it is.
-    pub state: State,
-    /// Why it stopped last, if it ever did otherwise than in order.
-    pub stop_reason: Option<String>,
-    /// Front ends connected since the vif was attached.
-    pub opened: u64,
-    /// Those that closed in order.
-    pub closed: u64,
-    /// Those that could not be connected, or broke a rule.
-    pub failed: u64,
-    /// Receive queues in use.
-    pub rx_queues: usize,
-    /// Hold times: from frames being ready to the guest being told of them.
-    pub hold: TimesSummary,
 }
 
 /// What the connection tells the statistics.
@@ -157,21 +137,21 @@ impl XenPort {
     }
 
     /// A snapshot.
-    pub fn info(&self) -> XenInfo {
+    pub fn info(&self) -> PortInfo {
         let shown = lock(&self.shown);
         let state = match (self.has_failed(), shown.connected) {
             (true, _) => State::Stopped,
             (false, true) => State::Running,
             (false, false) => State::Waiting,
         };
-        XenInfo {
+        PortInfo {
             state,
             stop_reason: shown.stop_reason.clone(),
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,
-            rx_queues: self.rx_queues(),
             hold: self.guest.hold_times(),
+            ..PortInfo::default()
         }
     }
 

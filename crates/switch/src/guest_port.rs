@@ -1,14 +1,11 @@
 //! What the switch does with a guest's interface, whether its rings are virtio's or Xen's.
 
 use rustix::process::Pid;
-use weir_engine::guest::{CallPolicy, QueueDecision, State};
-use weir_engine::stats::TimesSummary;
+use weir_engine::guest::{CallPolicy, PortInfo, QueueDecision};
 use weir_engine::{Port, PortCounters};
 use weir_fabric::PortId;
-use weir_port_vhost::{VhostInfo, VhostPort};
-use weir_port_xen::{XenInfo, XenPort};
-
-use crate::stats::SilentRing;
+use weir_port_vhost::VhostPort;
+use weir_port_xen::XenPort;
 
 /// A guest's interface.
 pub trait GuestPort: Port {
@@ -49,91 +46,6 @@ pub trait GuestPort: Port {
     fn retire(&self, reason: &str);
 }
 
-/// A snapshot of a guest's interface.
-#[derive(Debug, Clone)]
-pub struct PortInfo {
-    /// How far it is.
-    pub state: State,
-    /// Why it stopped last, if it ever did otherwise than in order.
-    pub stop_reason: Option<String>,
-    /// Front ends that came.
-    pub opened: u64,
-    /// Those that went in order.
-    pub closed: u64,
-    /// Those that did not.
-    pub failed: u64,
-    /// Those that came while there was one, and were turned away.
-    pub turned_away: u64,
-    /// How often one had to pause.
-    pub throttled: u64,
-    /// Messages about it that were not logged.
-    pub log_lines_unsaid: u64,
-    /// Bytes of the memory table in use.
-    pub memory_bytes: u64,
-    /// Regions that are mapped, with those of older tables.
-    pub memory_regions: usize,
-    /// Bytes of its memory that are mapped.
-    pub memory_mapped_bytes: u64,
-    /// Bytes of it that may be.
-    pub memory_max_bytes: u64,
-    /// Queue pairs that the front end was offered; `None` without one, and for a Xen guest.
-    pub session_queue_pairs: Option<usize>,
-    /// Hold times: from frames being ready to the guest being told of them.
-    pub hold: TimesSummary,
-    /// Rings in service that serve nobody; of a Xen guest's that is not known.
-    pub silent: Vec<SilentRing>,
-}
-
-impl From<VhostInfo> for PortInfo {
-    fn from(info: VhostInfo) -> Self {
-        let VhostInfo {
-            state, stop_reason, opened, closed, failed, session_queue_pairs, hold, ..
-        } = info;
-        let VhostInfo { turned_away, throttled, log_lines_unsaid, .. } = info;
-        let VhostInfo { memory_bytes, memory_mapped, memory_max_bytes, silent, .. } = info;
-        Self {
-            state,
-            stop_reason,
-            opened,
-            closed,
-            failed,
-            turned_away,
-            throttled,
-            log_lines_unsaid,
-            memory_bytes,
-            memory_regions: memory_mapped.regions,
-            memory_mapped_bytes: memory_mapped.bytes,
-            memory_max_bytes,
-            session_queue_pairs,
-            hold,
-            silent: silent.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl From<XenInfo> for PortInfo {
-    fn from(info: XenInfo) -> Self {
-        let XenInfo { state, stop_reason, opened, closed, failed, hold, .. } = info;
-        Self {
-            state,
-            stop_reason,
-            opened,
-            closed,
-            failed,
-            turned_away: 0,
-            throttled: 0,
-            log_lines_unsaid: 0,
-            memory_bytes: 0,
-            memory_regions: 0,
-            memory_mapped_bytes: 0,
-            memory_max_bytes: 0,
-            session_queue_pairs: None,
-            hold,
-            silent: Vec::new(),
-        }
-    }
-}
-
 /// The calls that a port has under the same names.
 macro_rules! same_calls {
     () => {
@@ -170,7 +82,7 @@ macro_rules! same_calls {
         }
 
         fn info(&self) -> PortInfo {
-            self.info().into()
+            self.info()
         }
     };
 }

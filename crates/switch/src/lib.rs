@@ -25,6 +25,6 @@ pub mod stats;
 mod switch;
 pub mod unix_socket;
 
-pub use guest_port::{GuestPort, PortInfo};
+pub use guest_port::GuestPort;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
 pub use switch::{Meeting, Switch, SwitchError, UplinkDevice};

@@ -1,7 +1,8 @@
 //! Rings that run and are never served are seen to be.
 
+use weir_engine::guest::{PortInfo, Silence, SilentRing};
+
 use super::*;
-use crate::{Silence, SilentRing};
 
 /// A guest that is up to its first kick.
 fn quiet_guest(switch: &Switch, features: u64) -> Guest {
@@ -27,7 +28,7 @@ fn kicks_that_find_no_buffers_where_weir_looks_are_seen() {
             guest.kick(1);
             eventually("the kick is seen", || guest.port.counters().tx[0].kicks.get() > kicks);
         }
-        let silent = |info: &crate::VhostInfo| match info.silent[..] {
+        let silent = |info: &PortInfo| match info.silent[..] {
             [SilentRing { ring: 1, why: Silence::KicksWithoutBuffers(kicks) }] => kicks >= 20,
             _ => false,
         };

@@ -219,7 +219,7 @@ fn every_queue_carries_frames_and_no_flow_is_reordered() {
     let bench = Bench::new();
     let how = Connect { queues: 3, ..Connect::default() };
     let (mut one, mut two) = bench.pair(how);
-    assert_eq!(bench.port(2).info().rx_queues, 3);
+    assert_eq!(bench.port(2).guest.rx_queues(), 3);
     for n in 0..60_u8 {
         assert!(one.send(usize::from(n % 3), &frame(1, 2, &[n])));
     }

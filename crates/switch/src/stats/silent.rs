@@ -1,6 +1,7 @@
 //! Rings that run and serve nobody.
 
 use serde::{Deserialize, Serialize};
+use weir_engine::guest;
 
 /// A virtqueue that is in service and enabled, and of which nothing comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,14 +28,12 @@ pub enum Silence {
     NoCallDescriptor,
 }
 
-impl From<weir_port_vhost::SilentRing> for SilentRing {
-    fn from(weir_port_vhost::SilentRing { ring, why }: weir_port_vhost::SilentRing) -> Self {
+impl From<guest::SilentRing> for SilentRing {
+    fn from(guest::SilentRing { ring, why }: guest::SilentRing) -> Self {
         let why = match why {
-            weir_port_vhost::Silence::KicksWithoutBuffers(kicks) => {
-                Silence::KicksWithoutBuffers { kicks }
-            }
-            weir_port_vhost::Silence::BuffersWithoutKick => Silence::BuffersWithoutKick,
-            weir_port_vhost::Silence::NoCallDescriptor => Silence::NoCallDescriptor,
+            guest::Silence::KicksWithoutBuffers(kicks) => Silence::KicksWithoutBuffers { kicks },
+            guest::Silence::BuffersWithoutKick => Silence::BuffersWithoutKick,
+            guest::Silence::NoCallDescriptor => Silence::NoCallDescriptor,
         };
         Self { ring, why }
     }

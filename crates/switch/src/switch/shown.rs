@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_config::{Moderation, PortName, Weight};
-use weir_engine::guest::{QueueDecision, State};
+use weir_engine::guest::{PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, clock, panicked};
 use weir_fabric::PortId;
@@ -20,7 +20,6 @@ use crate::explain::{
     DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
     SharingExplanation, UplinkExplanation, VifExplanation,
 };
-use crate::guest_port::PortInfo;
 use crate::manager::ManagedExplanation;
 use crate::stats::{
     CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortKind, PortState, PortStats,
@@ -60,7 +59,7 @@ impl Switch {
         let explanation = VifExplanation {
             name: name.clone(),
             state: port_state(state),
-            silent,
+            silent: silent.into_iter().map(Into::into).collect(),
             latency_budget_ns: self.budget(&vif.config).ns(),
             calls: CallSettings::of(&vif.config),
             budget_breaches: breaches(vif.port.counters()),
@@ -198,17 +197,13 @@ impl Switch {
 
     fn vif_limits(&self, vif: &Vif, info: &PortInfo) -> Limits {
         let mut all = limits([("addresses", self.addresses(vif.port.id()))]);
-        let PortInfo { memory_bytes, memory_mapped_bytes, memory_regions, .. } = *info;
-        let max = info.memory_max_bytes;
+        let PortInfo { memory_bytes, memory_mapped: mapped, memory_max_bytes: max, .. } = *info;
         if max > 0 {
             let tables = MEM_TABLES_MAX as u64;
             all.extend(limits([
                 ("memory_bytes", Limit::new(memory_bytes, max)),
-                (
-                    "memory_mapped_bytes",
-                    Limit::new(memory_mapped_bytes, max.saturating_mul(tables)),
-                ),
-                ("memory_regions", Limit::new(memory_regions, MEM_TABLES_MAX * MEM_SLOTS_MAX)),
+                ("memory_mapped_bytes", Limit::new(mapped.bytes, max.saturating_mul(tables))),
+                ("memory_regions", Limit::new(mapped.regions, MEM_TABLES_MAX * MEM_SLOTS_MAX)),
             ]));
         }
         all
@@ -225,7 +220,7 @@ impl Switch {
             turned_away: info.turned_away,
             throttled: info.throttled,
             log_lines_unsaid: info.log_lines_unsaid,
-            memory_mapped_bytes: info.memory_mapped_bytes,
+            memory_mapped_bytes: info.memory_mapped.bytes,
             memory_max_bytes: info.memory_max_bytes,
             last_error: info.stop_reason.clone(),
         };
@@ -234,7 +229,7 @@ impl Switch {
         stats.latency_budget_ns = self.budget(&vif.config).ns();
         stats.limits = self.vif_limits(vif, &info);
         let PortInfo { hold, state, stop_reason, silent, .. } = info;
-        stats.silent = silent;
+        stats.silent = silent.into_iter().map(Into::into).collect();
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
         stats.hold_ns = hold.into();
         stats.calls = Some(CallSettings::of(&vif.config));
