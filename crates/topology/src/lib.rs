@@ -23,35 +23,12 @@ mod tests;
 pub use cpu_list::{CpuListError, cpu_list, parse_cpu_list};
 pub use sysfs::TopologyError;
 
-/// A kind of core, on machines with more than one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CoreKind {
-    /// The fast ones; all of them where there is one kind only.
-    #[default]
-    Performance,
-    /// The slower ones (`cpu_atom`; a `cpu_capacity` below three quarters of the largest).
-    Efficiency,
-}
-
-/// A processor that is online. Groups are named by the lowest processor in them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cpu {
-    /// Its number.
-    pub id: u16,
-    /// Its core: processors with the same one are threads of it (SMT).
-    pub core: u16,
-    /// Its last-level cache: processors with the same one share it.
-    pub cache: u16,
-    /// Its NUMA node.
-    pub node: u16,
-    /// What core it is a thread of.
-    pub kind: CoreKind,
-}
+use weir_policy::placement::Cpu;
 
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Those that are online, by number.
+    /// Those that are online, by number. Groups are named by the lowest processor in them.
     pub cpus: Vec<Cpu>,
     /// Whether the kernel says which processors share a cache.
     pub caches_known: bool,

@@ -5,9 +5,10 @@ use std::io;
 use std::path::Path;
 
 use weir_limits::CACHE_INDEXES_MAX;
+use weir_policy::placement::Cpu;
 
 use crate::sysfs::{cpus, cpus_with, number, text};
-use crate::{CoreKind, Cpu, Topology, TopologyError};
+use crate::{Topology, TopologyError};
 
 impl Topology {
     /// Reads the machine's processors from `sysfs`, which is `/sys` for this machine.
@@ -22,7 +23,7 @@ impl Topology {
             source: io::ErrorKind::NotFound.into(),
         })?;
         let nodes = nodes(&system.join("node"))?;
-        let kinds = kinds(sysfs, &online)?;
+        let small = efficiency_cores(sysfs, &online)?;
         let mut caches_known = true;
         let mut found = Vec::with_capacity(online.len());
         for id in &online {
@@ -33,8 +34,8 @@ impl Topology {
             caches_known &= cache.is_some();
             // -1 where the machine has none.
             let package = number(&dir.join("topology/physical_package_id"))?.unwrap_or(-1);
-            let kind = kinds.get(id).copied().unwrap_or_default();
-            found.push((Cpu { id: *id, core, cache: *id, node, kind }, cache, package));
+            let efficiency = small.contains(id);
+            found.push((Cpu { id: *id, core, cache: *id, node, efficiency }, cache, package));
         }
         let mut unknown: BTreeMap<(i64, u16), u16> = BTreeMap::new();
         let cpus = found.into_iter().map(|(mut cpu, cache, package)| {
@@ -92,14 +93,14 @@ fn nodes(dir: &Path) -> Result<BTreeMap<u16, u16>, TopologyError> {
     Ok(nodes)
 }
 
-/// The efficiency cores: by Intel's two kinds of performance counters, or by what the scheduler takes a
-/// processor to be worth.
-fn kinds(sysfs: &Path, online: &BTreeSet<u16>) -> Result<BTreeMap<u16, CoreKind>, TopologyError> {
+/// The efficiency cores: by Intel's two kinds of performance counters (`cpu_atom`), or by what the scheduler takes a
+/// processor to be worth (a `cpu_capacity` below three quarters of the largest).
+fn efficiency_cores(sysfs: &Path, online: &BTreeSet<u16>) -> Result<BTreeSet<u16>, TopologyError> {
     let devices = sysfs.join("devices");
     if cpus(&devices.join("cpu_core/cpus"))?.is_some()
         && let Some(small) = cpus(&devices.join("cpu_atom/cpus"))?
     {
-        return Ok(small.into_iter().map(|cpu| (cpu, CoreKind::Efficiency)).collect());
+        return Ok(small);
     }
     let mut capacities = BTreeMap::new();
     for cpu in online {
@@ -112,5 +113,5 @@ fn kinds(sysfs: &Path, online: &BTreeSet<u16>) -> Result<BTreeMap<u16, CoreKind>
     let small = capacities
         .into_iter()
         .filter(|(_, capacity)| i128::from(*capacity) * 4 < i128::from(largest) * 3);
-    Ok(small.map(|(cpu, _)| (cpu, CoreKind::Efficiency)).collect())
+    Ok(small.map(|(cpu, _)| cpu).collect())
 }

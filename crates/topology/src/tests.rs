@@ -34,7 +34,12 @@ fn summary(topology: &Topology) -> String {
     writeln!(text, "cores: {}", groups(&|cpu| cpu.core.to_string())).unwrap();
     writeln!(text, "caches: {}", groups(&|cpu| cpu.cache.to_string())).unwrap();
     writeln!(text, "nodes: {}", groups(&|cpu| cpu.node.to_string())).unwrap();
-    writeln!(text, "kinds: {}", groups(&|cpu| format!("{:?}", cpu.kind))).unwrap();
+    writeln!(
+        text,
+        "kinds: {}",
+        groups(&|cpu| if cpu.efficiency { "Efficiency" } else { "Performance" }.to_string())
+    )
+    .unwrap();
     text
 }
 
@@ -124,9 +129,8 @@ fn small_capacities_are_efficiency_cores() {
                    devices/system/cpu/cpu{0-1}/cpu_capacity = 446\n\
                    devices/system/cpu/cpu2/cpu_capacity = 1000\n\
                    devices/system/cpu/cpu3/cpu_capacity = 1024\n";
-    let kinds: Vec<_> = read(fixture).cpus.iter().map(|cpu| cpu.kind).collect();
-    let [small, big] = [CoreKind::Efficiency, CoreKind::Performance];
-    assert_eq!(kinds, [small, small, big, big]);
+    let small: Vec<_> = read(fixture).cpus.iter().map(|cpu| cpu.efficiency).collect();
+    assert_eq!(small, [true, true, false, false]);
 }
 
 #[test]

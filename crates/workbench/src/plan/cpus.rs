@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use weir_lab::topology::{CpuId, Topology};
-use weir_topology::CoreKind;
 
 use super::file::HostTopology;
 use crate::error::{LabError, Problem};
@@ -48,8 +47,7 @@ impl HostCpus {
     pub fn regular(machine: &weir_topology::Topology) -> Result<Self, Problem> {
         let mut cpus = machine.cpus.clone();
         cpus.sort_by_key(|cpu| (cpu.node, cpu.cache, cpu.core, cpu.id));
-        let kinds: Vec<CoreKind> = cpus.iter().map(|cpu| cpu.kind).collect();
-        if kinds.windows(2).any(|two| two[0] != two[1]) {
+        if cpus.windows(2).any(|two| two[0].efficiency != two[1].efficiency) {
             return Err(not_regular("has two kinds of cores"));
         }
         let nodes = each(cpus.iter().map(|cpu| (0, cpu.node)));

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use weir_config::{PlacementConfig, PlacementMode};
 use weir_engine::Engine;
 use weir_engine::stats::Counter;
-use weir_policy::placement::{Cpu, Decision, Look, Placer, Policy};
-use weir_topology::{CoreKind, Topology, cpu_list};
+use weir_policy::placement::{Decision, Look, Placer, Policy};
+use weir_topology::{Topology, cpu_list};
 
 use crate::helper::Hands;
 
@@ -81,7 +81,6 @@ struct WorkerState {
 #[derive(Debug, Default)]
 struct Machine {
     topology: Topology,
-    cpus: Vec<Cpu>,
     /// Where workers may run.
     allowed: BTreeSet<u16>,
 }
@@ -164,7 +163,7 @@ impl Placement {
         let guests: Vec<_> = self.guests.iter().map(|guest| guest.look.clone()).collect();
         let decision = placer.decide(&Look {
             now_ns,
-            cpus: &machine.cpus,
+            cpus: &machine.topology.cpus,
             allowed: &machine.allowed,
             workers: &workers,
             guests: &guests,
@@ -248,7 +247,7 @@ fn look_at(host: &Host, known: Result<Machine, String>) -> Result<Machine, Strin
     };
     if let Ok(known) = known
         && known.allowed == allowed
-        && !known.cpus.is_empty()
+        && !known.topology.cpus.is_empty()
     {
         return Ok(known);
     }
@@ -256,13 +255,5 @@ fn look_at(host: &Host, known: Result<Machine, String>) -> Result<Machine, Strin
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())
     })?;
-    let cpu = |cpu: &weir_topology::Cpu| Cpu {
-        id: cpu.id,
-        core: cpu.core,
-        cache: cpu.cache,
-        node: cpu.node,
-        efficiency: cpu.kind == CoreKind::Efficiency,
-    };
-    let cpus = topology.cpus.iter().map(cpu).collect();
-    Ok(Machine { topology, cpus, allowed })
+    Ok(Machine { topology, allowed })
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use weir_policy::placement::{GuestPlace, GuestReason, Place, Reason, SETTLE_NS, STAY_NS, Why};
+use weir_policy::placement::{
+    Cpu, GuestPlace, GuestReason, Place, Reason, SETTLE_NS, STAY_NS, Why,
+};
 use weir_topology::{Topology, cpu_list};
 
 use super::{Machine, Placement, affinity, look_at};
@@ -13,7 +15,7 @@ impl Placement {
     /// What is where, and why.
     pub(in crate::manager) fn explain(&self) -> PlacementExplanation {
         let known = match &self.machine {
-            Ok(machine) if !machine.cpus.is_empty() => Ok(summary(machine)),
+            Ok(machine) if !machine.topology.cpus.is_empty() => Ok(summary(machine)),
             // Nobody has looked yet.
             Ok(_) => look_at(&self.host, Err(String::new())).map(|machine| summary(&machine)),
             Err(error) => Err(error.clone()),
@@ -102,14 +104,13 @@ impl Placement {
 
 fn summary(machine: &Machine) -> MachineSummary {
     let Topology { cpus, caches_known, nodes_known } = &machine.topology;
-    let count =
-        |of: fn(&weir_topology::Cpu) -> u16| cpus.iter().map(of).collect::<BTreeSet<u16>>().len();
+    let count = |of: fn(&Cpu) -> u16| cpus.iter().map(of).collect::<BTreeSet<u16>>().len();
     let caches: BTreeSet<u16> = cpus.iter().map(|cpu| cpu.cache).collect();
     let members = |cache: u16| {
         let members = cpus.iter().filter(|cpu| cpu.cache == cache).map(|cpu| cpu.id);
         cpu_list(&members.collect())
     };
-    let efficiency = machine.cpus.iter().filter(|cpu| cpu.efficiency).map(|cpu| cpu.id).collect();
+    let efficiency = cpus.iter().filter(|cpu| cpu.efficiency).map(|cpu| cpu.id).collect();
     MachineSummary {
         cpus: cpus.len(),
         cores: count(|cpu| cpu.core),

@@ -317,7 +317,7 @@ fn on_real_machines_a_worker_is_near_its_guest_and_off_its_cores() {
         let workers = [WorkerLook { load: 0.9, traffic: [(MONITOR, 1.0)].into() }];
         let mut placer = Placer::new(Policy::Dynamic, false);
         let decide = |second| {
-            let (cpus, allowed) = (&machine.cpus, &machine.allowed);
+            let (cpus, allowed) = (&machine.topology.cpus, &machine.allowed);
             let now_ns = second * LOOK_NS;
             placer.decide(&Look { now_ns, cpus, allowed, workers: &workers, guests: &guests })
         };
