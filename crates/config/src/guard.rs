@@ -205,11 +205,8 @@ impl Guarding {
             router: section.take_or("router", false, problems),
         };
         if let (false, Err(error)) = (bad, guarding.check(mac_check)) {
-            problems.push(
-                Problem::new(format!("`{}`: {error}", section.title))
-                    .label(section.place(error.key()).unwrap_or_default(), "does not fit")
-                    .help(error.help()),
-            );
+            let span = section.place(error.key()).unwrap_or_default();
+            problems.push(section.does_not_fit(span, error, error.help()));
         }
         guarding
     }

@@ -259,11 +259,8 @@ pub(super) fn any_vif(
     vif.filter = filter::rules(section, problems);
     vif.sharing = Sharing::from_section(section, schedule, problems);
     if !bad_moderation && let Err(error) = vif.check_calls(vif.latency_budget.unwrap_or(budget)) {
-        problems.push(
-            Problem::new(format!("`{}`: {error}", section.title))
-                .label(section.place(error.key()).unwrap_or_default(), "does not fit")
-                .help(error.help()),
-        );
+        let span = section.place(error.key()).unwrap_or_default();
+        problems.push(section.does_not_fit(span, &error, error.help()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading one TOML table key by key, with a place in the text for every complaint.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::ops::Range;
 
 use toml::Spanned;
@@ -94,6 +95,16 @@ impl<'t> Section<'t> {
     /// The place of a key that is known, but may not be used here.
     pub fn refuse(&mut self, key: &'static str) -> Option<Range<usize>> {
         self.raw_entry(key).map(|(name, _)| name)
+    }
+
+    /// What is at `span` and the rest of the table do not go together.
+    pub fn does_not_fit(
+        &self,
+        span: Range<usize>,
+        error: impl Display,
+        help: impl Into<String>,
+    ) -> Problem {
+        Problem::new(format!("`{}`: {error}", self.title)).label(span, "does not fit").help(help)
     }
 
     /// The tables inside the table `key`, in the order of the text: `[vif.a]` and `[vif.b]` for `vif`.

@@ -196,11 +196,7 @@ impl Sharing {
     ) {
         let Err(error) = self.check(schedule) else { return };
         let span = section.refuse(error.key()).unwrap_or(section.span.clone());
-        problems.push(
-            Problem::new(format!("`{}`: {error}", section.title))
-                .label(span, "does not fit")
-                .help(error.help()),
-        );
+        problems.push(section.does_not_fit(span, error, error.help()));
     }
 }
 
