@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-mod cores;
 mod idle;
 pub mod instructions;
 mod load_cost;
@@ -13,7 +12,6 @@ mod memcpy;
 mod other_load;
 mod packet_rate;
 mod peers;
-mod policies;
 mod sleeps;
 mod uplink_rate;
 mod vif_programs;
@@ -107,7 +105,7 @@ struct Row {
     measure: fn(&Bench<'_>, &mut Report) -> Result<()>,
 }
 
-/// All of them, in the order they run.
+/// Those that run before what `weir bench` measures ([`weir_bench::ROWS`]), in order.
 const ROWS: &[Row] = &[
     Row { name: "pps64_vs_ovs_dpdk", measure: packet_rate::small_vs_ovs_dpdk },
     Row { name: "pps64_vs_testpmd", measure: packet_rate::small_vs_testpmd },
@@ -124,18 +122,6 @@ const ROWS: &[Row] = &[
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
-    Row { name: "auto_vs_best_static", measure: policies::grid },
-    Row { name: "rr_latency_vs_immediate", measure: policies::request_response },
-    Row { name: "budget_breaches_per_million", measure: policies::breaches },
-    Row { name: "aggregate_pps_vs_single", measure: policies::aggregate },
-    Row { name: "adaptive_delay_vs_fixed", measure: policies::adaptive },
-    Row { name: "two_workers_vs_one", measure: cores::two_workers },
-    Row { name: "reordered_packets", measure: cores::reorder },
-    Row { name: "dedicated_rtt_vs_shared", measure: cores::vifs },
-    Row { name: "ping_pong", measure: cores::ping_pong },
-    Row { name: "sharing", measure: cores::sharing },
-    Row { name: "filter_cost", measure: cores::filter_cost },
-    Row { name: "attach_detach", measure: cores::attach_detach },
 ];
 
 /// Keeps the calling thread on one CPU.
@@ -195,23 +181,27 @@ impl Contender {
 ///
 /// A row that can't be measured is told in the report and does not keep the others from being.
 pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
-    let rows: Vec<_> =
-        ROWS.iter().filter(|row| only.is_none_or(|only| row.name.contains(only))).collect();
-    check(!rows.is_empty(), || {
-        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-        format!("no such row; there are {}", names.join(", "))
+    let names =
+        || ROWS.iter().map(|row| row.name).chain(weir_bench::ROWS.iter().map(|row| row.name));
+    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+    check(names().any(wanted), || {
+        format!("no such row; there are {}", names().collect::<Vec<_>>().join(", "))
     })?;
     println!("{PINNING}");
     let programs = VifPrograms::build(&lab.workspace)?;
     let bench = Bench { lab, programs, rounds, other_load: RefCell::default() };
     let mut report = Report::default();
-    for row in rows {
-        println!("\n{}", row.name);
-        if let Err(error) = (row.measure)(&bench, &mut report) {
-            println!("{error}");
-            report.fail(row.name, &error);
+    let mut row = |name, measure: &dyn Fn(&Bench<'_>, &mut Report) -> Result<()>| {
+        if wanted(name) {
+            println!("\n{name}");
+            if let Err(error) = measure(&bench, &mut report) {
+                println!("{error}");
+                report.fail(name, &error);
+            }
         }
-    }
+    };
+    ROWS.iter().for_each(|it| row(it.name, &it.measure));
+    weir_bench::ROWS.iter().for_each(|it| row(it.name, &|bench, report| it.measure(bench, report)));
     let other_load = bench.other_load.into_inner();
     if !other_load.is_empty() {
         let what = "CPU time that others used right before each measurement";

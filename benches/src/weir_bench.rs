@@ -10,12 +10,117 @@ use weir_bed::{
 use super::Bench;
 
 pub(super) struct WeirBench {
-    pub(super) args: &'static [&'static str],
+    /// The figure that it is there for.
+    pub(super) name: &'static str,
+    /// What `weir bench` is told.
+    args: &'static [&'static str],
     /// How long each of its parts is measured in all; `None` for one that ends by itself.
-    pub(super) seconds: Option<u32>,
+    seconds: Option<u32>,
     /// What figures are to reach, by name; those that are not among them are shown.
-    pub(super) goals: &'static [(&'static str, Goal)],
+    goals: &'static [(&'static str, Goal)],
 }
+
+/// All of them, in the order they run. Guests are weir's own, in its process. Each setting of a load takes its turn in
+/// each round; ratios are taken within a round.
+pub(super) const ROWS: &[WeirBench] = &[
+    // `auto` and the settings with a fixed hold, over the grid of loads.
+    WeirBench {
+        name: "auto_vs_best_static",
+        args: &["--policies", "--filter", "auto_vs_best_static"],
+        seconds: Some(5),
+        goals: &[("auto_vs_best_static", Goal::AtLeast(0.95))],
+    },
+    // Request-response under `auto` and under `immediate`.
+    WeirBench {
+        name: "rr_latency_vs_immediate",
+        args: &["--policies", "--filter", "rr_latency"],
+        seconds: Some(5),
+        goals: &[("rr_latency_vs_immediate", Goal::AtMost(1.05))],
+    },
+    // What guests are told later than their budgets allow.
+    WeirBench {
+        name: "budget_breaches_per_million",
+        args: &["--policies", "--filter", "budget_breaches"],
+        seconds: Some(5),
+        goals: &[("budget_breaches_per_million", Goal::AtMost(10.0))],
+    },
+    // Packets in containers and packets by themselves.
+    WeirBench {
+        name: "aggregate_pps_vs_single",
+        args: &["--policies", "--filter", "aggregate_pps"],
+        seconds: Some(4),
+        goals: &[("aggregate_pps_vs_single", Goal::AtLeast(1.5))],
+    },
+    // Containers whose timeout follows the traffic, and those with a fixed one.
+    WeirBench {
+        name: "adaptive_delay_vs_fixed",
+        args: &["--policies", "--filter", "adaptive_"],
+        seconds: Some(4),
+        goals: &[
+            ("adaptive_delay_vs_fixed", Goal::AtMost(0.3)),
+            ("adaptive_jitter_vs_fixed", Goal::AtMost(0.3)),
+            ("adaptive_pps_vs_fixed", Goal::AtLeast(0.98)),
+        ],
+    },
+    // Four pairs of guests served by two workers and by one.
+    WeirBench {
+        name: "two_workers_vs_one",
+        args: &["--two-workers"],
+        seconds: Some(3),
+        goals: &[("two_workers_vs_one", Goal::AtLeast(1.8))],
+    },
+    // Packets of many flows while queues and flows move all the time.
+    WeirBench {
+        name: "reordered_packets",
+        args: &["--reorder", "--packets", "20000000"],
+        seconds: None,
+        goals: &[
+            ("reordered_packets", Goal::AtMost(0.0)),
+            ("reordered_packets_lost", Goal::AtMost(0.0)),
+        ],
+    },
+    // Round trips and throughput of 1 to 32 interfaces, workers polling and sleeping.
+    WeirBench {
+        name: "dedicated_rtt_vs_shared",
+        args: &["--vifs"],
+        seconds: Some(1),
+        goals: &[
+            ("dedicated_rtt_vs_shared_1", Goal::AtMost(0.5)),
+            ("dedicated_rtt_vs_shared_8", Goal::AtMost(0.5)),
+        ],
+    },
+    // Two cores that answer each other.
+    WeirBench { name: "ping_pong", args: &["--ping-pong"], seconds: Some(1), goals: &[] },
+    // How senders share a worker, and what a flood does to its neighbour.
+    WeirBench {
+        name: "sharing",
+        args: &["--sharing"],
+        seconds: Some(4),
+        goals: &[
+            ("victim_p99_vs_alone", Goal::AtMost(2.0)),
+            ("victim_throughput_vs_fair_share", Goal::AtLeast(0.95)),
+            ("jain_index", Goal::AtLeast(0.99)),
+            ("weight_error", Goal::AtMost(0.03)),
+        ],
+    },
+    // Packets with a filter of ten terms and without.
+    WeirBench {
+        name: "filter_cost",
+        args: &["--filter-cost"],
+        seconds: Some(5),
+        goals: &[("filter_cost", Goal::AtLeast(0.85))],
+    },
+    // Interfaces that come and go under traffic.
+    WeirBench {
+        name: "attach_detach",
+        args: &["--attach-detach", "--cycles", "10000"],
+        seconds: None,
+        goals: &[
+            ("attach_detach", Goal::AtMost(0.0)),
+            ("attach_detach_threads", Goal::AtMost(0.0)),
+        ],
+    },
+];
 
 impl WeirBench {
     /// Measures, and adds all figures to `report`.
