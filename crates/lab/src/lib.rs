@@ -14,7 +14,7 @@
 //! use weir_lab::profile::Profile;
 //! use weir_lab::random::Distribution;
 //! use weir_lab::realization::Realization;
-//! use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Worker};
+//! use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Thread};
 //! use weir_lab::topology::Topology;
 //! use weir_policy::moderation::Kind;
 //!
@@ -24,7 +24,7 @@
 //!     seed: 1,
 //!     topology: Topology::flat(3),
 //!     profile: Profile::example(),
-//!     workers: vec![Worker { cpus: vec![0], class: Class::Realtime { priority: 1 } }],
+//!     workers: vec![Thread { cpus: vec![0], class: Class::Realtime { priority: 1 } }],
 //!     guests: vec![Guest::new("web0", &[1], calls), Guest::new("db0", &[2], calls)],
 //!     uplinks: Vec::new(),
 //!     first_worker: None,

@@ -23,7 +23,7 @@ pub struct Scenario {
     /// What things cost.
     pub profile: Profile,
     /// weir's workers.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<Thread>,
     /// The worker that has all queues at first; they are the workers' in turn, if `None`.
     pub first_worker: Option<usize>,
     /// What moving queues between workers is for; `None` where they do not move.
@@ -33,7 +33,7 @@ pub struct Scenario {
     /// The ways out of the host.
     pub uplinks: Vec<Uplink>,
     /// Threads that compute without end, and have nothing to do with weir.
-    pub rivals: Vec<Rival>,
+    pub rivals: Vec<Thread>,
     /// How weir is realized, and what else there is.
     pub realization: Realization,
     /// The traffic.
@@ -48,18 +48,9 @@ pub struct Scenario {
     pub check_each_event: bool,
 }
 
-/// A worker's thread.
+/// A thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
-    /// Where it may run; anywhere, if empty.
-    pub cpus: Vec<CpuId>,
-    /// How it is scheduled.
-    pub class: Class,
-}
-
-/// A thread that never ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rival {
+pub struct Thread {
     /// Where it may run; anywhere, if empty.
     pub cpus: Vec<CpuId>,
     /// How it is scheduled.

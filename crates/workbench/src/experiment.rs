@@ -9,7 +9,7 @@ use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::estimate;
 use weir_lab::random::Distribution;
 use weir_lab::scenario::{
-    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, Scenario, ScenarioError, Uplink, Worker,
+    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, Scenario, ScenarioError, Thread, Uplink,
 };
 use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
@@ -332,7 +332,7 @@ fn count(key: &str, count: usize) -> Result<usize, Problem> {
 }
 
 /// The workers; one for each of `ports` where the execution model asks for that.
-fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Worker>, Problem> {
+fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Thread>, Problem> {
     /// Of threads that are real-time where nothing is written.
     const PRIORITY: u8 = 1;
     let mut workers = Vec::new();
@@ -347,7 +347,7 @@ fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Worker>, Problem> 
         let own = count > 1 && file.execution == Execution::Tasklet;
         workers.extend((0..count).map(|at| {
             let cpu = worker.cpus.get(at % worker.cpus.len().max(1)).filter(|_| own);
-            Worker { cpus: cpu.map_or_else(|| worker.cpus.clone(), |cpu| vec![*cpu]), class }
+            Thread { cpus: cpu.map_or_else(|| worker.cpus.clone(), |cpu| vec![*cpu]), class }
         }));
     }
     if file.execution != Execution::Tasklet {

@@ -1,7 +1,7 @@
 //! How weir is realized, as an experiment says it, and the second host that it may speak of.
 
 use weir_lab::realization::{Identifiers, Placement, Realization};
-use weir_lab::scenario::{Guest, Scenario, Worker};
+use weir_lab::scenario::{Guest, Scenario, Thread};
 use weir_lab::topology::Topology;
 use weir_policy::placement::Policy;
 
@@ -48,7 +48,7 @@ pub fn doubled(one: Scenario) -> Scenario {
         true => (host * each..(host + 1) * each).collect(),
         false => cpus.iter().map(|cpu| cpu + host * each).collect(),
     };
-    let worker = |host, it: &Worker| Worker { cpus: on(&it.cpus, host), ..it.clone() };
+    let worker = |host, it: &Thread| Thread { cpus: on(&it.cpus, host), ..it.clone() };
     let guest = |host, it: &Guest| Guest { cpus: on(&it.cpus, host), ..it.clone() };
     Scenario {
         topology: Topology { sockets: 2 * one.topology.sockets, ..one.topology },

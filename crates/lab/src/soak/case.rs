@@ -13,7 +13,7 @@ use crate::profile::Profile;
 use crate::random::{Distribution, Random};
 use crate::realization::Realization;
 use crate::scenario::{
-    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, Uplink, Worker,
+    Calls, Endpoint, Guest, GuestPoll, Load, LoadKind, OnOff, Scenario, Thread, Uplink,
 };
 use crate::topology::{CpuId, Topology};
 
@@ -183,7 +183,7 @@ impl Case {
             .map(Endpoint::Guest)
             .chain((0..uplinks.len()).map(Endpoint::Peer))
             .collect();
-        let worker = |dice: &mut Dice| Worker { cpus: dice.cpus(cpus), class: dice.class() };
+        let worker = |dice: &mut Dice| Thread { cpus: dice.cpus(cpus), class: dice.class() };
         let class = Class::Fair { weight: WEIGHT_USUAL };
         let mut scenario = Scenario {
             seed,
@@ -192,7 +192,7 @@ impl Case {
             workers: (0..1 + dice.index(3)).map(|_| worker(&mut dice)).collect(),
             guests,
             uplinks,
-            rivals: (0..dice.index(3)).map(|_| Rival { cpus: dice.cpus(cpus), class }).collect(),
+            rivals: (0..dice.index(3)).map(|_| Thread { cpus: dice.cpus(cpus), class }).collect(),
             first_worker: None,
             dispatch: [None, Some(Aim::Spread), Some(Aim::Pack)][dice.index(3)],
             realization: Realization::default(),

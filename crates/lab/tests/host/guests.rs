@@ -1,7 +1,7 @@
 //! Interrupts, rings and CPUs.
 
 use weir_lab::DropReason;
-use weir_lab::scenario::{GuestPoll, Rival};
+use weir_lab::scenario::{GuestPoll, Thread};
 use weir_policy::moderation::Kind;
 
 use super::*;
@@ -145,7 +145,7 @@ fn parked_frames_of_one_receiver_do_not_hold_up_those_for_another() {
     // B's CPU is taken for good; A sends to B and to the peer.
     let loads = vec![datagrams(A, B, every(10_000)), datagrams(A, PEER, every(10_000))];
     let mut scenario = host(Kind::Immediate, loads);
-    scenario.rivals = vec![Rival { cpus: vec![2], class: Class::Realtime { priority: 9 } }];
+    scenario.rivals = vec![Thread { cpus: vec![2], class: Class::Realtime { priority: 9 } }];
     scenario.warm_up_ns = 150 * MS;
     let report = report(&scenario);
     assert_eq!(report.loads[0].received, 0, "{report}");
@@ -158,7 +158,7 @@ fn parked_frames_of_one_receiver_do_not_hold_up_those_for_another() {
 fn a_rival_of_the_same_weight_halves_a_guest_and_one_of_less_takes_less() {
     for (weight, share) in [(WEIGHT_USUAL, 0.5), (WEIGHT_USUAL / 4, 0.8)] {
         let mut scenario = host(Kind::Immediate, vec![datagrams(A, B, every(100))]);
-        scenario.rivals = vec![Rival { cpus: vec![1], class: Class::Fair { weight } }];
+        scenario.rivals = vec![Thread { cpus: vec![1], class: Class::Fair { weight } }];
         scenario.run_ns = 300 * MS;
         let report = report(&scenario);
         about(report.cpus(report.guests[0].cpu_ns), share, 0.03);

@@ -4,9 +4,7 @@ use weir_lab::cpus::Class;
 use weir_lab::estimate;
 use weir_lab::host::{Error, run, run_within};
 use weir_lab::random::{Distribution, Random};
-use weir_lab::scenario::{
-    GuestPoll, Load, LoadKind, OnOff, Rival, Scenario, ScenarioError, Worker,
-};
+use weir_lab::scenario::{GuestPoll, Load, LoadKind, OnOff, Scenario, ScenarioError, Thread};
 use weir_lab::topology::Topology;
 use weir_policy::moderation::Kind;
 
@@ -31,10 +29,10 @@ fn crowded(kind: Kind, seed: u64) -> Scenario {
     scenario.topology =
         Topology { sockets: 2, llcs_per_socket: 1, cores_per_llc: 1, threads_per_core: 2 };
     scenario.workers = vec![
-        Worker { cpus: vec![0, 1], class: Class::Realtime { priority: 1 } },
-        Worker { cpus: Vec::new(), class: FAIR },
+        Thread { cpus: vec![0, 1], class: Class::Realtime { priority: 1 } },
+        Thread { cpus: Vec::new(), class: FAIR },
     ];
-    scenario.rivals = vec![Rival { cpus: Vec::new(), class: FAIR }; 2];
+    scenario.rivals = vec![Thread { cpus: Vec::new(), class: FAIR }; 2];
     for guest in &mut scenario.guests {
         guest.cpus.clear();
         (guest.rx_ring, guest.tx_ring, guest.queue_max) = (16, 32, 40);

@@ -16,7 +16,7 @@ use weir_lab::profile::Profile;
 use weir_lab::random::Distribution;
 use weir_lab::realization::Realization;
 use weir_lab::report::Report;
-use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Uplink, Worker};
+use weir_lab::scenario::{Calls, Endpoint, Guest, Load, LoadKind, Scenario, Thread, Uplink};
 use weir_lab::topology::Topology;
 use weir_policy::moderation::Kind;
 
@@ -38,7 +38,7 @@ fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
         seed: 1,
         topology: Topology::flat(3),
         profile: Profile::example(),
-        workers: vec![Worker { cpus: vec![0], class: FAIR }],
+        workers: vec![Thread { cpus: vec![0], class: FAIR }],
         guests: vec![Guest::new("a", &[1], calls(kind)), Guest::new("b", &[2], calls(kind))],
         uplinks: vec![Uplink {
             name: "lan".to_owned(),

@@ -34,7 +34,7 @@ fn twins(guests: usize, realization: Realization) -> Scenario {
             cores_per_llc: each,
             threads_per_core: 1,
         },
-        workers: [0, each].map(|cpu| Worker { cpus: vec![cpu], class: FAIR }).into(),
+        workers: [0, each].map(|cpu| Thread { cpus: vec![cpu], class: FAIR }).into(),
         guests: (0..2 * guests).map(guest).collect(),
         uplinks: vec![one.uplinks[0].clone(), one.uplinks[0].clone()],
         realization: Realization { twins: true, ..realization },
@@ -97,7 +97,7 @@ fn sharing_an_identifier_wakes_guests_in_vain() {
 fn a_worker_apart_serves_the_uplink_alone() {
     let mut scenario = twins(1, Realization { uplink_apart: true, ..Realization::default() });
     scenario.topology.cores_per_llc = 3;
-    scenario.workers = [0, 1, 3, 4].map(|cpu| Worker { cpus: vec![cpu], class: FAIR }).into();
+    scenario.workers = [0, 1, 3, 4].map(|cpu| Thread { cpus: vec![cpu], class: FAIR }).into();
     scenario.guests[0].cpus = vec![2];
     scenario.guests[1].cpus = vec![5];
     let report = report(&scenario);

@@ -1,6 +1,6 @@
 //! Guests that are threads of weir's driver, and a measured machine's extras: tails, half sleeps, early timers.
 
-use weir_lab::scenario::Rival;
+use weir_lab::scenario::Thread;
 
 use super::*;
 
@@ -211,7 +211,7 @@ fn a_call_or_kick_that_need_not_wake_up_a_cpu_costs_less() {
     };
     let [dear, cheap] = both(&mut scenario);
     assert_eq!(dear, cheap, "both are asleep, and their CPUs idle");
-    scenario.rivals = [0, 2].map(|cpu| Rival { cpus: vec![cpu], class: FAIR }).into();
+    scenario.rivals = [0, 2].map(|cpu| Thread { cpus: vec![cpu], class: FAIR }).into();
     let [dear, cheap] = both(&mut scenario);
     assert!(cheap.0 < dear.0 && cheap.1 < dear.1, "{cheap:?} {dear:?}");
 }

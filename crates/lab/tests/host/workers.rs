@@ -16,7 +16,7 @@ fn uplinks(count: usize, workers: usize) -> Scenario {
     let gap = every(8_000);
     Scenario {
         topology: Topology::flat(count + workers),
-        workers: (0..workers).map(|cpu| Worker { cpus: vec![cpu], class: FAIR }).collect(),
+        workers: (0..workers).map(|cpu| Thread { cpus: vec![cpu], class: FAIR }).collect(),
         guests: (0..count)
             .map(|at| Guest::new(&format!("guest{at}"), &[workers + at], calls(Kind::Immediate)))
             .collect(),

@@ -7,7 +7,7 @@ use weir_config::{Execution, PlacementMode, Realization};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::estimate::{self, Work};
 use weir_lab::realization::{self, Realization as LabRealization};
-use weir_lab::scenario::{Scenario, Worker};
+use weir_lab::scenario::{Scenario, Thread};
 use weir_limits::WORKERS_MAX;
 use weir_policy::dispatch::Aim;
 use weir_policy::placement::Policy;
@@ -77,7 +77,7 @@ impl Candidate {
             PlacementMode::Dynamic => base.warm_up_ns.max(WARM_UP_DYNAMIC_NS),
         };
         Scenario {
-            workers: vec![Worker { cpus: Vec::new(), class }; self.workers],
+            workers: vec![Thread { cpus: Vec::new(), class }; self.workers],
             dispatch,
             first_worker: dispatch.filter(|aim| *aim == Aim::Pack).map(|_| 0),
             realization: LabRealization {

@@ -7,7 +7,7 @@ use weir_config::{InterfaceName, LatencyBudget, PortName, ValueError};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::realization::Realization;
 use weir_lab::scenario::{
-    Calls, Endpoint, Guest, Load, LoadKind, Rival, Scenario, ScenarioError, Uplink, Worker,
+    Calls, Endpoint, Guest, Load, LoadKind, Scenario, ScenarioError, Thread, Uplink,
 };
 use weir_limits::{LAB_FLOWS_MAX, PORTS_MAX};
 use weir_policy::moderation::Kind;
@@ -142,7 +142,7 @@ impl<'f> Building<'f> {
             seed: file.seeds.first().copied().unwrap_or(1),
             topology: cpus.topology,
             profile: machine.profile,
-            workers: vec![Worker { cpus: Vec::new(), class: Class::Fair { weight: WEIGHT_USUAL } }],
+            workers: vec![Thread { cpus: Vec::new(), class: Class::Fair { weight: WEIGHT_USUAL } }],
             first_worker: None,
             dispatch: None,
             guests: Vec::new(),
@@ -256,7 +256,7 @@ impl<'f> Building<'f> {
             let rx_ring = it.rx_ring.unwrap_or(usual.rx_ring);
             self.scenario.guests.push(Guest { rx_ring, ..usual });
         }
-        let rival = Rival { cpus, class: Class::Fair { weight: WEIGHT_USUAL } };
+        let rival = Thread { cpus, class: Class::Fair { weight: WEIGHT_USUAL } };
         self.scenario.rivals.extend(std::iter::repeat_n(rival, rivals));
         self.groups.push(Group {
             name: name.to_owned(),
