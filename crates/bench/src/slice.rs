@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_config::{WorkerCount, Workers};
@@ -12,12 +11,10 @@ use weir_switch::stats::SwitchStats;
 
 use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
-use crate::rig::{Guest, Load, Rig, Role, Setup, port};
+use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
 
 /// Longest time that a plain copy is measured.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
-/// How often an interruption is looked for.
-const STOP_POLL: Duration = Duration::from_millis(20);
 
 /// A distribution of times: round trips, or one way; see [`Load::latency_at`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,10 +141,10 @@ impl Slice {
         time: Duration,
         stop: &AtomicBool,
     ) -> Self {
-        wait(rig, warm_up, stop);
+        rig::wait(warm_up, stop, || rig.has_failed());
         let latency = || rig.guest(load.latency_at()).stats.latency();
         let (before, earlier) = (Counters::read(rig), latency());
-        wait(rig, time, stop);
+        rig::wait(time, stop, || rig.has_failed());
         let (after, mut latency) = (Counters::read(rig), latency());
         // It cannot fail: both have the same bounds, and the later one has what the earlier has.
         let _ = latency.subtract(&earlier);
@@ -296,18 +293,6 @@ fn breaches(stats: &SwitchStats) -> BTreeMap<String, u64> {
         *all.entry(reason.clone()).or_default() += count;
     }
     all
-}
-
-/// Waits for `time`, or until there is no sense in it.
-fn wait(rig: &Rig, time: Duration, stop: &AtomicBool) {
-    let start = Instant::now();
-    while !stop.load(Ordering::Relaxed) && !rig.has_failed() {
-        let left = time.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return;
-        }
-        thread::sleep(left.min(STOP_POLL));
-    }
 }
 
 fn gbit(bytes: u64) -> f64 {

@@ -13,7 +13,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,21 @@ pub use load::{Load, Role};
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked at meanwhile.
 const START_POLL: Duration = Duration::from_millis(1);
+
+/// How often an interruption is looked for.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// Waits for `time`, or until there is no sense in it.
+pub fn wait(time: Duration, stop: &AtomicBool, has_failed: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) && !has_failed() {
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(STOP_POLL));
+    }
+}
 
 /// Why a rig could not be had, or broke.
 #[derive(Debug, Error, Diagnostic)]

@@ -14,8 +14,6 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use weir_bench::rig;
@@ -40,10 +38,8 @@ pub(super) use setting::{Flow, Setting};
 pub(super) use validate::run as validate;
 pub(super) use weir_bench::rig::{pin, usable_cpus};
 
-/// How often an interruption is looked for.
-const STOP_POLL: Duration = Duration::from_millis(20);
-/// A worker with a longer wait for its CPU (percent of time) shares it. Alone, it waits about a microsecond a
-/// sleep.
+/// A worker that waits longer for its CPU (percent of the time) shares it with somebody. Alone, it waits for
+/// the scheduler, a microsecond or so for each of its sleeps.
 const WAITED_MAX_PERCENT: f64 = 5.0;
 /// How often a point is measured for one round at most.
 const TRIES_MAX: usize = 3;
@@ -182,10 +178,10 @@ impl Rounds<'_> {
     /// What is counted at the begin and at the end of each part.
     fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<Vec<Counts>, LabError> {
         let host = Host::start(&self.setting, dir)?;
-        wait(&host, self.setting.warm_up, stop);
+        rig::wait(self.setting.warm_up, stop, || host.has_failed());
         let mut counts = vec![host.counts()];
         for _ in 0..PARTS {
-            wait(&host, self.setting.run / PARTS, stop);
+            rig::wait(self.setting.run / PARTS, stop, || host.has_failed());
             counts.push(host.counts());
         }
         host.finish()?;
@@ -205,17 +201,5 @@ impl Rounds<'_> {
             Some(MeasuredFile { at, y, mean: *mean?, min: min.copied(), max: max.copied(), source })
         };
         self.values.into_iter().filter_map(one).collect()
-    }
-}
-
-/// Waits for `time`, or until there is no sense in it.
-fn wait(host: &Host, time: Duration, stop: &AtomicBool) {
-    let start = Instant::now();
-    while !stop.load(Ordering::Relaxed) && !host.has_failed() {
-        let left = time.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return;
-        }
-        thread::sleep(left.min(STOP_POLL));
     }
 }
