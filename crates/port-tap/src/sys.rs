@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libc::{c_int, c_short, c_uint, c_ulong, ifreq};
+use libc::{c_char, c_int, c_short, c_uint, c_ulong, ifreq};
 use weir_wire::Mac;
 
 use crate::link::InterfaceName;
@@ -16,7 +16,8 @@ fn request(name: &InterfaceName) -> ifreq {
     let mut request: ifreq = unsafe { std::mem::zeroed() };
     // A checked name is shorter than `ifr_name`, so that a NUL follows it.
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
-        *to = from.cast_signed();
+        // Signed on x86, unsigned on Arm.
+        *to = c_char::from_ne_bytes([*from]);
     }
     request
 }
