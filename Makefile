@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build check test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,13 @@ demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 
 build: libpcap ## Build weir as it ships
 	$(CARGO) build --release -p weir
+
+deb: libpcap ## The Debian package, target/deb/weir_*.deb (needs debhelper, dh-apparmor)
+	@command -v dh_apparmor >/dev/null || { echo "as root: apt-get install -y debhelper dh-apparmor" >&2; exit 1; }
+	CARGO="$(CARGO)" debian/rules binary
+
+deb-test: ## Install, use, upgrade, remove and purge that package on Debian (needs root, debootstrap, systemd-nspawn)
+	tests/deb/run.sh
 
 check: ## Format, lints and unit tests of the crates that changed since origin/main (two minutes)
 	$(XTASK) check

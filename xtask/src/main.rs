@@ -15,6 +15,8 @@ mod deny;
 mod documents;
 mod figures;
 mod fuzz;
+#[cfg(test)]
+mod package;
 mod steps;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};

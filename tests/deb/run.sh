@@ -1,0 +1,87 @@
+#!/bin/sh
+# The package of `make deb`, installed, upgraded, removed and purged on a Debian 12 whose systemd has booted, with the
+# commands of docs/install.md between; then, under a kernel that has AppArmor, its profile enforced.
+#
+# Needs root, debootstrap and systemd-nspawn. The container has a network of its own that leads nowhere.
+set -eu
+
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+here=$repository/tests/deb
+work=$repository/target/deb-test
+root=$work/root
+
+say() { echo "deb-test: $*"; }
+fail() { say "FAILED: $*"; exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "needs root"
+command -v debootstrap systemd-nspawn >/dev/null ||
+    fail "needs debootstrap and systemd-nspawn: apt-get install -y debootstrap systemd-container"
+package=$(ls "$repository"/target/deb/weir_*.deb 2>/dev/null) || fail "no package: make deb"
+
+# Mounts are this script's own, and end with it.
+if [ "${1:-}" != --unshared ]; then
+    exec unshare --mount --propagation private "$0" --unshared
+fi
+mkdir -p "$work"
+
+# In a process of its own, which becomes systemd-nspawn.
+contained() { exec systemd-nspawn --quiet --register=no --keep-unit --directory "$root" "$@"; }
+
+# The machine as Debian makes it, kept from one run to the next while what it is made with is the same.
+made_with=$(cat "$here/root.sh" "$here/guest.sh" | cksum)
+if [ "$(cat "$work/made-with" 2>/dev/null)" != "$made_with" ]; then
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+    [ -n "$mirror" ] || fail "apt knows no source of bookworm here: apt-get update"
+    say "making a machine with libvirt (three minutes)"
+    rm -rf "$root"
+    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror" >"$work/root.log" 2>&1 ||
+        fail "debootstrap: see $work/root.log"
+    printf 'deb %s bookworm main\ndeb %s bookworm-backports main\n' "$mirror" "$mirror" >"$root/etc/apt/sources.list"
+    cp -aL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+    cp "$here/root.sh" "$here/guest.sh" "$root/root/"
+    (contained --pipe sh /root/root.sh </dev/null >>"$work/root.log" 2>&1) || fail "root.sh: see $work/root.log"
+    echo "$made_with" >"$work/made-with"
+fi
+
+# The same package as a later version.
+later=$work/later
+rm -rf "$later"
+mkdir -p "$later"
+dpkg-deb --raw-extract "$package" "$later/tree"
+sed -i 's/^Version: .*/&+later/' "$later/tree/DEBIAN/control"
+dpkg-deb --root-owner-group --build "$later/tree" "$later" >/dev/null
+rm -r "$later/tree"
+
+# What the machine sees of the test; it is gone with the machine.
+given=$work/given
+rm -rf "$given"
+mkdir -p "$given/later"
+cp "$package" "$repository/docs/install.md" "$here/steps.sh" "$here/apparmor.sh" "$here/console.py" "$given/"
+cp "$later"/weir_*.deb "$given/later/"
+
+say "booting a container"
+contained --boot --volatile=overlay --private-network --capability=CAP_BPF --bind-ro="$given:/given" --console=pipe \
+    </dev/null >"$work/boot.log" 2>&1 &
+nspawn=$!
+leader() { tr -d ' ' <"/proc/$nspawn/task/$nspawn/children"; }
+booted() { [ -e "/proc/$(leader)/root/run/systemd/private" ]; }
+for _ in $(seq 200); do
+    ! booted || break
+    sleep 0.3
+done
+booted || fail "the container does not boot: see $work/boot.log"
+inside() {
+    nsenter --target "$(leader)" --mount --uts --ipc --net --pid --root --wd \
+        env -i PATH="$PATH" LC_ALL=C.UTF-8 "$@"
+}
+status=0
+inside sh /given/steps.sh || status=$?
+[ $status = 0 ] || inside journalctl --no-pager -q -n 60 || true
+# SIGTERM has systemd halt the container.
+kill "$nspawn"
+wait "$nspawn" || true
+[ $status = 0 ] || fail "in the container"
+
+say "booting a machine with AppArmor (five minutes without KVM)"
+"$here/vm.sh" "$work" || fail "with AppArmor: see $work/vm.log"
+say "passed"
