@@ -86,6 +86,26 @@ pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes): one names a socket or processors, the first all interfaces of
 /// uplinks.
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 32 << 10;
+/// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
+pub const KEPT_NAME_LEN_MAX: usize = 255;
+/// Most descriptors that are kept for one interface: two tables of memory, while one takes the other's place, three of
+/// each ring, and a few of the session.
+pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 16;
+/// Bytes of the state of one session: its rings, and a whole table of memory, as text.
+pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
+/// How often the same message of a front end may have been weir's last before its session is not taken up again.
+pub const KEPT_TRIES_MAX: u32 = 3;
+/// How long (ns) a keeper may take to take a packet, or to give the next one, before it counts as gone.
+pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
+/// How long (ns) weir waits at its start for a keeper that is there to begin to answer: it may be hearing the end of a weir
+/// that was killed.
+pub const KEEPER_START_NS: u64 = 2_000_000_000;
+/// How long (ns) weir waits between two attempts to reach its keeper, at first and at most.
+pub const KEEPER_PAUSE_NS_MIN: u64 = 100_000_000;
+/// See [`KEEPER_PAUSE_NS_MIN`].
+pub const KEEPER_PAUSE_NS_MAX: u64 = 5_000_000_000;
+/// How long (ns) a front end may take to go on after a reply of which it is not known whether it has been sent.
+pub const KEPT_DOUBT_NS: u64 = 200_000_000;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Entries of a virtqueue that `weir qemu-args` suggests, and that built-in guests have: the most that QEMU gives a

@@ -29,6 +29,8 @@ pub enum Profile {
     Xen,
     /// What these have another process do: sockets, network cards, other processes' threads.
     Helper,
+    /// Descriptors that are held for another process, and nothing done with them.
+    Keeper,
 }
 
 /// What a thread reads that others may have made up.
@@ -59,15 +61,18 @@ type Call = (c_long, Vec<SeccompRule>);
 impl Programs {
     pub(crate) fn new(profile: Profile, enforcement: Enforcement) -> Result<Self, BackendError> {
         let helper = if profile == Profile::Helper { lists::HELPER } else { &[] };
-        let process = [
-            lists::ANY,
-            lists::FILES,
-            lists::SESSION,
-            lists::WORKER,
-            lists::HIRE,
-            lists::PROCESS,
-            helper,
-        ];
+        let process: &[&[c_long]] = match profile {
+            Profile::Keeper => &[lists::ANY, lists::FILES, lists::KEEPER],
+            _ => &[
+                lists::ANY,
+                lists::FILES,
+                lists::SESSION,
+                lists::WORKER,
+                lists::HIRE,
+                lists::PROCESS,
+                helper,
+            ],
+        };
         let ioctl = if profile == Profile::Xen { vec![] } else { known_ioctls()? };
         let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
             let unconditional = lists.iter().copied().flatten().map(|call| (*call, Vec::new()));
@@ -87,7 +92,7 @@ impl Programs {
             program(calls, SeccompAction::Allow, refusal)
         };
         let mut programs = Self {
-            process: vec![allow(&process)?],
+            process: vec![allow(process)?],
             worker: vec![allow(&[lists::ANY, lists::FILES, lists::WORKER])?],
             // With a thread for each queue pair it makes workers, which have what it has.
             session: vec![allow(&[
@@ -106,6 +111,9 @@ impl Programs {
             let no_files = || lists::FILES.iter().map(|call| (*call, Vec::new())).collect();
             programs.worker.push(refuse(no_files(), libc::EACCES)?);
             programs.caller.push(refuse(no_files(), libc::EACCES)?);
+            if profile == Profile::Keeper {
+                programs.process.push(refuse(no_files(), libc::EACCES)?);
+            }
         }
         Ok(programs)
     }

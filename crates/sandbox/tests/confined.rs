@@ -46,6 +46,12 @@ fn no_socket_is_made() {
 }
 
 #[test]
+fn the_keeper_opens_nothing() {
+    goes_on("keeper");
+    is_ended("a keeper connects");
+}
+
+#[test]
 fn a_system_call_that_is_on_no_list_is_the_end() {
     is_ended("directory");
     is_ended("process");

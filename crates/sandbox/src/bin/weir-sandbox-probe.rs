@@ -95,6 +95,21 @@ fn main() {
             is_refused(std::net::TcpStream::connect("127.0.0.1:1"));
             is_refused(std::os::unix::net::UnixStream::connect("/run/none"));
         }
+        "keeper" => {
+            let plan = Plan { profile: Profile::Keeper, ..plan(Enforcement::Kill) };
+            weir_sandbox::confine(&plan).unwrap();
+            println!("confined");
+            is_refused(std::fs::read("/proc/self/status"));
+            is_refused(std::fs::read("/etc/passwd"));
+            // Closing is for a thread.
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::ZERO)).join().unwrap();
+        }
+        "a keeper connects" => {
+            let plan = Plan { profile: Profile::Keeper, ..plan(Enforcement::Kill) };
+            weir_sandbox::confine(&plan).unwrap();
+            println!("confined");
+            let _ = std::net::TcpStream::connect("127.0.0.1:1");
+        }
         "directory" => {
             confine(Enforcement::Kill);
             make_a_directory();

@@ -77,5 +77,10 @@ pub(super) const HELPER: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_chmod,
 ];
 
-/// What is asked of descriptors: not to block, not to be inherited, whether it is a terminal, and how wide.
-pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, TCGETS, TIOCGWINSZ];
+/// Packets with descriptors, from a socket that is listening.
+pub(super) const KEEPER: &[c_long] =
+    &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt, SYS_geteuid];
+
+/// What is asked of descriptors: not to block, not to be inherited, how much is to be read, whether it is a terminal, and
+/// how wide.
+pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TIOCGWINSZ];

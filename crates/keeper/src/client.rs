@@ -1,0 +1,279 @@
+//! weir's side. What is kept is held here as well, so that a keeper that comes anew is given all of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
+};
+use weir_limits::{KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS};
+
+use crate::wire::{Received, Word, is_name, receive, send};
+
+const PATIENCE: Duration = Duration::from_nanos(KEEPER_PATIENCE_NS);
+const START: Duration = Duration::from_nanos(KEEPER_START_NS);
+const PAUSE_MIN: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MIN);
+const PAUSE_MAX: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MAX);
+
+/// Connects to the keeper: [`connect`], or another process for one that may not.
+pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
+
+/// What the keeper had: descriptors by name.
+pub type Taken = BTreeMap<String, OwnedFd>;
+
+/// Connects to the keeper that listens at `path`, without waiting.
+///
+/// # Errors
+/// Nobody listens there.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// The keeper, as weir has it. Dropping it leaves behind what is kept.
+#[derive(Debug)]
+pub struct Keeper {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    dial: Dial,
+    state: Mutex<State>,
+    stop: AtomicBool,
+    /// Written to: there is something to do.
+    bell: OwnedFd,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// There while the keeper is.
+    link: Option<Arc<OwnedFd>>,
+    held: BTreeMap<String, Arc<OwnedFd>>,
+}
+
+impl Keeper {
+    /// Takes what the keeper has. Without one, weir goes on, and [`start`](Self::start)s to look for it.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (link, taken) = match dial().and_then(|link| ask(link, START)) {
+            Ok((link, taken)) => (Some(Arc::new(link)), taken),
+            Err(error) => {
+                tracing::warn!(%error, "no keeper yet: what it may have is not taken up, and nothing is kept until it is there");
+                (None, Taken::new())
+            }
+        };
+        let state = Mutex::new(State { link, held: BTreeMap::new() });
+        let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
+        Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, taken))
+    }
+
+    /// Starts the thread that looks for a keeper where there is none.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(&self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("weir-keeper".into());
+        let thread = thread.spawn(move || shared.run())?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Whether there is a keeper.
+    pub fn is_there(&self) -> bool {
+        lock(&self.shared.state).link.is_some()
+    }
+
+    /// Has `descriptor` kept under this name, in place of what has it. From then on it outlives weir.
+    pub fn store(&self, name: &str, descriptor: Arc<OwnedFd>) {
+        debug_assert!(is_name(name), "{name:?}");
+        let mut state = lock(&self.shared.state);
+        state.held.insert(name.to_owned(), Arc::clone(&descriptor));
+        self.shared.say(&mut state, &Word::Store(name.to_owned()), Some(&descriptor));
+    }
+
+    /// Goes on with a descriptor that was [taken](Self::take), and that the keeper has.
+    pub fn adopt(&self, name: &str, descriptor: Arc<OwnedFd>) {
+        lock(&self.shared.state).held.insert(name.to_owned(), descriptor);
+    }
+
+    /// A copy of what is kept under this name.
+    pub fn copy(&self, name: &str) -> Option<OwnedFd> {
+        lock(&self.shared.state).held.get(name)?.try_clone().ok()
+    }
+
+    /// Has nothing kept under this name any more.
+    pub fn remove(&self, name: &str) {
+        let mut state = lock(&self.shared.state);
+        let removed = state.held.remove(name);
+        self.shared.say(&mut state, &Word::Remove(name.to_owned()), None);
+        drop(state);
+        // Closed without the lock: nobody knows how long that takes.
+        drop(removed);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.ring();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Says something to the keeper; one that does not listen is gone.
+    fn say(&self, state: &mut State, word: &Word, descriptor: Option<&OwnedFd>) {
+        let Some(link) = &state.link else { return };
+        if let Err(error) = say(link, word, descriptor) {
+            tracing::warn!(%error, "the keeper is gone: nothing is kept until it is there again");
+            let _ = shutdown(link, Shutdown::Both);
+            state.link = None;
+            self.ring();
+        }
+    }
+
+    fn run(&self) {
+        let mut pause = PAUSE_MIN;
+        while !self.stop.load(Ordering::SeqCst) {
+            let link = lock(&self.state).link.clone();
+            match link {
+                Some(link) => {
+                    self.watch(&link);
+                    pause = PAUSE_MIN;
+                }
+                None => {
+                    wait(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(pause));
+                    pause = (2 * pause).min(PAUSE_MAX);
+                    self.look_for_one();
+                }
+            }
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+    }
+
+    /// Until the keeper is gone, or the bell rings.
+    fn watch(&self, link: &Arc<OwnedFd>) {
+        let bell = PollFd::new(&self.bell, PollFlags::IN);
+        let mut fds = [PollFd::new(&**link, PollFlags::IN), bell];
+        wait(&mut fds, None);
+        if fds[0].revents().is_empty() {
+            return;
+        }
+        let mut state = lock(&self.state);
+        if state.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            tracing::warn!("the keeper has ended: nothing is kept until it is there again");
+            state.link = None;
+        }
+    }
+
+    /// Tries once. What a keeper has that was not there at the start is not weir's any more.
+    fn look_for_one(&self) {
+        if self.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let (link, stale) = match (self.dial)().and_then(|link| ask(link, PATIENCE)) {
+            Ok((link, taken)) => (Arc::new(link), taken),
+            Err(error) => return tracing::debug!(%error, "no keeper yet"),
+        };
+        let mut state = lock(&self.state);
+        state.link = Some(Arc::clone(&link));
+        for name in stale.keys().filter(|name| !state.held.contains_key(*name)) {
+            if say(&link, &Word::Remove(name.clone()), None).is_err() {
+                break;
+            }
+        }
+        let told = state.held.iter().try_for_each(|(name, descriptor)| {
+            say(&link, &Word::Store(name.clone()), Some(descriptor))
+        });
+        match told {
+            Ok(()) => tracing::info!(descriptors = state.held.len(), "a keeper is there"),
+            Err(error) => {
+                tracing::warn!(%error, "a keeper is there that takes nothing");
+                state.link = None;
+            }
+        }
+        drop(state);
+        drop(stale);
+    }
+}
+
+/// Says something, and waits for a while where the keeper has much to read.
+fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<()> {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let error = match send(link, word, descriptor.map(AsFd::as_fd)) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let errno = rustix::io::Errno::from_io_error(&error);
+        // The latter: as many descriptors are under way as may be.
+        let full = matches!(errno, Some(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS));
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        if !full || left.is_zero() {
+            return Err(error);
+        }
+        let step = left.min(Duration::from_millis(1));
+        wait(&mut [PollFd::new(link, PollFlags::empty())], Some(step));
+    }
+}
+
+/// Asks for all there is. A keeper that does not begin to answer for `patience` counts as none.
+fn ask(link: OwnedFd, mut patience: Duration) -> io::Result<(OwnedFd, Taken)> {
+    send(&link, &Word::Take, None)?;
+    let mut taken = Taken::new();
+    loop {
+        let mut fds = [PollFd::new(&link, PollFlags::IN)];
+        wait(&mut fds, Some(std::mem::replace(&mut patience, PATIENCE)));
+        if fds[0].revents().is_empty() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the keeper does not answer"));
+        }
+        match receive(&link)? {
+            Received::Word(Word::Given(name), Some(descriptor)) => {
+                taken.insert(name, descriptor);
+            }
+            Received::Word(Word::Ready, _) => return Ok((link, taken)),
+            Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Received::Word(..) | Received::Unknown | Received::Nothing => {}
+        }
+    }
+}
+
+fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
+    let timeout = at_most.map(|time| Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    });
+    // EINTR is a look more.
+    let _ = poll(fds, timeout.as_ref());
+}
+
+/// A panic while it was held leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

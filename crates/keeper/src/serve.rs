@@ -1,0 +1,198 @@
+//! The keeper's loop: one weir at a time says what it keeps, and the next one is given it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit};
+use weir_limits::DESCRIPTORS_MAX;
+
+use crate::client::connect;
+use crate::shelf::Shelf;
+use crate::wire::{Received, Word, receive, send};
+
+/// weirs that may wait until the one before has ended.
+const BACKLOG: i32 = 8;
+/// Descriptors that the keeper needs for itself.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// Why the keeper does not serve.
+#[derive(Debug)]
+pub enum ServeError {
+    /// Another one serves there.
+    InUse(PathBuf),
+    /// There is something that is no socket.
+    NotASocket(PathBuf),
+    /// A system call failed.
+    Io(PathBuf, io::Error),
+}
+
+impl std::fmt::Display for ServeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InUse(path) => write!(f, "another keeper serves {}", path.display()),
+            Self::NotASocket(path) => write!(f, "{} exists and is not a socket", path.display()),
+            Self::Io(path, error) => write!(f, "cannot listen on {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// A keeper.
+#[derive(Debug)]
+pub struct Server {
+    listener: OwnedFd,
+    shelf: Shelf,
+    weir: Option<Weir>,
+    /// Owners of whom it was said that something is not kept.
+    refused: BTreeSet<String>,
+}
+
+/// The weir that is there.
+#[derive(Debug)]
+struct Weir {
+    socket: OwnedFd,
+    /// What it is to be given yet, and whether it is told then that this was all.
+    giving: VecDeque<Word>,
+}
+
+impl Server {
+    /// Listens at `path`, whose directory is there.
+    ///
+    /// # Errors
+    /// [`ServeError`]
+    pub fn listen(path: &Path) -> Result<Self, ServeError> {
+        let io = |error: io::Error| ServeError::Io(path.into(), error);
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(ServeError::NotASocket(path.into()));
+            }
+            Ok(_) => match connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(io)?;
+                }
+                _ => return Err(ServeError::InUse(path.into())),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error)),
+        }
+        let listener = listening(path).map_err(|errno| io(errno.into()))?;
+        let shelf = Shelf::new(raise_descriptor_limit());
+        Ok(Self { listener, shelf, weir: None, refused: BTreeSet::new() })
+    }
+
+    /// Serves for ever.
+    pub fn run(mut self) -> ! {
+        loop {
+            self.step();
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    pub(crate) fn step(&mut self) {
+        let Some(weir) = &self.weir else { return self.accept() };
+        let giving = if weir.giving.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        let mut fds = [PollFd::new(&weir.socket, PollFlags::IN | giving)];
+        // EINTR is a look more.
+        let _ = poll(&mut fds, None);
+        let found = fds[0].revents();
+        if found.intersects(PollFlags::OUT) {
+            self.give();
+        }
+        // Only then the end: what a weir that is gone has said counts.
+        if found.intersects(!PollFlags::OUT) && !self.listen_to_weir() {
+            self.weir = None;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.shelf.names().cloned().collect()
+    }
+
+    /// Waits for the next weir. Only root and whoever runs the keeper are one.
+    fn accept(&mut self) {
+        let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(socket) = accept_with(&self.listener, flags) else { return };
+        let peer = socket_peercred(&socket).map(|peer| peer.uid);
+        if peer.is_ok_and(|user| user == geteuid() || user == Uid::ROOT) {
+            self.weir = Some(Weir { socket, giving: VecDeque::new() });
+        }
+    }
+
+    /// One packet of the weir that is there; `false` if it is gone.
+    fn listen_to_weir(&mut self) -> bool {
+        let Some(weir) = &mut self.weir else { return true };
+        match receive(&weir.socket) {
+            Ok(Received::Word(Word::Take, _)) => {
+                weir.giving = self.shelf.names().cloned().map(Word::Given).collect();
+                weir.giving.push_back(Word::Ready);
+            }
+            Ok(Received::Word(Word::Store(name), Some(descriptor))) => {
+                if let Err(full) = self.shelf.store(name.clone(), descriptor) {
+                    self.say_refused(&name, &full);
+                }
+            }
+            Ok(Received::Word(Word::Remove(name), _)) => self.shelf.remove(&name),
+            Ok(Received::Word(..) | Received::Unknown | Received::Nothing) => {}
+            Ok(Received::End) | Err(_) => return false,
+        }
+        true
+    }
+
+    /// Gives what the socket takes.
+    fn give(&mut self) {
+        let Some(weir) = &mut self.weir else { return };
+        while let Some(word) = weir.giving.front() {
+            let descriptor = match word {
+                // It may have been removed meanwhile.
+                Word::Given(name) => self.shelf.get(name),
+                _ => None,
+            };
+            let gone = matches!(word, Word::Given(_)) && descriptor.is_none();
+            match gone || send(weir.socket.as_fd(), word, descriptor).is_ok() {
+                true => drop(weir.giving.pop_front()),
+                // A weir that is gone shows as the end of what it says.
+                false => return,
+            }
+        }
+    }
+
+    fn say_refused(&mut self, name: &str, why: &impl std::fmt::Display) {
+        if self.refused.len() < 64 && self.refused.insert(name.into()) {
+            eprintln!("weir-keeper: {name} is not kept: {why}");
+        }
+    }
+}
+
+fn listening(path: &Path) -> Result<OwnedFd, Errno> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    // unix(7): the file's permissions are those of the socket, less the umask.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// As many descriptors as may be; how many of them are for the shelf.
+fn raise_descriptor_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
+    usize::try_from(now.saturating_sub(OWN_DESCRIPTORS)).unwrap_or(usize::MAX)
+}

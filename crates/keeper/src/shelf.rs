@@ -1,0 +1,97 @@
+//! What the keeper holds: descriptors by name. The part of a name before its first slash is its owner, an interface:
+//! each owner has a bound of its own, so that no tenant takes another one's room.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use weir_limits::KEPT_PER_OWNER_MAX;
+
+use crate::closer::Closer;
+
+/// Why a descriptor is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// Its owner has as many as may be, or as many that do not close.
+    Owner,
+    /// All owners together have.
+    Shelf,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Owner => "its owner has as many descriptors as it may",
+            Self::Shelf => "there are as many descriptors as there may be",
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Owner {
+    held: usize,
+    closer: Closer,
+}
+
+/// Descriptors by name.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    held: BTreeMap<String, OwnedFd>,
+    owners: BTreeMap<String, Owner>,
+    max: usize,
+}
+
+fn owner_of(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(owner, _)| owner)
+}
+
+impl Shelf {
+    /// With room for `max` descriptors.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { held: BTreeMap::new(), owners: BTreeMap::new(), max }
+    }
+
+    /// Keeps a descriptor, in place of one that has this name.
+    pub(crate) fn store(&mut self, name: String, descriptor: OwnedFd) -> Result<(), Full> {
+        let open: usize = self.owners.values().map(|owner| owner.closer.open()).sum();
+        let shelf_is_full = self.held.len() + open >= self.max;
+        let owner = self.owners.entry(owner_of(&name).to_owned()).or_default();
+        match self.held.entry(name) {
+            Entry::Occupied(mut held) => owner.closer.close(held.insert(descriptor)),
+            Entry::Vacant(_) if owner.held + owner.closer.open() >= KEPT_PER_OWNER_MAX => {
+                owner.closer.close(descriptor);
+                return Err(Full::Owner);
+            }
+            Entry::Vacant(_) if shelf_is_full => {
+                owner.closer.close(descriptor);
+                return Err(Full::Shelf);
+            }
+            Entry::Vacant(place) => {
+                place.insert(descriptor);
+                owner.held += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what has this name.
+    pub(crate) fn remove(&mut self, name: &str) {
+        let Some(descriptor) = self.held.remove(name) else { return };
+        if let Some(owner) = self.owners.get_mut(owner_of(name)) {
+            owner.held -= 1;
+            owner.closer.close(descriptor);
+        }
+        self.owners.retain(|_, owner| owner.held > 0 || owner.closer.open() > 0);
+    }
+
+    /// All names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.held.keys()
+    }
+
+    /// What has this name.
+    pub(crate) fn get(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.held.get(name).map(AsFd::as_fd)
+    }
+}

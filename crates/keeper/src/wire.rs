@@ -1,0 +1,132 @@
+//! Packets between weir and the keeper: text of a few lines, with a descriptor where one goes along.
+//!
+//! The words are those of sd_notify(3), so that weir has one way to say them to the keeper and to systemd.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use weir_limits::KEPT_NAME_LEN_MAX;
+
+/// Longest packet: the longest name, and the words around it.
+const PACKET_LEN_MAX: usize = KEPT_NAME_LEN_MAX + 64;
+
+/// One packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// weir has come: it wants what is there.
+    Take,
+    /// The descriptor that comes along is kept under this name, in place of another one.
+    Store(String),
+    /// Nothing is kept under this name any more.
+    Remove(String),
+    /// The keeper gives the descriptor that comes along.
+    Given(String),
+    /// The keeper has given all there is.
+    Ready,
+}
+
+impl Word {
+    fn to_text(&self) -> String {
+        match self {
+            Self::Take => "TAKE=1".into(),
+            Self::Store(name) => format!("FDSTORE=1\nFDNAME={name}"),
+            Self::Remove(name) => format!("FDSTOREREMOVE=1\nFDNAME={name}"),
+            Self::Given(name) => format!("FDNAME={name}"),
+            Self::Ready => "READY=1".into(),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let name = |name: &str| is_name(name).then(|| name.to_owned());
+        if let Some(rest) = text.strip_prefix("FDSTORE=1\nFDNAME=") {
+            return name(rest).map(Self::Store);
+        }
+        if let Some(rest) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
+            return name(rest).map(Self::Remove);
+        }
+        match text {
+            "TAKE=1" => Some(Self::Take),
+            "READY=1" => Some(Self::Ready),
+            given => name(given.strip_prefix("FDNAME=")?).map(Self::Given),
+        }
+    }
+}
+
+/// As systemd takes names of descriptors: printable ASCII without a colon.
+pub(crate) fn is_name(name: &str) -> bool {
+    let letters = name.bytes().all(|letter| (b' '..127).contains(&letter) && letter != b':');
+    !name.is_empty() && name.len() <= KEPT_NAME_LEN_MAX && letters
+}
+
+/// Sends one packet, without waiting.
+pub(crate) fn send(
+    socket: impl AsFd,
+    word: &Word,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = word.to_text();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let lent = descriptor.as_slice();
+    if !lent.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(lent));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(text.as_bytes())], &mut control, flags))?;
+    Ok(())
+}
+
+/// What a look at the socket has found.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A packet.
+    Word(Word, Option<OwnedFd>),
+    /// A packet that means nothing.
+    Unknown,
+    /// Nothing yet.
+    Nothing,
+    /// The other side is gone.
+    End,
+}
+
+/// Takes one packet, without waiting. Descriptors beyond one are closed.
+pub(crate) fn receive(socket: impl AsFd) -> io::Result<Received> {
+    let mut bytes = [0; PACKET_LEN_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut receive = || {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        recvmsg(&socket, &mut parts, &mut control, flags)
+    };
+    let received = match retry_on_intr(&mut receive) {
+        // The other side has ended with something of ours unread: said once, and before what it sent.
+        Err(Errno::CONNRESET) => retry_on_intr(&mut receive),
+        received => received,
+    };
+    let received = match received {
+        Ok(received) => received,
+        Err(Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::End),
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(Received::End);
+    }
+    let whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let text = bytes.get(..received.bytes).and_then(|text| std::str::from_utf8(text).ok());
+    let word = text.filter(|_| whole).and_then(Word::from_text);
+    Ok(word.map_or(Received::Unknown, |word| Received::Word(word, descriptor)))
+}
