@@ -1,18 +1,19 @@
 //! The back end's side of the socket.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
 use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
 
-use crate::error::ConnectionError;
-use crate::frame::{FrameReader, send_some};
+use crate::error::{ConnectionError, ProtocolError};
+use crate::frame::{self, FrameReader, Peeked, send_some};
 use crate::header::{Header, REPLY_FLAG};
 use crate::message::FrontMessage;
 use crate::payload::{Payload, VringState};
-use crate::request::RequestCode;
+use crate::request::{Request, RequestCode};
 
 /// A request as it came in.
 #[derive(Debug)]
@@ -24,6 +25,43 @@ pub struct Incoming {
     pub need_reply: bool,
     /// The request itself.
     pub message: FrontMessage,
+}
+
+/// A request that was looked at, and is in the socket still.
+#[derive(Debug)]
+pub struct Glimpse {
+    /// The request.
+    pub incoming: Incoming,
+    /// Its bytes, as they came.
+    pub bytes: Vec<u8>,
+    /// By which it is taken from the socket.
+    pub receipt: Receipt,
+}
+
+/// Names a request that is in the socket still.
+#[derive(Debug)]
+pub struct Receipt {
+    len: usize,
+    /// Descriptors that come with it.
+    fds: RangeInclusive<usize>,
+}
+
+impl Receipt {
+    /// Of the request with these bytes, whatever descriptors it has.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { len: bytes.len(), fds: 0..=usize::MAX }
+    }
+}
+
+/// What a [look](Connection::peek) has found.
+#[derive(Debug)]
+pub enum Peek {
+    /// No request.
+    Nothing,
+    /// A part of one, or one that was sent in pieces: it can only be [received](Connection::receive).
+    Part,
+    /// A whole one.
+    Whole(Glimpse),
 }
 
 /// A session's socket, for the back end. No call waits for the peer, whatever the socket's flags are. Watch it with
@@ -77,6 +115,50 @@ impl Connection {
         }))
     }
 
+    /// Looks at the next request and leaves it in the socket, until it is [consumed](Self::consume): whoever has the
+    /// socket after this process finds it there. Not in the middle of one that is being [received](Self::receive).
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn peek(&mut self) -> Result<Peek, ConnectionError> {
+        let frame = match frame::peek(&self.socket, FrontMessage::descriptors)? {
+            Peeked::Nothing => return Ok(Peek::Nothing),
+            Peeked::Part => return Ok(Peek::Part),
+            Peeked::Whole(frame) => frame,
+        };
+        let bytes = [&frame.header.encode(), &frame.body[..]].concat();
+        let fds = frame.fds.len();
+        // A descriptor that needs not be there may be.
+        let spare = frame.header.request() == Request::RemMemReg;
+        let receipt = Receipt { len: bytes.len(), fds: fds..=fds + usize::from(spare) };
+        let message = FrontMessage::decode(&frame.header, &frame.body, frame.fds)?;
+        let incoming = Incoming {
+            request: frame.header.request(),
+            need_reply: frame.header.needs_reply(),
+            message,
+        };
+        Ok(Peek::Whole(Glimpse { incoming, bytes, receipt }))
+    }
+
+    /// Takes a request that was looked at.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive); [`ConnectionError::Protocol`] if its descriptors were not those that were seen.
+    pub fn consume(&mut self, receipt: &Receipt) -> Result<(), ConnectionError> {
+        frame::consume(&self.socket, receipt.len, &receipt.fds)
+    }
+
+    /// Whether the next bytes in the socket are these.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn begins_with(&mut self, bytes: &[u8]) -> Result<bool, ConnectionError> {
+        Ok(match frame::peek(&self.socket, |_, _| 0)? {
+            Peeked::Whole(frame) => [&frame.header.encode(), &frame.body[..]].concat() == bytes,
+            Peeked::Nothing | Peeked::Part => false,
+        })
+    }
+
     /// Replies with a number: features, queues, memory slots, status.
     pub fn reply_u64(
         &mut self,
@@ -116,8 +198,14 @@ impl Connection {
         body: &[u8],
         fds: Vec<OwnedFd>,
     ) -> Result<(), ConnectionError> {
-        let header = Header::new(request, REPLY_FLAG, body.len())?;
-        let bytes = [&header.encode(), body].concat();
+        self.send_bytes(reply_bytes(request, body)?, fds)
+    }
+
+    /// Sends a reply that is made [already](reply_bytes), as [`send_reply`](Self::send_reply) does.
+    ///
+    /// # Errors
+    /// As [`send_reply`](Self::send_reply).
+    pub fn send_bytes(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), ConnectionError> {
         let queued = self.outbound_bytes;
         if queued + bytes.len() > VHOST_USER_OUTBOUND_BYTES_MAX {
             return Err(ConnectionError::OutboundFull { queued });
@@ -159,6 +247,15 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// A whole reply.
+///
+/// # Errors
+/// [`ProtocolError::BodyTooLarge`]
+pub fn reply_bytes(request: impl Into<RequestCode>, body: &[u8]) -> Result<Vec<u8>, ProtocolError> {
+    let header = Header::new(request, REPLY_FLAG, body.len())?;
+    Ok([&header.encode(), body].concat())
 }
 
 impl AsFd for Connection {

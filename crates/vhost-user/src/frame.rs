@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -98,6 +99,83 @@ impl FrameReader {
             received => ConnectionError::ClosedMidMessage { received },
         }
     }
+}
+
+/// What a look at a socket has found.
+pub(crate) enum Peeked {
+    /// Nothing.
+    Nothing,
+    /// A part of a message, or a message in more than one piece.
+    Part,
+    /// A message, which stays where it is.
+    Whole(Frame),
+}
+
+/// Looks at the next message without taking it. `fds_max` says of a header and a body how many descriptors belong to
+/// such a message: a look at one without any brings those of the next message along.
+pub(crate) fn peek(
+    socket: impl AsFd,
+    fds_max: impl FnOnce(&Header, &[u8]) -> usize,
+) -> Result<Peeked, ConnectionError> {
+    let mut head = [0; HEADER_LEN];
+    let (received, _) = match peek_some(socket.as_fd(), &mut head) {
+        Err(ConnectionError::Socket(Errno::AGAIN)) => return Ok(Peeked::Nothing),
+        peeked => peeked?,
+    };
+    match received {
+        0 => return Err(ConnectionError::Closed),
+        HEADER_LEN => {}
+        _ => return Ok(Peeked::Part),
+    }
+    let header = Header::decode(&head)?;
+    let mut bytes = vec![0; HEADER_LEN + header.body_len()];
+    let (received, mut fds) = peek_some(socket.as_fd(), &mut bytes)?;
+    if received < bytes.len() {
+        return Ok(Peeked::Part);
+    }
+    let body = bytes.split_off(HEADER_LEN);
+    fds.truncate(fds_max(&header, &body));
+    Ok(Peeked::Whole(Frame { header, body, fds }))
+}
+
+/// Takes a message that was looked at and has `len` bytes.
+///
+/// # Errors
+/// It has not so many descriptors: those that were seen were the next message's, or were not all there are.
+pub(crate) fn consume(
+    socket: impl AsFd,
+    len: usize,
+    fds: &RangeInclusive<usize>,
+) -> Result<(), ConnectionError> {
+    let (mut left, mut received) = (vec![0; len], Vec::new());
+    while !left.is_empty() {
+        match receive_some(socket.as_fd(), &mut left, &mut received)? {
+            0 => return Err(ConnectionError::Closed),
+            taken => drop(left.drain(..taken)),
+        }
+    }
+    match received.len() {
+        taken if fds.contains(&taken) => Ok(()),
+        taken => Err(ProtocolError::FdsLost { received: taken }.into()),
+    }
+}
+
+/// Looks at up to `room.len()` bytes, and at descriptors. Those beyond what a message may have are left out.
+fn peek_some(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), ConnectionError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let received = retry(|| recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags))?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok((received.bytes, fds))
 }
 
 /// Receives up to `room.len()` bytes, and adds their file descriptors to `fds`.

@@ -26,7 +26,7 @@ mod message;
 mod payload;
 mod request;
 
-pub use connection::{Connection, Incoming};
+pub use connection::{Connection, Glimpse, Incoming, Peek, Receipt, reply_bytes};
 pub use error::{ConnectionError, Expected, FrontEndError, ProtocolError};
 pub use feature::*;
 pub use front::{FrontEnd, Reply};

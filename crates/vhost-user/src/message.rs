@@ -281,6 +281,31 @@ impl FrontMessage {
     }
 }
 
+impl FrontMessage {
+    /// How many descriptors a message of this header and body may have: what [`decode`](Self::decode) takes.
+    pub(crate) fn descriptors(header: &Header, body: &[u8]) -> usize {
+        let word = || body.first_chunk::<8>().map_or(0, |word| u64::from_ne_bytes(*word));
+        match header.request().known() {
+            Some(Request::SetMemTable) => {
+                let count = body.first_chunk::<4>().map_or(0, |count| u32::from_ne_bytes(*count));
+                usize::try_from(count).unwrap_or(usize::MAX)
+            }
+            Some(Request::SetVringKick | Request::SetVringCall | Request::SetVringErr) => {
+                usize::from(word() & VRING_NOFD_MASK == 0)
+            }
+            Some(
+                Request::AddMemReg
+                | Request::SetLogBase
+                | Request::SetLogFd
+                | Request::SetBackendReqFd
+                | Request::SetInflightFd,
+            ) => 1,
+            // Those that are not supported end their session, with descriptors or without.
+            _ => 0,
+        }
+    }
+}
+
 /// A request before its type is known. Each method takes it apart in one of the ways requests are
 /// built, and checks that nothing is missing or left.
 struct Parts<'a> {

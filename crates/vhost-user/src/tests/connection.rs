@@ -54,6 +54,84 @@ fn descriptors_belong_to_the_message_they_came_with() {
     assert!(matches!(last, FrontMessage::SetVringCall { index: 2, fd: None }));
 }
 
+/// A request that is looked at; nobody has taken it yet.
+fn look(back: &mut Connection) -> Glimpse {
+    match back.peek().unwrap() {
+        Peek::Whole(glimpse) => glimpse,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_looked_at_stays_until_it_is_consumed_and_brings_its_own_descriptors() {
+    let (mut front, mut back) = pair();
+    let file = memory();
+    assert!(matches!(back.peek().unwrap(), Peek::Nothing));
+    front.set_owner().unwrap();
+    front.set_vring_call(1, Some(file.as_fd())).unwrap();
+    front.set_vring_call(2, None).unwrap();
+    // A look at a message without descriptors brings those of the next one along.
+    for _ in 0..2 {
+        assert!(matches!(look(&mut back).incoming.message, FrontMessage::SetOwner));
+    }
+    let glimpse = look(&mut back);
+    assert!(back.begins_with(&glimpse.bytes).unwrap());
+    back.consume(&glimpse.receipt).unwrap();
+    let glimpse = look(&mut back);
+    let FrontMessage::SetVringCall { index: 1, fd: Some(fd) } = glimpse.incoming.message else {
+        panic!("no descriptor");
+    };
+    assert!(same_file(fd, file) && back.begins_with(&glimpse.bytes).unwrap());
+    back.consume(&glimpse.receipt).unwrap();
+    assert!(!back.begins_with(&glimpse.bytes).unwrap());
+    let last = next(&mut back).message;
+    assert!(matches!(last, FrontMessage::SetVringCall { index: 2, fd: None }));
+    drop(front);
+    assert!(matches!(back.peek(), Err(ConnectionError::Closed)));
+}
+
+#[test]
+fn a_message_that_takes_the_next_ones_descriptor_for_its_own_is_the_end() {
+    let (mut front, mut back) = pair();
+    let word = vring_fd_word(Request::SetVringKick, 0, true).unwrap();
+    front.raw_send(&message(Request::SetVringKick, 0, &word.encode()), &[]).unwrap();
+    front.set_vring_call(1, Some(memory().as_fd())).unwrap();
+    let glimpse = look(&mut back);
+    let consumed = back.consume(&glimpse.receipt);
+    assert!(matches!(consumed, Err(ConnectionError::Protocol(_))), "{consumed:?}");
+}
+
+#[test]
+fn a_look_at_a_part_of_a_message_says_so() {
+    let (mut front, mut back) = pair();
+    let bytes = message(Request::SetFeatures, 0, &7u64.encode());
+    for end in [5, HEADER_LEN, 15] {
+        let begin = [0, 5, HEADER_LEN].into_iter().rfind(|begin| *begin < end).unwrap();
+        front.raw_send(&bytes[begin..end], &[]).unwrap();
+        assert!(matches!(back.peek().unwrap(), Peek::Part), "{end}");
+    }
+    front.raw_send(&bytes[15..], &[]).unwrap();
+    let glimpse = look(&mut back);
+    assert!(matches!(glimpse.incoming.message, FrontMessage::SetFeatures(7)));
+    // Descriptors with a later piece cannot be seen.
+    back.consume(&glimpse.receipt).unwrap();
+    front.raw_send(&bytes[..5], &[memory().as_fd()]).unwrap();
+    front.raw_send(&bytes[5..], &[]).unwrap();
+    assert!(matches!(back.peek().unwrap(), Peek::Part));
+}
+
+#[test]
+fn a_descriptor_that_needs_not_come_may_come_with_what_is_looked_at() {
+    let (mut front, mut back) = pair();
+    let bytes = message(Request::RemMemReg, 0, &SingleRegion(region(2)).encode());
+    for fds in [&[][..], &[memory().as_fd()]] {
+        front.raw_send(&bytes, fds).unwrap();
+        let glimpse = look(&mut back);
+        assert!(matches!(glimpse.incoming.message, FrontMessage::RemMemReg(_)));
+        back.consume(&glimpse.receipt).unwrap();
+    }
+}
+
 #[test]
 fn descriptors_with_a_later_piece_are_collected() {
     let (mut front, mut back) = pair();
