@@ -86,6 +86,11 @@ pub struct RunArgs {
     /// The configuration
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
     pub file: PathBuf,
+    /// Socket of weir-keeper, which holds what the next weir needs to go on with this one's front ends
+    ///
+    /// It wins over `keeper` of the file.
+    #[arg(long, value_name = "PATH", value_parser = absolute_socket)]
+    pub keeper: Option<SocketPath>,
     /// What it gives up.
     #[command(flatten)]
     pub sandbox: SandboxArgs,

@@ -66,7 +66,10 @@ pub fn log_to_stderr() {
 
 /// Runs the switch of a configuration file.
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
-    let config = Config::load(&args.file, defaults)?;
+    let mut config = Config::load(&args.file, defaults)?;
+    if let Some(keeper) = &args.keeper {
+        config.switch.keeper = Some(keeper.clone());
+    }
     log_to_stderr();
     raise_descriptor_limit();
     let signals = catch_signals()?;

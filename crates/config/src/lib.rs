@@ -106,6 +106,8 @@ pub struct SwitchConfig {
     pub placement: PlacementConfig,
     /// Who weir becomes when it was started with privileges.
     pub user: Option<UserName>,
+    /// The socket of the keeper, which holds what the next weir needs to go on with this one's front ends.
+    pub keeper: Option<SocketPath>,
 }
 
 impl SwitchConfig {
@@ -120,6 +122,7 @@ impl SwitchConfig {
             control,
             placement: PlacementConfig::default(),
             user: None,
+            keeper: None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
 
     let has_xen = root.has("xen");
     let switch = root.subtable("switch", &mut problems);
-    let switch = switch_table(switch, defaults, has_xen, &mut problems);
+    let (switch, keeper) = switch_table(switch, defaults, has_xen, &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -64,6 +64,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     // With more ports than there may be, only that is said: ports are compared with each other.
     if !too_many(&uplinks, &vifs, &mut problems) {
         check_across(&switch, &uplinks, &vifs, &mut problems);
+        check_keeper(&switch, keeper, &vifs, &mut problems);
     }
     if !problems.is_empty() {
         return Err(problems);
@@ -117,8 +118,9 @@ fn switch_table(
     defaults: &Defaults,
     has_xen: bool,
     problems: &mut Vec<Problem>,
-) -> SwitchConfig {
+) -> (SwitchConfig, Option<Range<usize>>) {
     let mut switch = SwitchConfig::new(defaults.control.clone());
+    let mut keeper_at = None;
     if let Some(mut section) = section {
         switch.execution = section.take_or("execution", switch.execution, problems);
         if switch.execution == Execution::Tasklet {
@@ -143,6 +145,9 @@ fn switch_table(
         if !defaults.control_named {
             switch.control = control;
         }
+        if let Some(Located { value, span }) = section.take("keeper", problems) {
+            (switch.keeper, keeper_at) = (Some(value), Some(span));
+        }
         switch.placement = placement(&mut section, problems);
         if let Some(Located { value, span }) = section.take("user", problems) {
             if has_xen {
@@ -158,7 +163,7 @@ fn switch_table(
         }
         section.finish(problems);
     }
-    switch
+    (switch, keeper_at)
 }
 
 fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> PlacementConfig {
@@ -394,6 +399,30 @@ fn check_across(
                     .help("give the agent another path, such as \"/run/weir/NAME.agent\""),
             );
         }
+    }
+}
+
+/// The keeper is another process, whose socket is nobody else's.
+fn check_keeper(
+    switch: &SwitchConfig,
+    at: Option<Range<usize>>,
+    vifs: &[Placed<VifConfig>],
+    problems: &mut Vec<Problem>,
+) {
+    let (Some(keeper), Some(at)) = (&switch.keeper, at) else { return };
+    let owner = if *keeper == switch.control {
+        Some("weir's own control socket".to_owned())
+    } else {
+        let uses = |vif: &VifConfig| vif.socket == *keeper || vif.agent.as_ref() == Some(keeper);
+        let vif = vifs.iter().find(|placed| uses(&placed.port));
+        vif.map(|vif| format!("a socket of `vif.{}`", vif.port.name))
+    };
+    if let Some(owner) = owner {
+        problems.push(
+            Problem::new("`switch.keeper` is no socket of a keeper")
+                .label(at, format!("{keeper} is {owner}"))
+                .help("name the socket that weir-keeper listens on, such as \"/run/weir/keeper.sock\""),
+        );
     }
 }
 

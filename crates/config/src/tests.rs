@@ -303,7 +303,7 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, control,
-            placement, pin_vcpus, user
+            keeper, placement, pin_vcpus, user
     "#);
 }
 
@@ -768,6 +768,18 @@ fn what_must_differ_from_port_to_port_is_checked() {
             "the interface t0 is used 2 times",
         ),
         ("[vif.control]\n", "`vif.control` uses the control socket"),
+        (
+            "[switch]\nkeeper=\"/run/weir/control.sock\"\n",
+            "`switch.keeper` is no socket of a keeper",
+        ),
+        (
+            "[switch]\nkeeper=\"/run/weir/a.sock\"\n[vif.a]\n",
+            "`switch.keeper` is no socket of a keeper",
+        ),
+        (
+            "[switch]\nkeeper=\"/run/weir/a.agent\"\n[vif.a]\nagent=\"/run/weir/a.agent\"\n",
+            "`switch.keeper` is no socket of a keeper",
+        ),
         ("[vif.a]\nagent=\"/run/weir/control.sock\"\n", "`vif.a` has no socket for its agent"),
         ("[vif.a]\nagent=\"/run/weir/a.sock\"\n", "`vif.a` has no socket for its agent"),
         ("[vif.a]\nagent=\"/run/weir/b.sock\"\n[vif.b]\n", "`vif.a` has no socket for its agent"),

@@ -24,6 +24,9 @@ pub enum StopReason {
         /// What was wrong with it.
         refusal: Refusal,
     },
+    /// A session of a weir that is gone cannot go on.
+    #[error("the session cannot go on: {0}")]
+    NotTakenUp(Refusal),
     /// The guest's driver broke a ring.
     #[error("ring {ring}: {error}")]
     Ring {
@@ -154,6 +157,9 @@ pub enum Refusal {
     /// One for a session is enough.
     #[error("the front end asked for a second inflight area")]
     SecondInflight,
+    /// What a weir that is gone has left with the keeper is not whole.
+    #[error("{0} is not with the keeper")]
+    NotKept(&'static str),
     /// A request of a feature that was not offered.
     #[error("not supported by this back end")]
     Unsupported,

@@ -16,7 +16,8 @@ use weir_fabric::PortId;
 use weir_limits::{SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_vhost_user::{Connection, ConnectionError};
 
-use crate::error::StopReason;
+use crate::error::{Refusal, StopReason};
+use crate::keep::Keep;
 use crate::logs::Said;
 use crate::port::VhostPort;
 use crate::session::Session;
@@ -100,11 +101,12 @@ pub(crate) fn start(
 }
 
 fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End) {
-    port.log(Said::Connected, |unsaid| {
-        tracing::info!(vif = port.name(), unsaid, "front end connected");
-    });
-    let session = Session::new(Connection::new(stream), Arc::clone(&port), engine);
-    let Some(reason) = serve(session, &port, end) else { return };
+    let Some(reason) = begin(&port, engine, stream).map_or_else(
+        |refusal| Some(StopReason::NotTakenUp(refusal)),
+        |session| serve(session, &port, end),
+    ) else {
+        return;
+    };
     if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
         port.log(Said::Disconnected, |unsaid| {
             tracing::info!(vif = port.name(), unsaid, "front end disconnected");
@@ -116,6 +118,23 @@ fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End)
         });
         port.session_ended(Some(&reason));
     }
+}
+
+/// A session that begins, or one that goes on where another weir has left it.
+fn begin(
+    port: &Arc<VhostPort>,
+    engine: Arc<Engine>,
+    stream: UnixStream,
+) -> Result<Session, Refusal> {
+    if let Some(left) = port.keep().and_then(Keep::take_left) {
+        let session = Session::take_up(stream, left, Arc::clone(port), engine)?;
+        tracing::info!(vif = port.name(), "front end taken over from a weir that is gone");
+        return Ok(session);
+    }
+    port.log(Said::Connected, |unsaid| {
+        tracing::info!(vif = port.name(), unsaid, "front end connected");
+    });
+    Ok(Session::new(Connection::new(stream), Arc::clone(port), engine).kept())
 }
 
 /// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.

@@ -13,6 +13,7 @@
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | how often a port's messages are logged |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
+//! | `keep.rs`, `session/kept.rs` | what of a session outlives weir, and how it goes on |
 //! | `features.rs` | offered and negotiated features |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 //!
@@ -24,6 +25,7 @@ mod allowance;
 mod error;
 mod features;
 mod front_end;
+mod keep;
 mod logs;
 mod manager;
 mod notify;
@@ -36,6 +38,7 @@ mod silent;
 mod tx;
 
 pub use error::{Refusal, StopReason};
+pub use keep::Keep;
 pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy, connect};
 pub use port::{VhostOptions, VhostPort};
 pub use records::Records;

@@ -19,6 +19,7 @@ use weir_limits::{
 };
 
 use crate::front_end::{self, End};
+use crate::keep::Keep;
 use crate::logs::Said;
 use crate::port::VhostPort;
 
@@ -300,6 +301,7 @@ impl Sessions {
             Source::Connect { .. } => {}
             Source::Once(stream) => start = stream.take(),
         }
+        let start = port.keep().and_then(Keep::connection).or(start);
         let turns = Turns::new(Instant::now());
         let entry = Entry { port, source, session: None, next: None, turns, pause_until: None };
         self.entries.insert(id, entry);

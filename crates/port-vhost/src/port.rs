@@ -21,6 +21,7 @@ use weir_ring::Record;
 
 use crate::allowance::Allowance;
 use crate::error::StopReason;
+use crate::keep::Keep;
 use crate::logs::{Logs, Said};
 use crate::queue::{Queue, Ring};
 use crate::records::Records;
@@ -72,6 +73,7 @@ pub struct VhostPort {
     /// What front ends have mapped, and may have.
     memory: Arc<Account>,
     records: Option<Records>,
+    keep: Option<Keep>,
     pub(crate) shown: Mutex<Shown>,
     /// What its sessions may take of the processors.
     pub(crate) allowance: Mutex<Allowance>,
@@ -92,6 +94,7 @@ impl VhostPort {
             proxy: Proxy::new(&options.name),
             memory: Arc::default(),
             records: None,
+            keep: None,
             shown: Mutex::default(),
             allowance: Mutex::default(),
             logs: Logs::default(),
@@ -108,6 +111,16 @@ impl VhostPort {
     /// With records of its rings, so that they outlive this process.
     pub fn with_records(self, records: Records) -> Self {
         Self { records: Some(records), ..self }
+    }
+
+    /// With a place for its session, which then outlives this process.
+    pub fn with_keep(self, keep: Keep) -> Self {
+        Self { keep: Some(keep), ..self }
+    }
+
+    /// Where its session is kept.
+    pub fn keep(&self) -> Option<&Keep> {
+        self.keep.as_ref()
     }
 
     /// The record of vring `ring`, if there is a file for it; why there is none is logged.

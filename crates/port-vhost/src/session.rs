@@ -7,6 +7,8 @@
 //! ```
 //! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets nothing.
 
+mod kept;
+
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
 use weir_ring::{Addresses, DeviceRing, Origin, Record, SetupError, ring_size};
 use weir_vhost_user::{
-    Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request,
+    Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request, RequestCode,
     VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
@@ -28,6 +30,7 @@ use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
 use crate::records::Region;
+use kept::Kept;
 
 /// What a front end has said about one ring.
 #[derive(Default)]
@@ -42,6 +45,7 @@ struct Vring {
     stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
+    enabled: bool,
 }
 
 pub(crate) struct Session {
@@ -60,6 +64,24 @@ pub(crate) struct Session {
     inflight: Option<Region>,
     /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
+    /// What of it lies with the keeper.
+    kept: Option<Kept>,
+}
+
+/// What goes out when a request is handled.
+struct Reply {
+    request: RequestCode,
+    body: Vec<u8>,
+    /// An area for records, whose descriptor goes along.
+    inflight: Option<(Inflight, OwnedFd)>,
+    /// The ring that has stopped.
+    stopped: Option<usize>,
+}
+
+impl Reply {
+    fn new(request: RequestCode, body: Vec<u8>) -> Self {
+        Self { request, body, inflight: None, stopped: None }
+    }
 }
 
 enum Answer {
@@ -96,6 +118,7 @@ impl Session {
             status: 0,
             inflight: None,
             vrings,
+            kept: None,
         }
     }
 
@@ -106,10 +129,18 @@ impl Session {
         if self.connection.wants_write() {
             return Ok(());
         }
+        if self.kept.is_some() {
+            return self.serve_kept();
+        }
         self.connection.receive()?.map_or(Ok(()), |incoming| self.answer(incoming))
     }
 
     fn answer(&mut self, incoming: Incoming) -> Result<(), StopReason> {
+        self.reply_to(incoming)?.map_or(Ok(()), |reply| self.give(reply))
+    }
+
+    /// Handles a request; what is to go out.
+    fn reply_to(&mut self, incoming: Incoming) -> Result<Option<Reply>, StopReason> {
         let Incoming { request, need_reply, message } = incoming;
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         tracing::debug!(vif = self.port.name(), %request, "request");
@@ -117,25 +148,32 @@ impl Session {
         // Now: the request that agrees on REPLY_ACK may ask for one itself.
         let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
         let ack = need_reply && reply_ack && !own_reply;
-        match handled {
-            Ok(Answer::Number(value)) => self.connection.reply_u64(request, value)?,
+        Ok(match handled {
+            Ok(Answer::Number(value)) => Some(Reply::new(request, value.encode())),
             Ok(Answer::Vring(state)) => {
-                self.connection.reply(request, state)?;
-                // Not before the front end is told: it says so when it comes again.
-                self.forget(state.index as usize);
+                let stopped = Some(state.index as usize);
+                Some(Reply { stopped, ..Reply::new(request, state.encode()) })
             }
             Ok(Answer::Inflight(told, fd)) => {
-                self.connection.send_reply(request, &told.encode(), vec![fd])?;
+                let inflight = Some((told, fd));
+                Some(Reply { inflight, ..Reply::new(request, told.encode()) })
             }
-            Ok(Answer::Done) if ack => self.connection.ack(request, true)?,
-            Ok(Answer::Done) => {}
+            Ok(Answer::Done) => ack.then(|| Reply::new(request, 0u64.encode())),
             Err(refusal) => {
                 if ack {
                     self.connection.ack(request, false)?;
                 }
                 return Err(StopReason::Refused { request, refusal });
             }
-        }
+        })
+    }
+
+    fn give(&mut self, reply: Reply) -> Result<(), StopReason> {
+        let Reply { request, body, inflight, stopped } = reply;
+        let fds = inflight.into_iter().map(|(_, fd)| fd).collect();
+        self.connection.send_reply(request, &body, fds)?;
+        // Not before the front end is told: it says so when it comes again.
+        stopped.into_iter().for_each(|ring| self.forget(ring));
         Ok(())
     }
 
@@ -477,7 +515,8 @@ impl Session {
         }
     }
 
-    fn enable(&self, ring: usize, enabled: bool) {
+    fn enable(&mut self, ring: usize, enabled: bool) {
+        self.vrings[ring].enabled = enabled;
         self.port.with_queue(ring, |queue| {
             queue.enabled = enabled;
             if let Some(ring) = &mut queue.ring {
@@ -487,7 +526,7 @@ impl Session {
         self.nudge(ring);
     }
 
-    fn enable_all(&self, enabled: bool) {
+    fn enable_all(&mut self, enabled: bool) {
         (0..self.vrings.len()).for_each(|ring| self.enable(ring, enabled));
     }
 
@@ -535,6 +574,7 @@ impl Session {
 impl Drop for Session {
     /// However a session ends, its rings stop and its memory goes.
     fn drop(&mut self) {
+        self.end_kept();
         self.stop_all();
         for ring in 0..self.vrings.len() {
             let descriptors = self.port.with_queue(ring, |queue| {

@@ -80,6 +80,7 @@ impl Needs {
         // Nothing is set of a TAP.
         let set = config.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Tap);
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
+        let sockets = sockets.chain([config.switch.keeper.as_ref()]);
         Self {
             tasks: Tasks {
                 control: Some(control.clone()),

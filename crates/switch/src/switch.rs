@@ -28,11 +28,13 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
+mod keeping;
 mod shown;
 mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
+use keeping::{Kept, KeptListener};
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
 
@@ -49,9 +51,15 @@ struct Vif {
 /// By what an interface's front end is met.
 enum Link {
     /// A vhost-user socket. Keeps its file, where weir has made it, and removes it.
-    Socket { _bound: Option<BoundListener>, has_records: bool },
+    Socket { _listens: Option<Listens>, has_records: bool },
     /// xenstore, in which the toolstack attached it.
     Xen,
+}
+
+/// A socket on which weir listens. The keeper lets go of it before its file is removed.
+struct Listens {
+    _kept: Option<KeptListener>,
+    _bound: BoundListener,
 }
 
 struct Uplink {
@@ -90,6 +98,7 @@ pub struct Switch {
     started: Instant,
     xen: Mutex<Option<weir_port_xen::Manager>>,
     hands: Hands,
+    keeper: Kept,
 }
 
 /// How an interface meets its front end.
@@ -122,6 +131,9 @@ impl Switch {
             config.switch.control.clone(),
             hands.clone(),
         )?;
+        if let Some(path) = &config.switch.keeper {
+            switch.keeper.begin(hands.dial_keeper(path)).map_err(SwitchError::Start)?;
+        }
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);
         for (uplink, device) in config.uplinks.iter().zip(devices) {
@@ -130,6 +142,7 @@ impl Switch {
         for vif in &config.vifs {
             switch.add_vif(vif.clone(), Meeting::Configured)?;
         }
+        switch.keeper.end_taking();
         if let Some(xen) = &config.xen {
             switch.start_xen(xen)?;
         }
@@ -174,6 +187,7 @@ impl Switch {
             started,
             xen: Mutex::default(),
             hands,
+            keeper: Kept::default(),
         }))
     }
 
@@ -202,9 +216,10 @@ impl Switch {
         let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
         let in_place = matches!(meeting, Meeting::Configured);
-        let (endpoint, socket) = self.meet(&config, meeting).map_err(not_listening)?;
+        let (endpoint, listens) = self.meet(&config, meeting).map_err(not_listening)?;
         let agent = self.agent_socket(&config).map_err(not_listening)?;
         let records = self.records(&config, in_place);
+        let keep = self.keeper.place(&name).filter(|_| in_place);
         let has_records = records.is_some();
         let options = VhostOptions {
             name: name.to_string(),
@@ -216,8 +231,12 @@ impl Switch {
             .add_port(config.port_config(), |id, counters| {
                 let memory = Account::new(config.memory_max.get(), &[]);
                 let port = VhostPort::new(id, counters, &options).with_memory(memory);
-                Arc::new(match records {
+                let port = match records {
                     Some(records) => port.with_records(records),
+                    None => port,
+                };
+                Arc::new(match keep {
+                    Some(keep) => port.with_keep(keep),
                     None => port,
                 })
             })
@@ -234,7 +253,7 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
-        let link = Link::Socket { _bound: socket, has_records };
+        let link = Link::Socket { _listens: listens, has_records };
         self.ports().vifs.push(Vif { config, port, rules, guard, agent, link });
         Ok(())
     }
@@ -260,7 +279,7 @@ impl Switch {
         &self,
         config: &VifConfig,
         meeting: Meeting,
-    ) -> Result<(Endpoint, Option<BoundListener>), ListenError> {
+    ) -> Result<(Endpoint, Option<Listens>), ListenError> {
         Ok(match (meeting, config.mode) {
             (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
             (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
@@ -270,14 +289,21 @@ impl Switch {
             }
             (Meeting::Configured, SocketRole::Server) => {
                 let path = config.socket.as_path();
-                let bound =
-                    self.hands.bind(path, config.socket_mode.unwrap_or(SocketMode::OWNER))?;
+                let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
+                let left = self.keeper.listener(&config.name);
+                let left =
+                    left.and_then(|(socket, file)| self.hands.adopt(socket, path, file, mode));
+                let bound = match left {
+                    Some(bound) => bound,
+                    None => self.hands.bind(path, mode)?,
+                };
                 let listener = bound.listener().try_clone().map_err(|source| ListenError::Io {
                     step: "duplicate",
                     path: path.into(),
                     source,
                 })?;
-                (Endpoint::Listener(listener), Some(bound))
+                let kept = self.keeper.keep_listener(&config.name, &bound);
+                (Endpoint::Listener(listener), Some(Listens { _kept: kept, _bound: bound }))
             }
         })
     }
@@ -535,6 +561,7 @@ impl Switch {
         if let Link::Socket { has_records: true, .. } = &vif.link {
             self.hands.remove_records(&vif.config.socket);
         }
+        self.keeper.forget(name);
         tracing::info!(vif = %name, "interface removed");
         Response::Ok
     }

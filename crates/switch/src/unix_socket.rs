@@ -71,8 +71,12 @@ pub enum ListenError {
 pub struct BoundListener {
     listener: UnixListener,
     path: PathBuf,
+    file: FileId,
     made: Made,
 }
+
+/// Device and inode of a socket's file, which tell it from another one of the same name.
+pub(crate) type FileId = (u64, u64);
 
 /// Who has made a socket's file.
 #[derive(Debug)]
@@ -85,8 +89,7 @@ enum Made {
 #[derive(Debug)]
 pub(crate) struct BoundFile {
     path: PathBuf,
-    /// Device and inode of the file, which tell it from another one of the same name.
-    file: (u64, u64),
+    file: FileId,
 }
 
 /// Has another process remove a file, when this is dropped.
@@ -112,17 +115,34 @@ impl BoundListener {
         let listener = bind(path, mode).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
         let made = Made::Here(BoundFile { path: path.into(), file });
-        Ok(Self { listener, path: path.into(), made })
+        Ok(Self { listener, path: path.into(), file, made })
     }
 
     /// One that another process has made, which `remove` has remove it.
     pub(crate) fn of_another(
         listener: UnixListener,
         path: &Path,
+        file: FileId,
         remove: Box<dyn Fn(&Path) + Send + Sync>,
     ) -> Self {
         let made = Made::Elsewhere { _removes: Remover { path: path.into(), remove } };
-        Self { listener, path: path.into(), made }
+        Self { listener, path: path.into(), file, made }
+    }
+
+    /// One that a weir which is gone has left, if its file is there still.
+    pub(crate) fn adopt(
+        listener: UnixListener,
+        path: &Path,
+        file: FileId,
+        mode: SocketMode,
+    ) -> Option<Self> {
+        let made = Made::Here(BoundFile::adopt(path, file, mode)?);
+        Some(Self { listener, path: path.into(), file, made })
+    }
+
+    /// Its file.
+    pub(crate) fn file(&self) -> FileId {
+        self.file
     }
 
     /// The socket and its file, apart: the one may be for another process. Nothing of one that is another's.
@@ -142,6 +162,17 @@ impl BoundListener {
     /// The socket's file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl BoundFile {
+    /// The file that a weir which is gone has made, if it is there still.
+    pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
+        if !file_id(path).is_ok_and(|found| found == file) {
+            return None;
+        }
+        set_mode(path, mode).ok()?;
+        Some(Self { path: path.into(), file })
     }
 }
 
@@ -213,7 +244,7 @@ impl std::fmt::Debug for Remover {
     }
 }
 
-fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
@@ -251,6 +282,13 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     // unix(7): the file's permissions are those of the socket, less the umask.
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    set_mode(path, mode)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Gives a socket's file its permissions.
+fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket
@@ -262,8 +300,7 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
         let this = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(this, fs::Permissions::from_mode(mode.bits()))?;
     }
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(UnixListener::from(socket))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -373,6 +410,25 @@ mod tests {
         let _new = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
         drop(old);
         UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_outlives_its_weir_is_gone_on_with_while_its_file_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let old = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        let (file, kept) = (old.file(), old.listener().try_clone().unwrap());
+        // As if it were killed.
+        std::mem::forget(old);
+        let again = kept.try_clone().unwrap();
+        let bound = BoundListener::adopt(kept, &path, file, mode("0660")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        let _front_end = UnixStream::connect(&path).unwrap();
+        bound.listener().accept().unwrap();
+        drop(bound);
+        assert!(!path.exists());
+        let _others = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        assert!(BoundListener::adopt(again, &path, file, SocketMode::OWNER).is_none());
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod fair;
 mod front_ends;
 mod hostile;
 mod inflight;
+mod kept;
 mod moderation;
 mod peer;
 mod resize;

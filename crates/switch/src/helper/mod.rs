@@ -20,7 +20,7 @@ use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
 use crate::manager::{self, Gathering};
-use crate::unix_socket::{BoundListener, ListenError};
+use crate::unix_socket::{BoundListener, FileId, ListenError};
 
 mod serve;
 #[cfg(test)]
@@ -67,6 +67,20 @@ impl Hands {
         }
     }
 
+    /// Goes on with a socket that a weir which is gone has left.
+    pub(crate) fn adopt(
+        &self,
+        listener: UnixListener,
+        path: &Path,
+        file: FileId,
+        mode: SocketMode,
+    ) -> Option<BoundListener> {
+        match self {
+            Self::Own => BoundListener::adopt(listener, path, file, mode),
+            Self::Helper(helper) => helper.adopt(listener, path, file, mode),
+        }
+    }
+
     /// Opens the file beside a socket in which records of rings outlive weir.
     ///
     /// # Errors
@@ -97,6 +111,21 @@ impl Hands {
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
                 Box::new(move |path| helper.connect(path))
+            }
+        }
+    }
+
+    /// How weir connects to its keeper.
+    pub(crate) fn dial_keeper(&self, path: &SocketPath) -> weir_keeper::Dial {
+        let path = path.clone();
+        match self {
+            Self::Own => Box::new(move || weir_keeper::connect(path.as_path())),
+            Self::Helper(helper) => {
+                let helper = Arc::clone(helper);
+                Box::new(move || {
+                    let (_, socket) = helper.ask(&Request::ConnectKeeper { path: path.clone() })?;
+                    socket.ok_or_else(|| io::Error::from(no_descriptor()))
+                })
             }
         }
     }
@@ -230,14 +259,36 @@ impl Helper {
 
     fn bind(self: &Arc<Self>, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
         let path = socket_path(path)?;
-        let (_, socket) = self.ask(&Request::Bind { path: path.clone(), mode })?;
+        let (answer, socket) = self.ask(&Request::Bind { path: path.clone(), mode })?;
         let listener = socket.map(UnixListener::from).ok_or_else(no_descriptor)?;
+        let Answer::Bound { file } = answer else { return Err(no_descriptor().into()) };
+        Ok(self.bound(listener, &path, file))
+    }
+
+    fn adopt(
+        self: &Arc<Self>,
+        listener: UnixListener,
+        path: &Path,
+        file: FileId,
+        mode: SocketMode,
+    ) -> Option<BoundListener> {
+        let path = socket_path(path).ok()?;
+        self.ask(&Request::Adopt { path: path.clone(), mode, file }).ok()?;
+        Some(self.bound(listener, &path, file))
+    }
+
+    fn bound(
+        self: &Arc<Self>,
+        listener: UnixListener,
+        path: &SocketPath,
+        file: FileId,
+    ) -> BoundListener {
         let helper = Arc::clone(self);
         let remove = move |path: &Path| {
             // If it does not answer, the next start replaces a stale socket.
             let _ = socket_path(path).and_then(|path| helper.ask(&Request::Remove { path }));
         };
-        Ok(BoundListener::of_another(listener, path.as_path(), Box::new(remove)))
+        BoundListener::of_another(listener, path.as_path(), file, Box::new(remove))
     }
 
     fn connect(&self, path: &Path) -> io::Result<UnixStream> {

@@ -15,7 +15,7 @@ use weir_port_vhost::Records;
 use super::records_path;
 use super::wire::{self, Answer, Request, Tasks};
 use crate::manager::{self, Gathering, UplinkInterface};
-use crate::unix_socket::{BoundFile, BoundListener};
+use crate::unix_socket::{BoundFile, BoundListener, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
@@ -41,6 +41,8 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
         if wire::send(socket.as_fd(), &answer.0, lent).is_err() {
             break;
         }
+        // It is weir's alone from here on.
+        drop(answer);
         answer = match wire::receive(socket.as_fd()) {
             Ok(Some((request, _))) => helper.answer(request),
             Ok(None) => break,
@@ -93,6 +95,7 @@ impl Serving {
                 (refused("it has begun".into(), None), None)
             }
             Request::Bind { path, mode } => self.bind(path, mode),
+            Request::Adopt { path, mode, file } => (self.adopt(path, mode, file), None),
             Request::Remove { path } => {
                 // Dropped, it removes the file.
                 self.bound.remove(&path);
@@ -100,7 +103,12 @@ impl Serving {
             }
             Request::OpenRecords { path } => self.open_records(&path),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
-            Request::Connect { path } => self.connect(&path),
+            Request::Connect { path } => {
+                self.connect(&path, || weir_port_vhost::connect(path.as_path()).map(Into::into))
+            }
+            Request::ConnectKeeper { path } => {
+                self.connect(&path, || weir_keeper::connect(path.as_path()))
+            }
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
             Request::Leave { interface } => {
                 self.interfaces.remove(&interface);
@@ -123,12 +131,14 @@ impl Serving {
             let message = format!("a confined weir may not listen on {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
-        match BoundListener::bind(path.as_path(), mode).map(BoundListener::into_parts) {
-            Ok((listener, file)) => {
-                if let Some(file) = file {
-                    self.bound.insert(path, file);
+        match BoundListener::bind(path.as_path(), mode) {
+            Ok(bound) => {
+                let file = bound.file();
+                let (listener, made) = bound.into_parts();
+                if let Some(made) = made {
+                    self.bound.insert(path, made);
                 }
-                (Answer::Done, Some(listener.into()))
+                (Answer::Bound { file }, Some(listener.into()))
             }
             Err(error) => {
                 let help = error.help().map(|help| help.to_string());
@@ -138,6 +148,17 @@ impl Serving {
                 }
                 (refused(message, help), None)
             }
+        }
+    }
+
+    fn adopt(&mut self, path: SocketPath, mode: SocketMode, file: FileId) -> Answer {
+        let adopted = self.may_use(&path).then(|| BoundFile::adopt(path.as_path(), file, mode));
+        match adopted.flatten() {
+            Some(made) => {
+                self.bound.insert(path, made);
+                Answer::Done
+            }
+            None => refused(format!("{path} is not what a weir that is gone has left"), None),
         }
     }
 
@@ -159,13 +180,17 @@ impl Serving {
         Answer::Done
     }
 
-    fn connect(&self, path: &SocketPath) -> (Answer, Option<Given>) {
+    fn connect(
+        &self,
+        path: &SocketPath,
+        connect: impl FnOnce() -> std::io::Result<Given>,
+    ) -> (Answer, Option<Given>) {
         if !self.may_use(path) {
             let message = format!("a confined weir may not connect to {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
-        match weir_port_vhost::connect(path.as_path()) {
-            Ok(stream) => (Answer::Done, Some(stream.into())),
+        match connect() {
+            Ok(socket) => (Answer::Done, Some(socket)),
             Err(error) => (refused(error.to_string(), None), None),
         }
     }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -22,7 +23,7 @@ fn helper(dir: &Path) -> Serving {
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
     match helper.answer(Request::Bind { path: path.clone(), mode: SocketMode::OWNER }) {
-        (Answer::Done, Some(socket)) => Ok(socket.into()),
+        (Answer::Bound { .. }, Some(socket)) => Ok(socket.into()),
         (Answer::Refused { message, .. }, None) => Err(message),
         other => panic!("{other:?}"),
     }
@@ -59,6 +60,29 @@ fn sockets_are_made_beside_the_control_socket_and_where_the_configuration_says()
         let connects = helper.answer(Request::Connect { path });
         assert!(refusal(connects).contains("may not connect"));
     }
+}
+
+#[test]
+fn what_another_weir_has_left_is_gone_on_with_if_it_is_that_socket() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (left, file) = (socket(dir.path(), "a.sock"), socket(dir.path(), "file"));
+    let elsewhere = socket(other.path(), "a.sock");
+    let _listeners = [&left, &elsewhere].map(|path| UnixListener::bind(path.as_path()).unwrap());
+    std::fs::write(file.as_path(), "keep me").unwrap();
+    let id = |path: &SocketPath| {
+        let found = std::fs::symlink_metadata(path.as_path()).unwrap();
+        (found.dev(), found.ino())
+    };
+    let mut helper = helper(dir.path());
+    let mut adopt = |path: &SocketPath, file| {
+        helper.answer(Request::Adopt { path: path.clone(), mode: SocketMode::OWNER, file })
+    };
+    assert!(refusal(adopt(&left, id(&elsewhere))).contains("is not what"));
+    assert!(refusal(adopt(&file, id(&file))).contains("is not what"), "it is no socket");
+    assert!(refusal(adopt(&elsewhere, id(&elsewhere))).contains("is not what"), "it is elsewhere");
+    assert!(matches!(adopt(&left, id(&left)), (Answer::Done, None)));
+    helper.answer(Request::Remove { path: left.clone() });
+    assert!(!left.as_path().exists() && elsewhere.as_path().exists());
 }
 
 #[test]

@@ -17,6 +17,7 @@ use weir_limits::HELPER_MESSAGE_BYTES_MAX;
 
 use super::Lent;
 use crate::explain::UplinkLayer;
+use crate::unix_socket::FileId;
 
 /// What a helper is there for, said once and before weir serves anybody.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub(super) enum Request {
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.
     Bind { path: SocketPath, mode: SocketMode },
+    /// Goes on with one that a weir which is gone has left, if its file is this one still.
+    Adopt { path: SocketPath, mode: SocketMode, file: FileId },
     /// Removes one that was made by `Bind`.
     Remove { path: SocketPath },
     /// Opens the file of records beside a socket, whose descriptor comes with the answer.
@@ -50,6 +53,8 @@ pub(super) enum Request {
     RemoveRecords { path: SocketPath },
     /// Connects to a socket, whose descriptor comes with the answer.
     Connect { path: SocketPath },
+    /// Connects to the keeper, whose descriptor comes with the answer.
+    ConnectKeeper { path: SocketPath },
     /// Has an interface gather frames for that long; with 0, for as long as it was found to.
     Gather { interface: InterfaceName, uplink_ns: u64 },
     /// Restores what it was found to have.
@@ -63,6 +68,10 @@ pub(super) enum Request {
 #[serde(deny_unknown_fields)]
 pub(super) enum Answer {
     Done,
+    /// The file of a socket that listens.
+    Bound {
+        file: FileId,
+    },
     /// What an interface does now.
     Interface {
         layer: UplinkLayer,

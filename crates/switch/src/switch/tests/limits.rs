@@ -113,6 +113,8 @@ const NOBODYS: &[&str] = &[
     "VLAN_ID_MAX",
     "SOURCE_ADDRESSES_MAX",
     "HELPER_",
+    "KEEPER_",
+    "KEPT_",
     "THREAD_PANICS_MAX",
     "USER_NAME_LEN_MAX",
 ];

@@ -1,0 +1,9 @@
+//! `weir-keeper`: holds descriptors of a weir that may be killed, for the next one.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir_keeper::program::main()
+}

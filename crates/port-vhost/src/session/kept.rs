@@ -1,0 +1,573 @@
+//! A session that outlives weir: each request is looked at, handled, and stored as handled; then its reply goes out,
+//! and only then it is taken from the socket. The next weir finds the one or the other.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{Shutdown, shutdown};
+use weir_calls::Kind;
+use weir_engine::{Engine, lock};
+use weir_guestmem::RegionSpec;
+use weir_limits::KEPT_DOUBT_NS;
+use weir_ring::{Addresses, ring_size};
+use weir_vhost_user::{
+    Connection, FrontMessage, Glimpse, HEADER_LEN, Header, Inflight, Payload, Peek, Receipt,
+    Request, reply_bytes,
+};
+
+use super::{PROTOCOL_OFFERED, Reply, Session, Vring, refuse_unoffered, spec};
+use crate::error::{Refusal, StopReason};
+use crate::features::Features;
+use crate::keep::{InflightState, LeftBehind, RegionState, State, UnderWay, VringState};
+use crate::port::VhostPort;
+use crate::records::Region;
+
+/// How long a front end may take to go on after a reply that it may not have been given.
+const DOUBT: Duration = Duration::from_nanos(KEPT_DOUBT_NS);
+
+/// Descriptors of one ring that are kept.
+#[derive(Debug, Clone, Copy, Default)]
+struct RingFiles {
+    kick: Option<u32>,
+    call: Option<u32>,
+    err: Option<u32>,
+}
+
+/// What of a session is kept.
+#[derive(Debug)]
+pub(super) struct Kept {
+    connection: u32,
+    requests: Option<u32>,
+    inflight: Option<InflightState>,
+    regions: Vec<(RegionSpec, u32)>,
+    rings: Vec<RingFiles>,
+    mtu: Option<u16>,
+    /// What is stored.
+    state: State,
+    /// Numbers that no state has any more once the next one is stored.
+    obsolete: Vec<u32>,
+    /// What is to be done once the reply is out.
+    due: Option<Due>,
+    /// Another weir had handled it.
+    doubt: Option<UnderWay>,
+    /// How often weir has ended with the next request.
+    tries: u32,
+}
+
+#[derive(Debug)]
+enum Due {
+    /// A request is taken from the socket, and a ring's record, if it was stopped, is of no use any more.
+    Consume(Receipt),
+    /// A request that came in pieces counts.
+    Store,
+}
+
+/// What a request brings that is to be kept, if it is good.
+enum Brought {
+    Nothing,
+    Regions { replaces: bool, files: Vec<(RegionSpec, OwnedFd)> },
+    Kick(usize, OwnedFd),
+    Call(usize, Option<OwnedFd>),
+    Err(usize, Option<OwnedFd>),
+    Requests(OwnedFd),
+    Inflight(Inflight, OwnedFd),
+    Mtu(u64),
+}
+
+impl Brought {
+    /// `None` if the request brings what is not kept: closing it could take as long as its front end likes.
+    fn by(message: &FrontMessage) -> Option<Self> {
+        let copy = |fd: &OwnedFd| fd.try_clone().ok();
+        let of_kind = |fd: &OwnedFd, kind: Kind| {
+            Kind::of(fd.as_fd()).is_ok_and(|found| found == kind).then(|| copy(fd)).flatten()
+        };
+        let event = |fd: &Option<OwnedFd>| match fd {
+            Some(fd) => of_kind(fd, Kind::Eventfd).map(Some),
+            None => Some(None),
+        };
+        Some(match message {
+            FrontMessage::SetMemTable(regions) => {
+                let files = regions.iter().map(|(region, fd)| Some((spec(region), copy(fd)?)));
+                Self::Regions { replaces: true, files: files.collect::<Option<_>>()? }
+            }
+            FrontMessage::AddMemReg { region, fd } => {
+                Self::Regions { replaces: false, files: vec![(spec(region), copy(fd)?)] }
+            }
+            FrontMessage::SetVringKick { index, fd: Some(fd) } => {
+                Self::Kick(*index as usize, of_kind(fd, Kind::Eventfd)?)
+            }
+            FrontMessage::SetVringCall { index, fd } => Self::Call(*index as usize, event(fd)?),
+            FrontMessage::SetVringErr { index, fd } => Self::Err(*index as usize, event(fd)?),
+            FrontMessage::SetBackendReqFd(fd) => Self::Requests(of_kind(fd, Kind::UnixStream)?),
+            FrontMessage::SetInflightFd { inflight, fd } => Self::Inflight(*inflight, copy(fd)?),
+            FrontMessage::NetSetMtu(mtu) => Self::Mtu(*mtu),
+            _ => Self::Nothing,
+        })
+    }
+}
+
+impl Kept {
+    fn new(connection: u32, rings: usize) -> Self {
+        Self {
+            connection,
+            requests: None,
+            inflight: None,
+            regions: Vec::new(),
+            rings: vec![RingFiles::default(); rings],
+            mtu: None,
+            state: State::default(),
+            obsolete: Vec::new(),
+            due: None,
+            doubt: None,
+            tries: 0,
+        }
+    }
+
+    /// All numbers that the keeper has of it.
+    fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        let rings = self.rings.iter().flat_map(|ring| [ring.kick, ring.call, ring.err]).flatten();
+        let inflight = self.inflight.map(|inflight| inflight.file);
+        let regions = self.regions.iter().map(|(_, file)| *file);
+        let own = [Some(self.connection), self.requests, inflight].into_iter().flatten();
+        own.chain(rings).chain(regions).chain(self.obsolete.iter().copied())
+    }
+
+    /// Takes `number` in place of what was in `place`.
+    fn replace(obsolete: &mut Vec<u32>, place: &mut Option<u32>, number: Option<u32>) {
+        obsolete.extend(std::mem::replace(place, number));
+    }
+}
+
+impl Session {
+    /// From here on the session outlives weir, if its interface has a place with the keeper.
+    pub(crate) fn kept(mut self) -> Self {
+        let port = Arc::clone(&self.port);
+        let Some(keep) = port.keep() else { return self };
+        let Ok(connection) = self.connection.as_fd().try_clone_to_owned() else { return self };
+        let connection = keep.store(connection);
+        keep.blob().set_tries(0);
+        self.kept = Some(Kept::new(connection, self.vrings.len()));
+        self.store_state(None);
+        self
+    }
+
+    /// Goes on with what another weir has left behind.
+    ///
+    /// # Errors
+    /// What of it cannot be had again.
+    pub(crate) fn take_up(
+        stream: UnixStream,
+        left: LeftBehind,
+        port: Arc<VhostPort>,
+        engine: Arc<Engine>,
+    ) -> Result<Self, Refusal> {
+        let LeftBehind { state, mut files, under_way } = left;
+        let mut session = Self::new(Connection::new(stream), port, engine);
+        let port = Arc::clone(&session.port);
+        let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
+        let mut kept = Kept::new(state.connection, state.vrings.len());
+        kept.tries = keep.blob().tries();
+        // First, so that all of it goes with the session if this fails.
+        kept.obsolete = files.keys().copied().collect();
+        session.kept = Some(kept);
+        session.restore(&state, &mut |number| files.remove(&number)?.try_clone().ok())?;
+        if let Some(kept) = &mut session.kept {
+            kept.doubt = under_way;
+            kept.state = state;
+            let all = std::mem::take(&mut kept.obsolete);
+            let used: BTreeSet<_> = kept.numbers().collect();
+            all.into_iter().filter(|number| !used.contains(number)).for_each(|n| keep.remove(n));
+        }
+        Ok(session)
+    }
+
+    /// Everything in `state`, with its descriptors by `file`.
+    fn restore(
+        &mut self,
+        state: &State,
+        file: &mut dyn FnMut(u32) -> Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let rings = state.vrings.len();
+        if rings != 2 * state.queue_pairs || state.queue_pairs > self.port.queue_pairs() {
+            return Err(Refusal::NotKept("its queue pairs"));
+        }
+        self.vrings.resize_with(rings, Vring::default);
+        lock(&self.port.shown).queue_pairs = Some(state.queue_pairs);
+        refuse_unoffered(state.protocol_features, PROTOCOL_OFFERED)?;
+        self.protocol_features = state.protocol_features;
+        refuse_unoffered(state.features, self.offered())?;
+        self.features = Features(state.features);
+        self.status = state.status;
+        let mut shown = lock(&self.port.shown);
+        shown.features = state.features;
+        if state.mtu.is_some() {
+            shown.mtu = state.mtu;
+        }
+        drop(shown);
+        self.restore_memory(state, file)?;
+        if let Some(number) = state.requests {
+            self.requests = file(number);
+        }
+        if let Some(kept) = &mut self.kept {
+            (kept.mtu, kept.requests, kept.inflight) = (state.mtu, state.requests, state.inflight);
+        }
+        for (index, vring) in state.vrings.iter().enumerate() {
+            self.restore_ring(index, vring, file)?;
+        }
+        for (index, vring) in state.vrings.iter().enumerate() {
+            if let Some(kick) = vring.kick {
+                self.restore_service(index, file(kick).ok_or(Refusal::NotKept("a kick"))?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_memory(
+        &mut self,
+        state: &State,
+        file: &mut dyn FnMut(u32) -> Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let gone = || Refusal::NotKept("its memory");
+        let mut memory = self.memory.clone();
+        for region in &state.regions {
+            let fd = file(region.file).ok_or_else(gone)?;
+            let RegionState { guest_address, size, user_address, mmap_offset, again, .. } = *region;
+            let spec = RegionSpec { guest_address, size, user_address, mmap_offset };
+            memory.add(spec, &File::from(fd))?;
+            if again > 0 {
+                self.repeated.push((spec, again));
+            }
+            if let Some(kept) = &mut self.kept {
+                kept.regions.push((spec, region.file));
+            }
+        }
+        self.use_memory(memory)?;
+        if let Some(inflight) = &state.inflight {
+            let fd = file(inflight.file).ok_or_else(gone)?;
+            let told = inflight.told();
+            self.inflight = Some(Region::over(&told, fd, self.vrings.len(), self.port.memory())?);
+        }
+        Ok(())
+    }
+
+    fn restore_ring(
+        &mut self,
+        index: usize,
+        state: &VringState,
+        file: &mut dyn FnMut(u32) -> Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let size = state.size.map(|size| ring_size(size.into(), self.features.packed()));
+        let addresses = state.addresses.map(|[descriptor, driver, device]| Addresses {
+            descriptor,
+            driver,
+            device,
+        });
+        let VringState { base, said, stopped_at, enabled, kick, call, err, .. } = *state;
+        self.vrings[index] = Vring {
+            size: size.transpose()?,
+            addresses,
+            base,
+            said,
+            stopped_at,
+            watch: None,
+            enabled: false,
+        };
+        let number = index as u32; // below `VRINGS_MAX`
+        let open = |fd: Option<u32>, file: &mut dyn FnMut(u32) -> Option<OwnedFd>| match fd {
+            Some(fd) => file(fd).map(Some).ok_or(Refusal::NotKept("a call")),
+            None => Ok(None),
+        };
+        let call_by = self.notifier("call", number, open(call, file)?)?;
+        let err_by = self.notifier("err", number, open(err, file)?)?;
+        self.port.with_queue(index, |queue| (queue.call, queue.err) = (call_by, err_by));
+        self.enable(index, enabled);
+        if let Some(ring) = self.kept.as_mut().and_then(|kept| kept.rings.get_mut(index)) {
+            *ring = RingFiles { kick, call, err };
+        }
+        Ok(())
+    }
+
+    /// A ring goes on where the one who is gone has left it: a split one at its used index, a packed one by its record.
+    fn restore_service(&mut self, index: usize, kick: OwnedFd) -> Result<(), Refusal> {
+        let vring = &self.vrings[index];
+        let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
+            return Err(Refusal::NotKept("a ring's addresses"));
+        };
+        if !self.features.packed() {
+            let memory = Arc::new(self.memory.clone());
+            let used = memory.window(addresses.device, 4);
+            let used = used.ok_or(Refusal::NotKept("a ring's memory"))?.load_acquire(2);
+            self.vrings[index].base = Some(used.into());
+        } else if self.record(index, size).is_none() {
+            return Err(Refusal::NotKept("a packed ring's record"));
+        }
+        self.start_service(index as u32, kick)
+    }
+
+    /// Serves one request, if there is one.
+    pub(super) fn serve_kept(&mut self) -> Result<(), StopReason> {
+        if let Some(under_way) = self.kept.as_mut().and_then(|kept| kept.doubt.take()) {
+            return self.settle_doubt(under_way);
+        }
+        if let Some(due) = self.kept.as_mut().and_then(|kept| kept.due.take()) {
+            return self.settle(due);
+        }
+        if self.connection.is_mid_message() {
+            return self.serve_piece();
+        }
+        match self.connection.peek()? {
+            Peek::Nothing => Ok(()),
+            Peek::Part => self.serve_piece(),
+            Peek::Whole(glimpse) => self.serve_glimpse(glimpse),
+        }
+    }
+
+    fn serve_glimpse(&mut self, glimpse: Glimpse) -> Result<(), StopReason> {
+        let Glimpse { incoming, bytes, receipt } = glimpse;
+        let Some(brought) = Brought::by(&incoming.message) else {
+            self.keep_no_longer();
+            return self.serve();
+        };
+        if let (Some(kept), Some(keep)) = (&self.kept, self.port.keep()) {
+            keep.blob().set_tries(kept.tries + 1);
+        }
+        let reply = match self.reply_to(incoming) {
+            Ok(reply) => reply,
+            Err(reason) => {
+                // A socket that is closed with something unread is reset.
+                let _ = self.connection.consume(&receipt);
+                return Err(reason);
+            }
+        };
+        let under_way = UnderWay::new(bytes, reply.as_ref());
+        self.note(brought, reply.as_ref());
+        self.store_state(Some(&under_way));
+        if let Some(reply) = reply {
+            self.give(reply)?;
+        }
+        self.do_when_sent(Due::Consume(receipt))
+    }
+
+    /// A request that comes in pieces: while it does, the session is lost with weir.
+    fn serve_piece(&mut self) -> Result<(), StopReason> {
+        if let Some(keep) = self.port.keep() {
+            keep.blob().invalidate();
+        }
+        let Some(incoming) = self.connection.receive()? else { return Ok(()) };
+        let Some(brought) = Brought::by(&incoming.message) else {
+            self.keep_no_longer();
+            return self.answer(incoming);
+        };
+        let reply = self.reply_to(incoming)?;
+        self.note(brought, reply.as_ref());
+        if let Some(reply) = reply {
+            self.give(reply)?;
+        }
+        self.do_when_sent(Due::Store)
+    }
+
+    fn do_when_sent(&mut self, due: Due) -> Result<(), StopReason> {
+        if !self.connection.wants_write() {
+            return self.settle(due);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.due = Some(due);
+        }
+        Ok(())
+    }
+
+    /// The reply is out.
+    fn settle(&mut self, due: Due) -> Result<(), StopReason> {
+        if let Due::Consume(receipt) = &due {
+            self.connection.consume(receipt)?;
+        }
+        let (Some(kept), Some(keep)) = (&mut self.kept, self.port.keep()) else { return Ok(()) };
+        kept.tries = 0;
+        keep.blob().set_tries(0);
+        match due {
+            Due::Consume(_) => drop(keep.blob().store(None, None)),
+            Due::Store => self.store_state(None),
+        }
+        Ok(())
+    }
+
+    /// A request that another weir had handled. If it is in the socket still, its reply may have been sent or not: a
+    /// front end that was given it goes on.
+    fn settle_doubt(&mut self, under_way: UnderWay) -> Result<(), StopReason> {
+        let UnderWay { message, reply, with_inflight } = under_way;
+        if let Some(ring) = stopped_by(&message) {
+            self.forget(ring);
+        }
+        if !self.connection.begins_with(&message)? {
+            return self.settle(Due::Store);
+        }
+        if !reply.is_empty() && !self.goes_on_after(message.len()) {
+            let fd = self.kept.as_ref().and_then(|kept| kept.inflight).filter(|_| with_inflight);
+            let fd = fd.and_then(|inflight| self.port.keep()?.copy(inflight.file));
+            self.connection.send_bytes(reply, fd.into_iter().collect())?;
+        }
+        self.do_when_sent(Due::Consume(Receipt::of(&message)))
+    }
+
+    /// Whether the socket has more than so many bytes, now or soon.
+    fn goes_on_after(&self, len: usize) -> bool {
+        let end = Instant::now() + DOUBT;
+        loop {
+            match rustix::io::ioctl_fionread(&self.connection) {
+                Ok(there) if there > len as u64 => return true,
+                _ if Instant::now() > end => return false,
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Takes over what a good request has brought.
+    fn note(&mut self, brought: Brought, reply: Option<&Reply>) {
+        let port = Arc::clone(&self.port);
+        let (Some(kept), Some(keep)) = (&mut self.kept, port.keep()) else { return };
+        let Kept { obsolete, rings, regions, .. } = kept;
+        let mut ring = |index: usize, which: fn(&mut RingFiles) -> &mut Option<u32>, fd| {
+            let number = Option::<OwnedFd>::map(fd, |fd| keep.store(fd));
+            match rings.get_mut(index) {
+                Some(ring) => Kept::replace(obsolete, which(ring), number),
+                None => obsolete.extend(number),
+            }
+        };
+        match brought {
+            Brought::Nothing => {}
+            Brought::Mtu(mtu) => kept.mtu = u16::try_from(mtu).ok(),
+            Brought::Kick(index, fd) => ring(index, |ring| &mut ring.kick, Some(fd)),
+            Brought::Call(index, fd) => ring(index, |ring| &mut ring.call, fd),
+            Brought::Err(index, fd) => ring(index, |ring| &mut ring.err, fd),
+            Brought::Requests(fd) if self.requests.is_some() => {
+                Kept::replace(obsolete, &mut kept.requests, Some(keep.store(fd)));
+            }
+            Brought::Requests(_) => {}
+            Brought::Regions { replaces, files } => {
+                if replaces {
+                    obsolete.extend(regions.drain(..).map(|(_, file)| file));
+                }
+                for (spec, fd) in files {
+                    if !regions.iter().any(|(kept, _)| *kept == spec) {
+                        regions.push((spec, keep.store(fd)));
+                    }
+                }
+            }
+            Brought::Inflight(told, fd) => {
+                obsolete.extend(kept.inflight.map(|inflight| inflight.file));
+                kept.inflight = Some(InflightState::new(&told, keep.store(fd)));
+            }
+        }
+        let made = reply.and_then(|reply| reply.inflight.as_ref());
+        if let Some((told, fd)) = made.and_then(|(told, fd)| Some((told, fd.try_clone().ok()?))) {
+            obsolete.extend(kept.inflight.map(|inflight| inflight.file));
+            kept.inflight = Some(InflightState::new(told, keep.store(fd)));
+        }
+        // Regions that were removed, and rings that are out of service.
+        let memory = &self.memory;
+        kept.regions.retain(|(spec, file)| {
+            let stays = memory.has(spec);
+            kept.obsolete.extend((!stays).then_some(*file));
+            stays
+        });
+        for (ring, vring) in kept.rings.iter_mut().zip(&self.vrings) {
+            if vring.watch.is_none() {
+                Kept::replace(&mut kept.obsolete, &mut ring.kick, None);
+            }
+        }
+    }
+
+    fn state(&self, kept: &Kept) -> State {
+        let region = |(spec, file): &(RegionSpec, u32)| {
+            let again = self.repeated.iter().find(|(repeated, _)| repeated == spec);
+            let RegionSpec { guest_address, size, user_address, mmap_offset } = *spec;
+            let again = again.map_or(0, |(_, times)| *times);
+            RegionState { guest_address, size, user_address, mmap_offset, again, file: *file }
+        };
+        let vring = |(vring, files): (&Vring, &RingFiles)| VringState {
+            size: vring.size,
+            addresses: vring.addresses.map(|at| [at.descriptor, at.driver, at.device]),
+            base: vring.base,
+            said: vring.said,
+            stopped_at: vring.stopped_at,
+            enabled: vring.enabled,
+            kick: files.kick,
+            call: files.call,
+            err: files.err,
+        };
+        State {
+            connection: kept.connection,
+            queue_pairs: self.vrings.len() / 2,
+            features: self.features.0,
+            protocol_features: self.protocol_features,
+            status: self.status,
+            mtu: kept.mtu,
+            requests: kept.requests,
+            inflight: kept.inflight,
+            regions: kept.regions.iter().map(region).collect(),
+            vrings: self.vrings.iter().zip(&kept.rings).map(vring).collect(),
+        }
+    }
+
+    /// Stores what has changed, and the request under way.
+    fn store_state(&mut self, under_way: Option<&UnderWay>) {
+        let port = Arc::clone(&self.port);
+        let Some(keep) = port.keep() else { return };
+        let Some(state) = self.kept.as_ref().map(|kept| self.state(kept)) else { return };
+        let Some(kept) = &mut self.kept else { return };
+        let changed = state != kept.state;
+        if !keep.blob().store(changed.then_some(&state), under_way) {
+            return self.keep_no_longer();
+        }
+        kept.state = state;
+        kept.obsolete.drain(..).for_each(|number| keep.remove(number));
+    }
+
+    /// The session is lost with weir from here on.
+    fn keep_no_longer(&mut self) {
+        let (Some(kept), Some(keep)) = (self.kept.take(), self.port.keep()) else { return };
+        keep.blob().invalidate();
+        kept.numbers().for_each(|number| keep.remove(number));
+    }
+
+    /// The session ends.
+    pub(super) fn end_kept(&mut self) {
+        if self.kept.is_some() {
+            self.keep_no_longer();
+            // However long the keeper takes to close its end.
+            let _ = shutdown(&self.connection, Shutdown::Both);
+        }
+    }
+}
+
+impl UnderWay {
+    fn new(message: Vec<u8>, reply: Option<&Reply>) -> Self {
+        let bytes = reply.and_then(|reply| reply_bytes(reply.request, &reply.body).ok());
+        let with_inflight = reply.is_some_and(|reply| reply.inflight.is_some());
+        Self { message, reply: bytes.unwrap_or_default(), with_inflight }
+    }
+}
+
+/// The ring that a request stops, if it is one that does.
+fn stopped_by(message: &[u8]) -> Option<usize> {
+    let (head, body) = message.split_first_chunk::<HEADER_LEN>()?;
+    let request = Header::decode(head).ok()?.request();
+    let state = weir_vhost_user::VringState::decode(request, body).ok()?;
+    (request == Request::GetVringBase).then_some(state.index as usize)
+}
+
+impl InflightState {
+    fn new(told: &Inflight, file: u32) -> Self {
+        let Inflight { mmap_size, mmap_offset, num_queues, queue_size } = *told;
+        Self { mmap_size, mmap_offset, num_queues, queue_size, file }
+    }
+
+    fn told(&self) -> Inflight {
+        let Self { mmap_size, mmap_offset, num_queues, queue_size, .. } = *self;
+        Inflight { mmap_size, mmap_offset, num_queues, queue_size }
+    }
+}

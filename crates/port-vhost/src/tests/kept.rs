@@ -1,0 +1,236 @@
+//! What a session makes of what another weir has left with the keeper: `docs/design/0033-keeper.md`. Weirs that are
+//! really killed are in `cli/tests/kept.rs`.
+
+use std::io::{ErrorKind, Read, Write};
+
+use weir_keeper::{Keeper, Taken};
+use weir_limits::KEPT_TRIES_MAX;
+use weir_vhost_user::{
+    HEADER_LEN, Header, NEED_REPLY_FLAG, Payload, Request, VringState, reply_bytes,
+};
+
+use super::*;
+use crate::keep::{Blob, RegionState, State, UnderWay, VringState as KeptVring};
+use crate::{Keep, Records};
+
+/// A keeper that is not there: what is kept is held by the test.
+fn no_keeper() -> Arc<Keeper> {
+    let (keeper, _) = Keeper::take(Box::new(|| Err(ErrorKind::NotFound.into()))).unwrap();
+    Arc::new(keeper)
+}
+
+/// What a weir has left, and the front end's side of its connection.
+struct Left {
+    blob: Blob,
+    taken: Taken,
+    front: UnixStream,
+}
+
+fn idle() -> State {
+    State {
+        connection: 1,
+        queue_pairs: 2,
+        vrings: vec![KeptVring::default(); 4],
+        ..State::default()
+    }
+}
+
+impl Left {
+    fn new(state: &State, under_way: Option<&UnderWay>) -> Self {
+        let blob = Blob::make().unwrap();
+        assert!(blob.store(Some(state), under_way));
+        let (ours, front) = UnixStream::pair().unwrap();
+        front.set_read_timeout(Some(PATIENCE)).unwrap();
+        let taken = [("test/1".into(), ours.into()), ("test/state".into(), blob.file())];
+        Self { blob, taken: taken.into(), front }
+    }
+
+    fn with(mut self, number: u32, descriptor: OwnedFd) -> Self {
+        self.taken.insert(format!("test/{number}"), descriptor);
+        self
+    }
+
+    /// The next weir, which takes it up.
+    fn take_up(mut self, switch: &Switch) -> (Arc<VhostPort>, UnixStream) {
+        let keep = Keep::new(no_keeper(), "test", &mut self.taken).unwrap();
+        assert!(self.taken.is_empty());
+        let (port, _unused) = switch.port_with(|port| port.with_keep(keep));
+        (port, self.front)
+    }
+}
+
+fn request(request: Request, flags: u32, body: &[u8]) -> Vec<u8> {
+    let header = Header::new(request, flags, body.len()).unwrap();
+    [&header.encode(), body].concat()
+}
+
+/// The request that the next reply is to.
+fn replied(front: &mut UnixStream) -> Request {
+    let mut head = [0; HEADER_LEN];
+    front.read_exact(&mut head).unwrap();
+    let header = Header::decode(&head).unwrap();
+    assert!(header.is_reply());
+    front.read_exact(&mut vec![0; header.body_len()]).unwrap();
+    header.request().known().unwrap()
+}
+
+fn get_features() -> UnderWay {
+    UnderWay {
+        message: request(Request::GetFeatures, 0, &[]),
+        reply: reply_bytes(Request::GetFeatures, &7u64.encode()).unwrap(),
+        with_inflight: false,
+    }
+}
+
+#[test]
+fn a_reply_that_a_weir_owed_is_sent_once_and_one_that_it_sent_is_not() {
+    let switch = Switch::new();
+    let owed = get_features();
+    let next = request(Request::GetProtocolFeatures, 0, &[]);
+    // In the socket still, and its front end waits.
+    let mut left = Left::new(&idle(), Some(&owed));
+    left.front.write_all(&owed.message).unwrap();
+    let (_port, mut front) = left.take_up(&switch);
+    assert_eq!(replied(&mut front), Request::GetFeatures);
+    front.write_all(&next).unwrap();
+    assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
+    // In the socket still, and its front end goes on.
+    let mut left = Left::new(&idle(), Some(&owed));
+    left.front.write_all(&[&owed.message[..], &next].concat()).unwrap();
+    let (_port, mut front) = left.take_up(&switch);
+    assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
+    // Taken from it: then it was answered.
+    let mut left = Left::new(&idle(), Some(&owed));
+    left.front.write_all(&next).unwrap();
+    let (_port, mut front) = left.take_up(&switch);
+    assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
+    // Not stored as handled: it is new.
+    let mut left = Left::new(&idle(), None);
+    left.front.write_all(&owed.message).unwrap();
+    let (_port, mut front) = left.take_up(&switch);
+    assert_eq!(replied(&mut front), Request::GetFeatures);
+}
+
+#[test]
+fn what_is_not_whole_is_not_taken_up() {
+    let region = RegionState {
+        guest_address: 0,
+        size: 4096,
+        user_address: 0,
+        mmap_offset: 0,
+        again: 0,
+        file: 9,
+    };
+    let served = KeptVring {
+        size: Some(16),
+        addresses: Some([0, 4096, 8192]),
+        kick: Some(5),
+        ..KeptVring::default()
+    };
+    let rings = |first: KeptVring| [vec![first], vec![KeptVring::default(); 3]].concat();
+    let states = [
+        (State { queue_pairs: 3, ..idle() }, "its queue pairs"),
+        (
+            State { queue_pairs: 200, vrings: vec![KeptVring::default(); 400], ..idle() },
+            "its queue pairs",
+        ),
+        (State { features: u64::MAX, ..idle() }, "were not offered"),
+        (State { protocol_features: 1 << 40, ..idle() }, "were not offered"),
+        (State { regions: vec![region], ..idle() }, "its memory"),
+        (State { vrings: rings(KeptVring { size: Some(0), ..served.clone() }), ..idle() }, "size"),
+        (
+            State { vrings: rings(KeptVring { kick: Some(8), ..served.clone() }), ..idle() },
+            "a kick",
+        ),
+        (
+            State { vrings: rings(KeptVring { call: Some(8), ..served.clone() }), ..idle() },
+            "a call",
+        ),
+        (
+            State { vrings: rings(KeptVring { addresses: None, ..served.clone() }), ..idle() },
+            "addresses",
+        ),
+        (State { vrings: rings(served.clone()), ..idle() }, "a ring's memory"),
+        (
+            State { features: modern() | RING_PACKED, vrings: rings(served), ..idle() },
+            "a packed ring's record",
+        ),
+    ];
+    for (state, reason) in states {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let left = Left::new(&state, None).with(5, event);
+        let file = left.blob.file();
+        let switch = Switch::new();
+        let (port, mut front) = left.take_up(&switch);
+        assert_eq!(front.read(&mut [0]).unwrap(), 0, "{reason}");
+        eventually("it is said why", || port.info().failed == 1);
+        let said = port.info().stop_reason.unwrap();
+        assert!(said.contains(reason), "{said}: {reason}");
+        // And not by the next one.
+        let mut taken = Taken::from([("test/state".into(), file)]);
+        assert!(Keep::new(no_keeper(), "test", &mut taken).unwrap().take_left().is_none());
+    }
+}
+
+#[test]
+fn a_session_whose_request_ends_weir_again_and_again_is_not_taken_up() {
+    let left = Left::new(&idle(), None);
+    left.blob.set_tries(KEPT_TRIES_MAX);
+    let mut taken = left.taken;
+    let keep = Keep::new(no_keeper(), "test", &mut taken).unwrap();
+    assert!(keep.connection().is_none() && keep.take_left().is_none());
+    drop(keep);
+    let mut front = left.front;
+    assert_eq!(front.read(&mut [0]).unwrap(), 0, "it may connect again");
+}
+
+/// What is kept of a session, as the next weir would find it.
+fn found(file: &OwnedFd) -> Option<State> {
+    let blob = Blob::over(file.try_clone().unwrap()).unwrap();
+    blob.read().map(|(state, _)| state)
+}
+
+#[test]
+fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
+    let file = keep.blob().file();
+    let records = Records::open(&dir.path().join("a.rings")).unwrap();
+    let (port, stream) = switch.port_with(|port| port.with_records(records).with_keep(keep));
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.set_up().unwrap();
+    guest.start();
+    let state = found(&file).unwrap();
+    assert_eq!(state.features, modern());
+    assert_eq!((state.regions.len(), state.queue_pairs), (1, 2));
+    let served: Vec<_> =
+        state.vrings.iter().map(|ring| (ring.kick.is_some(), ring.enabled)).collect();
+    assert_eq!(served, [(true, true), (true, true), (false, false), (false, false)]);
+    guest.front.get_vring_base(1).unwrap();
+    let stopped = &found(&file).unwrap().vrings[1];
+    assert!(stopped.kick.is_none() && stopped.base.is_some());
+    // A call that is no eventfd could be dear to close.
+    let (pipe, _other) = UnixStream::pair().unwrap();
+    guest.front.set_vring_call(0, Some(pipe.as_fd())).unwrap();
+    eventually("nothing is kept", || found(&file).is_none());
+    let features = guest.front.get_features().unwrap();
+    assert_eq!(features, OFFERED, "but it is served");
+}
+
+#[test]
+fn a_request_in_pieces_is_served_and_the_session_kept_when_it_is_whole() {
+    let switch = Switch::new();
+    let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
+    let file = keep.blob().file();
+    let (_port, mut front) = switch.port_with(|port| port.with_keep(keep));
+    eventually("it is kept", || found(&file).is_some());
+    let state = VringState { index: 0, num: 16 };
+    let message = request(Request::SetVringNum, NEED_REPLY_FLAG, &state.encode());
+    front.write_all(&message[..15]).unwrap();
+    eventually("half a request is not kept", || found(&file).is_none());
+    front.write_all(&message[15..]).unwrap();
+    eventually("it is kept again", || {
+        found(&file).is_some_and(|state| state.vrings[0].size == Some(16))
+    });
+}
