@@ -24,6 +24,8 @@ use crate::{
 /// How long weir may take to open its sockets.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
+const KEEPER_SOCKET: &str = "keeper.sock";
+
 /// One interface in weir's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Vif {
@@ -54,6 +56,8 @@ pub struct Setup {
     pub uplink: Option<Uplink>,
     /// The CPU weir is held on; any where there is none.
     pub cpu: Option<usize>,
+    /// Whether a keeper has what a weir that is killed leaves behind.
+    pub keeper: bool,
 }
 
 impl Setup {
@@ -65,6 +69,9 @@ impl Setup {
     fn to_toml(&self, dir: &Path) -> Result<String> {
         let control = socket_path(dir, "control.sock")?;
         let mut toml = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n");
+        if self.keeper {
+            let _ = writeln!(toml, "keeper = {:?}", socket_path(dir, KEEPER_SOCKET)?);
+        }
         if let Some(uplink) = self.uplink {
             let (kind, name) = (uplink.kind(), uplink.interface());
             let _ =
@@ -103,6 +110,7 @@ impl Setup {
 /// A running weir, killed when dropped.
 pub struct Weir {
     process: Process,
+    _keeper: Option<Process>,
     placement: Placement,
     /// Where the uplink leads, if there is one.
     uplink: Option<UplinkSite>,
@@ -126,8 +134,10 @@ impl Weir {
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
         let placement = Placement { netns, cpu: setup.cpu };
         let program = lab.weir.to_string_lossy().into_owned();
+        let keeper = setup.keeper.then(|| launch_keeper(&program, &dir)).transpose()?;
         let process = launch(&program, &dir, &placement)?;
-        let mut weir = Self { process, placement, uplink, program, dir, qemu: lab.qemu };
+        let mut weir =
+            Self { process, _keeper: keeper, placement, uplink, program, dir, qemu: lab.qemu };
 
         let sockets: Vec<_> = (0_u16..)
             .zip(&setup.vifs)
@@ -296,6 +306,19 @@ fn launch(program: &str, dir: &Path, placement: &Placement) -> Result<Process> {
     Process::start_logged(&argv, placement, &dir.join("weir.log"))
 }
 
+/// The program beside weir's. Returns when it listens.
+fn launch_keeper(weir: &str, dir: &Path) -> Result<Process> {
+    let socket = socket_path(dir, KEEPER_SOCKET)?;
+    let program = Path::new(weir).with_file_name("weir-keeper");
+    let argv = [&*program.to_string_lossy(), &*socket.to_string_lossy()];
+    let mut keeper = Process::start_logged(&argv, &Placement::default(), &dir.join("keeper.log"))?;
+    wait_until("the keeper's socket", START_PATIENCE, || {
+        keeper.check_alive()?;
+        Ok(socket.exists())
+    })?;
+    Ok(keeper)
+}
+
 /// What `weir qemu-args` says for interface `name` of a configuration.
 pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug> {
     let config = config.to_string_lossy();
@@ -354,7 +377,7 @@ mod tests {
     #[test]
     fn configuration_names_every_interface_with_its_address() {
         let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7), ..Vif::default() }];
-        let setup = Setup { vifs, uplink: Some(Uplink::Tap), cpu: None };
+        let setup = Setup { vifs, uplink: Some(Uplink::Tap), cpu: None, keeper: false };
         let toml = setup.to_toml(Path::new("/t")).unwrap();
         assert_eq!(
             toml,

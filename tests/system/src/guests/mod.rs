@@ -61,6 +61,10 @@ pub const ALL: &[SystemTest] = &[
         run: restart::killed_weir_comes_back_and_guests_go_on,
     },
     SystemTest {
+        name: "with_a_keeper_no_guest_connects_again",
+        run: restart::with_a_keeper_no_guest_connects_again,
+    },
+    SystemTest {
         name: "agent_sets_and_always_restores_the_guests_timer",
         run: agent::agent_sets_and_always_restores_the_guests_timer,
     },

@@ -24,13 +24,32 @@ const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// What Linux says when a chain comes back that it has not given away.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
 
-/// Guest 0 has packed rings, of which QEMU restores nothing; the others have split ones.
+/// QEMU connects again by itself.
 pub(super) fn killed_weir_comes_back_and_guests_go_on(lab: &Lab) -> Result<()> {
-    let mut weir = Weir::start(lab, &Setup::vifs(3))?;
+    survive(lab, &Setup::vifs(3))?;
+    Ok(())
+}
+
+/// QEMU does not connect again, and need not.
+pub(super) fn with_a_keeper_no_guest_connects_again(lab: &Lab) -> Result<()> {
+    let log = survive(lab, &Setup { keeper: true, ..Setup::vifs(3) })?;
+    let connected = log.matches("front end connected").count();
+    check(connected == 3, || format!("3 guests have connected {connected} times:\n{log}"))
+}
+
+/// Guest 0 has packed rings, of which QEMU restores nothing; the others have split ones. weir's log.
+fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
+    let mut weir = Weir::start(lab, setup)?;
     let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?, guest_spec(&weir, 2)?];
     for argument in &mut specs[0].plug.qemu_args {
         if argument.starts_with("virtio-net-pci") {
             argument.push_str(",packed=on");
+        }
+    }
+    for argument in specs.iter_mut().flat_map(|spec| &mut spec.plug.qemu_args) {
+        if setup.keeper && argument.starts_with("socket,") {
+            let (plain, _) = argument.split_once(",reconnect").unwrap_or((argument.as_str(), ""));
+            *argument = plain.to_owned();
         }
     }
     let [mut packed, mut split, mut idle] = boot_specs(lab, &specs, weir.dir())?;
@@ -39,7 +58,7 @@ pub(super) fn killed_weir_comes_back_and_guests_go_on(lab: &Lab) -> Result<()> {
     ping(&mut packed, &address::ip(1))?;
 
     weir.crash_and_restart()?;
-    // QEMU connects again by itself; the guests' rings go on where they stood.
+    // The guests' rings go on where they stood.
     ping(&mut packed, &address::ip(1))?;
     ping(&mut split, &address::ip(0))?;
 
@@ -64,7 +83,8 @@ pub(super) fn killed_weir_comes_back_and_guests_go_on(lab: &Lab) -> Result<()> {
     for guest in [&mut packed, &mut split, &mut idle] {
         no_wrong_chains(guest)?;
     }
-    weir.check_alive()
+    weir.check_alive()?;
+    Ok(weir.log())
 }
 
 fn no_wrong_chains(guest: &mut Guest) -> Result<()> {
