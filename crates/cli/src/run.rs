@@ -16,7 +16,7 @@ use weir_limits::DESCRIPTORS_MAX;
 use weir_switch::control::{ControlHandler, ControlServer};
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
-use weir_switch::{Meeting, Switch, SwitchError, UplinkDevice};
+use weir_switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
@@ -75,9 +75,10 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let signals = catch_signals()?;
     let (mode, needs) = (args.sandbox.mode(), Needs::of(&config));
     let hands = sandbox::start_helper(mode, &needs)?;
-    let devices = UplinkDevice::open_all(&config.uplinks)?;
+    let keeping = Keeping::take(&config, &hands)?;
+    let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
     sandbox::confine(mode, &needs)?;
-    let switch = Switch::start_with(&config, devices, hands.clone())?;
+    let switch = Switch::start_with(&config, devices, hands.clone(), keeping)?;
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
     let control = ControlServer::start_with(config.switch.control.as_path(), handler, &hands)?;
     tracing::info!(
@@ -103,7 +104,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     let hands = sandbox::start_helper(mode, &needs)?;
     let socket = args.open_socket(&hands)?;
     let uplink = args.uplink(name("host"));
-    let device = UplinkDevice::open(&uplink)?;
+    let device = UplinkDevice::open(&uplink, &Keeping::default())?;
     sandbox::confine(mode, &needs)?;
     let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
     let switch = Switch::empty_with(

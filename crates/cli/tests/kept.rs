@@ -360,3 +360,60 @@ fn an_orderly_end_leaves_nothing_behind() {
     });
     assert!(!weir.log().contains("taken over"), "{}", weir.log());
 }
+
+/// A network namespace that ends with this.
+struct Network(Running);
+
+impl Network {
+    fn new() -> Self {
+        let mut command = quiet("unshare");
+        command.args(["--net", "sh", "-c", "echo ready && exec sleep 600"]);
+        let mut holder = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = [0; 6];
+        holder.0.stdout.take().unwrap().read_exact(&mut line).unwrap();
+        Self(holder)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = quiet("nsenter");
+        command.args(["-t", &self.0.0.id().to_string(), "--net", program]);
+        command
+    }
+
+    fn ip(&self, arguments: &str) -> String {
+        let output = self.command("ip").args(arguments.split(' ')).stdout(Stdio::piped()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}
+
+#[test]
+fn root_a_tap_that_weir_made_outlives_it_and_ends_with_it_in_order() {
+    if !weir_testing::is_root("a TAP in a network namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (control, keeper) = (dir.path().join("control.sock"), dir.path().join("keeper.sock"));
+    let switch = format!("[switch]\ncontrol = {control:?}\nkeeper = {keeper:?}\n");
+    let uplink = "[uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\n";
+    let config = dir.path().join("weir.toml");
+    fs::write(&config, format!("{switch}{uplink}")).unwrap();
+    let (network, _keeper) = (Network::new(), Weir::keeper(dir.path()));
+    let run = || {
+        let mut command = network.command(env!("CARGO_BIN_EXE_weir"));
+        let weir = Running(command.arg("run").arg(&config).spawn().unwrap());
+        eventually("weir serves", || UnixStream::connect(&control).ok());
+        weir
+    };
+    let mut weir = run();
+    network.ip("address add 10.0.0.1/24 dev weir0");
+    for _ in 0..3 {
+        weir.kill();
+        assert!(network.ip("address show dev weir0").contains("10.0.0.1/24"), "nobody is there");
+        weir = run();
+        assert!(network.ip("address show dev weir0").contains("10.0.0.1/24"), "the next one is");
+    }
+    let pid = rustix::process::Pid::from_child(&weir.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(weir.0.wait().unwrap().success());
+    eventually("the TAP is gone", || network.ip("link show dev weir0").is_empty().then_some(()));
+}

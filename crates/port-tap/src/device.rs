@@ -70,17 +70,27 @@ impl Tap {
     /// # Errors
     /// [`TapError`]; a TAP made on the way is gone then.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
+        Self::go_on(options, Vec::new())
+    }
+
+    /// The same with queues that another process has left: it goes on with them if they are all that are wanted, and
+    /// closes them first if they are not.
+    ///
+    /// # Errors [`TapError`]
+    pub fn go_on(options: &TapOptions, left: Vec<OwnedFd>) -> Result<Self, TapError> {
         let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
         let steering = Steering::new(options.queues).map_err(LinkError::from)?;
-        let (first, multi_queue) = attach_first(&name, options.queues)?;
-        let offloads = configure(&first, &name)?;
-        let mut queues = vec![first];
-        for _ in 1..options.queues {
-            let queue = open_driver()?;
-            sys::attach(queue.as_fd(), &name, QUEUE_FLAGS | multi_queue)
-                .map_err(|error| attach_error(&name, options.queues, error))?;
-            queues.push(queue);
-        }
+        let are_its = |queue: &OwnedFd| sys::is_queue_of(queue.as_fd(), &name).unwrap_or(false);
+        let queues = if left.len() == options.queues && left.iter().all(are_its) {
+            left
+        } else {
+            drop(left);
+            attach_all(&name, options.queues)?
+        };
+        let Some(first) = queues.first() else {
+            return Err(TapError::WrongKind { name: name.to_string(), queues: 0 });
+        };
+        let offloads = configure(first, &name)?;
 
         let failed = |step| setup_failed(&name, step);
         let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
@@ -99,10 +109,29 @@ impl Tap {
         Ok(Self { info, queues, steering })
     }
 
+    /// Its queues, in their order.
+    pub fn queues(&self) -> &[OwnedFd] {
+        &self.queues
+    }
+
     /// What it is.
     pub fn info(&self) -> &TapInfo {
         &self.info
     }
+}
+
+fn attach_all(name: &InterfaceName, count: usize) -> Result<Vec<OwnedFd>, TapError> {
+    let (first, multi_queue) = attach_first(name, count)?;
+    // Before others attach.
+    configure(&first, name)?;
+    let mut queues = vec![first];
+    for _ in 1..count {
+        let queue = open_driver()?;
+        sys::attach(queue.as_fd(), name, QUEUE_FLAGS | multi_queue)
+            .map_err(|error| attach_error(name, count, error))?;
+        queues.push(queue);
+    }
+    Ok(queues)
 }
 
 /// The first queue, and the flag that the others need too: a TAP has one queue or several from its creation. For

@@ -42,6 +42,14 @@ pub(crate) fn attach(fd: BorrowedFd<'_>, name: &InterfaceName, flags: c_int) -> 
     with_request(fd, libc::TUNSETIFF, &mut request)
 }
 
+/// `TUNGETIFF`: whether `fd` is a queue of this interface.
+pub(crate) fn is_queue_of(fd: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<bool> {
+    let expected = request(name);
+    let mut found = request(name);
+    with_request(fd, libc::TUNGETIFF, &mut found)?;
+    Ok(found.ifr_name == expected.ifr_name)
+}
+
 /// `TUNGETIFF`: the interface's `IFF_*` flags of `linux/if_tun.h`.
 pub(crate) fn tun_flags(fd: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<c_int> {
     let mut request = request(name);

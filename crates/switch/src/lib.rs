@@ -27,4 +27,4 @@ pub mod unix_socket;
 
 pub use guest_port::GuestPort;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
-pub use switch::{Meeting, Switch, SwitchError, UplinkDevice};
+pub use switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};

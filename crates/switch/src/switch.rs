@@ -34,7 +34,8 @@ mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
-use keeping::{Kept, KeptListener};
+pub use keeping::Keeping;
+use keeping::Kept;
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
 
@@ -58,7 +59,7 @@ enum Link {
 
 /// A socket on which weir listens. The keeper lets go of it before its file is removed.
 struct Listens {
-    _kept: Option<KeptListener>,
+    _kept: Option<Kept>,
     _bound: BoundListener,
 }
 
@@ -68,6 +69,7 @@ struct Uplink {
     port: Arc<dyn UplinkPort>,
     counters: Arc<PortCounters>,
     rules: PortRules,
+    _kept: Option<Kept>,
 }
 
 #[derive(Default)]
@@ -98,7 +100,7 @@ pub struct Switch {
     started: Instant,
     xen: Mutex<Option<weir_port_xen::Manager>>,
     hands: Hands,
-    keeper: Kept,
+    keeper: Keeping,
 }
 
 /// How an interface meets its front end.
@@ -114,26 +116,27 @@ pub enum Meeting {
 impl Switch {
     /// Starts everything in `config`, or nothing.
     pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
-        let devices = UplinkDevice::open_all(&config.uplinks)?;
-        Self::start_with(config, devices, Hands::Own)
+        let keeping = Keeping::take(config, &Hands::Own)?;
+        let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
+        Self::start_with(config, devices, Hands::Own, keeping)
     }
 
-    /// The same with open devices of its uplinks, and `hands` for privileged work.
+    /// The same with open devices of its uplinks, `hands` for privileged work, and what another weir has left.
     pub fn start_with(
         config: &Config,
         devices: Vec<UplinkDevice>,
         hands: Hands,
+        keeping: Keeping,
     ) -> Result<Arc<Self>, SwitchError> {
         hands.restore_left_over(&config.switch.control);
-        let switch = Self::empty_with(
+        keeping.start()?;
+        let switch = Self::kept_with(
             engine_options(&config.switch),
             config.switch.latency_budget,
             config.switch.control.clone(),
             hands.clone(),
+            keeping,
         )?;
-        if let Some(path) = &config.switch.keeper {
-            switch.keeper.begin(hands.dial_keeper(path)).map_err(SwitchError::Start)?;
-        }
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);
         for (uplink, device) in config.uplinks.iter().zip(devices) {
@@ -165,6 +168,16 @@ impl Switch {
         control: SocketPath,
         hands: Hands,
     ) -> Result<Arc<Self>, SwitchError> {
+        Self::kept_with(options, latency_budget, control, hands, Keeping::default())
+    }
+
+    fn kept_with(
+        options: Options,
+        latency_budget: LatencyBudget,
+        control: SocketPath,
+        hands: Hands,
+        keeper: Keeping,
+    ) -> Result<Arc<Self>, SwitchError> {
         let engine = Engine::start_with(options).map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied if options.execution == Execution::RtThreads => {
                 SwitchError::RealTime(source)
@@ -187,7 +200,7 @@ impl Switch {
             started,
             xen: Mutex::default(),
             hands,
-            keeper: Kept::default(),
+            keeper,
         }))
     }
 
@@ -349,7 +362,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
-        self.plug_in(config, UplinkDevice::open(config)?)
+        self.plug_in(config, UplinkDevice::open(config, &self.keeper)?)
     }
 
     /// Adds an uplink whose device is open.
@@ -358,12 +371,15 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
         match device {
-            UplinkDevice::Tap(tap) => self.plug(config, |counters| FramePort::new(tap, counters)),
+            UplinkDevice::Tap(tap) => {
+                let kept = self.keeper.keep_tap(&config.name, tap.queues());
+                self.plug(config, kept, |counters| FramePort::new(tap, counters))
+            }
             UplinkDevice::Packet(socket) => {
-                self.plug(config, |counters| FramePort::new(socket, counters))
+                self.plug(config, None, |counters| FramePort::new(socket, counters))
             }
             UplinkDevice::Xdp(device) => {
-                self.plug(config, |counters| XdpPort::new(device, counters))
+                self.plug(config, None, |counters| XdpPort::new(device, counters))
             }
         }
     }
@@ -372,6 +388,7 @@ impl Switch {
     fn plug<P: UplinkPort + 'static>(
         &self,
         config: &UplinkConfig,
+        kept: Option<Kept>,
         make: impl FnOnce(Arc<PortCounters>) -> P,
     ) -> Result<(), SwitchError> {
         let name = config.name.clone();
@@ -398,7 +415,8 @@ impl Switch {
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
         let interface = self.hands.interface(config, &self.control);
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
-        self.ports().uplinks.push(Uplink { config: config.clone(), id, port, counters, rules });
+        let uplink = Uplink { config: config.clone(), id, port, counters, rules, _kept: kept };
+        self.ports().uplinks.push(uplink);
         Ok(())
     }
 

@@ -92,6 +92,33 @@ impl Uplink {
 }
 
 #[test]
+fn root_a_tap_whose_queues_are_kept_outlives_its_weir() {
+    in_new_network(|| {
+        for queues in [1, 2] {
+            let options = TapOptions { name: "weir0".into(), queues, mtu: None };
+            let tap = Tap::open(&options).unwrap();
+            ip("address add 10.0.0.1/24 dev weir0");
+            let keep = |tap: &Tap| -> Vec<OwnedFd> {
+                tap.queues().iter().map(|queue| queue.try_clone().unwrap()).collect()
+            };
+            let kept = keep(&tap);
+            drop(tap);
+            let tap = Tap::go_on(&options, kept).unwrap();
+            assert!(ip("address show dev weir0").contains("10.0.0.1/24"), "it is the same TAP");
+            // Others' queues, and too few of them, are not its own.
+            let other = open("other0", queues, None).unwrap();
+            let foreign =
+                Tap::go_on(&TapOptions { name: "third0".into(), ..options }, keep(&other));
+            assert_eq!(foreign.unwrap().info().name, "third0");
+            drop(tap);
+        }
+        assert!(
+            Command::new("ip").args(["link", "show", "weir0"]).output().unwrap().stdout.is_empty()
+        );
+    });
+}
+
+#[test]
 fn root_a_tap_is_made_as_asked_and_goes_with_weir() {
     in_new_network(|| {
         let tap = open("weir0", 2, Some(9000)).unwrap();

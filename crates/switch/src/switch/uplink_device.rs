@@ -7,7 +7,7 @@ use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_xdp::{XdpInterface, XdpOptions};
 
-use super::SwitchError;
+use super::{Keeping, SwitchError};
 
 /// An open device of an uplink.
 pub enum UplinkDevice {
@@ -24,15 +24,15 @@ impl UplinkDevice {
     ///
     /// # Errors
     /// As of [`UplinkDevice::open`]; those that were opened are closed.
-    pub fn open_all(uplinks: &[UplinkConfig]) -> Result<Vec<Self>, SwitchError> {
-        uplinks.iter().map(Self::open).collect()
+    pub fn open_all(uplinks: &[UplinkConfig], keeping: &Keeping) -> Result<Vec<Self>, SwitchError> {
+        uplinks.iter().map(|uplink| Self::open(uplink, keeping)).collect()
     }
 
-    /// Opens it.
+    /// Opens it, or goes on with what another weir has left of it.
     ///
     /// # Errors
     /// [`SwitchError::Uplink`]
-    pub fn open(config: &UplinkConfig) -> Result<Self, SwitchError> {
+    pub fn open(config: &UplinkConfig, keeping: &Keeping) -> Result<Self, SwitchError> {
         let refused = |help, source: Box<dyn Error + Send + Sync>| SwitchError::Uplink {
             name: config.name.clone(),
             source,
@@ -42,9 +42,12 @@ impl UplinkDevice {
         let queues = config.queues.get().into();
         let mtu = config.mtu.map(|mtu| mtu.get());
         match config.kind {
-            UplinkKind::Tap => Tap::open(&TapOptions { name, queues, mtu })
-                .map(Self::Tap)
-                .map_err(|error| refused(error.help(), error.into())),
+            UplinkKind::Tap => {
+                let left = keeping.tap(&config.name);
+                Tap::go_on(&TapOptions { name, queues, mtu }, left)
+                    .map(Self::Tap)
+                    .map_err(|error| refused(error.help(), error.into()))
+            }
             UplinkKind::AfPacket => PacketSocket::open(&PacketOptions { name, queues, mtu })
                 .map(Self::Packet)
                 .map_err(|error| refused(error.help(), error.into())),
