@@ -26,11 +26,13 @@
 //! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * `xen`: which vifs of Xen guests are served, and their settings.
+//! * [`reload`]: what a file would change of a running switch.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +47,7 @@ mod moderation;
 mod parse;
 mod placement;
 mod port;
+pub mod reload;
 mod section;
 pub mod settings;
 mod sharing;
@@ -361,20 +364,7 @@ impl Config {
     /// [`ConfigError::Read`] and [`ConfigError::TooLarge`] for the file, [`ConfigError::Invalid`]
     /// with every problem in it.
     pub fn load(path: &Path, defaults: &Defaults) -> Result<Self, ConfigError> {
-        let read = |error| ConfigError::Read { path: path.into(), source: error };
-        // To open a pipe that nobody writes to would take for ever.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty());
-        let file = std::fs::File::from(file.map_err(|errno| read(errno.into()))?);
-        if !file.metadata().map_err(read)?.is_file() {
-            return Err(ConfigError::NotAFile { path: path.into() });
-        }
-        let mut text = String::new();
-        // One byte more than allowed tells "too large" from "just fits".
-        file.take(limits::CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(read)?;
-        if text.len() as u64 > limits::CONFIG_BYTES_MAX {
-            return Err(ConfigError::TooLarge { path: path.into() });
-        }
+        let text = read_text(open_file(path)?, path)?;
         Self::from_toml(&path.display().to_string(), &text, defaults)
     }
 
@@ -394,5 +384,37 @@ impl Config {
     /// The budget that holds for `vif`: its own, or the switch's.
     pub fn latency_budget(&self, vif: &VifConfig) -> LatencyBudget {
         vif.latency_budget.unwrap_or(self.switch.latency_budget)
+    }
+}
+
+/// Opens a configuration's file, to be read by [`read_text`], perhaps by another process.
+///
+/// # Errors
+/// [`ConfigError::Read`], [`ConfigError::NotAFile`]
+pub fn open_file(path: &Path) -> Result<File, ConfigError> {
+    let read = |error| ConfigError::Read { path: path.into(), source: error };
+    // To open a pipe that nobody writes to would take for ever.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = File::from(file.map_err(|errno| read(errno.into()))?);
+    match file.metadata().map_err(read)?.is_file() {
+        true => Ok(file),
+        false => Err(ConfigError::NotAFile { path: path.into() }),
+    }
+}
+
+/// The text of an open `file`, which errors call `path`.
+///
+/// # Errors
+/// [`ConfigError::Read`], [`ConfigError::TooLarge`]
+pub fn read_text(file: File, path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    // One byte more than allowed tells "too large" from "just fits".
+    file.take(limits::CONFIG_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    match text.len() as u64 > limits::CONFIG_BYTES_MAX {
+        true => Err(ConfigError::TooLarge { path: path.into() }),
+        false => Ok(text),
     }
 }

@@ -18,6 +18,9 @@ pub trait GuestPort: Port {
     /// Offers so many to the next front end; guests are called by `calls` at those that are new.
     fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy);
 
+    /// Lets its front end share so many bytes, from the next time on that it shares any.
+    fn set_memory_max(&self, bytes: u64);
+
     /// The process of the virtual machine's monitor, if one is known.
     fn front_end(&self) -> Option<Pid>;
 
@@ -98,6 +101,10 @@ impl GuestPort for VhostPort {
         self.set_queue_pairs(queue_pairs, calls);
     }
 
+    fn set_memory_max(&self, bytes: u64) {
+        self.memory().set_max_bytes(bytes);
+    }
+
     fn retire(&self, reason: &str) {
         self.retire(reason);
     }
@@ -113,6 +120,9 @@ impl GuestPort for XenPort {
 
     /// The number is in xenstore from the time on that the vif is attached.
     fn set_queue_pairs(&self, _: usize, _: &CallPolicy) {}
+
+    /// Each page that weir maps is granted.
+    fn set_memory_max(&self, _: u64) {}
 
     /// It comes and goes with its domain.
     fn retire(&self, _: &str) {}

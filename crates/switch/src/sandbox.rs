@@ -86,12 +86,20 @@ impl Needs {
                 control: Some(control.clone()),
                 interfaces: set.map(|uplink| uplink.interface.clone()).collect(),
                 pin_vcpus: config.switch.placement.pin_vcpus,
+                config: None,
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),
             xen: config.xen.is_some(),
             real_time: config.switch.execution == Execution::RtThreads,
         }
+    }
+
+    /// And that the configuration's file can be read anew.
+    pub fn with_file(mut self, path: &Path) -> Self {
+        // What goes to the helper is text.
+        self.tasks.config = path.to_str().map(Into::into);
+        self
     }
 
     /// Those of a program with this socket alone.

@@ -5,6 +5,7 @@
 //! [`Hands`] does the work: this process without a sandbox, otherwise the helper.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkConfig, UplinkKind};
+use weir_config::{ConfigError, InterfaceName, SocketMode, SocketPath, UplinkConfig, UplinkKind};
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
@@ -46,6 +47,14 @@ pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
 /// The file beside a socket in which records of rings outlive weir.
 fn records_path(socket: &SocketPath) -> PathBuf {
     PathBuf::from(format!("{socket}.rings"))
+}
+
+/// Whether weir may have a socket at `path`: one of those that were named at the start, or any in the control socket's
+/// directory.
+fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &SocketPath) -> bool {
+    let beside = control.and_then(|path| path.as_path().parent());
+    let is_file = path.as_path().file_name().is_some();
+    named.contains(path) || (beside.is_some() && path.as_path().parent() == beside && is_file)
 }
 
 /// Who does what takes a name in the file system, or a privilege.
@@ -102,6 +111,26 @@ impl Hands {
                 drop(helper.ask(&Request::RemoveRecords { path: socket.clone() }));
             }
         }
+    }
+
+    /// Whether a socket can be had at `path`.
+    pub(crate) fn may_use(&self, path: &SocketPath) -> bool {
+        match self {
+            Self::Own => true,
+            Self::Helper(helper) => may_use(helper.control.as_ref(), &helper.sockets, path),
+        }
+    }
+
+    /// Opens the configuration's file, which is at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub(crate) fn open_config(&self, path: &Path) -> Result<File, ConfigError> {
+        let Self::Helper(helper) = self else { return weir_config::open_file(path) };
+        let opened = helper.ask(&Request::OpenConfig);
+        let file = opened.and_then(|(_, file)| file.ok_or_else(no_descriptor));
+        file.map(File::from)
+            .map_err(|error| ConfigError::Read { path: path.into(), source: error.into() })
     }
 
     /// How interfaces connect to front ends that listen.
@@ -170,6 +199,9 @@ impl Hands {
 pub struct Helper {
     socket: Mutex<Option<OwnedFd>>,
     process: Child,
+    /// Where sockets may be: beside the control socket, and these.
+    control: Option<SocketPath>,
+    sockets: BTreeSet<SocketPath>,
     /// It is said once that there is none.
     gone: Once,
 }
@@ -226,10 +258,12 @@ impl Helper {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        let helper = Self { socket: Mutex::new(Some(ours)), process, gone: Once::new() };
+        let (control, sockets) = (tasks.control.clone(), sockets.into_iter().collect());
+        let socket = Mutex::new(Some(ours));
+        let helper = Self { socket, process, control, sockets, gone: Once::new() };
         helper.ask(&Request::Begin(tasks))?;
-        for path in sockets {
-            helper.ask(&Request::Allow { path })?;
+        for path in &helper.sockets {
+            helper.ask(&Request::Allow { path: path.clone() })?;
         }
         helper.ask(&Request::Confine)?;
         Ok(helper)

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
-use super::records_path;
+use super::{may_use, records_path};
 use super::wire::{self, Answer, Request, Tasks};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::unix_socket::{BoundFile, BoundListener, FileId};
@@ -109,6 +109,7 @@ impl Serving {
             Request::ConnectKeeper { path } => {
                 self.connect(&path, || weir_keeper::connect(path.as_path()))
             }
+            Request::OpenConfig => self.open_config(),
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
             Request::Leave { interface } => {
                 self.interfaces.remove(&interface);
@@ -120,10 +121,7 @@ impl Serving {
 
     /// Sockets that were named at the start, and any in the control socket's directory.
     fn may_use(&self, path: &SocketPath) -> bool {
-        let control = self.tasks.control.as_ref().and_then(|path| path.as_path().parent());
-        let name = path.as_path().file_name();
-        self.sockets.contains(path)
-            || (control.is_some() && path.as_path().parent() == control && name.is_some())
+        may_use(self.tasks.control.as_ref(), &self.sockets, path)
     }
 
     fn bind(&mut self, path: SocketPath, mode: SocketMode) -> (Answer, Option<Given>) {
@@ -142,11 +140,7 @@ impl Serving {
             }
             Err(error) => {
                 let help = error.help().map(|help| help.to_string());
-                let mut message = error.to_string();
-                if let Some(cause) = std::error::Error::source(&error) {
-                    message = format!("{message}: {cause}");
-                }
-                (refused(message, help), None)
+                (refused(with_cause(&error), help), None)
             }
         }
     }
@@ -195,6 +189,16 @@ impl Serving {
         }
     }
 
+    fn open_config(&self) -> (Answer, Option<Given>) {
+        let Some(path) = &self.tasks.config else {
+            return (refused("weir was started without a file".into(), None), None);
+        };
+        match weir_config::open_file(path) {
+            Ok(file) => (Answer::Done, Some(file.into())),
+            Err(error) => (refused(with_cause(&error), None), None),
+        }
+    }
+
     fn gather(&mut self, name: InterfaceName, uplink_ns: u64) -> Answer {
         let Some(control) = &self.tasks.control else {
             return refused("it has no control socket".into(), None);
@@ -218,6 +222,13 @@ impl Serving {
             Ok(()) => Answer::Done,
             Err(errno) => Answer::Errno(errno.raw_os_error()),
         }
+    }
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -29,6 +30,8 @@ pub(crate) struct Tasks {
     pub(crate) interfaces: BTreeSet<InterfaceName>,
     /// Whether virtual processors may be told where to run.
     pub(crate) pin_vcpus: bool,
+    /// The configuration's file, which is opened for weir to read it anew.
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// What weir asks for.
@@ -55,6 +58,8 @@ pub(super) enum Request {
     Connect { path: SocketPath },
     /// Connects to the keeper, whose descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
+    /// Opens the configuration's file, whose descriptor comes with the answer.
+    OpenConfig,
     /// Has an interface gather frames for that long; with 0, for as long as it was found to.
     Gather { interface: InterfaceName, uplink_ns: u64 },
     /// Restores what it was found to have.

@@ -83,6 +83,8 @@ enum Command {
     ChangeVif(PortId, VifSettings),
     RemoveVif(PortId, mpsc::Sender<()>),
     AddUplink(Box<ManagedUplink>),
+    ChangeUplink(PortName, bool),
+    RemoveUplink(PortName, mpsc::Sender<()>),
     ExplainVif(PortId, mpsc::Sender<ManagedExplanation>),
     ExplainUplink(PortName, mpsc::Sender<UplinkExplanation>),
     Place(PlacementConfig, Host),
@@ -145,6 +147,17 @@ impl Manager {
     ) {
         let uplink = ManagedUplink::new(config, id, port, counters, interface);
         self.send(Command::AddUplink(Box::new(uplink)));
+    }
+
+    /// Entries of an uplink's indirection table move by load, or no longer.
+    pub(crate) fn change_uplink(&self, name: &PortName, rss_rebalance: bool) {
+        self.send(Command::ChangeUplink(name.clone(), rss_rebalance));
+    }
+
+    /// Forgets an uplink. Returns when its interface is as it was found.
+    pub(crate) fn remove_uplink(&self, name: &PortName) {
+        // Without an answer the thread has ended, and has restored all of them.
+        let _ = self.ask(|done| Command::RemoveUplink(name.clone(), done));
     }
 
     /// Places workers, and with permission guests' virtual processors, on `host` from now on.

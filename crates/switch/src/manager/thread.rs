@@ -344,6 +344,15 @@ impl Run {
                 let _ = done.send(());
             }
             Command::AddUplink(uplink) => self.uplinks.push(*uplink),
+            Command::ChangeUplink(name, rss_rebalance) => {
+                if let Some(uplink) = self.uplinks.iter_mut().find(|it| it.name == name) {
+                    uplink.rss_rebalance = rss_rebalance;
+                }
+            }
+            Command::RemoveUplink(name, done) => {
+                self.uplinks.retain(|uplink| uplink.name != name);
+                let _ = done.send(());
+            }
             Command::ExplainVif(id, answer) => {
                 let _ = answer.send(self.explain_vif(id, now_ns));
                 return;

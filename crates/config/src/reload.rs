@@ -1,0 +1,453 @@
+//! What a configuration would change of a running switch: as data for people ([`Difference`]), and as what is to be
+//! done ([`Steps`]).
+//!
+//! The file decides about what it names, and about what it named before. Interfaces that came by `weir vif add` stay.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use weir_limits::PORTS_MAX;
+
+use super::{
+    Config, LatencyBudget, PlacementConfig, PortName, SocketPath, SwitchConfig, UplinkConfig,
+    VifConfig, XenConfig,
+};
+
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use keys::Keys;
+
+/// Keys of `[vif.NAME]` that an interface is made with.
+const VIF_FIXED: [&str; 4] = ["socket", "mode", "socket_mode", "agent"];
+/// Keys of `[uplink.NAME]` that its device is opened with.
+const UPLINK_FIXED: [&str; 4] = ["kind", "name", "queues", "mtu"];
+/// Keys of `[switch]` that can change.
+const SWITCH_ALIVE: [&str; 3] = ["latency_budget", "placement", "pin_vcpus"];
+
+/// What a configuration would change of a running switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Tables that differ: `[switch]` and `[xen]`, uplinks, then interfaces.
+    pub tables: Vec<TableDifference>,
+}
+
+/// What differs of one table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableDifference {
+    /// Its name in the file, such as `vif.web0`.
+    pub table: String,
+    /// How it differs.
+    pub kind: DifferenceKind,
+    /// Whether weir can do it while it runs; of a changed table each key says so.
+    pub alive: bool,
+    /// What there is to know about it.
+    pub note: Option<String>,
+    /// What differs in it; of a new one, what is not as by default.
+    pub keys: Vec<KeyDifference>,
+}
+
+/// How a table of the file and the running switch differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// The switch has none yet.
+    Added,
+    /// The file has none any more.
+    Removed,
+    /// Both have it.
+    Changed,
+    /// The file has none and never had: it came by `weir vif add`, and stays.
+    Unlisted,
+}
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyDifference {
+    /// Its name in the file; `vlan` for `trunk` and `native`, too.
+    pub key: String,
+    /// Its value now; `None` is the default.
+    pub from: Option<String>,
+    /// Its value in the file.
+    pub to: Option<String>,
+    /// Whether it can change while weir runs.
+    pub alive: bool,
+    /// Why it cannot change, or when the change takes effect.
+    pub note: Option<String>,
+}
+
+/// A running switch, as far as a file can change it.
+#[derive(Debug, Clone)]
+pub struct Running<'a> {
+    /// What holds for all of it.
+    pub switch: &'a SwitchConfig,
+    /// Its uplinks.
+    pub uplinks: Vec<&'a UplinkConfig>,
+    /// Its interfaces.
+    pub vifs: Vec<RunningVif<'a>>,
+    /// Whether and how Xen guests are served.
+    pub xen: Option<&'a XenConfig>,
+    /// What weir can still do.
+    pub able: Able<'a>,
+}
+
+/// An interface of a running switch.
+#[derive(Debug, Clone, Copy)]
+pub struct RunningVif<'a> {
+    /// As it is now.
+    pub config: &'a VifConfig,
+    /// The file named it when it was read last.
+    pub from_file: bool,
+    /// A Xen guest's, which the toolstack attached.
+    pub xen: bool,
+}
+
+/// What a running weir can do that takes a privilege.
+#[derive(Clone, Copy)]
+pub struct Able<'a> {
+    /// Whether a socket can be made at, or reached by, this path.
+    pub sockets: &'a dyn Fn(&SocketPath) -> bool,
+    /// Whether devices of uplinks can be opened.
+    pub uplinks: bool,
+    /// Whether guests' virtual processors may be placed.
+    pub pin_vcpus: bool,
+}
+
+impl std::fmt::Debug for Able<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { uplinks, pin_vcpus, sockets: _ } = self;
+        f.debug_struct("Able").field("uplinks", uplinks).field("pin_vcpus", pin_vcpus).finish()
+    }
+}
+
+/// What is to be done to a running switch: all of a [`Difference`] that is alive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The budget of interfaces without one of their own.
+    pub latency_budget: Option<LatencyBudget>,
+    /// Where workers run.
+    pub placement: Option<PlacementConfig>,
+    /// Uplinks as they are to be.
+    pub uplinks_changed: Vec<UplinkConfig>,
+    /// New ones.
+    pub uplinks_added: Vec<UplinkConfig>,
+    /// Those that go.
+    pub uplinks_removed: Vec<PortName>,
+    /// Interfaces as they are to be.
+    pub vifs_changed: Vec<VifConfig>,
+    /// New ones.
+    pub vifs_added: Vec<VifConfig>,
+    /// Those that go; their guests are disconnected.
+    pub vifs_removed: Vec<PortName>,
+}
+
+impl Difference {
+    /// Nothing would change.
+    pub fn is_empty(&self) -> bool {
+        self.tables.iter().all(|table| table.kind == DifferenceKind::Unlisted)
+    }
+
+    /// How many tables differ so, as far as weir can do it while it runs.
+    pub fn count(&self, kind: DifferenceKind) -> usize {
+        let does = |table: &&TableDifference| {
+            table.alive && (table.keys.is_empty() || table.keys.iter().any(|key| key.alive))
+        };
+        self.tables.iter().filter(|table| table.kind == kind).filter(does).count()
+    }
+
+    /// What cannot change while weir runs, as `switch.workers` or `uplink.lan`, and why.
+    pub fn fixed(&self) -> impl Iterator<Item = (String, &str)> {
+        self.tables.iter().flat_map(|table| {
+            let whole = (!table.alive).then(|| (table.table.clone(), text(&table.note)));
+            let keys = table.keys.iter().filter(|key| !key.alive && table.alive);
+            let keys = keys.map(|it| (format!("{}.{}", table.table, it.key), text(&it.note)));
+            whole.into_iter().chain(keys)
+        })
+    }
+}
+
+fn text(note: &Option<String>) -> &str {
+    note.as_deref().unwrap_or_default()
+}
+
+impl Running<'_> {
+    /// What `file` would change, and the steps to what it says, without what cannot change.
+    pub fn compare(&self, file: &Config) -> (Difference, Steps) {
+        let (mut tables, mut steps) = (Vec::new(), Steps::default());
+        tables.extend(self.compare_switch(&file.switch, &mut steps));
+        tables.extend(compare_xen(self.xen, file.xen.as_ref()));
+        self.compare_uplinks(file, &mut tables, &mut steps);
+        self.compare_vifs(file, &mut tables, &mut steps);
+        (Difference { tables }, steps)
+    }
+
+    fn compare_switch(&self, file: &SwitchConfig, steps: &mut Steps) -> Option<TableDifference> {
+        let now = self.switch;
+        let pins = file.placement.pin_vcpus && !self.able.pin_vcpus;
+        let keys = differing(keys::switch(now), keys::switch(file), |key| match key {
+            "pin_vcpus" if pins => {
+                Effect::never("a confined weir pins only if it was started to: start weir anew")
+            }
+            key if SWITCH_ALIVE.contains(&key) => Effect::NOW,
+            _ => Effect::never("start weir anew"),
+        });
+        if now.latency_budget != file.latency_budget {
+            steps.latency_budget = Some(file.latency_budget);
+        }
+        let placement =
+            PlacementConfig { pin_vcpus: !pins && file.placement.pin_vcpus, ..file.placement };
+        if now.placement != placement {
+            steps.placement = Some(placement);
+        }
+        changed("switch".into(), keys)
+    }
+
+    fn compare_uplinks(&self, file: &Config, tables: &mut Vec<TableDifference>, steps: &mut Steps) {
+        for uplink in &self.uplinks {
+            let Some(wanted) = file.uplinks.iter().find(|it| it.name == uplink.name) else {
+                steps.uplinks_removed.push(uplink.name.clone());
+                let note = match self.able.uplinks {
+                    true => None,
+                    false => Some("comes back only when weir starts anew".into()),
+                };
+                tables.push(whole(
+                    format!("uplink.{}", uplink.name),
+                    DifferenceKind::Removed,
+                    note,
+                ));
+                continue;
+            };
+            let keys = differing(keys::uplink(uplink), keys::uplink(wanted), |key| {
+                match UPLINK_FIXED.contains(&key) {
+                    true => Effect::never("its device is open: start weir anew"),
+                    false => Effect::NOW,
+                }
+            });
+            let (kind, interface) = (uplink.kind, uplink.interface.clone());
+            let (queues, mtu) = (uplink.queues, uplink.mtu);
+            let wanted = UplinkConfig { kind, interface, queues, mtu, ..wanted.clone() };
+            if wanted != **uplink {
+                steps.uplinks_changed.push(wanted);
+            }
+            tables.extend(changed(format!("uplink.{}", uplink.name), keys));
+        }
+        for uplink in &file.uplinks {
+            if self.uplinks.iter().any(|it| it.name == uplink.name) {
+                continue;
+            }
+            let taken = self.uplinks.iter().find(|it| it.interface == uplink.interface);
+            let obstacle = match (taken, self.name_is_taken(&uplink.name)) {
+                _ if !self.able.uplinks => {
+                    Some("a confined weir opens no devices: start weir anew".into())
+                }
+                (Some(other), _) => Some(format!(
+                    "{} is uplink.{}'s while that is there: reload twice",
+                    uplink.interface, other.name
+                )),
+                (None, taken) => taken,
+            };
+            let mut table = whole(format!("uplink.{}", uplink.name), DifferenceKind::Added, None);
+            table.keys = given(keys::uplink(uplink), &Keys::new());
+            (table.alive, table.note) = (obstacle.is_none(), obstacle);
+            if table.alive {
+                steps.uplinks_added.push(uplink.clone());
+            }
+            tables.push(table);
+        }
+    }
+
+    fn compare_vifs(&self, file: &Config, tables: &mut Vec<TableDifference>, steps: &mut Steps) {
+        for RunningVif { config: vif, from_file, xen } in self.vifs.iter().copied() {
+            let table = format!("vif.{}", vif.name);
+            let wanted = file.vifs.iter().find(|it| it.name == vif.name);
+            match wanted {
+                // It is said where it is to be added.
+                Some(_) if xen => {}
+                Some(wanted) => {
+                    let keys = differing(keys::vif(vif), keys::vif(wanted), |key| {
+                        vif_effect(&vif.name, key)
+                    });
+                    let wanted = VifConfig {
+                        socket: vif.socket.clone(),
+                        mode: vif.mode,
+                        socket_mode: vif.socket_mode,
+                        agent: vif.agent.clone(),
+                        ..wanted.clone()
+                    };
+                    if wanted != *vif {
+                        steps.vifs_changed.push(wanted);
+                    }
+                    tables.extend(changed(table, keys));
+                }
+                None if xen => {}
+                None if from_file => {
+                    steps.vifs_removed.push(vif.name.clone());
+                    let note = Some("its guest is disconnected".into());
+                    tables.push(whole(table, DifferenceKind::Removed, note));
+                }
+                None => {
+                    let note = Some("added by `weir vif add`: stays".into());
+                    tables.push(whole(table, DifferenceKind::Unlisted, note));
+                }
+            }
+        }
+        for vif in &file.vifs {
+            if self.vifs.iter().any(|it| it.config.name == vif.name && !it.xen) {
+                continue;
+            }
+            let obstacle = self.name_is_taken(&vif.name).or_else(|| self.unreachable(vif));
+            let mut table = whole(format!("vif.{}", vif.name), DifferenceKind::Added, None);
+            let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
+            table.keys = given(keys::vif(vif), &keys::vif(&defaults));
+            (table.alive, table.note) = (obstacle.is_none(), obstacle);
+            if table.alive {
+                steps.vifs_added.push(vif.clone());
+            }
+            tables.push(table);
+        }
+    }
+
+    /// Why there can be no port of this name next to those there are.
+    fn name_is_taken(&self, name: &PortName) -> Option<String> {
+        if self.uplinks.iter().any(|uplink| uplink.name == *name) {
+            return Some(format!("uplink.{name} has the name while it is there: reload twice"));
+        }
+        let vif = self.vifs.iter().find(|vif| vif.config.name == *name)?;
+        Some(match vif.xen {
+            true => format!("{name} is a Xen guest's interface"),
+            false => format!("vif.{name} has the name while it is there: reload twice"),
+        })
+    }
+
+    /// Why an interface's sockets cannot be had.
+    fn unreachable(&self, vif: &VifConfig) -> Option<String> {
+        let mut paths = [Some(&vif.socket), vif.agent.as_ref()].into_iter().flatten();
+        let path = paths.find(|path| !(self.able.sockets)(path))?;
+        Some(format!(
+            "a confined weir gets no socket at {path}, only beside the control socket: start weir anew"
+        ))
+    }
+
+    /// Whether what is there after `steps` goes together: interfaces that came by `weir vif add` are in no file.
+    ///
+    /// # Errors
+    /// What does not go together.
+    pub fn check(&self, steps: &Steps) -> Result<(), String> {
+        let removed: BTreeSet<_> = steps.vifs_removed.iter().collect();
+        let left = self.vifs.iter().map(|vif| vif.config);
+        let left = left.filter(|vif| !removed.contains(&vif.name));
+        let changed = |vif: &VifConfig| steps.vifs_changed.iter().find(|it| it.name == vif.name);
+        let all: Vec<_> =
+            left.map(|vif| changed(vif).unwrap_or(vif)).chain(&steps.vifs_added).collect();
+        let ports = all.len() + self.uplinks.len() + steps.uplinks_added.len()
+            - steps.uplinks_removed.len();
+        if ports > PORTS_MAX {
+            return Err(format!("{ports} ports are more than {PORTS_MAX}"));
+        }
+        for vif in steps.vifs_changed.iter().chain(&steps.vifs_added) {
+            let others = all.iter().filter(|other| other.name != vif.name);
+            for other in others {
+                if let Some(conflict) = vif.conflict_with(other) {
+                    return Err(format!("vif.{}: {conflict}", vif.name));
+                }
+            }
+            if [Some(&vif.socket), vif.agent.as_ref()].contains(&Some(&self.switch.control)) {
+                return Err(format!(
+                    "vif.{}: {} is the control socket",
+                    vif.name, self.switch.control
+                ));
+            }
+        }
+        let default = steps.latency_budget.unwrap_or(self.switch.latency_budget);
+        for vif in all {
+            let of_vif = |error: String| format!("vif.{}: {error}", vif.name);
+            let budget = vif.latency_budget.unwrap_or(default);
+            vif.check_calls(budget).map_err(|error| of_vif(error.to_string()))?;
+            let schedule = Some(self.switch.schedule);
+            vif.sharing.check(schedule).map_err(|error| of_vif(error.to_string()))?;
+            vif.guarding.check(vif.mac_check).map_err(|error| of_vif(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a key can change, and what to know about it.
+struct Effect {
+    alive: bool,
+    note: Option<String>,
+}
+
+impl Effect {
+    const NOW: Self = Self { alive: true, note: None };
+
+    fn never(why: impl Into<String>) -> Self {
+        Self { alive: false, note: Some(why.into()) }
+    }
+
+    fn later(when: &str) -> Self {
+        Self { alive: true, note: Some(when.into()) }
+    }
+}
+
+fn vif_effect(name: &PortName, key: &str) -> Effect {
+    match key {
+        key if VIF_FIXED.contains(&key) => Effect::never(format!(
+            "its socket is there: `weir vif del {name}`, then reload, disconnects its guest"
+        )),
+        "queues" => Effect::later("when its front end connects again"),
+        "memory_max" => Effect::later("when its front end shares memory again"),
+        "mtu" => Effect::later("the guest is told when its VM starts with new arguments"),
+        _ => Effect::NOW,
+    }
+}
+
+fn compare_xen(now: Option<&XenConfig>, file: Option<&XenConfig>) -> Option<TableDifference> {
+    let why = "start weir anew";
+    let (kind, keys) = match (now, file) {
+        (None, None) => return None,
+        (Some(now), Some(file)) => {
+            let keys = differing(keys::xen(now), keys::xen(file), |_| Effect::never(why));
+            return changed("xen".into(), keys);
+        }
+        (None, Some(file)) => (DifferenceKind::Added, given(keys::xen(file), &Keys::new())),
+        (Some(_), None) => (DifferenceKind::Removed, Vec::new()),
+    };
+    Some(TableDifference { table: "xen".into(), kind, alive: false, note: Some(why.into()), keys })
+}
+
+fn whole(table: String, kind: DifferenceKind, note: Option<String>) -> TableDifference {
+    TableDifference { table, kind, alive: true, note, keys: Vec::new() }
+}
+
+/// A table that both have, if any of its keys differs.
+fn changed(table: String, keys: Vec<KeyDifference>) -> Option<TableDifference> {
+    let kind = DifferenceKind::Changed;
+    (!keys.is_empty()).then_some(TableDifference { table, kind, alive: true, note: None, keys })
+}
+
+fn differing(now: Keys, file: Keys, effect: impl Fn(&str) -> Effect) -> Vec<KeyDifference> {
+    let pairs = now.into_iter().zip(file).filter(|((_, from), (_, to))| from != to);
+    let difference = |((key, from), (_, to))| {
+        let Effect { alive, note } = effect(key);
+        KeyDifference { key: String::from(key), from, to, alive, note }
+    };
+    pairs.map(difference).collect()
+}
+
+/// What a new table says: its keys but for those that are as in `defaults`; its socket always.
+fn given(keys: Keys, defaults: &Keys) -> Vec<KeyDifference> {
+    let says = |(key, value): &(&str, Option<String>)| {
+        let default = defaults.iter().find(|(name, _)| name == key);
+        value.is_some() && (*key == "socket" || default.is_none_or(|(_, it)| it != value))
+    };
+    let keys = keys.into_iter().filter(says);
+    let key = |(key, to): (&str, _)| KeyDifference {
+        key: key.into(),
+        from: None,
+        to,
+        alive: true,
+        note: None,
+    };
+    keys.map(key).collect()
+}

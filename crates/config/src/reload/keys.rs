@@ -1,0 +1,179 @@
+//! The keys of each table with their values as text, as the file would say them.
+
+use super::super::{
+    FilterRule, Guarding, PlacementConfig, Receiving, Sharing, StormControl, SwitchConfig,
+    UplinkConfig, VifConfig, VlanMode, Workers, XenConfig,
+};
+
+/// Each key of a table; without a value where the file need not name it.
+pub(super) type Keys = Vec<(&'static str, Option<String>)>;
+
+fn is(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
+}
+
+fn may<T: ToString>(value: &Option<T>) -> Option<String> {
+    value.as_ref().map(T::to_string)
+}
+
+fn list<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> Option<String> {
+    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    (!texts.is_empty()).then(|| texts.join(between))
+}
+
+fn vlans(vlan: &VlanMode) -> Option<String> {
+    (*vlan != VlanMode::Unset).then(|| vlan.to_string())
+}
+
+fn rules(filter: &[FilterRule]) -> Option<String> {
+    list(filter, "; ")
+}
+
+/// Those of `[switch]`.
+pub(super) fn switch(switch: &SwitchConfig) -> Keys {
+    let SwitchConfig {
+        execution,
+        realization,
+        workers,
+        latency_budget,
+        schedule,
+        control,
+        placement: PlacementConfig { mode, pin_vcpus },
+        user,
+    } = switch;
+    let workers = match workers {
+        Workers::Auto => "auto".to_owned(),
+        Workers::Count(number) => number.to_string(),
+    };
+    vec![
+        ("execution", is(execution)),
+        ("realization", is(realization)),
+        ("workers", is(workers)),
+        ("latency_budget", is(latency_budget)),
+        ("schedule", is(schedule)),
+        ("control", is(control)),
+        ("placement", is(mode)),
+        ("pin_vcpus", is(pin_vcpus)),
+        ("user", may(user)),
+    ]
+}
+
+/// Those of `[uplink.NAME]`.
+pub(super) fn uplink(uplink: &UplinkConfig) -> Keys {
+    let UplinkConfig { name: _, kind, interface, queues, vlan, mtu, filter, rss_rebalance, weight } =
+        uplink;
+    vec![
+        ("kind", is(kind)),
+        ("name", is(interface)),
+        ("queues", is(queues)),
+        ("vlan", vlans(vlan)),
+        ("mtu", may(mtu)),
+        ("filter", rules(filter)),
+        ("rss_rebalance", is(rss_rebalance)),
+        ("weight", may(weight)),
+    ]
+}
+
+/// Those of `[vif.NAME]`.
+pub(super) fn vif(vif: &VifConfig) -> Keys {
+    let VifConfig {
+        name: _,
+        socket,
+        mode,
+        socket_mode,
+        queues,
+        latency_budget,
+        moderation,
+        rx_usecs,
+        rx_frames,
+        container_bytes,
+        agent,
+        mac,
+        mac_check,
+        rss_rebalance,
+        vlan,
+        mtu,
+        memory_max,
+        storm,
+        guarding,
+        filter,
+        sharing,
+    } = vif;
+    let mut keys = vec![
+        ("socket", is(socket)),
+        ("mode", is(mode)),
+        ("socket_mode", may(socket_mode)),
+        ("queues", is(queues)),
+        ("latency_budget", may(latency_budget)),
+        ("moderation", is(moderation)),
+        ("rx_usecs", may(rx_usecs)),
+        ("rx_frames", may(rx_frames)),
+        ("container_bytes", may(container_bytes)),
+        ("agent", may(agent)),
+        ("mac", may(mac)),
+        ("mac_check", is(mac_check)),
+        ("rss_rebalance", is(rss_rebalance)),
+        ("vlan", vlans(vlan)),
+        ("mtu", may(mtu)),
+        ("memory_max", is(memory_max)),
+        ("filter", rules(filter)),
+    ];
+    keys.extend(storm_keys(storm).into_iter().chain(guarding_keys(guarding)));
+    keys.extend(sharing_keys(sharing));
+    keys
+}
+
+fn storm_keys(storm: &StormControl) -> Keys {
+    let StormControl { broadcasts_per_second, multicasts_per_second, unknown_per_second } = storm;
+    vec![
+        ("broadcasts_per_second", may(broadcasts_per_second)),
+        ("multicasts_per_second", may(multicasts_per_second)),
+        ("unknown_per_second", may(unknown_per_second)),
+    ]
+}
+
+fn guarding_keys(guarding: &Guarding) -> Keys {
+    let Guarding { mode, addresses, router } = guarding;
+    let addresses = addresses.to_string();
+    vec![
+        ("source_guard", is(mode)),
+        ("addresses", Some(addresses).filter(|text| !text.is_empty())),
+        ("router", is(router)),
+    ]
+}
+
+fn sharing_keys(sharing: &Sharing) -> Keys {
+    let Sharing { weight, window, period, rate, burst, packets_per_second, packet_burst, receive } =
+        sharing;
+    let Receiving {
+        rate: rx_rate,
+        burst: rx_burst,
+        packets_per_second: rx_packets_per_second,
+        packet_burst: rx_packet_burst,
+    } = receive;
+    vec![
+        ("weight", may(weight)),
+        ("window", may(window)),
+        ("period", may(period)),
+        ("rate", may(rate)),
+        ("burst", may(burst)),
+        ("packets_per_second", may(packets_per_second)),
+        ("packet_burst", may(packet_burst)),
+        ("rx_rate", may(rx_rate)),
+        ("rx_burst", may(rx_burst)),
+        ("rx_packets_per_second", may(rx_packets_per_second)),
+        ("rx_packet_burst", may(rx_packet_burst)),
+    ]
+}
+
+/// Those of `[xen]`.
+pub(super) fn xen(xen: &XenConfig) -> Keys {
+    let XenConfig { bridges, agent_channel, split_event_channels, vif: template } = xen;
+    let mut keys = vec![
+        ("bridges", bridges.as_ref().and_then(|bridges| list(bridges, ", "))),
+        ("agent_channel", may(agent_channel)),
+        ("split_event_channels", is(split_event_channels)),
+    ];
+    keys.extend(vif(template).into_iter().filter(|(key, _)| *key != "socket"));
+    keys
+}

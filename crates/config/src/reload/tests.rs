@@ -1,0 +1,339 @@
+use super::super::tests::parse;
+use super::*;
+
+/// A running switch that was started with `text`, and with interfaces that came by hand, changed by `edit`.
+struct Started {
+    config: Config,
+    by_hand: Vec<VifConfig>,
+    xen_guests: Vec<VifConfig>,
+    confined: bool,
+}
+
+impl Started {
+    fn with(text: &str) -> Self {
+        let config = parse(text).unwrap();
+        Self { config, by_hand: Vec::new(), xen_guests: Vec::new(), confined: false }
+    }
+
+    fn running<T>(&self, look: impl FnOnce(&Running<'_>) -> T) -> T {
+        let beside = |path: &SocketPath| {
+            !self.confined || path.as_path().parent() == Some("/run/weir".as_ref())
+        };
+        let of_file = |config| RunningVif { config, from_file: true, xen: false };
+        let by_hand = |config| RunningVif { config, from_file: false, xen: false };
+        let xen = |config| RunningVif { config, from_file: false, xen: true };
+        let vifs = self.config.vifs.iter().map(of_file);
+        let vifs = vifs.chain(self.by_hand.iter().map(by_hand));
+        look(&Running {
+            switch: &self.config.switch,
+            uplinks: self.config.uplinks.iter().collect(),
+            vifs: vifs.chain(self.xen_guests.iter().map(xen)).collect(),
+            xen: self.config.xen.as_ref(),
+            able: Able { sockets: &beside, uplinks: !self.confined, pin_vcpus: !self.confined },
+        })
+    }
+
+    fn compare(&self, text: &str) -> (Difference, Steps) {
+        self.running(|running| running.compare(&parse(text).unwrap()))
+    }
+
+    fn check(&self, text: &str) -> Result<(), String> {
+        self.running(|running| running.check(&running.compare(&parse(text).unwrap()).1))
+    }
+}
+
+fn vif(name: &str) -> VifConfig {
+    let socket = format!("/run/weir/{name}.sock").parse().unwrap();
+    VifConfig::new(name.parse().unwrap(), socket)
+}
+
+/// A line for each table and key: `vif.web0 changed`, `vif.web0.queues 1 -> 2`.
+fn lines(difference: &Difference) -> Vec<String> {
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "default".into());
+    let mut lines = Vec::new();
+    for table in &difference.tables {
+        let alive = |alive| if alive { "" } else { " (not alive)" };
+        lines.push(format!("{} {:?}{}", table.table, table.kind, alive(table.alive)));
+        for key in &table.keys {
+            let change = format!("{} -> {}", value(&key.from), value(&key.to));
+            lines.push(format!("{}.{} {change}{}", table.table, key.key, alive(key.alive)));
+        }
+    }
+    lines
+}
+
+/// Each key of `[vif.NAME]`, what of the file to write for it, and whether it changes alive. Settings that a key needs are
+/// in the file from the start.
+const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("socket", "", "socket = \"/run/weir/other.sock\"", false),
+    ("mode", "", "mode = \"client\"", false),
+    ("socket_mode", "", "socket_mode = \"0660\"", false),
+    ("queues", "", "queues = 4", true),
+    ("latency_budget", "", "latency_budget = \"1ms\"", true),
+    ("moderation", "", "moderation = \"immediate\"", true),
+    ("rx_usecs", "moderation = \"backend\"", "rx_usecs = 20", true),
+    ("rx_frames", "moderation = \"backend\"", "rx_frames = 20", true),
+    ("container_bytes", "moderation = \"aggregate\"", "container_bytes = 4096", true),
+    ("agent", "", "agent = \"/run/weir/web0.agent\"", false),
+    ("mac", "", "mac = \"52:54:00:00:00:01\"", true),
+    ("mac_check", "", "mac_check = false", true),
+    ("rss_rebalance", "", "rss_rebalance = false", true),
+    ("vlan", "", "vlan = 10", true),
+    ("vlan", "", "trunk = [10, 20]\nnative = 1", true),
+    ("mtu", "", "mtu = 9000", true),
+    ("memory_max", "", "memory_max = \"1GiB\"", true),
+    (
+        "filter",
+        "",
+        "[[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"",
+        true,
+    ),
+    ("broadcasts_per_second", "", "broadcasts_per_second = 10", true),
+    ("multicasts_per_second", "", "multicasts_per_second = 10", true),
+    ("unknown_per_second", "", "unknown_per_second = 10", true),
+    ("source_guard", "", "source_guard = \"snooped\"", true),
+    ("addresses", "source_guard = \"snooped\"", "addresses = [\"10.0.0.5\"]", true),
+    ("router", "", "router = true", true),
+    ("weight", "", "weight = 2", true),
+    ("window", "period = \"1ms\"", "window = \"1/2\"", true),
+    ("period", "window = \"1/2\"", "period = \"2ms\"", true),
+    ("rate", "", "rate = \"1Gbit\"", true),
+    ("burst", "rate = \"1Gbit\"", "burst = \"1MiB\"", true),
+    ("packets_per_second", "", "packets_per_second = 1000", true),
+    ("packet_burst", "packets_per_second = 1000", "packet_burst = 500", true),
+    ("rx_rate", "", "rx_rate = \"1Gbit\"", true),
+    ("rx_burst", "rx_rate = \"1Gbit\"", "rx_burst = \"1MiB\"", true),
+    ("rx_packets_per_second", "", "rx_packets_per_second = 1000", true),
+    ("rx_packet_burst", "rx_packets_per_second = 1000", "rx_packet_burst = 500", true),
+];
+
+/// The same of `[uplink.NAME]`.
+const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("kind", "name = \"w0\"", "kind = \"af_packet\"", false),
+    ("name", "kind = \"tap\"", "name = \"other\"", false),
+    ("queues", "kind = \"tap\"\nname = \"w0\"", "queues = 2", false),
+    ("vlan", "kind = \"tap\"\nname = \"w0\"", "vlan = 10", true),
+    ("mtu", "kind = \"tap\"\nname = \"w0\"", "mtu = 9000", false),
+    (
+        "filter",
+        "kind = \"tap\"\nname = \"w0\"",
+        "[[uplink.lan.filter]]\ndirection = \"tx\"\naction = \"drop\"",
+        true,
+    ),
+    ("rss_rebalance", "kind = \"tap\"\nname = \"w0\"", "rss_rebalance = false", true),
+    ("weight", "kind = \"tap\"\nname = \"w0\"", "weight = 2", true),
+];
+
+/// The same of `[switch]`.
+const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("execution", "", "execution = \"threads\"", false),
+    ("realization", "", "realization = \"shared\"", false),
+    ("workers", "", "workers = 2", false),
+    ("latency_budget", "", "latency_budget = \"1ms\"", true),
+    ("schedule", "", "schedule = \"dwcs\"", false),
+    ("control", "", "control = \"/run/weir/other.sock\"", false),
+    ("placement", "", "placement = \"dynamic\"", true),
+    ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),
+    ("user", "", "user = \"weir\"", false),
+];
+
+/// The same of `[xen]`, beside the keys that an interface has as well.
+const XEN_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("bridges", "", "bridges = [\"br0\"]", false),
+    ("agent_channel", "", "agent_channel = \"weir.agent\"", false),
+    ("split_event_channels", "", "split_event_channels = true", false),
+    ("queues", "", "queues = 4", false),
+];
+
+/// Each key by itself is found, with the value before and after, and is a step exactly if it changes alive.
+fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
+    for (key, needs, line, alive) in cases {
+        // A key that is changed rather than new.
+        let (before, after) = match *key {
+            "kind" => (format!("{needs}\nkind = \"tap\""), format!("{needs}\n{line}")),
+            "name" => (format!("{needs}\nname = \"w0\""), format!("{needs}\n{line}")),
+            "window" => (format!("{needs}\nwindow = \"1/4\""), format!("{needs}\n{line}")),
+            "period" => (format!("{needs}\nperiod = \"1ms\""), format!("{needs}\n{line}")),
+            _ => ((*needs).to_owned(), format!("{needs}\n{line}")),
+        };
+        let schedule = match *key {
+            "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
+            _ => "",
+        };
+        let file = |keys: &str| format!("{schedule}[{table}]\n{keys}\n");
+        let (difference, steps) = Started::with(&file(&before)).compare(&file(&after));
+        let [found] = difference.tables.as_slice() else { panic!("{key}: {difference:?}") };
+        assert_eq!((found.table.as_str(), found.kind), (table, DifferenceKind::Changed));
+        let [changed] = found.keys.as_slice() else { panic!("{key}: {difference:?}") };
+        assert_eq!((changed.key.as_str(), changed.alive), (*key, *alive), "{changed:?}");
+        assert_ne!(changed.from, changed.to);
+        assert_eq!(steps != Steps::default(), *alive, "{key}: {steps:?}");
+        assert_eq!(difference.fixed().count(), usize::from(!alive), "{key}");
+        assert!(difference.fixed().all(|(_, why)| !why.is_empty()), "{key}");
+        // And nothing where the file is as it was.
+        let (none, nothing) = Started::with(&file(&after)).compare(&file(&after));
+        assert!(none.is_empty() && none.tables.is_empty() && nothing == Steps::default(), "{key}");
+    }
+}
+
+#[test]
+fn each_key_of_each_table_is_compared() {
+    let all = |keys: Keys, cases: &[(&str, &str, &str, bool)]| {
+        for (key, _) in keys {
+            assert!(cases.iter().any(|case| case.0 == key), "no case for {key}");
+        }
+    };
+    let config = parse("[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n").unwrap();
+    all(keys::switch(&config.switch), SWITCH_KEYS);
+    all(keys::uplink(&config.uplinks[0]), UPLINK_KEYS);
+    all(keys::vif(&vif("web0")), VIF_KEYS);
+    each_key_is_found("switch", SWITCH_KEYS);
+    each_key_is_found("uplink.lan", UPLINK_KEYS);
+    each_key_is_found("vif.web0", VIF_KEYS);
+    each_key_is_found("xen", XEN_KEYS);
+}
+
+#[test]
+fn tables_come_and_go_with_the_file() {
+    let started = Started::with(
+        "[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n[vif.a]\n[vif.b]\nqueues = 2\n",
+    );
+    let (difference, steps) = started.compare(
+        "[uplink.wan]\nkind = \"tap\"\nname = \"w1\"\n[vif.b]\nqueues = 4\n[vif.c]\nmtu = 9000\n",
+    );
+    assert_eq!(
+        lines(&difference),
+        [
+            "uplink.lan Removed",
+            "uplink.wan Added",
+            "uplink.wan.kind default -> tap",
+            "uplink.wan.name default -> w1",
+            "uplink.wan.queues default -> 1",
+            "uplink.wan.rss_rebalance default -> true",
+            "vif.a Removed",
+            "vif.b Changed",
+            "vif.b.queues 2 -> 4",
+            "vif.c Added",
+            "vif.c.socket default -> /run/weir/c.sock",
+            "vif.c.mtu default -> 9000",
+        ]
+    );
+    let names = |vifs: &[VifConfig]| vifs.iter().map(|it| it.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&steps.vifs_added), ["c"]);
+    assert_eq!(names(&steps.vifs_changed), ["b"]);
+    assert_eq!(steps.vifs_removed, ["a".parse().unwrap()]);
+    assert_eq!(steps.uplinks_removed, ["lan".parse().unwrap()]);
+    assert_eq!(steps.uplinks_added.len(), 1);
+    for (kind, count) in
+        [(DifferenceKind::Added, 2), (DifferenceKind::Removed, 2), (DifferenceKind::Changed, 1)]
+    {
+        assert_eq!(difference.count(kind), count);
+    }
+}
+
+#[test]
+fn what_came_by_hand_stays_until_the_file_names_it() {
+    let mut started = Started::with("[vif.a]\n");
+    started.by_hand.push(vif("tmp0"));
+    let (difference, steps) = started.compare("[vif.a]\n");
+    assert_eq!(lines(&difference), ["vif.tmp0 Unlisted"]);
+    assert!(difference.is_empty() && steps == Steps::default());
+    let (difference, _) = started.compare("[vif.a]\n[vif.tmp0]\nvlan = 5\n");
+    assert_eq!(lines(&difference), ["vif.tmp0 Changed", "vif.tmp0.vlan default -> 5"]);
+}
+
+#[test]
+fn xen_guests_interfaces_are_not_the_files() {
+    let mut started = Started::with("[xen]\n");
+    started.xen_guests.push(vif("vif3.0"));
+    let (difference, steps) = started.compare("[xen]\n");
+    assert!(difference.tables.is_empty() && steps == Steps::default());
+    let (difference, steps) = started.compare("[xen]\n[vif.\"vif3.0\"]\n");
+    assert_eq!(lines(&difference)[0], "vif.vif3.0 Added (not alive)");
+    assert_eq!(steps, Steps::default());
+    for (before, after) in [("", "[xen]\n"), ("[xen]\n", "")] {
+        let (difference, _) = Started::with(before).compare(after);
+        assert_eq!(difference.fixed().map(|(what, _)| what).collect::<Vec<_>>(), ["xen"]);
+    }
+}
+
+#[test]
+fn a_confined_weir_is_asked_for_nothing_that_it_cannot_have() {
+    let mut started = Started::with("[switch]\nplacement = \"dynamic\"\n[vif.a]\n");
+    started.confined = true;
+    let (difference, steps) = started.compare(
+        "[switch]\nplacement = \"static\"\npin_vcpus = true\n\
+         [uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n\
+         [vif.a]\n[vif.b]\nsocket = \"/elsewhere/b.sock\"\n[vif.c]\nagent = \"/elsewhere/c\"\n[vif.d]\n",
+    );
+    let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
+    assert_eq!(fixed, ["switch.pin_vcpus", "uplink.lan", "vif.b", "vif.c"]);
+    // What can be done is.
+    assert_eq!(steps.vifs_added.len(), 1);
+    assert!(!steps.placement.unwrap().pin_vcpus);
+    assert!(steps.uplinks_added.is_empty());
+}
+
+#[test]
+fn of_a_table_with_both_what_can_change_does_and_the_rest_stays() {
+    let started = Started::with("[vif.a]\n");
+    let (difference, steps) = started.compare("[vif.a]\nsocket = \"/run/weir/x.sock\"\nvlan = 7\n");
+    assert_eq!(difference.fixed().count(), 1);
+    let [changed] = steps.vifs_changed.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(changed.socket, started.config.vifs[0].socket);
+    assert_eq!(changed.vlan.to_string(), "7");
+}
+
+#[test]
+fn a_name_or_an_interface_of_the_host_is_free_after_the_next_reload() {
+    let started = Started::with("[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n");
+    let (difference, steps) = started.compare("[vif.lan]\n");
+    assert_eq!(lines(&difference)[..2], ["uplink.lan Removed", "vif.lan Added (not alive)"]);
+    assert!(steps.vifs_added.is_empty());
+    let (difference, steps) = started.compare("[uplink.wan]\nkind = \"tap\"\nname = \"w0\"\n");
+    assert_eq!(difference.fixed().next().unwrap().0, "uplink.wan");
+    assert!(steps.uplinks_added.is_empty());
+}
+
+#[test]
+fn what_does_not_go_together_with_what_came_by_hand_is_refused() {
+    let mut started = Started::with("[vif.a]\n");
+    let mut by_hand = vif("tmp0");
+    by_hand.mac = Some("52:54:00:00:00:01".parse().unwrap());
+    started.by_hand.push(by_hand);
+    assert_eq!(started.check("[vif.a]\n[vif.b]\n"), Ok(()));
+    let error = started.check("[vif.a]\nmac = \"52:54:00:00:00:01\"\n").unwrap_err();
+    assert_eq!(error, "vif.a: the MAC address 52:54:00:00:00:01 is already used by tmp0");
+    let socket = "[vif.a]\n[vif.b]\nsocket = \"/run/weir/tmp0.sock\"\n";
+    assert!(started.check(socket).unwrap_err().contains("already used by tmp0"));
+    // Its budget is the switch's, too.
+    let mut held = vif("tmp1");
+    held.moderation = "backend".parse().unwrap();
+    held.rx_usecs = Some(200.try_into().unwrap());
+    started.by_hand = vec![held];
+    assert_eq!(started.check("[vif.a]\n"), Ok(()));
+    let error = started.check("[switch]\nlatency_budget = \"100us\"\n[vif.a]\n").unwrap_err();
+    assert!(error.starts_with("vif.tmp1: `rx_usecs` of"), "{error}");
+}
+
+#[test]
+fn addresses_may_change_hands_in_one_step() {
+    let file = |first: u8, second: u8| {
+        let mac = |last| format!("mac = \"52:54:00:00:00:0{last}\"\n");
+        format!("[vif.a]\n{}[vif.b]\n{}", mac(first), mac(second))
+    };
+    let started = Started::with(&file(1, 2));
+    assert_eq!(started.check(&file(2, 1)), Ok(()));
+}
+
+#[test]
+fn the_control_socket_is_no_interfaces_and_there_is_no_room_beyond_the_bound() {
+    let started = Started::with("[vif.a]\n");
+    // The file is good by itself: its control socket is another one.
+    let file =
+        "[switch]\ncontrol = \"/run/weir/c2.sock\"\n[vif.b]\nsocket = \"/run/weir/control.sock\"\n";
+    assert!(started.check(file).unwrap_err().contains("is the control socket"));
+    let mut full = Started::with("");
+    full.by_hand = (0..PORTS_MAX).map(|n| vif(&format!("v{n}"))).collect();
+    assert!(full.check("[vif.a]\n").unwrap_err().contains("ports are more than"));
+}
