@@ -47,7 +47,7 @@ Exit codes:
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
-    ("Serve", &["run", "check"]),
+    ("Serve", &["run", "check", "diff", "reload"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
     ("Look inside", &["stats", "explain"]),
 ];
@@ -62,10 +62,14 @@ pub enum Command {
     /// Run the papers' experiments in virtual time and compare the figures
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Run the switch until SIGTERM or SIGINT
+    /// Run the switch until SIGTERM or SIGINT; SIGHUP reloads the file
     Run(RunArgs),
     /// Check a configuration file and show every problem with its line
     Check(CheckArgs),
+    /// Show how a configuration file differs from the running switch
+    Diff(DiffArgs),
+    /// Apply the changed configuration file to the running switch, under traffic
+    Reload(ReloadArgs),
     /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
     QemuArgs(QemuArgs),
     /// Add, change, remove or list interfaces of the running switch
@@ -103,6 +107,44 @@ pub struct CheckArgs {
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
     pub file: PathBuf,
 }
+
+/// `weir diff`
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_NOTES)]
+pub struct DiffArgs {
+    /// The configuration; without it the file that weir was started with
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DIFF_NOTES: &str = "\
+Marks:
+  +  added          -  removed, and its guest disconnected
+  ~  changed        !  cannot change while weir runs
+  =  not in the file: added by `weir vif add`, and stays";
+
+/// `weir reload`
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD_NOTES)]
+pub struct ReloadArgs {
+    /// The configuration; without it the file that weir was started with
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Change what can be changed, and leave the rest until weir starts anew
+    #[arg(long)]
+    pub partly: bool,
+}
+
+const RELOAD_NOTES: &str = "\
+Interfaces that the file leaves as they are lose no packet. If anything in the file cannot change
+while weir runs, the command says what, and changes nothing. If a step fails, those before it are
+undone. Interfaces from `weir vif add` stay; what `weir vif set` and `weir filter` changed of the
+file's goes back to the file.
+
+SIGHUP to `weir run` does the same with the file that it was started with, and logs the result.";
 
 /// `weir qemu-args`
 #[derive(Debug, Args)]
@@ -350,8 +392,10 @@ mod tests {
           lab        Run the papers' experiments in virtual time and compare the figures
 
         Serve:
-          run        Run the switch until SIGTERM or SIGINT
+          run        Run the switch until SIGTERM or SIGINT; SIGHUP reloads the file
           check      Check a configuration file and show every problem with its line
+          diff       Show how a configuration file differs from the running switch
+          reload     Apply the changed configuration file to the running switch, under traffic
 
         Plug in VMs:
           qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm

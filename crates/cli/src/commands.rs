@@ -23,10 +23,12 @@ use crate::show;
 use crate::vm_args::{VmArgsError, VmOptions};
 
 mod filter;
+mod reload;
 #[cfg(test)]
 mod tests;
 
 pub use filter::filter;
+pub use reload::{diff, reload};
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;
@@ -49,6 +51,28 @@ pub enum CommandError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Client(#[from] ClientError),
+    /// weir was started by a program that set it up otherwise.
+    #[error("the running weir was not started with a file")]
+    #[diagnostic(help("name the file: `weir reload FILE`"))]
+    NoFile,
+    /// Not all of a file can be had while weir runs.
+    #[error("nothing is changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
+    Fixed {
+        /// How many.
+        number: usize,
+        /// Which, why, and what to do about it.
+        #[help]
+        help: String,
+    },
+    /// A step of a reload failed.
+    #[error("not reloaded, and what had changed is undone: {failure}")]
+    Undone {
+        /// What failed.
+        failure: String,
+        /// What to do about it, and what is not as it was.
+        #[help]
+        help: Option<String>,
+    },
     /// The VM monitor has no way to say it.
     #[error(transparent)]
     #[diagnostic(transparent)]

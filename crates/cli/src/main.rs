@@ -34,6 +34,8 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Lab(command) => weir_workbench::run(&command, &mut out)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
+        Command::Diff(args) => commands::diff(&args, &defaults, &mut plain())?,
+        Command::Reload(args) => commands::reload(&args, &defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use miette::Diagnostic;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
@@ -72,13 +72,15 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     }
     log_to_stderr();
     raise_descriptor_limit();
-    let signals = catch_signals()?;
-    let (mode, needs) = (args.sandbox.mode(), Needs::of(&config));
+    let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP])?;
+    let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
+    let (mode, needs) = (args.sandbox.mode(), Needs::of(&config).with_file(&file));
     let hands = sandbox::start_helper(mode, &needs)?;
     let keeping = Keeping::take(&config, &hands)?;
     let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
     sandbox::confine(mode, &needs)?;
     let switch = Switch::start_with(&config, devices, hands.clone(), keeping)?;
+    switch.started_from(&file, defaults);
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
     let control = ControlServer::start_with(config.switch.control.as_path(), handler, &hands)?;
     tracing::info!(
@@ -87,7 +89,7 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
         uplinks = config.uplinks.len(),
         "ready"
     );
-    wait_for_end(signals);
+    wait_for_end(signals, || switch.reload_file());
     drop(control);
     drop(switch);
     Ok(())
@@ -99,7 +101,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     // Nobody asks this switch for an interface by name or path: it has one of each kind.
     let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
     log_to_stderr();
-    let signals = catch_signals()?;
+    let signals = catch_signals(&[SIGINT, SIGTERM])?;
     let (mode, needs) = (args.sandbox.mode(), Needs::of_socket(args.socket_path.as_ref()));
     let hands = sandbox::start_helper(mode, &needs)?;
     let socket = args.open_socket(&hands)?;
@@ -140,7 +142,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
             None
         }
     };
-    wait_for_end(signals);
+    wait_for_end(signals, || ());
     Ok(())
 }
 
@@ -156,13 +158,21 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// From here on SIGINT and SIGTERM wait for [`wait_for_end`].
-pub fn catch_signals() -> Result<Signals, RunError> {
-    Signals::new([SIGINT, SIGTERM]).map_err(RunError::Signals)
+/// From here on these signals wait for [`wait_for_end`].
+fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
+    Signals::new(signals).map_err(RunError::Signals)
 }
 
-/// Sleeps until SIGINT or SIGTERM.
-pub fn wait_for_end(mut signals: Signals) {
-    let signal = signals.forever().next();
-    tracing::info!(signal, "stopping");
+/// Sleeps until SIGINT or SIGTERM, and calls `reload` for each SIGHUP, if `signals` has that.
+fn wait_for_end(mut signals: Signals, reload: impl Fn()) {
+    for signal in signals.forever() {
+        match signal {
+            SIGHUP => reload(),
+            _ => {
+                tracing::info!(signal, "stopping");
+                return;
+            }
+        }
+    }
+    tracing::info!("stopping: the front end is gone");
 }

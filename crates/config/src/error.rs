@@ -92,6 +92,17 @@ impl ConfigError {
         }))
     }
 
+    /// The problems found in the text, each on one line with the number of its own.
+    pub fn lines(&self) -> Vec<String> {
+        let Self::Invalid(invalid) = self else { return Vec::new() };
+        let text = invalid.text.inner();
+        let line_of = |problem: &Problem| {
+            text.get(..problem.offset()).unwrap_or(text).matches('\n').count() + 1
+        };
+        let line = |problem: &Problem| format!("line {}: {}", line_of(problem), problem.message);
+        invalid.problems.iter().map(line).collect()
+    }
+
     /// The problems found in the text; none if it could not be read.
     pub fn problems(&self) -> &[Problem] {
         match self {

@@ -349,8 +349,8 @@ pub const MTU_MAX: u16 = 65_535;
 /// Smallest MTU (IPv4 requires 68).
 pub const MTU_MIN: u16 = 68;
 
-/// Largest request on the control socket.
-pub const CONTROL_REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Largest request on the control socket: a configuration, of whose text JSON writes each character with two bytes at most.
+pub const CONTROL_REQUEST_BYTES_MAX: usize = 2 * CONFIG_BYTES_MAX as usize + 64 * 1024;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
 pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most connections to the control socket at one time. One more takes the place of the one that has said nothing
@@ -358,6 +358,8 @@ pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// How long a control connection may take to send one whole request, or to take one answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
+/// How long `weir reload` waits for its answer: interfaces whose guests are stuck take their time to go.
+pub const RELOAD_TIMEOUT_SECS: u64 = 120;
 
 /// Longest line that `weir-agent` and weir send each other, with its newline (bytes).
 pub const AGENT_LINE_BYTES_MAX: usize = 4096;

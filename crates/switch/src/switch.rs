@@ -11,7 +11,7 @@ use weir_config::{
     SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
 };
 use weir_engine::filter::PortRules;
-use weir_engine::guest::State;
+use weir_engine::guest::{CallPolicy, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
 use weir_fabric::{PortId, SourceGuard};
 use weir_guestmem::Account;
@@ -29,6 +29,7 @@ use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod keeping;
+mod reload;
 mod shown;
 mod uplink_device;
 mod xen;
@@ -36,6 +37,7 @@ mod xen;
 pub use error::SwitchError;
 pub use keeping::Keeping;
 use keeping::Kept;
+use reload::Source;
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
 
@@ -47,6 +49,20 @@ struct Vif {
     guard: Option<Arc<SourceGuard>>,
     agent: Option<AgentSocket>,
     link: Link,
+    /// The configuration's file named it when it was read last.
+    from_file: bool,
+}
+
+/// An interface whose sockets are open, before it is a port.
+struct Prepared {
+    config: VifConfig,
+    /// By the sockets that it is configured with.
+    in_place: bool,
+    endpoint: Endpoint,
+    listens: Option<Listens>,
+    agent: Option<AgentSocket>,
+    records: Option<Records>,
+    rules: PortRules,
 }
 
 /// By what an interface's front end is met.
@@ -91,10 +107,12 @@ pub struct Switch {
     manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
-    /// An interface is being added.
-    adding: Mutex<()>,
+    /// Requests that change the switch come one after the other: what was found to go together is to do so still when it
+    /// is done.
+    changing: Mutex<()>,
     engine: Arc<Engine>,
-    latency_budget: LatencyBudget,
+    latency_budget: Mutex<LatencyBudget>,
+    source: Mutex<Option<Source>>,
     schedule: config::Schedule,
     control: SocketPath,
     started: Instant,
@@ -146,6 +164,7 @@ impl Switch {
             switch.add_vif(vif.clone(), Meeting::Configured)?;
         }
         switch.keeper.end_taking();
+        switch.comes_from(config);
         if let Some(xen) = &config.xen {
             switch.start_xen(xen)?;
         }
@@ -192,9 +211,10 @@ impl Switch {
             manager,
             sessions,
             ports,
-            adding: Mutex::default(),
+            changing: Mutex::default(),
             engine,
-            latency_budget,
+            latency_budget: Mutex::new(latency_budget),
+            source: Mutex::default(),
             schedule: config::Schedule(options.schedule),
             control,
             started,
@@ -225,13 +245,31 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
+        let prepared = self.prepare(config, meeting, &[])?;
+        self.plug_prepared(prepared)
+    }
+
+    /// Opens what an interface is met by; `others` are prepared already.
+    fn prepare(
+        &self,
+        config: VifConfig,
+        meeting: Meeting,
+        others: &[Prepared],
+    ) -> Result<Prepared, SwitchError> {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
         let in_place = matches!(meeting, Meeting::Configured);
         let (endpoint, listens) = self.meet(&config, meeting).map_err(not_listening)?;
-        let agent = self.agent_socket(&config).map_err(not_listening)?;
+        let agent = self.agent_socket(&config, others).map_err(not_listening)?;
         let records = self.records(&config, in_place);
+        Ok(Prepared { config, in_place, endpoint, listens, agent, records, rules })
+    }
+
+    /// Makes a port of it.
+    fn plug_prepared(&self, prepared: Prepared) -> Result<(), SwitchError> {
+        let Prepared { config, in_place, endpoint, listens, agent, records, rules } = prepared;
+        let name = config.name.clone();
         let keep = self.keeper.place(&name).filter(|_| in_place);
         let has_records = records.is_some();
         let options = VhostOptions {
@@ -267,7 +305,8 @@ impl Switch {
             settings: self.vif_settings(&config),
         });
         let link = Link::Socket { _listens: listens, has_records };
-        self.ports().vifs.push(Vif { config, port, rules, guard, agent, link });
+        let from_file = false;
+        self.ports().vifs.push(Vif { config, port, rules, guard, agent, link, from_file });
         Ok(())
     }
 
@@ -334,13 +373,18 @@ impl Switch {
     }
 
     /// Where the agent of this interface's guest is met: interfaces of one virtual machine share it.
-    fn agent_socket(&self, config: &VifConfig) -> Result<Option<AgentSocket>, ListenError> {
+    fn agent_socket(
+        &self,
+        config: &VifConfig,
+        others: &[Prepared],
+    ) -> Result<Option<AgentSocket>, ListenError> {
         let Some(path) = &config.agent else {
             return Ok(None);
         };
         let ports = self.ports();
-        let shared = ports.vifs.iter().filter_map(|vif| vif.agent.as_ref());
-        if let Some(shared) = shared.into_iter().find(|agent| agent.path == *path) {
+        let agents = ports.vifs.iter().map(|vif| &vif.agent);
+        let mut agents = agents.chain(others.iter().map(|vif| &vif.agent)).flatten();
+        if let Some(shared) = agents.find(|agent| agent.path == *path) {
             return Ok(Some(shared.clone()));
         }
         let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
@@ -421,7 +465,8 @@ impl Switch {
     }
 
     fn budget(&self, vif: &VifConfig) -> LatencyBudget {
-        vif.latency_budget.unwrap_or(self.latency_budget)
+        let default = self.latency_budget.lock().unwrap_or_else(|e| e.into_inner());
+        vif.latency_budget.unwrap_or(*default)
     }
 
     /// The refusal of settings that do not go together; `None` if they do.
@@ -437,8 +482,6 @@ impl Switch {
 
     /// Adds an interface while the switch runs, if it goes together with those there are.
     fn vif_add(&self, config: VifConfig) -> Response {
-        // What is found to go together is to do so still when it is added.
-        let _adding = self.adding.lock().unwrap_or_else(|e| e.into_inner());
         {
             let ports = self.ports();
             if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
@@ -499,37 +542,66 @@ impl Switch {
             return Response::error(conflict.to_string());
         }
         let vif = &mut ports.vifs[index];
-        let updated = self.engine.fabric().update_port(vif.port.id(), config.port_config());
-        if let Err(error) = updated {
-            return Response::error(error.to_string());
+        let before = vif.config.call_policy(self.budget(&vif.config));
+        if let Err(error) = self.change(vif, config, &before) {
+            return failed(&error);
         }
-        let calls = config.call_policy(self.budget(&config));
-        // A policy that goes on keeps what it has learned.
-        if calls != vif.config.call_policy(self.budget(&vif.config)) {
-            vif.port.set_moderation(&calls);
-        }
-        if resized {
-            vif.port.set_queue_pairs(config.queues.get().into(), &calls);
-        }
-        if config.sharing != vif.config.sharing {
-            self.engine.set_share(vif.port.id(), config.sharing.share(), config.sharing.limit());
-        }
-        // Buckets that stay as they are keep their level.
-        let receive = config.sharing.receive;
-        if receive != vif.config.sharing.receive {
-            self.engine.set_receive_limit(vif.port.id(), receive.limit());
-        }
-        if config.guarding != vif.config.guarding {
-            vif.guard = config.guarding.guard(vif.guard.as_deref());
-            let router = config.guarding.router;
-            self.engine.set_source_guard(vif.port.id(), vif.guard.clone(), router);
-        }
-        vif.config = config;
-        self.manager.change_vif(vif.port.id(), self.vif_settings(&vif.config));
         match vif.queue_pairs().note().filter(|_| sizes) {
             Some(note) => Response::Noted { note },
             None => Response::Ok,
         }
+    }
+
+    /// Makes an interface what `config` says, but for its sockets; its guest was called by `before` until now.
+    fn change(
+        &self,
+        vif: &mut Vif,
+        config: VifConfig,
+        before: &CallPolicy,
+    ) -> Result<(), SwitchError> {
+        let (id, old) = (vif.port.id(), &vif.config);
+        let failed = |source| SwitchError::Port { name: config.name.clone(), source };
+        let refiltered = config.filter != old.filter;
+        let rules = refiltered.then(|| port_rules(&config.name, &config.filter)).transpose()?;
+        // What was learned behind a port that stays as it is stays known.
+        if config.port_config() != old.port_config() {
+            self.engine.fabric().update_port(id, config.port_config()).map_err(failed)?;
+        }
+        let calls = config.call_policy(self.budget(&config));
+        // A policy that goes on keeps what it has learned.
+        if calls != *before {
+            vif.port.set_moderation(&calls);
+        }
+        if config.queues != old.queues {
+            vif.port.set_queue_pairs(config.queues.get().into(), &calls);
+        }
+        if config.sharing != old.sharing {
+            self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
+        }
+        // Buckets that stay as they are keep their level.
+        if config.sharing.receive != old.sharing.receive {
+            self.engine.set_receive_limit(id, config.sharing.receive.limit());
+        }
+        if config.storm != old.storm {
+            self.engine.set_storm_limit(id, config.storm.limit());
+        }
+        if config.mtu != old.mtu {
+            self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
+        }
+        if config.memory_max != old.memory_max {
+            vif.port.set_memory_max(config.memory_max.get());
+        }
+        if config.guarding != old.guarding {
+            vif.guard = config.guarding.guard(vif.guard.as_deref());
+            self.engine.set_source_guard(id, vif.guard.clone(), config.guarding.router);
+        }
+        if let Some(rules) = rules {
+            self.engine.set_rules(id, &rules);
+            vif.rules = rules;
+        }
+        vif.config = config;
+        self.manager.change_vif(id, self.vif_settings(&vif.config));
+        Ok(())
     }
 
     /// Replaces the filters of an interface or an uplink.
@@ -663,14 +735,31 @@ fn failed(error: &SwitchError) -> Response {
     Response::Error { message, help: error.help().map(|help| help.to_string()) }
 }
 
+impl Switch {
+    /// Requests that change the switch.
+    fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
+        let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
+        change(self)
+    }
+}
+
 impl ControlHandler for Switch {
     fn handle(&self, request: Request) -> Response {
         match request {
             Request::Ping => Response::Ok,
-            Request::VifAdd { config } => self.vif_add(*config),
-            Request::VifSet { name, changes } => self.vif_set(&name, *changes),
-            Request::VifDel { name } => self.vif_del(&name),
-            Request::FilterSet { name, rules } => self.filter_set(&name, rules),
+            Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
+            Request::VifSet { name, changes } => {
+                self.one_after_the_other(|it| it.vif_set(&name, *changes))
+            }
+            Request::VifDel { name } => self.one_after_the_other(|it| it.vif_del(&name)),
+            Request::FilterSet { name, rules } => {
+                self.one_after_the_other(|it| it.filter_set(&name, rules))
+            }
+            Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
+            Request::Diff { text } => self.diff(&text),
+            Request::Reload { text, partly } => {
+                self.one_after_the_other(|it| it.reload(&text, partly))
+            }
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },

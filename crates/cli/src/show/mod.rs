@@ -3,6 +3,7 @@
 //! | file | of what |
 //! |---|---|
 //! | `stats.rs` | counters, and rules of filters |
+//! | `difference.rs` | what a file would change of the running switch |
 //! | `explain.rs` | an interface's policies, an uplink |
 //! | `manager.rs` | the split of a latency budget, costs, agents |
 //! | `placement.rs` | where workers and virtual processors run |
@@ -12,11 +13,13 @@ use std::fmt;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{RuleStats, SwitchStats};
 
+mod difference;
 mod explain;
 mod manager;
 mod placement;
 mod stats;
 
+pub use difference::difference;
 pub use stats::of_ports;
 
 /// The table of `weir stats`.

@@ -8,14 +8,16 @@ use std::time::Duration;
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::PortName;
+use weir_config::reload::Difference;
 use weir_limits as limits;
 
 use super::line::{LineError, LineReader, write_line};
-use super::protocol::{Request, Response, VifStatus};
+use super::protocol::{ReloadOutcome, Request, Response, VifStatus};
 use crate::explain::Explanation;
 use crate::stats::SwitchStats;
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS);
 
 /// Why a request has no good answer.
 #[derive(Debug, Error, Diagnostic)]
@@ -93,12 +95,20 @@ impl ControlClient {
     /// # Errors
     /// All of [`ClientError`] but those of [`ControlClient::connect`].
     pub fn request(&mut self, request: &Request) -> Result<Response, ClientError> {
+        self.request_within(request, TIMEOUT)
+    }
+
+    fn request_within(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Response, ClientError> {
         let no_answer = |reason: String| ClientError::NoAnswer { path: self.path.clone(), reason };
         let line = serde_json::to_vec(request).map_err(|error| no_answer(error.to_string()))?;
         // When this fails because the server closed the socket, its answer says why: read it.
         let written = write_line(&self.stream, line, TIMEOUT);
         let answer = LineReader::new(&self.stream, limits::CONTROL_RESPONSE_BYTES_MAX)
-            .next_line(TIMEOUT)
+            .next_line(timeout)
             .and_then(|line| line.ok_or(LineError::Truncated))
             .map_err(|error| match &written {
                 Ok(()) => no_answer(error.to_string()),
@@ -144,6 +154,43 @@ impl ControlClient {
                 Ok(Explanation::Uplink(Box::new(explanation)))
             }
             Response::PlacementExplained { explanation } => Ok(Explanation::Placement(explanation)),
+            _ => Err(self.unknown_answer()),
+        }
+    }
+
+    /// The file that weir was started with, if it was.
+    ///
+    /// # Errors
+    /// As [`ControlClient::request`].
+    pub fn config_file(&mut self) -> Result<Option<PathBuf>, ClientError> {
+        match self.request(&Request::ConfigFile)? {
+            Response::ConfigFile { path } => Ok(path),
+            _ => Err(self.unknown_answer()),
+        }
+    }
+
+    /// What a configuration of this text would change.
+    ///
+    /// # Errors
+    /// As [`ControlClient::request`].
+    pub fn diff(&mut self, text: String) -> Result<Difference, ClientError> {
+        match self.request(&Request::Diff { text })? {
+            Response::Difference { difference } => Ok(*difference),
+            _ => Err(self.unknown_answer()),
+        }
+    }
+
+    /// Changes the switch to what a configuration of this text says; `partly`, where not all of it can be done.
+    ///
+    /// # Errors
+    /// As [`ControlClient::request`].
+    pub fn reload(
+        &mut self,
+        text: String,
+        partly: bool,
+    ) -> Result<(Difference, ReloadOutcome), ClientError> {
+        match self.request_within(&Request::Reload { text, partly }, RELOAD_TIMEOUT)? {
+            Response::Reloaded { difference, outcome } => Ok((*difference, outcome)),
             _ => Err(self.unknown_answer()),
         }
     }

@@ -17,5 +17,5 @@ pub mod server;
 mod tests;
 
 pub use client::{ClientError, ControlClient};
-pub use protocol::{Request, Response, VifStatus};
+pub use protocol::{ReloadOutcome, Request, Response, VifStatus};
 pub use server::{ControlHandler, ControlServer};

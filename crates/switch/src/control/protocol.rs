@@ -1,6 +1,9 @@
 //! Requests and responses, as serde writes them.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
 use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
@@ -45,6 +48,21 @@ pub enum Request {
         /// Its name.
         name: PortName,
     },
+    /// The file that weir was started with. Answer: [`Response::ConfigFile`].
+    ConfigFile,
+    /// What a configuration would change. Answer: [`Response::Difference`].
+    Diff {
+        /// Its text.
+        text: String,
+    },
+    /// Changes the switch to what a configuration says. Answer: [`Response::Reloaded`].
+    Reload {
+        /// Its text.
+        text: String,
+        /// Changes what can be changed where not all can be.
+        #[serde(default)]
+        partly: bool,
+    },
     /// The counters. Answer: [`Response::Stats`].
     Stats,
     /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
@@ -85,6 +103,23 @@ pub enum Response {
         /// At the moment of the answer.
         explanation: Box<PlacementExplanation>,
     },
+    /// The configuration's file.
+    ConfigFile {
+        /// An absolute path, if weir was started with a file.
+        path: Option<PathBuf>,
+    },
+    /// What a configuration would change.
+    Difference {
+        /// From the running switch.
+        difference: Box<Difference>,
+    },
+    /// What has become of a reload.
+    Reloaded {
+        /// What the configuration would change, before anything was.
+        difference: Box<Difference>,
+        /// What was done about it.
+        outcome: ReloadOutcome,
+    },
     /// The counters.
     Stats {
         /// At the moment of the answer.
@@ -104,6 +139,28 @@ impl Response {
     pub fn error(message: impl Into<String>) -> Self {
         Self::Error { message: message.into(), help: None }
     }
+}
+
+/// What has become of a reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReloadOutcome {
+    /// All that can change while weir runs has changed.
+    Applied {
+        /// What is not quite as it should be.
+        notes: Vec<String>,
+    },
+    /// Nothing was touched: something cannot change while weir runs.
+    Refused,
+    /// A step failed, and those before it were undone.
+    Undone {
+        /// Which one, and why.
+        failure: String,
+        /// What to do about it.
+        help: Option<String>,
+        /// What could not be undone, or not without being noticed.
+        notes: Vec<String>,
+    },
 }
 
 /// An interface as it is now.

@@ -42,6 +42,14 @@ impl ControlHandler for Recorder {
                 message: "no such interface".into(),
                 help: Some("look at `weir vif list`".into()),
             },
+            Request::ConfigFile => {
+                Response::ConfigFile { path: Some("/etc/weir/weir.toml".into()) }
+            }
+            Request::Diff { .. } => Response::Difference { difference: Box::default() },
+            Request::Reload { .. } => Response::Reloaded {
+                difference: Box::default(),
+                outcome: ReloadOutcome::Applied { notes: vec!["a note".into()] },
+            },
             Request::Ping
             | Request::VifExplain { .. }
             | Request::VifAdd { .. }
@@ -183,9 +191,29 @@ fn oversize_request_is_refused_at_the_bound() {
     let fits = padded(limits::CONTROL_REQUEST_BYTES_MAX);
     assert_eq!(served.raw(&fits), "{\"response\":\"ok\"}\n");
     let too_long = padded(limits::CONTROL_REQUEST_BYTES_MAX + 1);
-    assert!(served.raw(&too_long).contains("line longer than 65536 bytes"));
+    assert!(served.raw(&too_long).contains("line longer than 2162688 bytes"));
     let endless = b"x".repeat(8 * limits::CONTROL_REQUEST_BYTES_MAX);
-    assert!(served.raw(&endless).contains("line longer than 65536 bytes"));
+    assert!(served.raw(&endless).contains("line longer than 2162688 bytes"));
+}
+
+#[test]
+fn the_largest_configuration_fits_into_a_request() {
+    let served = Served::new();
+    // Each of its characters is written with two.
+    let text = "\"\n".repeat(limits::CONFIG_BYTES_MAX as usize / 2);
+    let (difference, outcome) = served.client().reload(text.clone(), true).unwrap();
+    assert!(difference.is_empty());
+    assert_eq!(outcome, ReloadOutcome::Applied { notes: vec!["a note".into()] });
+    served.client().diff(text.clone()).unwrap();
+    let file = served.client().config_file().unwrap();
+    assert_eq!(file.unwrap().to_str(), Some("/etc/weir/weir.toml"));
+    let requests = served.handler.requests.lock().unwrap();
+    let expected = [
+        Request::Reload { text: text.clone(), partly: true },
+        Request::Diff { text },
+        Request::ConfigFile,
+    ];
+    assert!(*requests == expected, "another request");
 }
 
 #[test]

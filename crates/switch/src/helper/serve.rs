@@ -12,8 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
-use super::{may_use, records_path};
 use super::wire::{self, Answer, Request, Tasks};
+use super::{may_use, records_path};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::unix_socket::{BoundFile, BoundListener, FileId};
 

@@ -18,7 +18,8 @@ fn socket(dir: &Path, name: &str) -> SocketPath {
 fn helper(dir: &Path) -> Serving {
     let control = Some(socket(dir, "control.sock"));
     let interfaces = ["eth7".parse().unwrap()].into();
-    Serving::new(Tasks { control, interfaces, pin_vcpus: true })
+    let config = Some(dir.join("weir.toml"));
+    Serving::new(Tasks { control, interfaces, pin_vcpus: true, config })
 }
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
@@ -35,6 +36,29 @@ fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> Stri
         Answer::Refused { message, .. } => message,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn the_configurations_file_is_opened_to_be_read_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let refused = refusal(helper.answer(Request::OpenConfig));
+    assert!(refused.contains("weir.toml: No such file"), "{refused}");
+    std::fs::write(dir.path().join("weir.toml"), "[switch]\n").unwrap();
+    let (Answer::Done, Some(file)) = helper.answer(Request::OpenConfig) else {
+        panic!("it can be opened")
+    };
+    let mut file = std::fs::File::from(file);
+    assert!(std::io::Write::write(&mut file, b"x").is_err());
+    let text = weir_config::read_text(file, Path::new("weir.toml")).unwrap();
+    assert_eq!(text, "[switch]\n");
+    // Nothing that a reader could wait for.
+    std::fs::remove_file(dir.path().join("weir.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("weir.toml")).unwrap();
+    assert!(refusal(helper.answer(Request::OpenConfig)).contains("is not a regular file"));
+    // Who was started without a file has none.
+    let mut none = Serving::new(Tasks::default());
+    assert!(refusal(none.answer(Request::OpenConfig)).contains("without a file"));
 }
 
 #[test]

@@ -104,7 +104,8 @@ fn of_two_interfaces_that_are_added_at_once_and_do_not_go_together_one_is_there(
             VifConfig::new(name(&format!("twin{round}")), socket)
         };
         let added: Vec<_> = std::thread::scope(|scope| {
-            let add = |twin| scope.spawn(move || bench.switch.vif_add(config(twin)));
+            let request = |twin| Request::VifAdd { config: config(twin).into() };
+            let add = |twin| scope.spawn(move || bench.switch.handle(request(twin)));
             [1, 2, 3].map(add).map(|thread| thread.join().unwrap()).into()
         });
         let ok = added.iter().filter(|response| matches!(response, Response::Ok)).count();

@@ -198,8 +198,9 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         });
+        let (link, from_file) = (Link::Xen, false);
         let shown =
-            Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link: Link::Xen };
+            Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link, from_file };
         self.ports().vifs.push(shown);
         Ok(port)
     }

@@ -1,0 +1,95 @@
+//! `weir diff` and `weir reload`. The file is read by the rights of whoever runs the command, and its text is sent.
+
+use std::io::Write;
+use std::path::Path;
+
+use weir_config::reload::{Difference, DifferenceKind};
+use weir_config::{Config, Defaults, open_file, read_text};
+use weir_switch::control::{ControlClient, ReloadOutcome};
+
+use super::{CommandError, write_json};
+use crate::args::{DiffArgs, ReloadArgs};
+use crate::show;
+
+/// `weir diff`
+///
+/// # Errors
+/// [`CommandError::Config`] for a bad file, [`CommandError::NoFile`], [`CommandError::Client`]
+pub fn diff(args: &DiffArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
+    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let text = text(args.file.as_deref(), &mut client, defaults)?;
+    let difference = client.diff(text)?;
+    match args.json {
+        true => write_json(out, &difference),
+        false => Ok(write!(out, "{}", show::difference(&difference))?),
+    }
+}
+
+/// `weir reload`
+///
+/// # Errors
+/// [`CommandError::Fixed`] and [`CommandError::Undone`], if nothing has changed; else as [`diff`].
+pub fn reload(
+    args: &ReloadArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let text = text(args.file.as_deref(), &mut client, defaults)?;
+    let (difference, outcome) = client.reload(text, args.partly)?;
+    match outcome {
+        ReloadOutcome::Refused => Err(fixed(&difference)),
+        ReloadOutcome::Undone { failure, help, notes } => {
+            let help: Vec<_> = help.into_iter().chain(notes).collect();
+            Err(CommandError::Undone { failure, help: (!help.is_empty()).then(|| help.join("\n")) })
+        }
+        ReloadOutcome::Applied { notes } => {
+            write!(out, "{}", show::difference(&difference))?;
+            if !difference.is_empty() {
+                writeln!(out, "{}", summary(&difference))?;
+            }
+            for note in notes {
+                writeln!(out, "note: {note}")?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The text of the file, or of the one that weir was started with, if it is good.
+fn text(
+    file: Option<&Path>,
+    client: &mut ControlClient,
+    defaults: &Defaults,
+) -> Result<String, CommandError> {
+    let of_weir = match file {
+        Some(_) => None,
+        None => client.config_file()?,
+    };
+    let path = file.or(of_weir.as_deref()).ok_or(CommandError::NoFile)?;
+    let text = read_text(open_file(path)?, path)?;
+    // Whoever looks at the file is shown its lines; the running weir parses it itself.
+    let defaults = Defaults { control_named: true, ..defaults.clone() };
+    Config::from_toml(&path.display().to_string(), &text, &defaults)?;
+    Ok(text)
+}
+
+fn fixed(difference: &Difference) -> CommandError {
+    let fixed: Vec<_> = difference.fixed().collect();
+    let mut help: String = fixed.iter().map(|(what, why)| format!("{what}: {why}\n")).collect();
+    help.push_str("`weir reload --partly` changes the rest; `weir diff` shows all of it");
+    CommandError::Fixed { number: fixed.len(), help }
+}
+
+fn summary(difference: &Difference) -> String {
+    let count = |kind| difference.count(kind);
+    let (added, removed) = (count(DifferenceKind::Added), count(DifferenceKind::Removed));
+    let done = format!(
+        "reloaded: {added} added, {removed} removed, {} changed",
+        count(DifferenceKind::Changed)
+    );
+    match difference.fixed().count() {
+        0 => done,
+        left => format!("{done}; {} for the next start", weir_text::count(left, "setting")),
+    }
+}

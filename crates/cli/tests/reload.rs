@@ -1,0 +1,483 @@
+//! A running weir whose configuration file changes: `weir diff`, `weir reload`, SIGHUP.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use weir_testing::eventually;
+use weir_vif::{Options, QueuePair, Vif, WaitFor};
+use weir_wire::{Mac, Offload};
+
+/// A running weir, with its file and its log. Dropped, it is killed.
+struct Weir {
+    process: Child,
+    dir: PathBuf,
+}
+
+impl Weir {
+    fn start(dir: &Path, config: &str, options: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_weir")), dir, config, options)
+    }
+
+    fn start_by(mut command: Command, dir: &Path, config: &str, options: &[&str]) -> Self {
+        write_config(dir, config);
+        let log = fs::File::create(dir.join("log")).unwrap();
+        command.arg("run").args(options).arg("weir.toml").current_dir(dir);
+        let process = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        let weir = Self { process, dir: dir.into() };
+        eventually("weir serves", || UnixStream::connect(dir.join("control.sock")).ok());
+        weir
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        let control = self.dir.join("control.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // Words stay together, however long the path of a file is.
+        command.env("COLUMNS", "500").arg("--control").arg(control).args(args).output().unwrap()
+    }
+
+    /// A command that succeeds, with what it prints.
+    fn does(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{args:?}: {}", says(&output));
+        says(&output)
+    }
+
+    /// A command that fails with this code, with what it says, in one line.
+    fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", says(&output));
+        says(&output).split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+    }
+
+    fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::HUP).unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap()
+    }
+
+    /// Waits for another line in the log.
+    fn logs(&self, what: &str, before: usize) {
+        let count = || self.log().matches(what).count();
+        eventually(what, || (count() > before).then_some(()));
+    }
+
+    fn vifs(&self) -> String {
+        self.does(&["vif", "list", "--json"])
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn says(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn write_config(dir: &Path, config: &str) {
+    let control = dir.join("control.sock");
+    let text = match config.strip_prefix("[switch]\n") {
+        Some(rest) => format!("[switch]\ncontrol = {control:?}\n{rest}"),
+        None => format!("[switch]\ncontrol = {control:?}\n{config}"),
+    };
+    // At once, as editors do: weir never reads half a file.
+    fs::write(dir.join("weir.toml.new"), text).unwrap();
+    fs::rename(dir.join("weir.toml.new"), dir.join("weir.toml")).unwrap();
+}
+
+fn mac(last: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, last])
+}
+
+fn guest(dir: &Path, name: &str, last: u8) -> Vif {
+    let socket = dir.join(format!("{name}.sock"));
+    eventually("weir serves a guest", || Vif::connect(&socket, &Options::new(mac(last))).ok())
+}
+
+/// How many frames are under way at most: as many as the receiver has buffers for.
+const UNDER_WAY_MAX: u64 = 100;
+
+/// Sends numbered frames until it is told to stop; how many.
+fn send(pair: &mut QueuePair, to: Mac, received: &AtomicU64, stop: &AtomicBool) -> u64 {
+    let mut number = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        if number >= received.load(Ordering::Relaxed) + UNDER_WAY_MAX {
+            std::thread::yield_now();
+            continue;
+        }
+        let numbered = number.to_be_bytes();
+        let frame = [&to.0[..], &pair.mac().0, &[0x88, 0xb5], &numbered, &[0; 40]].concat();
+        if pair.send(&frame, &Offload::NONE).is_ok() {
+            number += 1;
+        }
+        pair.flush();
+    }
+    number
+}
+
+/// Counts frames in their order; one that is missing, or comes twice, is the end.
+fn receive(pair: &mut QueuePair, received: &AtomicU64, stop: &AtomicBool) {
+    let mut frame = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        while pair.recv_into(&mut frame).is_some() {
+            if frame[..6] == pair.mac().0 && frame[12..14] == [0x88, 0xb5] {
+                let number = u64::from_be_bytes(frame[14..22].try_into().unwrap());
+                assert_eq!(number, received.load(Ordering::Relaxed), "a frame is missing or again");
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        pair.wait(WaitFor::Receive, Duration::from_millis(1)).unwrap();
+    }
+}
+
+/// The file of the n-th reload: `a` and `b` are always the same; the rest comes, changes and goes.
+fn changing(n: usize) -> String {
+    let mut text = String::from("[switch]\n");
+    text.push_str(&format!("latency_budget = \"{}us\"\n", 200 + n % 3));
+    text.push_str("[vif.a]\nlatency_budget = \"100us\"\n[vif.b]\nlatency_budget = \"100us\"\n");
+    text.push_str("[vif.c]\n");
+    text.push_str(match n % 6 {
+        0 => "vlan = 10\n",
+        1 => "moderation = \"immediate\"\nmtu = 1400\n",
+        2 => "rate = \"1Gbit\"\nweight = 3\nrx_packets_per_second = 1000\n",
+        3 => "source_guard = \"snooped\"\nbroadcasts_per_second = 10\n",
+        4 => "queues = 4\nmac_check = false\nmemory_max = \"1GiB\"\n",
+        _ => "[[vif.c.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"\n",
+    });
+    // One with a guest, and several without.
+    if n % 2 == 0 {
+        text.push_str("[vif.d]\n");
+    }
+    for other in 0..n % 5 {
+        text.push_str(&format!("[vif.e{other}]\nvlan = {}\n", 100 + n % 7));
+    }
+    text
+}
+
+#[test]
+fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
+    const RELOADS: usize = 60;
+    let reloads = std::env::var("WEIR_RELOADS").ok().and_then(|text| text.parse().ok());
+    let reloads = reloads.unwrap_or(RELOADS);
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), &changing(0), &[]);
+    let (mut a, mut b) = (guest(dir.path(), "a", 1), guest(dir.path(), "b", 2));
+    let _c = guest(dir.path(), "c", 3);
+    let (mut a_pair, mut b_pair) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
+    let (received, stop_sending, stop) =
+        (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    // So that its address is known.
+    b_pair
+        .send(&[&[0xff; 6][..], &mac(2).0, &[0x88, 0xb6], &[0; 46]].concat(), &Offload::NONE)
+        .unwrap();
+    b_pair.flush();
+
+    let sent = std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| receive(&mut b_pair, &received, &stop));
+        let sending = scope.spawn(|| send(&mut a_pair, mac(2), &received, &stop_sending));
+        let flows = || {
+            let before = received.load(Ordering::Relaxed);
+            eventually("frames flow", || {
+                assert!(!receiving.is_finished() && !sending.is_finished());
+                (received.load(Ordering::Relaxed) > before + 200).then_some(())
+            });
+        };
+        flows();
+        for n in 1..=reloads {
+            // Its guest is there when it goes.
+            let _d = (n % 2 == 1).then(|| guest(dir.path(), "d", 4));
+            write_config(dir.path(), &changing(n));
+            match n % 3 {
+                0 => {
+                    let before = weir.log().matches("reloaded").count();
+                    weir.hang_up();
+                    weir.logs("reloaded", before);
+                }
+                _ => drop(weir.does(&["reload"])),
+            }
+            assert!(weir.does(&["diff"]).contains("nothing to change"));
+            assert_eq!(dir.path().join("d.sock").exists(), n % 2 == 0);
+            flows();
+        }
+        stop_sending.store(true, Ordering::Relaxed);
+        let sent = sending.join().unwrap();
+        eventually("all that was sent arrives", || {
+            (receiving.is_finished() || received.load(Ordering::Relaxed) == sent).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        receiving.join().unwrap();
+        sent
+    });
+    let lost = sent - received.load(Ordering::Relaxed);
+    println!("reload_lost_packets {lost} of {sent} in {reloads} reloads");
+    assert_eq!(lost, 0);
+    let stats: serde_json::Value = serde_json::from_str(&weir.does(&["stats", "--json"])).unwrap();
+    for port in stats["ports"].as_array().unwrap() {
+        if ["a", "b"].contains(&port["name"].as_str().unwrap()) {
+            assert_eq!(port["sessions"]["opened"], 1, "{port}");
+            assert_eq!(port["drops"].as_object().unwrap().values().find(|n| **n != 0), None);
+        }
+    }
+}
+
+const TWO: &str = "[vif.a]\nqueues = 2\n[vif.b]\n";
+
+#[test]
+fn a_bad_file_is_shown_with_its_lines_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO, &[]);
+    let before = weir.vifs();
+    write_config(dir.path(), "[vif.a]\nqueues = 900\n[vif.c]\n[vif.b]\ncolour = \"red\"\n");
+    for command in ["diff", "reload"] {
+        let refused = weir.fails(3, &[command]);
+        for word in ["2 problems", "queues = 900", "unknown key `colour`", "weir.toml:4"] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+    }
+    weir.hang_up();
+    weir.logs("not reloaded", 0);
+    let log = weir.log();
+    assert!(log.contains("line 4: bad value for `vif.a.queues`"), "{log}");
+    // So do other things that are no configuration, and nobody waits for ever.
+    let missing = dir.path().join("missing.toml").display().to_string();
+    assert!(weir.fails(3, &["reload", &missing]).contains("cannot read"));
+    assert!(weir.fails(3, &["reload", "/dev/zero"]).contains("is not a regular file"));
+    fs::remove_file(dir.path().join("weir.toml")).unwrap();
+    weir.hang_up();
+    weir.logs("not reloaded", 1);
+    assert_eq!(weir.vifs(), before);
+}
+
+#[test]
+fn what_cannot_change_is_named_and_nothing_is_touched_unless_asked_for_partly() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO, &[]);
+    let before = weir.vifs();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let socket = elsewhere.path().join("c.sock");
+    let file = format!(
+        "[switch]\nworkers = 3\n[vif.a]\nqueues = 4\nsocket_mode = \"0660\"\n[vif.c]\nsocket = {socket:?}\n[vif.d]\n"
+    );
+    write_config(dir.path(), &file);
+    let shown = weir.does(&["diff"]);
+    for line in
+        ["! workers", "! socket_mode", "queues       2 -> 4", "! vif.c", "- vif.b", "+ vif.d"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let refused = weir.fails(1, &["reload"]);
+    for word in ["nothing is changed: 3 settings", "switch.workers", "vif.a.socket_mode", "vif.c: "]
+    {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    weir.hang_up();
+    weir.logs("not reloaded", 1);
+    assert_eq!(weir.vifs(), before);
+
+    let done = weir.does(&["reload", "--partly"]);
+    let summary = "reloaded: 1 added, 1 removed, 1 changed; 3 settings for the next start";
+    assert!(done.contains(summary), "{done}");
+    let names: Vec<_> = weir.does(&["vif", "list"]).lines().skip(1).map(first_word).collect();
+    assert_eq!(names, ["a", "d"]);
+    assert!(!dir.path().join("b.sock").exists());
+    // Without a sandbox a socket may be anywhere.
+    drop(weir);
+    let weir = Weir::start(dir.path(), "[vif.a]\n", &["--no-sandbox"]);
+    write_config(dir.path(), &format!("[vif.a]\n[vif.c]\nsocket = {socket:?}\n"));
+    weir.does(&["reload"]);
+    UnixStream::connect(socket).unwrap();
+}
+
+fn first_word(line: &str) -> String {
+    line.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn a_step_that_fails_has_the_others_undone_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO, &[]);
+    let mut a = guest(dir.path(), "a", 1);
+    let before = weir.vifs();
+    // The last of all sockets cannot be made.
+    fs::write(dir.path().join("z.sock"), "not a socket").unwrap();
+    write_config(dir.path(), "[vif.a]\nvlan = 7\n[vif.y]\n[vif.z]\n");
+    let failed = weir.fails(1, &["reload"]);
+    assert!(failed.contains("interface z: ") && failed.contains("is not a socket"), "{failed}");
+    assert_eq!(weir.vifs(), before);
+    assert!(!dir.path().join("y.sock").exists() && !dir.path().join("y.sock.rings").exists());
+
+    // One that takes over what another has fails when that is gone: that comes again.
+    let socket = dir.path().join("b.sock");
+    let agent = dir.path().join("z.sock");
+    let file =
+        format!("[vif.a]\nvlan = 7\n[vif.y]\n[vif.b2]\nsocket = {socket:?}\nagent = {agent:?}\n");
+    write_config(dir.path(), &file);
+    let failed = weir.fails(1, &["reload"]);
+    let note = "b was removed and added again: its guest was disconnected";
+    assert!(failed.contains("interface b2: ") && failed.contains(note), "{failed}");
+    let mut b = guest(dir.path(), "b", 2);
+    assert!(!dir.path().join("y.sock").exists());
+    // The one that was only to be changed has not noticed.
+    let (mut a, mut b) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
+    let frame = [&[0xff; 6][..], &mac(1).0, &[0x88, 0xb5], &[7; 46]].concat();
+    eventually("a frame arrives", || {
+        a.send(&frame, &Offload::NONE).unwrap();
+        a.flush();
+        b.recv(|_| ()).map(drop)
+    });
+    // And with what was in the way gone it succeeds.
+    fs::remove_file(agent).unwrap();
+    weir.does(&["reload"]);
+    // Its socket is the one that the other had.
+    guest(dir.path(), "b", 2);
+    assert!(weir.does(&["vif", "list"]).contains("b2"));
+}
+
+#[test]
+fn what_came_by_hand_stays_and_what_was_changed_by_hand_goes_back_to_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), TWO, &[]);
+    weir.does(&["vif", "add", "tmp0"]);
+    weir.does(&["vif", "set", "a", "weight=5"]);
+    weir.does(&["filter", "set", "b", "tx drop tcp port 25"]);
+    let shown = weir.does(&["diff"]);
+    for line in ["weight  5 -> default", "filter  tx drop tcp port 25 -> default", "= vif.tmp0"] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    weir.does(&["reload"]);
+    guest(dir.path(), "tmp0", 9);
+    assert!(weir.does(&["diff"]).contains("nothing to change"));
+    // The file may take it over, and then it goes with the file.
+    write_config(dir.path(), "[vif.a]\nqueues = 2\n[vif.b]\n[vif.tmp0]\n");
+    weir.does(&["reload"]);
+    write_config(dir.path(), TWO);
+    let json: serde_json::Value = serde_json::from_str(&weir.does(&["diff", "--json"])).unwrap();
+    assert_eq!(json["tables"][0]["kind"], "removed");
+    weir.does(&["reload"]);
+    assert!(!dir.path().join("tmp0.sock").exists());
+}
+
+/// A network namespace. Dropped, it is gone.
+struct Network(Child);
+
+impl Network {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo ready && exec sleep 600"]);
+        let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(holder)
+    }
+
+    fn has(&self, interface: &str) -> bool {
+        let interfaces = fs::read_to_string(format!("/proc/{}/net/dev", self.0.id())).unwrap();
+        interfaces.contains(&format!("{interface}:"))
+    }
+
+    fn weir(&self, dir: &Path, config: &str, options: &[&str]) -> Weir {
+        let mut command = Command::new("nsenter");
+        let holder = self.0.id().to_string();
+        command.args(["--net", "--target", &holder, env!("CARGO_BIN_EXE_weir")]);
+        Weir::start_by(command, dir, config, options)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const LAN: &str = "[uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\n";
+
+#[test]
+fn root_uplinks_come_change_and_go_under_traffic() {
+    if !weir_testing::is_root("a network namespace") {
+        return;
+    }
+    let (dir, network) = (tempfile::tempdir().unwrap(), Network::new());
+    let weir = network.weir(dir.path(), TWO, &["--no-sandbox"]);
+    let mut a = guest(dir.path(), "a", 1);
+    let mut a = a.queue_pairs().remove(0);
+    let frame = [&[0xff; 6][..], &mac(1).0, &[0x88, 0xb5], &[7; 46]].concat();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                sent += u64::from(a.send(&frame, &Offload::NONE).is_ok());
+                a.flush();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            sent
+        });
+        let uplink = || {
+            let stats = weir.does(&["stats", "--json"]);
+            let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+            let ports = stats["ports"].as_array().unwrap().clone();
+            ports.into_iter().find(|port| port["name"] == "lan")
+        };
+        for _ in 0..5 {
+            write_config(dir.path(), &format!("{TWO}{LAN}"));
+            weir.does(&["reload"]);
+            assert!(network.has("weir0"));
+            let received = || uplink().unwrap()["rx"]["frames"].as_u64();
+            eventually("it receives the flood", || received().filter(|frames| *frames > 100));
+            let more = "vlan = 9\nweight = 3\nrss_rebalance = false\n\
+                        [[uplink.lan.filter]]\ndirection = \"rx\"\naction = \"drop\"\n";
+            write_config(dir.path(), &format!("{TWO}{LAN}{more}"));
+            let changed = weir.does(&["reload"]);
+            for key in ["vlan", "weight", "rss_rebalance", "filter"] {
+                assert!(changed.contains(key), "{key}: {changed}");
+            }
+            assert!(weir.does(&["diff"]).contains("nothing to change"));
+            assert_eq!(uplink().unwrap()["vlan"]["access"], 9);
+            write_config(dir.path(), TWO);
+            weir.does(&["reload"]);
+            eventually("the TAP is gone", || (!network.has("weir0")).then_some(()));
+            assert!(uplink().is_none());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(flooding.join().unwrap() > 0);
+    });
+    // What has its device opened first leaves none behind when a socket cannot be made.
+    fs::write(dir.path().join("z.sock"), "not a socket").unwrap();
+    write_config(dir.path(), &format!("{TWO}{LAN}[vif.z]\n"));
+    assert!(weir.fails(1, &["reload"]).contains("interface z"));
+    assert!(!network.has("weir0"));
+}
+
+#[test]
+fn root_a_confined_weir_lets_uplinks_go_and_names_those_it_cannot_open() {
+    if !weir_testing::is_root("a network namespace") {
+        return;
+    }
+    let (dir, network) = (tempfile::tempdir().unwrap(), Network::new());
+    let weir = network.weir(dir.path(), &format!("{TWO}{LAN}"), &[]);
+    let other = LAN.replace("lan", "wan").replace("weir0", "weir1");
+    write_config(dir.path(), &format!("{TWO}{other}"));
+    let refused = weir.fails(1, &["reload"]);
+    assert!(refused.contains("uplink.wan: a confined weir opens no devices"), "{refused}");
+    assert!(network.has("weir0"));
+    let wider = LAN.replace("queues = 2", "queues = 1");
+    write_config(dir.path(), &format!("{TWO}{wider}"));
+    assert!(weir.fails(1, &["reload"]).contains("uplink.lan.queues: its device is open"));
+    write_config(dir.path(), TWO);
+    assert!(weir.does(&["reload"]).contains("- uplink.lan  comes back only when weir starts anew"));
+    eventually("the TAP is gone", || (!network.has("weir0")).then_some(()));
+    guest(dir.path(), "a", 1);
+}

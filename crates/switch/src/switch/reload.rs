@@ -1,0 +1,429 @@
+//! `weir diff` and `weir reload`: the running switch becomes what a changed configuration says, while traffic flows.
+//!
+//! Whatever can fail comes first: sockets and devices are opened before anything is touched. A step that fails later has
+//! those before it undone.
+
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
+
+use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
+use weir_config::{
+    Config, ConfigError, Defaults, LatencyBudget, PlacementConfig, PortName, SwitchConfig,
+    UplinkConfig, VifConfig, XenConfig, read_text,
+};
+use weir_engine::RateLimit;
+use weir_limits::PORTS_MAX;
+use weir_policy::schedule::Share;
+
+use super::{
+    Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
+};
+use crate::control::{ReloadOutcome, Response};
+use crate::helper::Hands;
+use crate::manager;
+
+/// What a switch is like that a configuration has set up.
+pub(super) struct Source {
+    /// By its absolute path.
+    file: Option<PathBuf>,
+    defaults: Defaults,
+    /// With what has changed since.
+    switch: SwitchConfig,
+    xen: Option<XenConfig>,
+    may_pin: bool,
+}
+
+/// A configuration beside the running switch.
+struct Compared {
+    config: Config,
+    difference: Difference,
+    steps: Steps,
+    /// Whether what is there after the steps goes together.
+    check: Result<(), String>,
+}
+
+/// How a step is undone.
+enum Undo {
+    Placement(PlacementConfig),
+    /// The switch's budget and interfaces, as they were.
+    Vifs(LatencyBudget, Vec<VifConfig>),
+    Uplink(UplinkConfig),
+    RemoveVif(PortName),
+    AddVif(VifConfig),
+    RemoveUplink(PortName),
+}
+
+impl Switch {
+    /// Says from which `file` its configuration was read, and by which `defaults`.
+    pub fn started_from(&self, file: &Path, defaults: &Defaults) {
+        if let Some(source) = &mut *self.source() {
+            source.file = std::path::absolute(file).ok();
+            source.defaults = defaults.clone();
+        }
+    }
+
+    /// Remembers the configuration that it was started with.
+    pub(super) fn comes_from(&self, config: &Config) {
+        let confined = matches!(self.hands, Hands::Helper(_));
+        *self.source() = Some(Source {
+            file: None,
+            defaults: Defaults { control: self.control.clone(), control_named: true },
+            switch: config.switch.clone(),
+            xen: config.xen.clone(),
+            may_pin: !confined || config.switch.placement.pin_vcpus,
+        });
+        self.mark(config);
+    }
+
+    /// Interfaces that the file names are the file's from now on.
+    fn mark(&self, config: &Config) {
+        for vif in &mut self.ports().vifs {
+            vif.from_file = config.vifs.iter().any(|it| it.name == vif.config.name);
+        }
+    }
+
+    fn source(&self) -> MutexGuard<'_, Option<Source>> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn config_file(&self) -> Option<PathBuf> {
+        self.source().as_ref()?.file.clone()
+    }
+
+    /// Reads the file that it was started with anew, and changes to what that says. Whatever comes of it is logged.
+    pub fn reload_file(&self) {
+        let Some(file) = self.config_file() else {
+            tracing::warn!("there is no file to reload");
+            return;
+        };
+        let text = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
+        match text {
+            Ok(text) => {
+                self.one_after_the_other(|it| it.reload(&text, false));
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(%error, cause, "not reloaded: everything is as it was");
+            }
+        }
+    }
+
+    pub(super) fn diff(&self, text: &str) -> Response {
+        match self.compare(text) {
+            Ok(Compared { difference, .. }) => {
+                Response::Difference { difference: difference.into() }
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    pub(super) fn reload(&self, text: &str, partly: bool) -> Response {
+        let Compared { config, difference, steps, check } = match self.compare(text) {
+            Ok(compared) => compared,
+            Err(refusal) => {
+                if let Response::Error { message, .. } = &refusal {
+                    tracing::error!(problem = message, "not reloaded: everything is as it was");
+                }
+                return refusal;
+            }
+        };
+        let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
+        let outcome = if !fixed.is_empty() && !partly {
+            tracing::error!(
+                cannot_change = fixed.join(", "),
+                "not reloaded: everything is as it was; `weir diff` says more"
+            );
+            ReloadOutcome::Refused
+        } else if let Err(problem) = check {
+            tracing::error!(problem, "not reloaded: everything is as it was");
+            return Response::error(problem);
+        } else {
+            self.carry_out(&config, steps, &difference)
+        };
+        Response::Reloaded { difference: difference.into(), outcome }
+    }
+
+    fn compare(&self, text: &str) -> Result<Compared, Response> {
+        let source = self.source();
+        let Some(source) = &*source else {
+            return Err(Response::error("this switch was not set up by a configuration"));
+        };
+        let config = Config::from_toml("the configuration", text, &source.defaults);
+        let config = config.map_err(|error| refusal(&error))?;
+        let ports = self.ports();
+        let vifs = ports.vifs.iter().map(|vif| RunningVif {
+            config: &vif.config,
+            from_file: vif.from_file,
+            xen: matches!(vif.link, Link::Xen),
+        });
+        let running = Running {
+            switch: &source.switch,
+            uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
+            vifs: vifs.collect(),
+            xen: source.xen.as_ref(),
+            able: Able {
+                sockets: &|path| self.hands.may_use(path),
+                uplinks: matches!(self.hands, Hands::Own),
+                pin_vcpus: source.may_pin,
+            },
+        };
+        let (difference, steps) = running.compare(&config);
+        let check = running.check(&steps);
+        Ok(Compared { config, difference, steps, check })
+    }
+
+    fn carry_out(&self, config: &Config, steps: Steps, difference: &Difference) -> ReloadOutcome {
+        let (mut undo, mut notes) = (Vec::new(), Vec::new());
+        let (budget, placement) = (steps.latency_budget, steps.placement);
+        if let Err(error) = self.take_steps(steps, &mut undo, &mut notes) {
+            self.undo(undo, &mut notes);
+            let Response::Error { message, help } = failed(&error) else {
+                unreachable!("a failure is an error")
+            };
+            tracing::error!(
+                failure = message,
+                notes = notes.join("; "),
+                "not reloaded: what had changed is undone"
+            );
+            return ReloadOutcome::Undone { failure: message, help, notes };
+        }
+        if let Some(source) = &mut *self.source() {
+            source.switch.latency_budget = budget.unwrap_or(source.switch.latency_budget);
+            source.switch.placement = placement.unwrap_or(source.switch.placement);
+        }
+        self.mark(config);
+        let [added, removed, changed] =
+            [DifferenceKind::Added, DifferenceKind::Removed, DifferenceKind::Changed]
+                .map(|kind| difference.count(kind));
+        let left = difference.fixed().count();
+        tracing::info!(added, removed, changed, left, "reloaded");
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        ReloadOutcome::Applied { notes }
+    }
+
+    fn take_steps(
+        &self,
+        steps: Steps,
+        undo: &mut Vec<Undo>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), SwitchError> {
+        let (first, last) = self.order(steps.vifs_added, &steps.vifs_removed);
+        let devices = UplinkDevice::open_all(&steps.uplinks_added)?;
+        let ready = self.prepare_all(first)?;
+        // Nothing has been touched so far.
+        if let Some(placement) = steps.placement {
+            undo.push(Undo::Placement(self.place(placement)));
+        }
+        self.set_all(steps.latency_budget, &steps.vifs_changed, undo)?;
+        for uplink in steps.uplinks_changed {
+            undo.extend(self.change_uplink(uplink)?.map(Undo::Uplink));
+        }
+        for prepared in ready {
+            let name = prepared.config.name.clone();
+            self.plug_prepared(prepared)?;
+            undo.push(Undo::RemoveVif(name));
+        }
+        for name in &steps.vifs_removed {
+            undo.extend(self.config_of(name).map(Undo::AddVif));
+            if let Response::Error { message, .. } = self.vif_del(name) {
+                notes.push(message);
+            }
+        }
+        for vif in last {
+            let name = vif.name.clone();
+            self.add_vif(vif, Meeting::Configured)?;
+            undo.push(Undo::RemoveVif(name));
+        }
+        for (uplink, device) in steps.uplinks_added.iter().zip(devices) {
+            self.plug_in(uplink, device)?;
+            undo.push(Undo::RemoveUplink(uplink.name.clone()));
+        }
+        for name in &steps.uplinks_removed {
+            self.unplug(name);
+        }
+        Ok(())
+    }
+
+    /// Undoes steps, the last one first.
+    fn undo(&self, steps: Vec<Undo>, notes: &mut Vec<String>) {
+        for step in steps.into_iter().rev() {
+            let undone = match step {
+                Undo::Placement(placement) => {
+                    self.place(placement);
+                    Ok(())
+                }
+                Undo::Vifs(budget, vifs) => self.set_all(Some(budget), &vifs, &mut Vec::new()),
+                Undo::Uplink(uplink) => self.change_uplink(uplink).map(drop),
+                Undo::RemoveUplink(name) => {
+                    self.unplug(&name);
+                    Ok(())
+                }
+                Undo::RemoveVif(name) => {
+                    if let Response::Error { message, .. } = self.vif_del(&name) {
+                        notes.push(message);
+                    }
+                    Ok(())
+                }
+                Undo::AddVif(vif) => {
+                    let name = vif.name.clone();
+                    let added = self.add_vif(vif, Meeting::Configured);
+                    if added.is_ok() {
+                        self.mark_one(&name);
+                        notes.push(format!(
+                            "{name} was removed and added again: its guest was disconnected"
+                        ));
+                    }
+                    added
+                }
+            };
+            if let Err(error) = undone
+                && let Response::Error { message, .. } = failed(&error)
+            {
+                notes.push(format!("not undone: {message}"));
+            }
+        }
+    }
+
+    fn mark_one(&self, name: &PortName) {
+        let mut ports = self.ports();
+        if let Some(vif) = ports.vifs.iter_mut().find(|vif| vif.config.name == *name) {
+            vif.from_file = true;
+        }
+    }
+
+    fn config_of(&self, name: &PortName) -> Option<VifConfig> {
+        let ports = self.ports();
+        Some(ports.vifs.iter().find(|vif| vif.config.name == *name)?.config.clone())
+    }
+
+    /// New interfaces that can come first, and those that need what a removed one has.
+    fn order(
+        &self,
+        added: Vec<VifConfig>,
+        removed: &[PortName],
+    ) -> (Vec<VifConfig>, Vec<VifConfig>) {
+        let ports = self.ports();
+        let room = PORTS_MAX.saturating_sub(ports.vifs.len() + ports.uplinks.len());
+        let gone: Vec<_> =
+            ports.vifs.iter().filter(|vif| removed.contains(&vif.config.name)).collect();
+        let is_free = |vif: &VifConfig| {
+            gone.iter().all(|gone| {
+                let shares_agent = vif.agent.is_some() && vif.agent == gone.config.agent;
+                vif.conflict_with(&gone.config).is_none() && !shares_agent
+            })
+        };
+        match added.len() > room {
+            true => (Vec::new(), added),
+            false => added.into_iter().partition(is_free),
+        }
+    }
+
+    /// Opens sockets for all of them, or for none.
+    fn prepare_all(&self, vifs: Vec<VifConfig>) -> Result<Vec<Prepared>, SwitchError> {
+        let mut ready: Vec<Prepared> = Vec::new();
+        for vif in vifs {
+            match self.prepare(vif, Meeting::Configured, &ready) {
+                Ok(prepared) => ready.push(prepared),
+                Err(error) => {
+                    for Prepared { config, records, .. } in ready {
+                        if records.is_some() {
+                            self.hands.remove_records(&config.socket);
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Sets the switch's budget, and makes interfaces what `wanted` says.
+    fn set_all(
+        &self,
+        budget: Option<LatencyBudget>,
+        wanted: &[VifConfig],
+        undo: &mut Vec<Undo>,
+    ) -> Result<(), SwitchError> {
+        if budget.is_none() && wanted.is_empty() {
+            return Ok(());
+        }
+        let mut ports = self.ports();
+        let calls = |vif: &Vif| vif.config.call_policy(self.budget(&vif.config));
+        let before: Vec<_> = ports.vifs.iter().map(calls).collect();
+        let old_budget = {
+            let mut now = self.latency_budget.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = budget.unwrap_or(*now);
+            std::mem::replace(&mut *now, new)
+        };
+        let mut old = Vec::new();
+        let mut result = Ok(());
+        for (vif, before) in ports.vifs.iter_mut().zip(&before) {
+            let config = wanted.iter().find(|it| it.name == vif.config.name);
+            let inherits = budget.is_some() && vif.config.latency_budget.is_none();
+            if config.is_none() && !inherits {
+                continue;
+            }
+            let config = config.unwrap_or(&vif.config).clone();
+            old.push(vif.config.clone());
+            result = self.change(vif, config, before);
+            if result.is_err() {
+                break;
+            }
+        }
+        undo.push(Undo::Vifs(old_budget, old));
+        result
+    }
+
+    /// Has workers placed so; how they were placed before.
+    fn place(&self, placement: PlacementConfig) -> PlacementConfig {
+        let host = manager::Host { hands: self.hands.clone(), ..manager::Host::default() };
+        self.manager.place(placement, host);
+        self.source().as_ref().map_or(placement, |source| source.switch.placement)
+    }
+
+    /// Makes an uplink what `wanted` says, but for its device; what it was.
+    fn change_uplink(&self, wanted: UplinkConfig) -> Result<Option<UplinkConfig>, SwitchError> {
+        let rules = port_rules(&wanted.name, &wanted.filter)?;
+        let mut ports = self.ports();
+        let uplink = ports.uplinks.iter_mut().find(|it| it.config.name == wanted.name);
+        let Some(Uplink { config, id, rules: shown, .. }) = uplink else { return Ok(None) };
+        if wanted.port_config() != config.port_config() {
+            let failed = |source| SwitchError::Port { name: wanted.name.clone(), source };
+            self.engine.fabric().update_port(*id, wanted.port_config()).map_err(failed)?;
+        }
+        if wanted.filter != config.filter {
+            self.engine.set_rules(*id, &rules);
+            *shown = rules;
+        }
+        if wanted.weight != config.weight {
+            let weight = wanted.weight.map_or(1, |weight| weight.get());
+            self.engine.set_share(*id, Share { weight, window: None }, RateLimit::NONE);
+        }
+        if wanted.rss_rebalance != config.rss_rebalance {
+            self.manager.change_uplink(&wanted.name, wanted.rss_rebalance);
+        }
+        Ok(Some(std::mem::replace(config, wanted)))
+    }
+
+    /// Takes an uplink out. Its device is closed when the last burst to it has ended.
+    fn unplug(&self, name: &PortName) {
+        let mut ports = self.ports();
+        let index = ports.uplinks.iter().position(|uplink| uplink.config.name == *name);
+        let Some(uplink) = index.map(|index| ports.uplinks.remove(index)) else { return };
+        drop(ports);
+        self.manager.remove_uplink(name);
+        uplink.port.stop(&self.engine, uplink.id);
+        self.engine.remove_port(uplink.id);
+        tracing::info!(uplink = %name, "uplink removed");
+    }
+}
+
+/// What is wrong with a configuration, on one line each.
+fn refusal(error: &ConfigError) -> Response {
+    Response::Error {
+        message: format!("{error}: {}", error.lines().join("; ")),
+        help: Some("`weir check FILE` shows them in their places".into()),
+    }
+}
