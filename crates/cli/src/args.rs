@@ -122,7 +122,7 @@ pub struct DiffArgs {
 
 const DIFF_NOTES: &str = "\
 Marks:
-  +  added          -  removed, and its guest disconnected
+  +  added          -  removed, which disconnects its guest
   ~  changed        !  cannot change while weir runs
   =  not in the file: added by `weir vif add`, and stays";
 
@@ -133,18 +133,18 @@ pub struct ReloadArgs {
     /// The configuration; without it the file that weir was started with
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Change what can be changed, and leave the rest until weir starts anew
+    /// Change what can change while weir runs, and leave the rest until a restart
     #[arg(long)]
     pub partly: bool,
 }
 
 const RELOAD_NOTES: &str = "\
-Interfaces that the file leaves as they are lose no packet. If anything in the file cannot change
-while weir runs, the command says what, and changes nothing. If a step fails, those before it are
-undone. Interfaces from `weir vif add` stay; what `weir vif set` and `weir filter` changed of the
-file's goes back to the file.
+Interfaces that the file leaves alone lose no packet. A file with a setting that cannot change while
+weir runs changes nothing, and the command names the setting. A step that fails has the steps before
+it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif set` and `weir filter`
+have changed of its interfaces.
 
-SIGHUP to `weir run` does the same with the file that it was started with, and logs the result.";
+SIGHUP to `weir run` does the same with the file that weir was started with, and logs the result.";
 
 /// `weir qemu-args`
 #[derive(Debug, Args)]

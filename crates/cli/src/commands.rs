@@ -56,7 +56,7 @@ pub enum CommandError {
     #[diagnostic(help("name the file: `weir reload FILE`"))]
     NoFile,
     /// Not all of a file can be had while weir runs.
-    #[error("nothing is changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
+    #[error("nothing changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
     Fixed {
         /// How many.
         number: usize,
@@ -65,7 +65,7 @@ pub enum CommandError {
         help: String,
     },
     /// A step of a reload failed.
-    #[error("not reloaded, and what had changed is undone: {failure}")]
+    #[error("the reload failed and was undone: {failure}")]
     Undone {
         /// What failed.
         failure: String,

@@ -187,10 +187,10 @@ impl Running<'_> {
         let pins = file.placement.pin_vcpus && !self.able.pin_vcpus;
         let keys = differing(keys::switch(now), keys::switch(file), |key| match key {
             "pin_vcpus" if pins => {
-                Effect::never("a confined weir pins only if it was started to: start weir anew")
+                Effect::never("a confined weir pins only if it was started to; needs a restart")
             }
             key if SWITCH_ALIVE.contains(&key) => Effect::NOW,
-            _ => Effect::never("start weir anew"),
+            _ => Effect::never("needs a restart"),
         });
         if now.latency_budget != file.latency_budget {
             steps.latency_budget = Some(file.latency_budget);
@@ -209,7 +209,7 @@ impl Running<'_> {
                 steps.uplinks_removed.push(uplink.name.clone());
                 let note = match self.able.uplinks {
                     true => None,
-                    false => Some("comes back only when weir starts anew".into()),
+                    false => Some("comes back only with a restart".into()),
                 };
                 tables.push(whole(
                     format!("uplink.{}", uplink.name),
@@ -220,7 +220,7 @@ impl Running<'_> {
             };
             let keys = differing(keys::uplink(uplink), keys::uplink(wanted), |key| {
                 match UPLINK_FIXED.contains(&key) {
-                    true => Effect::never("its device is open: start weir anew"),
+                    true => Effect::never("the device is open; needs a restart"),
                     false => Effect::NOW,
                 }
             });
@@ -239,10 +239,10 @@ impl Running<'_> {
             let taken = self.uplinks.iter().find(|it| it.interface == uplink.interface);
             let obstacle = match (taken, self.name_is_taken(&uplink.name)) {
                 _ if !self.able.uplinks => {
-                    Some("a confined weir opens no devices: start weir anew".into())
+                    Some("a confined weir opens no devices; needs a restart".into())
                 }
                 (Some(other), _) => Some(format!(
-                    "{} is uplink.{}'s while that is there: reload twice",
+                    "{} belongs to uplink.{}; reload twice",
                     uplink.interface, other.name
                 )),
                 (None, taken) => taken,
@@ -283,11 +283,11 @@ impl Running<'_> {
                 None if xen => {}
                 None if from_file => {
                     steps.vifs_removed.push(vif.name.clone());
-                    let note = Some("its guest is disconnected".into());
+                    let note = Some("disconnects its guest".into());
                     tables.push(whole(table, DifferenceKind::Removed, note));
                 }
                 None => {
-                    let note = Some("added by `weir vif add`: stays".into());
+                    let note = Some("added by `weir vif add`; stays".into());
                     tables.push(whole(table, DifferenceKind::Unlisted, note));
                 }
             }
@@ -311,12 +311,12 @@ impl Running<'_> {
     /// Why there can be no port of this name next to those there are.
     fn name_is_taken(&self, name: &PortName) -> Option<String> {
         if self.uplinks.iter().any(|uplink| uplink.name == *name) {
-            return Some(format!("uplink.{name} has the name while it is there: reload twice"));
+            return Some(format!("uplink.{name} has the name; reload twice"));
         }
         let vif = self.vifs.iter().find(|vif| vif.config.name == *name)?;
         Some(match vif.xen {
             true => format!("{name} is a Xen guest's interface"),
-            false => format!("vif.{name} has the name while it is there: reload twice"),
+            false => format!("vif.{name} has the name; reload twice"),
         })
     }
 
@@ -325,7 +325,7 @@ impl Running<'_> {
         let mut paths = [Some(&vif.socket), vif.agent.as_ref()].into_iter().flatten();
         let path = paths.find(|path| !(self.able.sockets)(path))?;
         Some(format!(
-            "a confined weir gets no socket at {path}, only beside the control socket: start weir anew"
+            "a confined weir gets no socket at {path}, only beside the control socket; needs a restart"
         ))
     }
 
@@ -393,7 +393,7 @@ impl Effect {
 fn vif_effect(name: &PortName, key: &str) -> Effect {
     match key {
         key if VIF_FIXED.contains(&key) => Effect::never(format!(
-            "its socket is there: `weir vif del {name}`, then reload, disconnects its guest"
+            "the socket exists; `weir vif del {name}` and a reload disconnect its guest"
         )),
         "queues" => Effect::later("when its front end connects again"),
         "memory_max" => Effect::later("when its front end shares memory again"),
@@ -403,7 +403,7 @@ fn vif_effect(name: &PortName, key: &str) -> Effect {
 }
 
 fn compare_xen(now: Option<&XenConfig>, file: Option<&XenConfig>) -> Option<TableDifference> {
-    let why = "start weir anew";
+    let why = "needs a restart";
     let (kind, keys) = match (now, file) {
         (None, None) => return None,
         (Some(now), Some(file)) => {

@@ -81,6 +81,11 @@ fn fixed(difference: &Difference) -> CommandError {
     CommandError::Fixed { number: fixed.len(), help }
 }
 
+fn need_a_restart(left: usize) -> String {
+    let needs = if left == 1 { "needs" } else { "need" };
+    format!("{} {needs} a restart", weir_text::count(left, "setting"))
+}
+
 fn summary(difference: &Difference) -> String {
     let count = |kind| difference.count(kind);
     let (added, removed) = (count(DifferenceKind::Added), count(DifferenceKind::Removed));
@@ -90,6 +95,6 @@ fn summary(difference: &Difference) -> String {
     );
     match difference.fixed().count() {
         0 => done,
-        left => format!("{done}; {} for the next start", weir_text::count(left, "setting")),
+        left => format!("{done}; {}", need_a_restart(left)),
     }
 }

@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn each_kind_of_change_has_its_mark() {
-        let workers = key("workers", Some("auto"), Some("2"), "start weir anew");
+        let workers = key("workers", Some("auto"), Some("2"), "needs a restart");
         let changed = vec![
             key("queues", Some("1"), Some("4"), "when its front end connects again"),
             key("latency_budget", Some("250us"), None, ""),
         ];
         let mut lan =
             table("uplink.lan", DifferenceKind::Added, vec![key("kind", None, Some("tap"), "")]);
-        (lan.alive, lan.note) = (false, Some("start weir anew".into()));
+        (lan.alive, lan.note) = (false, Some("needs a restart".into()));
         let mut gone = table("vif.old0", DifferenceKind::Removed, Vec::new());
-        gone.note = Some("its guest is disconnected".into());
+        gone.note = Some("disconnects its guest".into());
         let mut by_hand = table("vif.tmp0", DifferenceKind::Unlisted, Vec::new());
-        by_hand.note = Some("added by `weir vif add`: stays".into());
+        by_hand.note = Some("added by `weir vif add`; stays".into());
         let tables = vec![
             table(
                 "switch",
@@ -100,19 +100,19 @@ mod tests {
         ];
         insta::assert_snapshot!(difference(&Difference { tables }), @r"
         ~ switch
-          ! workers  auto -> 2  (cannot change while weir runs: start weir anew)
-        ! uplink.lan  cannot be added: start weir anew
+          ! workers  auto -> 2  (cannot change while weir runs: needs a restart)
+        ! uplink.lan  cannot be added: needs a restart
             kind  tap
         ~ vif.web0
             queues          1 -> 4  (when its front end connects again)
             latency_budget  250us -> default
-        - vif.old0  its guest is disconnected
-        = vif.tmp0  added by `weir vif add`: stays
+        - vif.old0  disconnects its guest
+        = vif.tmp0  added by `weir vif add`; stays
         + vif.new0
             vlan  10
         ");
         insta::assert_snapshot!(difference(&Difference { tables: vec![by_hand] }), @r"
-        = vif.tmp0  added by `weir vif add`: stays
+        = vif.tmp0  added by `weir vif add`; stays
         nothing to change: weir runs as the file says
         ");
     }

@@ -93,7 +93,7 @@ impl Switch {
     /// Reads the file that it was started with anew, and changes to what that says. Whatever comes of it is logged.
     pub fn reload_file(&self) {
         let Some(file) = self.config_file() else {
-            tracing::warn!("there is no file to reload");
+            tracing::warn!("nothing to reload: weir was started without a file");
             return;
         };
         let text = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
@@ -103,7 +103,7 @@ impl Switch {
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%error, cause, "not reloaded: everything is as it was");
+                tracing::error!(%error, cause, "not reloaded, nothing changed");
             }
         }
     }
@@ -122,7 +122,7 @@ impl Switch {
             Ok(compared) => compared,
             Err(refusal) => {
                 if let Response::Error { message, .. } = &refusal {
-                    tracing::error!(problem = message, "not reloaded: everything is as it was");
+                    tracing::error!(problem = message, "not reloaded, nothing changed");
                 }
                 return refusal;
             }
@@ -131,11 +131,11 @@ impl Switch {
         let outcome = if !fixed.is_empty() && !partly {
             tracing::error!(
                 cannot_change = fixed.join(", "),
-                "not reloaded: everything is as it was; `weir diff` says more"
+                "not reloaded, nothing changed; `weir diff` says more"
             );
             ReloadOutcome::Refused
         } else if let Err(problem) = check {
-            tracing::error!(problem, "not reloaded: everything is as it was");
+            tracing::error!(problem, "not reloaded, nothing changed");
             return Response::error(problem);
         } else {
             self.carry_out(&config, steps, &difference)
@@ -183,7 +183,7 @@ impl Switch {
             tracing::error!(
                 failure = message,
                 notes = notes.join("; "),
-                "not reloaded: what had changed is undone"
+                "not reloaded, the changes are undone"
             );
             return ReloadOutcome::Undone { failure: message, help, notes };
         }
@@ -272,7 +272,7 @@ impl Switch {
                     if added.is_ok() {
                         self.mark_one(&name);
                         notes.push(format!(
-                            "{name} was removed and added again: its guest was disconnected"
+                            "{name} was removed and added again, which disconnected its guest"
                         ));
                     }
                     added
