@@ -16,6 +16,7 @@ use weir_limits::DESCRIPTORS_MAX;
 use weir_switch::control::{ControlHandler, ControlServer};
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
+use weir_switch::watchdog::{Service, Watchdog};
 use weir_switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
@@ -48,6 +49,9 @@ pub enum RunError {
     /// The socket cannot be duplicated.
     #[error("cannot duplicate the socket")]
     Socket(#[source] io::Error),
+    /// There is no watchdog.
+    #[error("cannot start the watchdog")]
+    Watchdog(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
@@ -75,6 +79,7 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
     let (mode, needs) = (args.sandbox.mode(), Needs::of(&config).with_file(&file));
+    let service = Service::of_this_process();
     let hands = sandbox::start_helper(mode, &needs)?;
     let keeping = Keeping::take(&config, &hands)?;
     let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
@@ -89,7 +94,15 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
         uplinks = config.uplinks.len(),
         "ready"
     );
-    wait_for_end(signals, || switch.reload_file());
+    let watchdog = Watchdog::start(service.clone()).map_err(RunError::Watchdog)?;
+    service.is_ready();
+    wait_for_end(signals, || {
+        service.is_reloading();
+        switch.reload_file();
+        service.is_ready();
+    });
+    service.is_stopping();
+    drop(watchdog);
     drop(control);
     drop(switch);
     Ok(())

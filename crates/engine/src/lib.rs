@@ -41,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+pub mod beat;
 mod blocked;
 pub mod burst;
 pub mod clock;

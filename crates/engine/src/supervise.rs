@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weir_limits::{THREAD_PANICS_MAX, THREAD_PAUSE_NS};
 
+use crate::beat;
 use crate::lock::lock;
 
 /// What has become of a thread that has panicked.
@@ -28,6 +29,7 @@ pub fn panicked() -> BTreeMap<&'static str, Panics> {
 /// Runs `work` on the thread `name` until it returns. One that panics begins anew, with what it had, after a pause; too
 /// often, and it ends. Says whether it has returned.
 pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
+    beat::watch_this_thread(name, true);
     for panics in 1..=THREAD_PANICS_MAX {
         if catch_unwind(AssertUnwindSafe(&mut work)).is_ok() {
             return true;

@@ -34,6 +34,7 @@ use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
 
+use crate::beat::{Beats, Place};
 use crate::blocked;
 use crate::burst::{Burst, Scratch};
 use crate::clock;
@@ -89,6 +90,7 @@ impl Worker {
         let now_ns = self.fresh_ns.take().unwrap_or_else(clock::now_ns);
         let Some(Ready { queue, since_ns }) = self.ready.next(now_ns) else { return };
         let turn = self.ready.turn(queue.port, now_ns);
+        self.beats.beat(Place::Serves, Some(queue.port));
         match self.take(queue, Take::New, turn, since_ns, now_ns) {
             Some(taken) => self.put_back(Ready { queue, since_ns: now_ns }, turn, taken),
             None => self.let_go(queue, turn),
@@ -306,6 +308,7 @@ pub(crate) struct Worker {
     touched: Option<PortId>,
     /// Panics that were about none.
     panics: u32,
+    beats: Beats,
 }
 
 impl Worker {
@@ -339,6 +342,7 @@ impl Worker {
             aged_secs: 0,
             touched: None,
             panics: 0,
+            beats: Beats::begin(format!("weir-worker-{index}"), true),
         }
     }
 

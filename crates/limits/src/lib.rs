@@ -430,6 +430,10 @@ pub const WORKER_PANICS_MAX: u32 = 16;
 pub const THREAD_PANICS_MAX: u32 = 16;
 /// Pause of a thread that has panicked before it begins anew (ns).
 pub const THREAD_PAUSE_NS: u64 = 100_000_000;
+/// A thread that has had no turn for so long, and does not sleep, stands still (ns).
+pub const STANDS_STILL_NS: u64 = 5_000_000_000;
+/// How often the watchdog looks (ns), or more often where the service manager wants to hear more often.
+pub const WATCHDOG_LOOK_NS: u64 = 2_000_000_000;
 /// Pause before xenstore is connected to anew after an error (ns).
 pub const XENSTORE_PAUSE_NS: u64 = 1_000_000_000;
 /// Most worker threads.

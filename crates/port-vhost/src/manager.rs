@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use weir_engine::{Engine, lock, supervise};
+use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{
     ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSIONS_AT_ONCE_MAX, SESSIONS_PER_SEC_MAX,
@@ -261,7 +261,7 @@ impl Sessions {
             let spare = rustix::buffer::spare_capacity(&mut events);
             // EINTR is no event; anything else that epoll_wait can say is a programming error
             // that would show as a session thread that does nothing.
-            let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
+            let _ = beat::wait(|| epoll::wait(&self.epoll, spare, timeout.as_ref()));
             if events.iter().any(|event| event.data.u64() == WAKE) {
                 let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
             }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_engine::{Engine, PortCounters, lock, supervise};
+use weir_engine::{Engine, PortCounters, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::XENSTORE_PAUSE_NS;
 use weir_xen::store::{Client, StoreError};
@@ -203,7 +203,7 @@ fn attend(
 fn wait(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) {
     // EINTR is no event; anything else that poll can say is a programming error that would show as a
     // thread that does nothing.
-    let _ = poll(fds, timeout);
+    let _ = beat::wait(|| poll(fds, timeout));
 }
 
 /// The ports of all vifs that are attached.

@@ -9,6 +9,7 @@
 //! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
 //! | [`sandbox`] | what a program gives up before it serves anybody |
 //! | `helper` | who does for a confined program what it cannot do any more |
+//! | [`watchdog`] | threads that stand still; news for the service manager |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
 //! `examples/embed.rs` is a program around it.
@@ -24,6 +25,7 @@ pub mod sandbox;
 pub mod stats;
 mod switch;
 pub mod unix_socket;
+pub mod watchdog;
 
 pub use guest_port::GuestPort;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};

@@ -45,6 +45,9 @@ pub struct SwitchStats {
     /// Threads that panicked, which is weir's mistake.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub panicked: Vec<PanickedThread>,
+    /// Threads that stand still, as the watchdog has found them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub still: Vec<StillThread>,
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
@@ -67,6 +70,21 @@ pub struct PanickedThread {
     pub panics: u32,
     /// It does nothing any more.
     pub ended: bool,
+}
+
+/// A thread that has something to do and has had no turn for some seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StillThread {
+    /// Its name, as the log has it.
+    pub name: String,
+    /// What it does.
+    pub does: String,
+    /// For which port.
+    pub port: Option<PortName>,
+    /// For how long (s).
+    pub seconds: f64,
+    /// Where it is, as the kernel says.
+    pub kernel: String,
 }
 
 /// One worker thread.

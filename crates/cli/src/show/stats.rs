@@ -7,7 +7,7 @@ use weir_engine::stages::Stage;
 use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::stats::{
     Limit, Limits, PanickedThread, PlacementStats, PortKind, PortStats, QueuePairNumbers,
-    RuleStats, SessionStats, Silence, SilentRing, StageStats, SwitchStats,
+    RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread, SwitchStats,
 };
 use weir_text::{Table, bytes, decimal, ratio, time, uptime};
 
@@ -31,6 +31,10 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
     for PanickedThread { name, panics, ended } in &it.panicked {
         let end = if *ended { "and does nothing any more" } else { "and began anew" };
         writeln!(f, "{name} panicked {panics} times {end}: see the log, and report it")?;
+    }
+    for StillThread { name, does, port, seconds, kernel } in &it.still {
+        let port = port.as_ref().map_or(String::new(), |port| format!(" of {port}"));
+        writeln!(f, "{name} stands still for {seconds:.0} s: it {does}{port}; {kernel}")?;
     }
     if it.ports.is_empty() {
         return writeln!(f, "no ports; add one with `weir vif add NAME`");

@@ -6,6 +6,7 @@ use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::pace::Rest;
 
 use super::{Worker, hand_over, is_of};
+use crate::beat::Place;
 use crate::blocked;
 use crate::clock;
 use crate::cpu_loss;
@@ -25,6 +26,7 @@ const WAITS_NS: u64 = 1_000_000;
 impl Worker {
     /// There is nothing to do: returns when there may be.
     pub(super) fn rest(&mut self) {
+        self.beats.beat(Place::Looks, None);
         self.listen_again();
         // A receiver has got buffers since the last try.
         if self.handle.is_told() || !self.retries.is_empty() {
@@ -199,7 +201,9 @@ impl Worker {
 
     fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
         let handle = &self.handle;
+        self.beats.beat(Place::Asleep, None);
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
+        self.beats.beat(Place::Looks, None);
         self.lateness.took(self.burst_ns);
         self.woken_ns = clock::now_ns();
         self.fresh_ns = Some(self.woken_ns);

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use weir_config::SocketMode;
-use weir_engine::supervise;
+use weir_engine::{beat, supervise};
 use weir_limits as limits;
 
 use super::line::{LineError, LineReader, write_line};
@@ -135,7 +135,8 @@ impl Shared {
 }
 
 fn accept(bound: &BoundListener, shared: &Arc<Shared>, handler: &Arc<dyn ControlHandler>) {
-    for stream in bound.listener().incoming() {
+    loop {
+        let stream = beat::wait(|| bound.listener().accept()).map(|(stream, _)| stream);
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
@@ -162,6 +163,9 @@ fn admit(
     let spawned = thread::Builder::new().name("weir-control-client".into()).spawn({
         let (shared, handler) = (Arc::clone(shared), Arc::clone(handler));
         move || {
+            // Whom it keeps waiting is its client.
+            beat::watch_this_thread("weir-control-client", false);
+            beat::asleep();
             // The connection ends with its error; the client has been told where it can be.
             let serve = || serve(&stream, &turn, &*handler, || shared.lock().open.len());
             let served = catch_unwind(AssertUnwindSafe(serve));
@@ -266,12 +270,14 @@ fn serve(
         let response = match serde_json::from_slice(&line) {
             Ok(request) => {
                 turn.works();
+                beat::awake();
                 let mut response = handler.handle(request);
                 if let Response::Stats { stats } = &mut response {
                     let limit = Limit::new(open(), limits::CONTROL_CONNECTIONS_MAX);
                     stats.limits.insert("control_connections".to_owned(), limit);
                 }
                 turn.waits();
+                beat::asleep();
                 response
             }
             Err(error) => Response::Error {

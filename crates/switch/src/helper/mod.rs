@@ -255,6 +255,8 @@ impl Helper {
             // A terminal's Ctrl-C is for weir, which then has it remove what it has made.
             .process_group(0)
             .current_dir("/")
+            // Its news are no service's.
+            .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::QueueDecision;
-use weir_engine::{Engine, Port, PortCounters, clock};
+use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
 use weir_policy::attempt::Why;
 use weir_policy::moderation::Kind;
@@ -306,7 +306,7 @@ impl Run {
             }
         }
         // EINTR: nothing is ready, and the deadlines are looked at again.
-        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
         let rang = at_traffic && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         let mut ready = vec![false; self.agents.len()];
         for (fd, index) in fds.iter().skip(2).zip(watched) {

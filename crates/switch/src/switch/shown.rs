@@ -1,6 +1,7 @@
 //! What a switch shows of itself: its counters, and what its policies do.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use weir_config::{Moderation, PortName, Weight};
 use weir_engine::guest::{PortInfo, QueueDecision, State};
@@ -23,9 +24,10 @@ use crate::explain::{
 use crate::manager::ManagedExplanation;
 use crate::stats::{
     CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortKind, PortState, PortStats,
-    QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, SwitchStats,
-    WorkerStats, descriptors, limits,
+    QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, StillThread,
+    SwitchStats, WorkerStats, descriptors, limits,
 };
+use crate::watchdog::{Still, still};
 
 /// The word that stands for no port, unless there is one of this name.
 const PLACEMENT: &str = "placement";
@@ -163,6 +165,7 @@ impl Switch {
                     ended,
                 })
                 .collect(),
+            still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
             placement: self.manager.placement_counts().into(),
             limits: self.limits(&ports),
             stages: StageStats::of_this_process(),
@@ -240,6 +243,19 @@ impl Switch {
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
         count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
         stats
+    }
+}
+
+fn still_thread(ports: &Ports, thread: Still) -> StillThread {
+    let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
+    let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
+    let port = uplinks.chain(vifs).find(|(id, _)| Some(*id) == thread.port);
+    StillThread {
+        name: thread.name,
+        does: thread.place.as_str().into(),
+        port: port.map(|(_, name)| name.clone()),
+        seconds: Duration::from_nanos(thread.ns).as_secs_f64(),
+        kernel: thread.kernel,
     }
 }
 

@@ -52,6 +52,13 @@ fn sample() -> SwitchStats {
             ..WorkerStats::default()
         }],
         panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 16, ended: true }],
+        still: vec![StillThread {
+            name: "weir-worker-0".into(),
+            does: "serves a queue".into(),
+            port: Some("web0".parse().unwrap()),
+            seconds: 12.3,
+            kernel: "state D (disk sleep), in folio_wait_bit".into(),
+        }],
         placement: PlacementStats::default(),
         stages: Vec::new(),
         limits: limits([("descriptors", Limit::new(980, 1_024)), ("ports", Limit::new(3, 9))]),
@@ -65,6 +72,7 @@ fn table_for_people() {
     weir 0.1.0, up 1h02m, workers 1, wake-ups 1,234, CPU 1.5 s
     nearly at their limits: descriptors 980 of 1,024 (95%)
     weir-manager panicked 16 times and does nothing any more: see the log, and report it
+    weir-worker-0 stands still for 12 s: it serves a queue of web0; state D (disk sleep), in folio_wait_bit
 
     PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
     web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us

@@ -1,0 +1,155 @@
+//! What a service manager hears of weir, and a thread of it that stands still.
+
+use std::fs;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
+use weir_testing::eventually;
+use weir_vif::{Options, Vif};
+use weir_wire::Mac;
+
+/// A running weir, and the end that a service manager has. Dropped, it is killed.
+struct Weir {
+    process: Child,
+    news: UnixDatagram,
+    dir: PathBuf,
+}
+
+impl Weir {
+    fn start(dir: &Path, config: &str, options: &[&str]) -> Self {
+        let (file, control, notify) =
+            (dir.join("weir.toml"), dir.join("control.sock"), dir.join("notify"));
+        fs::write(&file, format!("[switch]\ncontrol = {control:?}\n{config}")).unwrap();
+        let news = UnixDatagram::bind(&notify).unwrap();
+        news.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("run").args(options).arg(file).env("NOTIFY_SOCKET", notify);
+        command.env("WATCHDOG_USEC", "600000").env_remove("WATCHDOG_PID");
+        let log = fs::File::create(dir.join("log")).unwrap();
+        let process = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        Self { process, news, dir: dir.into() }
+    }
+
+    fn news(&self) -> String {
+        let mut bytes = [0; 256];
+        let len = self.news.recv(&mut bytes).expect("there is news");
+        String::from_utf8(bytes[..len].to_vec()).unwrap()
+    }
+
+    /// The next news that is no `WATCHDOG=1`.
+    fn other_news(&self) -> String {
+        std::iter::repeat_with(|| self.news()).find(|news| news != "WATCHDOG=1").unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap()
+    }
+
+    /// The thread of this name.
+    fn thread(&self, name: &str) -> i32 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap().path());
+        let is = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim() == name;
+        tasks.find(is).unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
+    }
+
+    /// `None` if it does not answer.
+    fn stats(&self) -> Option<serde_json::Value> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(self.dir.join("control.sock")).args(["stats", "--json"]);
+        serde_json::from_slice(&command.output().unwrap().stdout).ok()
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A thread of another process that does not go on. Dropped, it does.
+struct Stopped(nix::unistd::Pid);
+
+impl Stopped {
+    fn at_once(thread: i32) -> Self {
+        let thread = nix::unistd::Pid::from_raw(thread);
+        ptrace::seize(thread, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(thread).unwrap();
+        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
+        Self(thread)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.0, None);
+    }
+}
+
+#[test]
+fn a_service_manager_hears_that_weir_is_ready_alive_reloading_and_stopping() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path(), "[vif.a]\n", &[]);
+    assert_eq!(weir.news(), "READY=1");
+    UnixStream::connect(dir.path().join("a.sock")).unwrap();
+    let since = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(weir.news(), "WATCHDOG=1");
+    }
+    // In time, and no more often than it takes.
+    assert!(since.elapsed() >= Duration::from_millis(1_500), "{:?}", since.elapsed());
+    weir.signal(Signal::HUP);
+    let reloading = weir.other_news();
+    let usecs = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect("it reloads");
+    assert!(usecs.parse::<u64>().unwrap() > 0);
+    assert_eq!(weir.other_news(), "READY=1");
+    weir.signal(Signal::TERM);
+    assert_eq!(weir.other_news(), "STOPPING=1");
+    assert!(weir.process.wait().unwrap().success(), "{}", weir.log());
+    assert!(!weir.log().contains("stands still"), "{}", weir.log());
+}
+
+#[test]
+fn a_worker_that_stands_still_is_named_and_the_service_manager_hears_nothing_until_it_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    // It looks for work all the time.
+    let config = "workers = 1\nrealization = \"dedicated\"\n[vif.a]\n";
+    let weir = Weir::start(dir.path(), config, &["--no-sandbox"]);
+    let socket = dir.path().join("a.sock");
+    let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]));
+    let _guest = eventually("weir serves a guest", || Vif::connect(&socket, &options).ok());
+    eventually("its queue is served", || {
+        (weir.stats()?["ports"][0]["state"] == "running").then_some(())
+    });
+    assert_eq!(weir.other_news(), "READY=1");
+    let worker = weir.thread("weir-worker-0");
+    // Not where it has a lock that whoever counts wants to have.
+    let stopped = eventually("it stops where it keeps nobody waiting", || {
+        let stopped = Stopped::at_once(worker);
+        weir.stats().map(|_| stopped)
+    });
+
+    let still = eventually("it is found", || weir.stats()?["still"].get(0).cloned());
+    assert_eq!(still["name"], "weir-worker-0", "{still}");
+    assert!(still["seconds"].as_f64().unwrap() >= 5.0, "{still}");
+    assert!(still["kernel"].as_str().unwrap().contains("state t"), "{still}");
+    assert!(weir.log().contains("a thread stands still"), "{}", weir.log());
+    weir.news.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
+    while weir.news.recv(&mut [0; 64]).is_ok() {}
+
+    drop(stopped);
+    weir.news.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(weir.news(), "WATCHDOG=1");
+    assert!(weir.stats().unwrap().get("still").is_none());
+    assert!(weir.log().contains("goes on"), "{}", weir.log());
+}

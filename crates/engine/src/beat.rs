@@ -1,0 +1,211 @@
+//! Beats: what each thread says of itself, so that a watchdog finds one that stands still.
+//!
+//! A thread has one word in memory, which it writes each turn: how many turns it has had, what it does, and for which
+//! port. Before it sleeps it says so: a thread that sleeps does not stand still. Nobody reads the words but the watchdog,
+//! so a beat costs a store.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weir_fabric::PortId;
+
+use crate::lock::lock;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It waits for something to do.
+    Asleep,
+    /// It has woken up, or does what has no place of its own.
+    Awake,
+    /// A worker looks for work.
+    Looks,
+    /// A worker serves a queue of a port.
+    Serves,
+}
+
+impl Place {
+    const ALL: [Self; 4] = [Self::Asleep, Self::Awake, Self::Looks, Self::Serves];
+
+    /// Words for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Asleep => "sleeps",
+            Self::Awake => "works",
+            Self::Looks => "looks for work",
+            Self::Serves => "serves a queue",
+        }
+    }
+}
+
+/// Places have the low 16 bits, a port's number and one the next 16, and turns the rest.
+const PORT_SHIFT: u32 = 16;
+const TURN: u64 = 1 << 32;
+
+/// What a thread has said last. Two that are equal are of one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said(u64);
+
+impl Said {
+    /// That of a turn.
+    pub fn new(turn: u32, place: Place, port: Option<PortId>) -> Self {
+        let port = port.map_or(0, |port| u64::from(port.get()) + 1);
+        Self(u64::from(turn) * TURN | port << PORT_SHIFT | place as u64)
+    }
+
+    /// What it does.
+    pub fn place(self) -> Place {
+        let index = usize::from(self.0 as u16);
+        Place::ALL.get(index).copied().unwrap_or(Place::Awake)
+    }
+
+    /// For which port.
+    pub fn port(self) -> Option<PortId> {
+        // One more than its number.
+        let number = (self.0 >> PORT_SHIFT) & 0xffff;
+        number.checked_sub(1).and_then(|number| PortId::new(number as u16))
+    }
+}
+
+/// A thread that beats.
+#[derive(Debug)]
+struct Thread {
+    name: String,
+    id: u32,
+    /// weir is to be started anew if it stands still.
+    is_vital: bool,
+    said: AtomicU64,
+}
+
+/// A thread as a watchdog sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its name.
+    pub name: String,
+    /// Its number at the kernel.
+    pub id: u32,
+    /// Whether others depend on it, and not only who waits for it.
+    pub is_vital: bool,
+    /// What it has said last.
+    pub said: Said,
+}
+
+static THREADS: Mutex<Vec<Arc<Thread>>> = Mutex::new(Vec::new());
+
+/// All threads that beat now.
+pub fn seen() -> Vec<Seen> {
+    let see = |thread: &Arc<Thread>| Seen {
+        name: thread.name.clone(),
+        id: thread.id,
+        is_vital: thread.is_vital,
+        said: Said(thread.said.load(Ordering::Relaxed)),
+    };
+    lock(&THREADS).iter().map(see).collect()
+}
+
+/// The beats of this thread. Dropped, it is not watched any more.
+#[derive(Debug)]
+pub struct Beats {
+    thread: Arc<Thread>,
+    turn: u32,
+}
+
+impl Beats {
+    /// This thread is watched from now on.
+    pub fn begin(name: impl Into<String>, is_vital: bool) -> Self {
+        let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let said = AtomicU64::new(Said::new(0, Place::Awake, None).0);
+        let thread = Arc::new(Thread { name: name.into(), id, is_vital, said });
+        lock(&THREADS).push(Arc::clone(&thread));
+        Self { thread, turn: 0 }
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub fn beat(&mut self, place: Place, port: Option<PortId>) {
+        self.turn = self.turn.wrapping_add(1);
+        self.thread.said.store(Said::new(self.turn, place, port).0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        lock(&THREADS).retain(|thread| !Arc::ptr_eq(thread, &self.thread));
+    }
+}
+
+thread_local! {
+    static THIS: RefCell<Option<Beats>> = const { RefCell::new(None) };
+}
+
+/// Watches this thread for as long as it runs; [`asleep`] and [`awake`] are its beats.
+pub fn watch_this_thread(name: &str, is_vital: bool) {
+    THIS.with_borrow_mut(|this| *this = Some(Beats::begin(name, is_vital)));
+}
+
+/// This thread waits for something to do.
+pub fn asleep() {
+    beat(Place::Asleep);
+}
+
+/// This thread has something to do.
+pub fn awake() {
+    beat(Place::Awake);
+}
+
+/// This thread waits in `wait` for something to do, and then has it.
+pub fn wait<T>(wait: impl FnOnce() -> T) -> T {
+    asleep();
+    let got = wait();
+    awake();
+    got
+}
+
+fn beat(place: Place) {
+    THIS.with_borrow_mut(|this| {
+        if let Some(beats) = this {
+            beats.beat(place, None);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> Option<Seen> {
+        seen().into_iter().find(|thread| thread.name == name)
+    }
+
+    #[test]
+    fn a_word_says_place_and_port_and_is_another_one_each_turn() {
+        let ports = [0, 1, 65_534].map(|number| PortId::new(number)).into_iter().flatten();
+        for port in std::iter::once(None).chain(ports.map(Some)) {
+            for place in Place::ALL {
+                let said = Said::new(7, place, port);
+                assert_eq!((said.place(), said.port()), (place, port));
+                assert_ne!(said, Said::new(8, place, port));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_is_watched_from_its_beginning_to_its_end() {
+        let (told, wait_for) = std::sync::mpsc::channel();
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            watch_this_thread("beats-here", true);
+            wait(|| {
+                told.send(()).unwrap();
+                let _ = gone.recv();
+            });
+        });
+        wait_for.recv().unwrap();
+        let seen = of("beats-here").unwrap();
+        assert_eq!((seen.said.place(), seen.is_vital), (Place::Asleep, true));
+        drop(go);
+        thread.join().unwrap();
+        assert_eq!(of("beats-here"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The watchdog: a thread that finds threads which stand still while they have something to do.
+//!
+//! Each thread says what it does by its beats ([`weir_engine::beat`]). One that says the same for too long, and does not
+//! sleep, stands still: the log and `weir stats` say which, where, and what the kernel knows. The service manager is told
+//! that weir is alive only while every vital thread beats, and then starts weir anew (`WatchdogSec=` of systemd).
+//!
+//! | file | what |
+//! |---|---|
+//! | `judge.rs` | who stands still; pure |
+//! | `kernel.rs` | what the kernel says of a thread |
+//! | `service.rs` | news for the service manager |
+
+use std::io;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_engine::{beat, clock, panicked};
+use weir_limits::{STANDS_STILL_NS, WATCHDOG_LOOK_NS};
+
+use judge::{Judge, Verdict};
+
+mod judge;
+mod kernel;
+mod service;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use judge::Still;
+pub use service::Service;
+
+/// Those that stand still, as of the last look.
+static STILL: Mutex<Vec<Still>> = Mutex::new(Vec::new());
+
+/// Threads that stand still, as the last look has found them.
+pub(crate) fn still() -> Vec<Still> {
+    STILL.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The thread. Dropping it ends it.
+#[derive(Debug)]
+pub struct Watchdog {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Starts the thread, which tells `service` that weir is alive as often as that wants to hear it.
+    ///
+    /// # Errors
+    /// No thread could be had.
+    pub fn start(service: Service) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let look = Duration::from_nanos(WATCHDOG_LOOK_NS);
+        // Two news may be late, or lost, before it is over.
+        let every = service.wants_news_every().map_or(look, |most| look.min(most / 3));
+        let run = move || {
+            let mut judge = Judge::new(every, Duration::from_nanos(STANDS_STILL_NS));
+            while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+                let verdict = judge.look(clock::now_ns(), &beat::seen());
+                let ended = panicked().values().any(|thread| thread.ended);
+                if verdict.vital_beat && !ended {
+                    service.is_alive();
+                }
+                report(verdict);
+            }
+        };
+        let thread = std::thread::Builder::new().name("weir-watchdog".into()).spawn(run)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn report(verdict: Verdict) {
+    let Verdict { mut still, went_on, .. } = verdict;
+    let mut known = STILL.lock().unwrap_or_else(PoisonError::into_inner);
+    for thread in &mut still {
+        let before = known.iter().find(|it| it.id == thread.id);
+        thread.kernel = match before {
+            Some(before) => before.kernel.clone(),
+            None => kernel::says(thread.id),
+        };
+        if before.is_none() {
+            tracing::error!(
+                thread = thread.name,
+                seconds = thread.ns / 1_000_000_000,
+                does = thread.place.as_str(),
+                port = thread.port.map(|port| port.to_string()),
+                kernel = thread.kernel,
+                "a thread stands still"
+            );
+        }
+    }
+    for name in went_on {
+        tracing::warn!(thread = name, "a thread that stood still goes on");
+    }
+    *known = still;
+}

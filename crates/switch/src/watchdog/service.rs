@@ -1,0 +1,90 @@
+//! News for the service manager, as sd_notify(3) has them.
+//!
+//! The socket is connected before weir is confined: afterwards weir gets no socket any more, so a library that opens one
+//! for each message does not do.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Whoever has started this process as a service; or nobody, who is told nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Service {
+    socket: Option<Arc<UnixDatagram>>,
+    watchdog: Option<Duration>,
+}
+
+impl Service {
+    /// The one that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`).
+    pub fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
+        let Some(path) = variable("NOTIFY_SOCKET") else { return Self::default() };
+        let other = number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id()));
+        let usecs = number("WATCHDOG_USEC").filter(|usecs| *usecs > 0 && !other);
+        match connect(&path) {
+            Ok(socket) => {
+                Self { socket: Some(Arc::new(socket)), watchdog: usecs.map(Duration::from_micros) }
+            }
+            Err(error) => {
+                tracing::warn!(?path, %error, "cannot reach the service manager's socket");
+                Self::default()
+            }
+        }
+    }
+
+    /// Within what time it wants to hear that this process is alive, if it does.
+    pub(super) fn wants_news_every(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// weir serves.
+    pub fn is_ready(&self) {
+        self.say("READY=1");
+    }
+
+    /// weir reads its configuration anew, until it is ready again.
+    pub fn is_reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let usecs = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={usecs}"));
+    }
+
+    /// weir ends.
+    pub fn is_stopping(&self) {
+        self.say("STOPPING=1");
+    }
+
+    pub(super) fn is_alive(&self) {
+        if self.watchdog.is_some() {
+            self.say("WATCHDOG=1");
+        }
+    }
+
+    /// One that does not read loses news, and keeps nobody waiting.
+    fn say(&self, news: &str) {
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket.send(news.as_bytes())
+        {
+            tracing::debug!(news, %error, "the service manager was not told");
+        }
+    }
+}
+
+/// A path, or a name in the abstract name space behind an `@`.
+fn connect(path: &OsStr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(path)?,
+    };
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
