@@ -13,6 +13,7 @@
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
+//! | `log.rs` | [`DirtyLog`], [`WriteLog`]: which pages were written, for a guest that moves |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
@@ -27,6 +28,7 @@ mod fault;
 mod file;
 mod host;
 mod io;
+mod log;
 mod mapping;
 #[cfg(loom)]
 pub mod model;
@@ -47,6 +49,7 @@ pub use account::{Account, Bound, Mapped, total_mapped};
 pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::{Message, readv, recvmsg, writev};
+pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
 pub use mapping::{MapError, RegionSpec};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;

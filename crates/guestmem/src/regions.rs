@@ -154,6 +154,25 @@ impl GuestMemory {
         self.regions.iter().map(|r| r.spec.size).sum()
     }
 
+    /// The last guest-physical address; `None` without a region.
+    pub fn last_address(&self) -> Option<u64> {
+        // Sorted, and without overlaps.
+        self.regions.last().map(|region| region.spec.guest_address + (region.spec.size - 1))
+    }
+
+    /// The guest-physical address of an address of the front end's own process.
+    pub fn guest_address(&self, user_address: u64) -> Option<u64> {
+        let spec = &self.region_with(user_address)?.spec;
+        Some(spec.guest_address + (user_address - spec.user_address))
+    }
+
+    /// Where each region is mapped, how many bytes it has, and its guest-physical address.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        self.table
+            .iter()
+            .map(|region| (region.start.as_ptr() as usize, region.size, region.guest_address))
+    }
+
     /// A region's file was truncated and an access noticed: the contents are lost.
     pub fn poisoned(&self) -> bool {
         self.regions.iter().any(|r| r.poisoned())

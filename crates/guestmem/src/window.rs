@@ -159,6 +159,22 @@ impl Window {
         self.atomic(at).store(value.to_le(), Ordering::Relaxed);
     }
 
+    /// Sets bits of a little-endian 16-bit field. One that has them is only read, so that whoever clears bits keeps its
+    /// line of cache: the caller has a full [`fence`] before this, behind all that the bits stand for.
+    #[inline]
+    pub fn set_bits(&self, at: usize, bits: u16) {
+        let (field, bits) = (self.atomic(at), bits.to_le());
+        if field.load(Ordering::Relaxed) & bits != bits {
+            field.fetch_or(bits, Ordering::AcqRel);
+        }
+    }
+
+    /// Clears a little-endian 16-bit field, and says what was there. A full [`fence`] behind this comes before what is
+    /// read because of it.
+    pub fn take_bits(&self, at: usize) -> u16 {
+        u16::from_le(self.atomic(at).swap(0, Ordering::AcqRel))
+    }
+
     /// Reads `N` bytes at `at`, each once. A position beyond the end is a programming error.
     #[inline(always)]
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {

@@ -138,6 +138,18 @@ impl Window {
         self.atomic(at).store(value, Ordering::Relaxed);
     }
 
+    /// Sets bits of a field, unless it has them.
+    pub fn set_bits(&self, at: usize, bits: u16) {
+        if self.load(at) & bits != bits {
+            self.atomic(at).fetch_or(bits, Ordering::AcqRel);
+        }
+    }
+
+    /// Clears a field, and says what was there.
+    pub fn take_bits(&self, at: usize) -> u16 {
+        self.atomic(at).swap(0, Ordering::AcqRel)
+    }
+
     /// Reads `N` bytes at `at`, both even; nothing orders the words among themselves.
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut bytes = [0; N];
