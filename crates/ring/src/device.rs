@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_guestmem::{GuestMemory, Slice, fence};
 
 use crate::buffers::{Chain, Direction, Pieces, Token};
+use crate::dirty::{Place, RingLog};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
 use crate::layout::{Addresses, RingConfig, Site};
@@ -30,6 +31,8 @@ pub struct DeviceRing {
     record: Option<Record>,
     /// A record was found, and this ring goes on by it.
     resumed: bool,
+    /// Where writes to it are marked.
+    log: Option<Box<RingLog>>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,7 @@ impl DeviceRing {
             changed: false,
             record: None,
             resumed: false,
+            log: None,
         }
     }
 
@@ -246,6 +250,15 @@ impl DeviceRing {
     pub fn left_behind(&self) -> Vec<Token> {
         let waiting = self.in_order.waiting().filter(|(_, done)| !done).map(|(token, _)| token);
         self.kept.iter().copied().chain(waiting).collect()
+    }
+
+    /// Marks in `log` all that it may have written so far, and from now on what it writes; gives back the log that
+    /// there was.
+    pub fn set_log(&mut self, log: Option<Box<RingLog>>) -> Option<Box<RingLog>> {
+        if let Some(log) = &log {
+            log.all(self.config());
+        }
+        std::mem::replace(&mut self.log, log)
     }
 
     /// What was negotiated.
@@ -427,6 +440,27 @@ impl DeviceRing {
     /// some whose buffers are being written to yet.
     #[inline(always)]
     pub fn publish_first(&mut self, count: u16) -> u16 {
+        match self.log {
+            None => self.show_first(count),
+            Some(_) => self.show_first_and_mark(count),
+        }
+    }
+
+    #[inline(never)]
+    fn show_first_and_mark(&mut self, count: u16) -> u16 {
+        let from = match &self.format {
+            Format::Split(ring) => Place::Split(ring.published()),
+            Format::Packed(ring) => Place::Packed(ring.next_used()),
+        };
+        let shown = self.show_first(count);
+        if let Some(log) = &self.log {
+            log.published(&self.format, from);
+        }
+        shown
+    }
+
+    #[inline(always)]
+    fn show_first(&mut self, count: u16) -> u16 {
         if self.busy {
             return self.publish_busy(count);
         }
@@ -539,20 +573,31 @@ impl DeviceRing {
     /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
     #[inline]
     pub fn suppress_kicks(&mut self) {
-        each!(&mut self.format, ring => ring.suppress_kicks());
+        let wrote = each!(&mut self.format, ring => ring.suppress_kicks());
+        if wrote {
+            self.mark_kicks();
+        }
+    }
+
+    fn mark_kicks(&self) {
+        if let Some(log) = &self.log {
+            log.kicks(self.config());
+        }
     }
 
     /// Asks for a kick at the next chain beyond what [`available`](Self::available) counts, and
     /// says how much is available now: only when that is no more may the caller sleep.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
-        each!(&mut self.format, ring => {
+        let available = each!(&mut self.format, ring => {
             ring.ask_for_kicks();
             // The mirror image of the fence in `needs_call`: the request is visible before the driver's index or
             // descriptor is read, or the driver's kick and weir's look could miss each other.
             fence(Ordering::SeqCst);
             ring.refill()
-        })
+        });
+        self.mark_kicks();
+        available
     }
 }
 

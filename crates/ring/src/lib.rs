@@ -7,6 +7,7 @@
 //! | `layout.rs` | positions of the fields, and the flags |
 //! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
 //! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
+//! | `dirty.rs` | [`RingLog`]: which of its bytes a device has written, for a guest that moves |
 //! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
 //! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
 //! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over a guest's descriptors |
@@ -16,6 +17,7 @@
 
 mod buffers;
 mod device;
+mod dirty;
 mod driver;
 mod error;
 mod in_order;
@@ -27,6 +29,7 @@ mod split;
 
 pub use buffers::{Chain, Direction, Pieces, Token};
 pub use device::DeviceRing;
+pub use dirty::RingLog;
 pub use driver::{Buffer, DriverRing, Used};
 pub use error::{RingError, SetupError};
 pub use layout::{Addresses, RingConfig, area_sizes, ring_size};

@@ -647,12 +647,15 @@ impl PackedDevice {
         u64::from(untaken) + self.unpublished()
     }
 
-    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
+    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same. Says whether anything was
+    /// written.
     #[inline]
-    pub(crate) fn suppress_kicks(&mut self) {
-        if std::mem::replace(&mut self.kicks_enabled, false) {
+    pub(crate) fn suppress_kicks(&mut self) -> bool {
+        let writes = std::mem::replace(&mut self.kicks_enabled, false);
+        if writes {
             self.device_event.store(EVENT_FLAGS, EVENT_DISABLE);
         }
+        writes
     }
 
     /// Asks for a kick at the next slot beyond those that [`available`](Self::available) counts.

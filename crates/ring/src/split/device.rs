@@ -94,6 +94,16 @@ impl SplitDevice {
         self.published.wrapping_add(count.min(distance(self.published, self.next_used)))
     }
 
+    /// The used index as published last.
+    pub(crate) fn published(&self) -> u16 {
+        self.published
+    }
+
+    /// The used index once all that is completed is published.
+    pub(crate) fn next_used(&self) -> u16 {
+        self.next_used
+    }
+
     /// What was negotiated.
     pub(crate) fn config(&self) -> &RingConfig {
         &self.config
@@ -305,14 +315,17 @@ impl SplitDevice {
         u64::from(untaken) + u64::from(distance(self.published, self.next_used))
     }
 
-    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
+    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same. Says whether anything was
+    /// written.
     #[inline]
-    pub(crate) fn suppress_kicks(&mut self) {
-        if std::mem::replace(&mut self.kicks_enabled, false) && !self.config.event_idx {
-            self.used.store(FLAGS, USED_F_NO_NOTIFY);
-        }
+    pub(crate) fn suppress_kicks(&mut self) -> bool {
         // With EVENT_IDX the flags stay 0 (§2.7.10) and avail_event stays where it is: the index
         // has passed it and comes by again after 2^16 chains, for one kick that does no harm.
+        let writes = std::mem::replace(&mut self.kicks_enabled, false) && !self.config.event_idx;
+        if writes {
+            self.used.store(FLAGS, USED_F_NO_NOTIFY);
+        }
+        writes
     }
 
     /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts.

@@ -2,6 +2,7 @@
 
 mod deaths;
 mod hostile;
+mod moves;
 mod packed_hostile;
 mod packed_spec;
 mod pair;
