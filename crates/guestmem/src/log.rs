@@ -50,6 +50,8 @@ pub struct DirtyLog {
     pages: u64,
     /// A page was to be marked that has none.
     overrun: AtomicBool,
+    /// A page was marked that was not.
+    news: AtomicBool,
 }
 
 impl DirtyLog {
@@ -74,7 +76,8 @@ impl DirtyLog {
         let words = memory.window(0, size as usize & !(WORD_BYTES - 1));
         let words = words.ok_or(LogError::TooShort { bytes: 0, guest_address: 0 })?;
         let pages = (words.len() / WORD_BYTES) as u64 * WORD_PAGES;
-        Ok(Self { memory, words, pages, overrun: AtomicBool::new(false) })
+        let none = || AtomicBool::new(false);
+        Ok(Self { memory, words, pages, overrun: none(), news: none() })
     }
 
     /// Refuses a log that has no bit for the `len` bytes at a guest-physical address.
@@ -104,6 +107,11 @@ impl DirtyLog {
     /// Something was written that has no bit.
     pub fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// Whether a page was marked that was not, since the last time.
+    pub fn take_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Relaxed)
     }
 
     /// Takes the pages that are marked, as the front end does: each is given to `page` by its number.
@@ -145,7 +153,9 @@ impl Marks<'_> {
             let begin = first.saturating_sub(word * WORD_PAGES); // below 16 in the first word, else 0
             let end = (last - word * WORD_PAGES).min(WORD_PAGES - 1);
             let bits = (u16::MAX >> (WORD_PAGES - 1 - end)) & (u16::MAX << begin);
-            log.words.set_bits(word as usize * WORD_BYTES, bits);
+            if log.words.set_bits(word as usize * WORD_BYTES, bits) {
+                log.news.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

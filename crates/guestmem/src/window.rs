@@ -159,14 +159,16 @@ impl Window {
         self.atomic(at).store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Sets bits of a little-endian 16-bit field. One that has them is only read, so that whoever clears bits keeps its
-    /// line of cache: the caller has a full [`fence`] before this, behind all that the bits stand for.
+    /// Sets bits of a little-endian 16-bit field, and says whether it had them not. If it has, it is only read, so that
+    /// whoever clears bits keeps its line of cache: a full [`fence`] stands before this, behind all that the bits mean.
     #[inline]
-    pub fn set_bits(&self, at: usize, bits: u16) {
+    pub fn set_bits(&self, at: usize, bits: u16) -> bool {
         let (field, bits) = (self.atomic(at), bits.to_le());
-        if field.load(Ordering::Relaxed) & bits != bits {
+        let has_not = field.load(Ordering::Relaxed) & bits != bits;
+        if has_not {
             field.fetch_or(bits, Ordering::AcqRel);
         }
+        has_not
     }
 
     /// Clears a little-endian 16-bit field, and says what was there. A full [`fence`] behind this comes before what is

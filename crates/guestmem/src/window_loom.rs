@@ -139,10 +139,12 @@ impl Window {
     }
 
     /// Sets bits of a field, unless it has them.
-    pub fn set_bits(&self, at: usize, bits: u16) {
-        if self.load(at) & bits != bits {
+    pub fn set_bits(&self, at: usize, bits: u16) -> bool {
+        let has_not = self.load(at) & bits != bits;
+        if has_not {
             self.atomic(at).fetch_or(bits, Ordering::AcqRel);
         }
+        has_not
     }
 
     /// Clears a field, and says what was there.

@@ -2,7 +2,7 @@
 
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
-use weir_guestmem::{GuestMemory, MemoryError};
+use weir_guestmem::{GuestMemory, LogError, MemoryError};
 use weir_limits::{CALL_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
 use weir_vhost_user::{ConnectionError, RequestCode};
@@ -46,6 +46,12 @@ pub enum StopReason {
     /// The front end truncated memory that it shared.
     #[error("shared memory was truncated while in use")]
     MemoryTruncated,
+    /// The same, of its dirty log.
+    #[error("the dirty log was truncated while in use")]
+    LogTruncated,
+    /// A write that a migration would miss.
+    #[error("the dirty log has no bit for what weir has written")]
+    LogOverrun,
     /// The guest could not be called.
     #[error("ring {ring}: {error}")]
     Call {
@@ -110,6 +116,12 @@ pub enum Refusal {
     /// Bad memory regions.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A bad dirty log, or one that is too short by now.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A dirty log without a descriptor.
+    #[error("the dirty log is no shared memory, which takes VHOST_USER_PROTOCOL_F_LOG_SHMFD")]
+    LogNotShared,
     /// A ring needs its size and addresses before its kick.
     #[error("ring {0} has no size or no addresses yet")]
     RingIncomplete(u32),

@@ -12,9 +12,10 @@ use weir_ring::RingConfig;
 use weir_vhost_user::{
     VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
-    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_RARP,
-    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_RESET_DEVICE,
-    VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
+    VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU,
+    VHOST_USER_PROTOCOL_F_RARP, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 };
 use weir_wire::{OffloadCaps, VnetHdr};
 
@@ -22,6 +23,10 @@ use weir_wire::{OffloadCaps, VnetHdr};
 const VIRTIO_NET_F_GUEST_USO4: u32 = 54;
 const VIRTIO_NET_F_GUEST_USO6: u32 = 55;
 const VIRTIO_NET_F_HOST_USO: u32 = 56;
+
+/// What weir writes into buffers is to be marked in the dirty log. The front end's bit, not the driver's (vhost-user,
+/// "Migration").
+const VHOST_F_LOG_ALL: u32 = 26;
 
 const fn bits(features: &[u32]) -> u64 {
     let mut set = 0;
@@ -60,6 +65,7 @@ pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_NET_F_GUEST_USO4,
     VIRTIO_NET_F_GUEST_USO6,
     VIRTIO_NET_F_HOST_USO,
+    VHOST_F_LOG_ALL,
     VHOST_USER_F_PROTOCOL_FEATURES,
 ]);
 
@@ -82,6 +88,7 @@ pub(crate) const fn offered(queue_pairs: usize) -> u64 {
 /// without it (its rings ask for the timer's); weir has no request to make.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_LOG_SHMFD,
     VHOST_USER_PROTOCOL_F_RARP,
     VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_MTU,
@@ -121,6 +128,10 @@ impl Features {
 
     pub(crate) fn packed(self) -> bool {
         self.has(VIRTIO_F_RING_PACKED)
+    }
+
+    pub(crate) fn log_all(self) -> bool {
+        self.has(VHOST_F_LOG_ALL)
     }
 
     /// A frame may span several receive chains.

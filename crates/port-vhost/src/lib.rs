@@ -14,6 +14,7 @@
 //! | `logs.rs` | how often a port's messages are logged |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
 //! | `keep.rs`, `session/kept.rs` | what of a session outlives weir, and how it goes on |
+//! | `migration.rs`, `session/log.rs` | the dirty log of a guest that moves |
 //! | `features.rs` | offered and negotiated features |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 //!
@@ -28,6 +29,7 @@ mod front_end;
 mod keep;
 mod logs;
 mod manager;
+mod migration;
 mod notify;
 mod port;
 mod queue;

@@ -11,6 +11,7 @@ use weir_ring::{DeviceRing, Token};
 
 use crate::error::StopReason;
 use crate::features::Features;
+use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
 use crate::rx::Room;
 
@@ -47,6 +48,8 @@ pub(crate) struct Ring {
     /// It was running before, and may be disabled: nothing is taken yet, because a disabled ring's frames are
     /// dropped.
     pub(crate) expects_enable: bool,
+    /// What is marked in a dirty log.
+    pub(crate) logging: Option<Box<Logging>>,
     /// [`fault_count`] when the memory was last found whole.
     faults: u64,
 }
@@ -71,6 +74,7 @@ impl Ring {
             started,
             resumed: false,
             expects_enable: false,
+            logging: None,
             // 0 makes the first look a real one: the file may be gone already.
             faults: 0,
         }
@@ -88,15 +92,24 @@ impl Ring {
         self.device.has_more() || !self.left_behind.is_empty()
     }
 
-    /// The memory was truncated under us: what was read is not what the guest wrote.
+    /// The memory is whole; if not, what was read is not what the guest wrote. So is its dirty log.
     #[inline]
-    pub(crate) fn memory_gone(&mut self) -> bool {
+    pub(crate) fn check(&mut self) -> Result<(), StopReason> {
         let faults = fault_count();
-        if faults == self.faults {
-            return false;
-        }
+        let faulted = faults != self.faults;
         self.faults = faults;
-        self.memory.poisoned()
+        if faulted && self.memory.poisoned() {
+            return Err(StopReason::MemoryTruncated);
+        }
+        self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
+    }
+
+    /// Logs from now on by `logs`; gives back what there was.
+    pub(crate) fn set_logs(&mut self, logs: Logs) -> Logs {
+        let (logging, of_ring) = logs;
+        // This log may be gone already.
+        self.faults = 0;
+        (std::mem::replace(&mut self.logging, logging), self.device.set_log(of_ring))
     }
 }
 
@@ -123,6 +136,15 @@ impl Queue {
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
             err.notify(&mut self.price);
+        }
+    }
+
+    /// Tells the front end of new marks in its dirty log, where it asked to be told (`SET_LOG_FD`).
+    #[inline]
+    pub(crate) fn signal_log(&mut self) {
+        let logging = self.ring.as_ref().and_then(|ring| ring.logging.as_ref());
+        if let Some(call) = logging.and_then(|logging| logging.to_tell()) {
+            call.notify(&mut self.price);
         }
     }
 
@@ -186,10 +208,7 @@ impl ReceiveRing for Queue {
 
     #[inline]
     fn check(&mut self) -> Result<(), StopReason> {
-        match self.ring.as_mut().is_some_and(Ring::memory_gone) {
-            true => Err(StopReason::MemoryTruncated),
-            false => Ok(()),
-        }
+        self.ring.as_mut().map_or(Ok(()), Ring::check)
     }
 }
 

@@ -10,6 +10,7 @@
 //! nothing is left to copy, and `place` finishes.
 
 mod container;
+mod logged;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
-use weir_guestmem::{GuestMemory, Slice, recycle};
+use weir_guestmem::{GuestMemory, Slice, WriteLog, recycle};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
@@ -126,6 +127,7 @@ pub(crate) fn place<'m>(
         packs,
         container: None,
         completed: 0,
+        log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
         counters,
         broken: None,
         packets: 0,
@@ -187,9 +189,16 @@ pub(crate) fn finish(
     copies: Copies<'_>,
     counters: &PortCounters,
 ) -> Result<Option<u64>, StopReason> {
+    // The log that there is now: it may have come after the copies began.
+    let logging = rx.queue.ring.as_ref().and_then(|ring| ring.logging.as_ref());
+    if let Some(log) = logging.and_then(|logging| logging.data.as_ref()) {
+        logged::mark_copies(log, &copies.slices);
+    }
     rx.queue.room.copies = recycle(copies.slices);
     stages::lap(Stage::Copy);
-    rx.finish(index, copies.place, counters)
+    let hold_until = rx.finish(index, copies.place, counters)?;
+    rx.queue.signal_log();
+    Ok(hold_until)
 }
 
 /// A chain that is taken and not written to yet.
@@ -216,6 +225,7 @@ struct Writer<'r, 'm> {
     /// Copies that are put off: from, to, from, to.
     copies: Vec<Slice<'m>>,
     completed: u16,
+    log: Option<&'r WriteLog>,
     counters: &'r PortCounters,
     broken: Option<RingError>,
     packets: u32,
@@ -374,6 +384,9 @@ impl<'m> Writer<'_, 'm> {
     fn finish(mut self) -> Finished<'m> {
         if self.packs {
             self.close_container();
+        }
+        if let Some(log) = self.log {
+            self.mark_fronts(log);
         }
         let unused = &self.chains[self.next..];
         self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));

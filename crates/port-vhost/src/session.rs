@@ -8,6 +8,7 @@
 //! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets nothing.
 
 mod kept;
+mod log;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,16 +17,17 @@ use std::sync::Arc;
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
-use weir_ring::{Addresses, DeviceRing, Origin, Record, SetupError, ring_size};
+use weir_ring::{Addresses, DeviceRing, Origin, Record, ring_size};
 use weir_vhost_user::{
     Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request, RequestCode,
-    VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
+    VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
 use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, PROTOCOL_OFFERED, offered};
+use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
@@ -39,6 +41,8 @@ struct Vring {
     addresses: Option<Addresses>,
     /// Where the ring goes on; `None` where nobody said so, and it has not run.
     base: Option<u32>,
+    /// `VHOST_VRING_F_LOG`: the guest address under which writes to its used area are logged.
+    log: Option<u64>,
     /// What the front end has said of it last.
     said: Option<u32>,
     /// Where it was stopped last.
@@ -62,6 +66,7 @@ pub(crate) struct Session {
     status: u8,
     /// Where the front end keeps records of its rings; else they are the port's.
     inflight: Option<Region>,
+    migration: Migration,
     /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
     /// What of it lies with the keeper.
@@ -117,6 +122,7 @@ impl Session {
             requests: None,
             status: 0,
             inflight: None,
+            migration: Migration::default(),
             vrings,
             kept: None,
         }
@@ -210,12 +216,7 @@ impl Session {
                 self.vring(index)?.size = Some(size);
             }
             FrontMessage::SetVringAddr(addr) => {
-                self.vring(addr.index)?.addresses = Some(Addresses {
-                    descriptor: addr.descriptor,
-                    driver: addr.available,
-                    device: addr.used,
-                });
-                self.rebuild(addr.index as usize)?;
+                self.set_addresses(&addr)?;
             }
             FrontMessage::SetVringBase(VringState { index, num }) => {
                 if !self.features.packed() && num > u16::MAX.into() {
@@ -264,12 +265,22 @@ impl Session {
             {
                 self.requests = Some(fd);
             }
+            FrontMessage::SetLogBase(base)
+                if self.has_protocol(VHOST_USER_PROTOCOL_F_LOG_SHMFD) =>
+            {
+                self.migration.set_base(base, &self.memory, self.port.memory())?;
+                self.log_all_rings()?;
+                return Ok(Answer::Number(0));
+            }
+            FrontMessage::SetLogBase(_) => return Err(Refusal::LogNotShared),
+            FrontMessage::SetLogFd(fd) => {
+                self.migration.set_call(Notifier::new(&self.port, 0, "log", fd)?);
+                self.log_all_rings()?;
+            }
             FrontMessage::GetInflightFd(wanted) => return self.make_inflight(wanted),
             FrontMessage::SetInflightFd { inflight, fd } => self.set_inflight(&inflight, fd)?,
             FrontMessage::VringKick { .. }
             | FrontMessage::SetVringEndian(_)
-            | FrontMessage::SetLogBase(_)
-            | FrontMessage::SetLogFd(_)
             | FrontMessage::SetBackendReqFd(_)
             | FrontMessage::GetConfig(_)
             | FrontMessage::SetConfig(_)
@@ -290,8 +301,12 @@ impl Session {
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
         refuse_unoffered(features, self.offered())?;
-        self.features = Features(features);
+        let logged = std::mem::replace(&mut self.features, Features(features)).log_all();
         lock(&self.port.shown).features = features;
+        if self.features.log_all() != logged {
+            self.end_log_if_unused();
+            self.log_all_rings()?;
+        }
         if !self.features.protocol_features() {
             self.enable_all(true);
         }
@@ -318,6 +333,7 @@ impl Session {
             *vring = Vring::default();
         }
         self.features = Features::default();
+        self.migration.end();
         self.status = 0;
         self.port.clear_failure();
     }
@@ -395,7 +411,7 @@ impl Session {
         addresses: &Addresses,
         base: u32,
         started: bool,
-    ) -> Result<Ring, SetupError> {
+    ) -> Result<Ring, Refusal> {
         let config = self.features.ring(size);
         // A table of its own, of shared mappings: each burst counts as its user, and workers of other rings must
         // not wait for that cache line.
@@ -412,7 +428,10 @@ impl Session {
         };
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
-        Ok(Ring::new(device, memory, self.features, containers, started, kicks))
+        let logs = self.logs(index, &config, addresses)?;
+        let mut ring = Ring::new(device, memory, self.features, containers, started, kicks);
+        ring.set_logs(logs);
+        Ok(ring)
     }
 
     /// Where what vring `index` needs to go on without weir is to be written.

@@ -126,7 +126,9 @@ impl Source for Sending<'_> {
         } else {
             settle_some(ring, lent.stayed, burst);
         }
-        ring.device.publish().into()
+        let published = ring.device.publish();
+        queue.signal_log();
+        published.into()
     }
 
     #[cold]
@@ -146,9 +148,7 @@ impl Source for Sending<'_> {
     fn has_more(&self, queue: &mut Queue) -> Result<bool, StopReason> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
         let more = ring.has_more();
-        if ring.memory_gone() {
-            return Err(StopReason::MemoryTruncated);
-        }
+        ring.check()?;
         Ok(more)
     }
 }

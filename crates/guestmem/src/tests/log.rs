@@ -33,6 +33,8 @@ proptest! {
                 false => {}
             }
         }
+        prop_assert_eq!(log.take_news(), !expected.is_empty());
+        prop_assert!(!log.take_news());
         prop_assert_eq!(taken(&log), expected);
         prop_assert_eq!(log.is_overrun(), beyond);
         prop_assert!(taken(&log).is_empty(), "what was taken is gone");

@@ -10,6 +10,7 @@ use weir_ring::Token;
 use weir_wire::container::{Builder, Place, RECORD_LEN};
 use weir_wire::{Offload, VnetHdr};
 
+use super::logged::mark_container;
 use super::{FETCHED_AHEAD, Reserved, Writer};
 
 /// A container with room for more frames. Its chain is the writer's next, and is used when the container closes.
@@ -106,6 +107,9 @@ impl<'m> Writer<'_, 'm> {
     pub(super) fn close_container(&mut self) {
         let Some(Open { token, buffer, builder }) = self.container.take() else { return };
         buffer.write_array(builder.vnet().to_bytes());
+        if let Some(log) = self.log {
+            mark_container(log, &buffer.first(builder.len()));
+        }
         self.device.complete(token, builder.len() as u32); // at most CONTAINER_LEN_MAX
         self.completed += 1;
         self.next += 1;

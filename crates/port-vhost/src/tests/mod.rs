@@ -7,6 +7,7 @@ mod front_ends;
 mod hostile;
 mod inflight;
 mod kept;
+mod migration;
 mod moderation;
 mod peer;
 mod resize;
@@ -47,9 +48,11 @@ const CONTAINERS: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_WEIR_CONTAIN
 pub(crate) const RING_PACKED: u64 = 1 << 34;
 pub(crate) const IN_ORDER: u64 = 1 << 35;
 
+pub(crate) const LOG_ALL: u64 = 1 << 26;
+
 /// What a plain modern driver with split rings acknowledges.
 pub(crate) fn modern() -> u64 {
-    OFFERED & !(RING_PACKED | IN_ORDER)
+    OFFERED & !(RING_PACKED | IN_ORDER | LOG_ALL)
 }
 
 /// The same over every format of rings.

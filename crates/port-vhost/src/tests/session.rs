@@ -285,7 +285,7 @@ fn each_senseless_request_ends_its_session_with_a_named_reason() {
                 log: 0,
             })
         }),
-        ("not supported", |g| g.front.set_log_fd(g.calls[0].as_fd())),
+        ("the log descriptor: ", |g| g.front.set_log_fd(g.memfd.as_fd())),
     ];
     let switch = Switch::new();
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));

@@ -1,0 +1,41 @@
+//! What was written into a guest's buffers, marked in its dirty log ([`crate::migration`]).
+
+use weir_guestmem::{Slice, WriteLog};
+use weir_wire::VnetHdr;
+use weir_wire::head::HEAD_CAPACITY;
+
+use super::{Reserved, Writer};
+
+/// What is written of a packet before it is copied, at most (bytes): its header and its front.
+const FRONT_MAX: usize = VnetHdr::LEN + HEAD_CAPACITY;
+
+impl Writer<'_, '_> {
+    /// Marks headers and fronts of all packets that were written.
+    #[inline(never)]
+    pub(super) fn mark_fronts(&self, log: &WriteLog) {
+        let marks = log.after_writes();
+        for &Reserved { pieces: (first, end), .. } in &self.chains[..self.next] {
+            let mut left = FRONT_MAX;
+            for piece in &self.buffers[first..end] {
+                let front = piece.first(left);
+                marks.slice(&front);
+                left -= front.len();
+            }
+        }
+    }
+}
+
+/// Marks a container but for the frames' bodies, which are yet to be copied.
+#[cold]
+pub(super) fn mark_container(log: &WriteLog, written: &Slice<'_>) {
+    log.after_writes().slice(written);
+}
+
+/// Marks what was copied (from, to, from, to).
+#[inline(never)]
+pub(super) fn mark_copies(log: &WriteLog, slices: &[Slice<'_>]) {
+    let marks = log.after_writes();
+    for pair in slices.chunks_exact(2) {
+        marks.slice(&pair[1].first(pair[0].len()));
+    }
+}

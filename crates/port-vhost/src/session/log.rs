@@ -1,0 +1,58 @@
+//! What a session's rings log: [`crate::migration`].
+
+use weir_ring::{Addresses, RingConfig};
+use weir_vhost_user::{VHOST_VRING_F_LOG, VringAddr};
+
+use super::Session;
+use crate::error::Refusal;
+use crate::migration::{Logs, Wanted};
+use crate::queue::Queue;
+
+impl Session {
+    /// `SET_VRING_ADDR`. Where the ring lies there already, only what is logged changes: it goes on meanwhile.
+    pub(super) fn set_addresses(&mut self, addr: &VringAddr) -> Result<(), Refusal> {
+        let addresses =
+            Addresses { descriptor: addr.descriptor, driver: addr.available, device: addr.used };
+        let vring = self.vring(addr.index)?;
+        let log = (addr.flags & VHOST_VRING_F_LOG != 0).then_some(addr.log);
+        let logged = std::mem::replace(&mut vring.log, log).is_some();
+        let stays = vring.addresses.replace(addresses) == Some(addresses);
+        if logged && log.is_none() {
+            self.end_log_if_unused();
+        }
+        if stays { self.log_ring(addr.index as usize) } else { self.rebuild(addr.index as usize) }
+    }
+
+    /// What vring `index` is to log.
+    pub(super) fn logs(
+        &self,
+        index: usize,
+        config: &RingConfig,
+        at: &Addresses,
+    ) -> Result<Logs, Refusal> {
+        let wanted = Wanted { data: self.features.log_all(), used: self.vrings[index].log };
+        Ok(self.migration.of_ring(wanted, &self.memory, config, at)?)
+    }
+
+    /// Has vring `index` log what it is to log now, if it is in service.
+    fn log_ring(&self, index: usize) -> Result<(), Refusal> {
+        let vring = &self.vrings[index];
+        let (Some(addresses), Some(size)) = (&vring.addresses, vring.size) else { return Ok(()) };
+        let logs = self.logs(index, &self.features.ring(size), addresses)?;
+        let set = |queue: &mut Queue| queue.ring.as_mut().map(|ring| ring.set_logs(logs));
+        // What was mapped before goes without the queue's lock.
+        drop(self.port.with_queue(index, set));
+        Ok(())
+    }
+
+    pub(super) fn log_all_rings(&self) -> Result<(), Refusal> {
+        (0..self.vrings.len()).try_for_each(|index| self.log_ring(index))
+    }
+
+    /// No message says that a log is over.
+    pub(super) fn end_log_if_unused(&mut self) {
+        if !self.features.log_all() && self.vrings.iter().all(|vring| vring.log.is_none()) {
+            self.migration.end();
+        }
+    }
+}
