@@ -183,7 +183,9 @@ fn a_guest_arrives_whole_although_frames_come_all_the_time() {
                     }));
                 }
             }
-            (0..2).for_each(|index| drop(b.front.get_vring_base(index).unwrap()));
+            for index in 0..2 {
+                b.front.get_vring_base(index).unwrap();
+            }
             stop.store(true, Ordering::Relaxed);
             copy = monitor.unwrap().join().unwrap();
         });
@@ -286,7 +288,7 @@ fn a_log_that_cannot_be_ends_its_session_with_a_named_reason() {
             ftruncate(&log.file, 1 << 40).unwrap();
             g.set_log(&log, 1 << 40)
         }),
-        ("its file descriptor is no memory file", |g| {
+        ("is on a file system that is not allowed", |g| {
             g.front.set_log_base(LogPlace { size: 64, offset: 0 }, g.kicks[0].as_fd())
         }),
         ("the dirty log of 256 bytes has no bit for guest address 0x", |g| {

@@ -134,7 +134,7 @@ proptest! {
                     device.suppress_kicks();
                     device.refill().unwrap();
                     for i in 0..n {
-                        match device.take_readable(&memory, &mut Vec::new()).unwrap() {
+                        match device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap() {
                             Some(chain) if i % 5 == 4 => {
                                 device.keep(chain.token);
                                 kept.push_back(chain.token);
@@ -208,7 +208,7 @@ fn the_device_area_is_marked_where_the_front_end_says() {
         driver.offer(&[buffer(0, 1, false)]).unwrap();
         driver.publish();
         device.refill().unwrap();
-        let chain = device.take_readable(&memory, &mut Vec::new()).unwrap().unwrap();
+        let chain = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().unwrap();
         device.complete(chain.token, 0);
         device.publish();
         assert_eq!(taken(), [if config.packed { 0 } else { 0x70 }].into());
