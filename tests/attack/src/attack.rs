@@ -54,6 +54,7 @@ pub const CLASSES: &[(&str, &[Attack])] = &[
     ("protocol", crate::protocol::ALL),
     ("descriptors", crate::descriptors::ALL),
     ("memory", crate::memory::ALL),
+    ("logs", crate::logs::ALL),
     ("rings", crate::rings::ALL),
     ("packed", crate::packed::ALL),
     ("time_of_check", crate::time_of_check::ALL),

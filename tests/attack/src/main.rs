@@ -10,6 +10,7 @@ mod descriptors;
 mod floods;
 mod front;
 mod l2;
+mod logs;
 mod measure;
 mod memory;
 mod packed;

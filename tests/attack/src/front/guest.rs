@@ -36,8 +36,11 @@ pub const MQ: u64 = 1 << 22;
 /// `VHOST_USER_F_PROTOCOL_FEATURES`.
 pub const PROTOCOL: u64 = 1 << 30;
 
-/// Protocol features: several queues, acknowledgements, slots of memory, status, reset.
-const PROTOCOL_FEATURES: u64 = 1 | 1 << 3 | 1 << 13 | 1 << 15 | 1 << 16;
+/// `VHOST_F_LOG_ALL`.
+pub const LOG_ALL: u64 = 1 << 26;
+
+/// Protocol features: several queues, a shared log, acknowledgements, slots of memory, status, reset.
+const PROTOCOL_FEATURES: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 13 | 1 << 15 | 1 << 16;
 
 /// Where the memory is for the guest, and by what name rings are addressed.
 pub const GUEST: u64 = 0x1_0000_0000;
@@ -151,6 +154,14 @@ impl Guest {
         let mut body = link::ring_state(index, 0).to_vec();
         body.extend([descriptors, device, driver, 0].map(u64::to_le_bytes).concat());
         body
+    }
+
+    /// Has the used ring of ring `index` logged at guest address `at`, while it runs.
+    pub fn log_ring(&self, index: u32, at: u64) -> Strike {
+        let mut body = Self::addresses(index, Self::places(index));
+        body[4] = 1; // `VHOST_VRING_F_LOG`
+        body.splice(32.., at.to_le_bytes());
+        self.link.tell(request::SET_VRING_ADDR, &body, &[])
     }
 
     /// Where a ring's parts are by name.
