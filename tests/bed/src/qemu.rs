@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub mod moves;
+
 use crate::{
     error::{Error, Result},
     guest_image::GuestImage,

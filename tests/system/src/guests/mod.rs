@@ -4,6 +4,7 @@ mod agent;
 mod backend_program;
 mod card;
 mod kill;
+mod moves;
 mod queues;
 mod restart;
 mod testpmd;
@@ -63,6 +64,14 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "with_a_keeper_no_guest_connects_again",
         run: restart::with_a_keeper_no_guest_connects_again,
+    },
+    SystemTest {
+        name: "guest_moves_to_another_weir_and_back",
+        run: moves::guest_moves_to_another_weir_and_back,
+    },
+    SystemTest {
+        name: "guest_with_two_queues_and_packed_rings_moves",
+        run: moves::guest_with_two_queues_and_packed_rings_moves,
     },
     SystemTest {
         name: "agent_sets_and_always_restores_the_guests_timer",

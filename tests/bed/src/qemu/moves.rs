@@ -1,0 +1,142 @@
+//! A guest that moves to another QEMU (QEMU's `migrate`, by its monitor protocol QMP).
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use super::{Guest, GuestSpec};
+use crate::{
+    error::{Error, Result, check},
+    guest_image::GuestImage,
+    process::wait_until,
+    workspace::socket_path,
+};
+
+/// How long QEMU may take to listen, or to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a move may take: a second on an idle machine.
+const MOVE_PATIENCE: Duration = Duration::from_secs(180);
+/// What a move may take of the machine (bytes a second): all of it.
+const BANDWIDTH_MAX: u64 = 1 << 32;
+/// How long a guest may stand still (ms). Without KVM, the last look at memory alone takes a while.
+const DOWNTIME_MS_MAX: u64 = 2000;
+
+/// A guest that can move.
+pub struct Mover {
+    /// It.
+    pub guest: Guest,
+    monitor: PathBuf,
+    moves: u32,
+}
+
+impl Mover {
+    /// Boots a guest under `program` and waits for its shell.
+    pub fn boot(program: &str, image: &GuestImage, spec: &GuestSpec, dir: &Path) -> Result<Self> {
+        let (spec, monitor) = with_monitor(spec, dir, 0)?;
+        let guest = Guest::boot_under(program, image, &spec, dir)?;
+        Ok(Self { guest, monitor, moves: 0 })
+    }
+
+    /// Moves to another QEMU, which is plugged in as `spec` says. Whatever runs in the guest goes on. How long it
+    /// stood still (ms).
+    pub fn move_to(
+        &mut self,
+        program: &str,
+        image: &GuestImage,
+        spec: &GuestSpec,
+        dir: &Path,
+    ) -> Result<u64> {
+        self.moves += 1;
+        let (mut spec, monitor) = with_monitor(spec, dir, self.moves)?;
+        let way = socket_path(dir, &format!("{}.{}.move", self.guest.name, self.moves))?;
+        let uri = format!("unix:{}", way.display());
+        spec.plug.qemu_args.extend([String::from("-incoming"), uri.clone()]);
+        spec.name = format!("{}.{}", spec.name, self.moves);
+        let mut destination = Guest::launch_under(program, image, &spec, dir)?;
+        wait_until("QEMU to wait for a guest", PATIENCE, || {
+            destination.process.check_alive()?;
+            Ok(way.exists())
+        })?;
+        let mut source = Monitor::connect(&self.monitor)?;
+        let limits = json!({"max-bandwidth": BANDWIDTH_MAX, "downtime-limit": DOWNTIME_MS_MAX});
+        source.ask("migrate-set-parameters", limits)?;
+        source.ask("migrate", json!({ "uri": uri }))?;
+        let mut told = Value::Null;
+        wait_until("a guest to move", MOVE_PATIENCE, || {
+            destination.process.check_alive()?;
+            told = source.ask("query-migrate", json!({}))?;
+            let status = told["status"].as_str().unwrap_or_default();
+            check(status != "failed", || format!("the guest did not move: {told}"))?;
+            Ok(status == "completed")
+        })?;
+        self.guest.process.end_now();
+        self.guest.process = destination.process;
+        self.guest.dialogue = destination.dialogue;
+        self.guest.console = destination.console;
+        self.monitor = monitor;
+        told["downtime"].as_u64().ok_or_else(|| Error::parse("a downtime", told.to_string()))
+    }
+
+    /// What QEMU says when postcopy is asked for, or nothing if it agrees.
+    pub fn postcopy_refusal(&self) -> Result<Option<String>> {
+        let postcopy = json!({"capabilities": [{"capability": "postcopy-ram", "state": true}]});
+        match Monitor::connect(&self.monitor)?.ask("migrate-set-capabilities", postcopy) {
+            Ok(_) => Ok(None),
+            Err(Error::Check(refusal)) => Ok(Some(refusal)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn with_monitor(spec: &GuestSpec, dir: &Path, number: u32) -> Result<(GuestSpec, PathBuf)> {
+    let monitor = socket_path(dir, &format!("{}.{number}.qmp", spec.name))?;
+    let mut spec = spec.clone();
+    let listens = format!("unix:{},server=on,wait=off", monitor.display());
+    spec.plug.qemu_args.extend([String::from("-qmp"), listens]);
+    Ok((spec, monitor))
+}
+
+/// A connection to a monitor.
+struct Monitor {
+    lines: BufReader<UnixStream>,
+}
+
+impl Monitor {
+    fn connect(path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).map_err(Error::io("connect to", path))?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("set a timeout of", path))?;
+        let mut monitor = Self { lines: BufReader::new(stream) };
+        monitor.next()?;
+        monitor.ask("qmp_capabilities", json!({}))?;
+        Ok(monitor)
+    }
+
+    fn next(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        let read = self.lines.read_line(&mut line);
+        read.map_err(Error::io("read from", Path::new("QEMU's monitor")))?;
+        serde_json::from_str(&line).map_err(|_| Error::parse("QMP", line))
+    }
+
+    /// The answer to a command; [`Error::Check`] if QEMU refuses it.
+    fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let words = json!({"execute": command, "arguments": arguments}).to_string();
+        let sent = self.lines.get_mut().write_all(words.as_bytes());
+        sent.map_err(Error::io("write to", Path::new("QEMU's monitor")))?;
+        loop {
+            let mut answer = self.next()?;
+            if let Some(answer) = answer.get_mut("return") {
+                return Ok(answer.take());
+            }
+            // Else an event.
+            if let Some(error) = answer.get("error") {
+                return Err(Error::Check(format!("{command}: {}", error["desc"])));
+            }
+        }
+    }
+}
