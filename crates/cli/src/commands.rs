@@ -147,7 +147,7 @@ fn output_error(report: &Report) -> Option<&io::Error> {
 /// The defaults of this user, with the control socket of `--control` if there is one.
 pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     match control {
-        Some(control) => Ok(Defaults { control, control_named: true }),
+        Some(control) => Ok(Defaults { control, control_named: true, keeper: None }),
         None => Defaults::of_this_user().map_err(CommandError::ControlPath),
     }
 }

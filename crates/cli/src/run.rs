@@ -70,10 +70,8 @@ pub fn log_to_stderr() {
 
 /// Runs the switch of a configuration file.
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
-    let mut config = Config::load(&args.file, defaults)?;
-    if let Some(keeper) = &args.keeper {
-        config.switch.keeper = Some(keeper.clone());
-    }
+    let defaults = &Defaults { keeper: args.keeper.clone(), ..defaults.clone() };
+    let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
     raise_descriptor_limit();
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP])?;

@@ -314,6 +314,8 @@ pub struct Defaults {
     pub control: SocketPath,
     /// Whether `control` was named on the command line, and so holds against the file as well.
     pub control_named: bool,
+    /// The keeper's socket, if it was named on the command line: it holds against the file.
+    pub keeper: Option<SocketPath>,
 }
 
 impl Defaults {
@@ -340,7 +342,7 @@ impl Defaults {
             _ => PathBuf::from(Self::SYSTEM_DIR),
         };
         let control = SocketPath::try_from(dir.join(Self::CONTROL_NAME).as_path())?;
-        Ok(Self { control, control_named: false })
+        Ok(Self { control, control_named: false, keeper: None })
     }
 
     /// The socket of the interface `name` where none is configured: `NAME.sock` beside the control

@@ -163,6 +163,9 @@ fn switch_table(
         }
         section.finish(problems);
     }
+    if let Some(keeper) = &defaults.keeper {
+        (switch.keeper, keeper_at) = (Some(keeper.clone()), None);
+    }
     (switch, keeper_at)
 }
 

@@ -6,7 +6,11 @@ use weir_policy::moderation::Kind;
 use super::*;
 
 fn defaults() -> Defaults {
-    Defaults { control: "/run/weir/control.sock".parse().unwrap(), control_named: false }
+    Defaults {
+        control: "/run/weir/control.sock".parse().unwrap(),
+        control_named: false,
+        keeper: None,
+    }
 }
 
 pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -188,7 +192,8 @@ fn interface_without_keys_has_the_documented_defaults() {
 
 #[test]
 fn control_socket_of_the_command_line_holds_against_the_file() {
-    let named = Defaults { control: "/tmp/cmd/c.sock".parse().unwrap(), control_named: true };
+    let named =
+        Defaults { control: "/tmp/cmd/c.sock".parse().unwrap(), control_named: true, keeper: None };
     let text = "[switch]\ncontrol = \"/tmp/file/c.sock\"\n[vif.a]\n";
     let config = Config::from_toml("weir.toml", text, &named).unwrap();
     assert_eq!(config.switch.control.as_str(), "/tmp/cmd/c.sock");

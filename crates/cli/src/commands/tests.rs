@@ -31,7 +31,7 @@ fn no_qemu_is_told_of_a_xen_guests_interface() {
     let control = dir.path().join("control.sock");
     let _served = ControlServer::start(&control, Arc::new(TwoKinds)).unwrap();
     let control = SocketPath::try_from(control.as_path()).unwrap();
-    let defaults = Defaults { control, control_named: true };
+    let defaults = Defaults { control, control_named: true, keeper: None };
     let print = |name: &str| {
         let Command::QemuArgs(args) = Cli::parse_from(["weir", "qemu-args", name]).command else {
             panic!("another command");

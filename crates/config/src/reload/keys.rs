@@ -40,6 +40,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         control,
         placement: PlacementConfig { mode, pin_vcpus },
         user,
+        keeper,
     } = switch;
     let workers = match workers {
         Workers::Auto => "auto".to_owned(),
@@ -55,6 +56,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("placement", is(mode)),
         ("pin_vcpus", is(pin_vcpus)),
         ("user", may(user)),
+        ("keeper", may(keeper)),
     ]
 }
 

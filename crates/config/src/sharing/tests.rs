@@ -46,7 +46,7 @@ fn a_default_burst_is_a_millisecond_and_at_least_what_goes_at_once() {
 /// The interface's sharing, or the messages of all problems.
 fn parse(schedule: &str, lines: &str) -> Result<Sharing, Vec<String>> {
     let control = "/run/weir/control.sock".parse().unwrap();
-    let defaults = Defaults { control, control_named: false };
+    let defaults = Defaults { control, control_named: false, keeper: None };
     let text = format!("[switch]\nschedule = \"{schedule}\"\n[vif.web0]\n{lines}\n");
     let messages = |error: ConfigError| {
         error.problems().iter().map(|problem| problem.message.clone()).collect()

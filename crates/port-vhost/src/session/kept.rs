@@ -79,7 +79,8 @@ enum Brought {
 }
 
 impl Brought {
-    /// `None` if the request brings what is not kept: closing it could take as long as its front end likes.
+    /// `None` if the request brings what is not kept: a dirty log, or what could take as long to close as its front end
+    /// likes.
     fn by(message: &FrontMessage) -> Option<Self> {
         let copy = |fd: &OwnedFd| fd.try_clone().ok();
         let of_kind = |fd: &OwnedFd, kind: Kind| {
@@ -105,6 +106,9 @@ impl Brought {
             FrontMessage::SetBackendReqFd(fd) => Self::Requests(of_kind(fd, Kind::UnixStream)?),
             FrontMessage::SetInflightFd { inflight, fd } => Self::Inflight(*inflight, copy(fd)?),
             FrontMessage::NetSetMtu(mtu) => Self::Mtu(*mtu),
+            // The next weir would not know what to log: QEMU says so again when it connects again.
+            FrontMessage::SetLogBase(_) | FrontMessage::SetLogFd(_) => return None,
+            FrontMessage::SetFeatures(features) if Features(*features).log_all() => return None,
             _ => Self::Nothing,
         })
     }
@@ -275,6 +279,7 @@ impl Session {
             stopped_at,
             watch: None,
             enabled: false,
+            log: None,
         };
         let number = index as u32; // below `VRINGS_MAX`
         let open = |fd: Option<u32>, file: &mut dyn FnMut(u32) -> Option<OwnedFd>| match fd {

@@ -67,7 +67,11 @@ impl Switch {
         let confined = matches!(self.hands, Hands::Helper(_));
         *self.source() = Some(Source {
             file: None,
-            defaults: Defaults { control: self.control.clone(), control_named: true },
+            defaults: Defaults {
+                control: self.control.clone(),
+                control_named: true,
+                keeper: config.switch.keeper.clone(),
+            },
             switch: config.switch.clone(),
             xen: config.xen.clone(),
             may_pin: !confined || config.switch.placement.pin_vcpus,
@@ -210,7 +214,7 @@ impl Switch {
         notes: &mut Vec<String>,
     ) -> Result<(), SwitchError> {
         let (first, last) = self.order(steps.vifs_added, &steps.vifs_removed);
-        let devices = UplinkDevice::open_all(&steps.uplinks_added)?;
+        let devices = UplinkDevice::open_all(&steps.uplinks_added, &self.keeper)?;
         let ready = self.prepare_all(first)?;
         // Nothing has been touched so far.
         if let Some(placement) = steps.placement {

@@ -52,7 +52,7 @@ impl Bench {
     fn with(vifs: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
-        let defaults = Defaults { control, control_named: true };
+        let defaults = Defaults { control, control_named: true, keeper: None };
         let text = format!("[switch]\nworkers = 2\n{vifs}");
         let config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
         Self { switch: Switch::start(&config).unwrap(), dir }

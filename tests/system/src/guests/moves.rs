@@ -51,7 +51,7 @@ fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
 /// Two weirs whose TAPs are on bridges, and a wire between these.
 fn hosts(lab: &Lab, queues: u8) -> Result<[Weir; 2]> {
     let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
-    let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), cpu: None };
+    let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), cpu: None, keeper: false };
     let weirs = [Weir::start(lab, &setup)?, Weir::start(lab, &setup)?];
     let [a, b] = [weirs[0].uplink()?, weirs[1].uplink()?];
     let wire = ["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns"];

@@ -365,7 +365,7 @@ fn a_running_switch_explains_placement_unless_a_port_has_this_name() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock");
     let control = control.to_str().unwrap().parse().unwrap();
-    let defaults = Defaults { control, control_named: true };
+    let defaults = Defaults { control, control_named: true, keeper: None };
     let text = "[switch]\nworkers = 1\nplacement = \"dynamic\"\n";
     let switch = Switch::start(&Config::from_toml("weir.toml", text, &defaults).unwrap()).unwrap();
     let name: PortName = "placement".parse().unwrap();

@@ -39,7 +39,7 @@ fn vif(domain: u16) -> VifId {
 fn start(dir: &Path, host: &Host, xen: &str) -> Arc<Switch> {
     let control = dir.join("control.sock");
     let control = SocketPath::try_from(control.as_path()).unwrap();
-    let defaults = Defaults { control, control_named: true };
+    let defaults = Defaults { control, control_named: true, keeper: None };
     let text = format!("[switch]\nworkers = 2\n[vif.web0]\n[xen]\n{xen}");
     let mut config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
     let xen = config.xen.take().unwrap();
@@ -330,7 +330,7 @@ fn where_there_is_no_xen_the_switch_says_what_is_missing() {
     }
     let dir = tempfile::tempdir().unwrap();
     let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
-    let defaults = Defaults { control, control_named: true };
+    let defaults = Defaults { control, control_named: true, keeper: None };
     let config = Config::from_toml("weir.toml", "[xen]\n", &defaults).unwrap();
     let Err(error) = Switch::start(&config) else { panic!("there is no Xen") };
     let shown = format!("{:?}", miette::Report::new(error));
