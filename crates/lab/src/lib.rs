@@ -40,6 +40,7 @@
 //!     start_ns: 0,
 //!     warm_up_ns: 10_000_000,
 //!     run_ns: 50_000_000,
+//!     law: &weir_policy::law::LAW,
 //!     check_each_event: false,
 //! })?;
 //! assert!(report.guests[1].rx_calls < report.guests[1].received);

@@ -5,6 +5,7 @@ use weir_limits::{
     LAB_QUEUE_MAX, LAB_WEIGHT_MAX, LATENCY_BUDGET_NS_MAX, PORTS_MAX, QUEUE_SIZE_MAX,
 };
 use weir_policy::dispatch::Aim;
+use weir_policy::law::Law;
 use weir_policy::moderation::Kind;
 
 use crate::cpus::Class;
@@ -44,6 +45,8 @@ pub struct Scenario {
     pub warm_up_ns: u64,
     /// Time that is measured (ns).
     pub run_ns: u64,
+    /// The constants of control: [`LAW`](weir_policy::law::LAW), but where it is asked what one is worth.
+    pub law: &'static Law,
     /// Check every invariant after every event, not only some at the end. Slow.
     pub check_each_event: bool,
 }

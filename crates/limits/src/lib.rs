@@ -292,14 +292,10 @@ pub const RATE_WAIT_NS: u64 = 100_000;
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
 /// Latency budget where the configuration says nothing.
 pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
-/// What is left of a latency budget for a worker's own work at least (ns): the burst that it may be in the middle of
-/// when a hold ends, and the call. What its bursts take longer and its timers are late comes on top, as it measures it.
-pub const HOLD_MARGIN_NS: u64 = 20_000;
-/// What is left for that at most (ns). A queue whose burst took longer has fewer frames in the next ones: so long others wait
+/// What a burst that a worker may be in the middle of when a hold ends takes of the budget at most (ns).
+/// A queue whose burst took longer has fewer frames in the next ones: so long others wait
 /// at most beside a guest that makes its frames dear.
 pub const BURST_NS_MAX: u64 = 60_000;
-/// How much before a deadline a worker may set the timer for it (ns), however late its timers fire.
-pub const TIMER_LEAD_NS_MAX: u64 = 100_000;
 /// Largest `rx_frames`: as many as the largest ring has buffers.
 pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
 

@@ -12,26 +12,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::hold_off::HoldOff;
+use crate::law::{LAW, Law};
 use crate::trial::{Finding, Passed, Trial};
 
 #[cfg(test)]
 mod tests;
 
-/// Frames in both directions within a budget, of which half are answers: with fewer, a frame waits for others that
-/// do not come.
-const FRAMES_MIN: u64 = 4;
-/// A look sooner after the one before (ns) says nothing.
-const LOOK_NS_MIN: u64 = 20_000_000;
-/// Looks at a load before anything is tried, so that each queue has found out what it can.
-const SETTLES: u32 = 5;
-/// The first failure is not tried again for so many looks (5 s at 10 Hz), each further one for twice as many,
-const FAILED_MIN: u32 = 50;
-/// and none for more than so many.
-const FAILED_MAX: u32 = 6_400;
-/// Looks after which what was found harmless is compared again.
-const CHECK_EVERY: u32 = 512;
-/// Frames that come at less than this share of their usual rate are a reason to compare at once.
-const RATE_FELL: f64 = 0.75;
 /// The levels of a trial: with it, or without.
 const WITH: usize = 1;
 const WITHOUT: usize = 0;
@@ -86,30 +73,38 @@ enum Phase {
 /// The decision for some interfaces, or one.
 #[derive(Clone, Debug)]
 pub struct Attempt {
+    law: &'static Law,
     phase: Phase,
     /// Trials of each interface, with the looks of the one for all.
     each: BTreeMap<u32, Trial>,
-    /// Looks for which the last failure counted.
-    failed: u32,
+    /// Counts the trials that could have been made since the last failure.
+    failed: HoldOff,
 }
 
 impl Default for Attempt {
     fn default() -> Self {
-        let phase = Phase::Without { left: SETTLES, why: Why::Settles };
-        Self { phase, each: BTreeMap::new(), failed: 0 }
+        Self::under(&LAW)
     }
 }
 
 impl Attempt {
+    /// Nothing is known of any load.
+    pub fn under(law: &'static Law) -> Self {
+        // Each queue first finds out what it can.
+        let phase = Phase::Without { left: law.in_a_row, why: Why::Settles };
+        Self { law, phase, each: BTreeMap::new(), failed: HoldOff::NONE }
+    }
+
     /// Takes a look. Gives whether it is done until the next one.
     pub fn look(&mut self, look: &Look<'_>) -> bool {
-        if look.elapsed_ns < LOOK_NS_MIN {
+        // Sooner after the look before, it says nothing.
+        if look.elapsed_ns < self.law.look_ns >> self.law.part {
             return self.is_on();
         }
         let known = look.traffic.iter().map(|it| &it.vif).eq(self.each.keys());
         let light = look.traffic.iter().find(|it| {
             let within = u128::from(it.frames) * u128::from(look.budget_ns);
-            within < u128::from(FRAMES_MIN) * u128::from(look.elapsed_ns)
+            within < u128::from(self.law.frames_worth()) * u128::from(look.elapsed_ns)
         });
         if look.traffic.is_empty() {
             // Whoever is first has few frames at first.
@@ -167,8 +162,8 @@ impl Attempt {
     /// Ends it; what has failed stays known as such.
     fn stop(&mut self, why: Why) {
         let left = match self.phase {
-            Phase::Without { left, .. } => left.max(SETTLES),
-            Phase::Tried(_) | Phase::With { .. } => SETTLES,
+            Phase::Without { left, .. } => left.max(self.law.in_a_row),
+            Phase::Tried(_) | Phase::With { .. } => self.law.in_a_row,
         };
         self.phase = Phase::Without { left, why };
     }
@@ -202,17 +197,17 @@ impl Attempt {
                 }
             }
             Phase::Tried(trial) => {
-                let finding = trial.stretch(all, false);
+                let finding = trial.stretch(self.law, all, false);
                 let mut slower = false;
                 for (trial, it) in self.each.values_mut().zip(look.traffic) {
-                    let _ = trial.stretch(passed(it), false);
-                    slower |= trial.always_slower();
+                    let _ = trial.stretch(self.law, passed(it), false);
+                    slower |= trial.always_slower(self.law);
                 }
                 match finding {
                     Finding::Harmful => self.fail(),
                     Finding::Harmless if slower => self.fail(),
                     Finding::Harmless => {
-                        self.failed /= 2;
+                        self.failed.ease();
                         self.phase = Phase::With { looks: 0, usual: 0.0 };
                     }
                     Finding::Unclear => {}
@@ -221,18 +216,20 @@ impl Attempt {
             Phase::With { looks, usual } => {
                 *looks += 1;
                 let rate = all.frame_rate();
-                if *looks >= CHECK_EVERY || rate < *usual * RATE_FELL {
+                if *looks >= self.law.memory || rate < *usual * self.law.fell() {
                     self.begin(look);
                 } else {
-                    *usual = if *usual > 0.0 { *usual + (rate - *usual) / 8.0 } else { rate };
+                    let moved = (rate - *usual) * self.law.weight();
+                    *usual = if *usual > 0.0 { *usual + moved } else { rate };
                 }
             }
         }
     }
 
     fn fail(&mut self) {
-        self.failed = (2 * self.failed).clamp(FAILED_MIN, FAILED_MAX);
-        self.phase = Phase::Without { left: self.failed, why: Why::Slower };
+        self.failed.failed(self.law);
+        let left = self.failed.left.saturating_mul(2 * self.law.pairs_min);
+        self.phase = Phase::Without { left, why: Why::Slower };
     }
 }
 

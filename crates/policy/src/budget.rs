@@ -22,20 +22,11 @@
 //! It is a least since each term is convex, and the only one. Two layers with C_1 n_1 = C_p and
 //! C_2 n_2 = n C_v give Eq. 4.
 
-use std::fmt;
-
 /// The costs that are believed (ns): a call or wake-up takes at least tens of ns and no more than a
 /// millisecond, whatever was measured or reported.
 pub const COST_NS_MIN: f64 = 10.0;
 /// See [`COST_NS_MIN`].
 pub const COST_NS_MAX: f64 = 1e6;
-/// What a worker needs for the uplink's batches is at most this part of what is split.
-const BATCH_SHARE: u64 = 8;
-/// A split moves at once if it moves by more than this part of the budget,
-const MOVE_SHARE: u64 = 10;
-/// and by any less only if it would for so many decisions in a row (a second at 10 Hz).
-const PERSISTS: u32 = 10;
-
 /// What a split is decided from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
@@ -103,15 +94,10 @@ impl Split {
     /// The same for an uplink that was found to gather for `found_ns` already. That is not weir's to give away, and
     /// none of what a budget bounds: it bounds what weir adds, so both together are split. The uplink gathers for no
     /// less than before, and what it gathers longer and T_v add up to the budget.
-    ///
-    /// Eq. 2 has calls come at a rate of their own. Where all frames come from the uplink they come every T_p, and a
-    /// hold that ends between two batches has waited for nothing since the last: that part of T_v is T_p's.
     pub fn beyond(found_ns: u64, load: Load) -> Self {
         let all_ns = load.budget_ns.saturating_add(found_ns);
         let split = Self::of(Load { budget_ns: all_ns, ..load });
-        let batches = split.vif_ns / split.uplink_ns.max(1) + 1;
-        let whole_ns = (all_ns - all_ns / BATCH_SHARE) / batches;
-        let uplink_ns = split.uplink_ns.max(whole_ns).max(found_ns);
+        let uplink_ns = split.uplink_ns.max(found_ns);
         Self { uplink_ns, vif_ns: all_ns.saturating_sub(uplink_ns) }
     }
 }
@@ -119,71 +105,6 @@ impl Split {
 /// A cost within the bounds (ns). What is not a number is the smallest.
 pub(crate) fn believed(cost_ns: f64) -> f64 {
     if cost_ns.is_nan() { COST_NS_MIN } else { cost_ns.clamp(COST_NS_MIN, COST_NS_MAX) }
-}
-
-/// A split that stands, and what it was decided from: for `weir explain`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Decided {
-    /// The split.
-    pub split: Split,
-    /// Its reasons.
-    pub load: Load,
-}
-
-impl fmt::Display for Decided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { split, load } = self;
-        let us = |ns: u64| ns as f64 / 1e3;
-        write!(
-            f,
-            "of {:.0} us the uplink may take {:.0} us and a call {:.0} us: a wake-up costs {:.1} us, \
-             a call {:.1} us, and {} interface{} ha{} traffic",
-            us(load.budget_ns),
-            us(split.uplink_ns),
-            us(split.vif_ns),
-            believed(load.uplink_cost_ns) / 1e3,
-            believed(load.call_cost_ns) / 1e3,
-            load.vifs,
-            if load.vifs == 1 { "" } else { "s" },
-            if load.vifs == 1 { "s" } else { "ve" },
-        )
-    }
-}
-
-/// Splits a budget again and again, with hysteresis: interfaces that come and go and costs that
-/// waver do not move the limits of all queues ten times a second.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Splitter {
-    decided: Option<Decided>,
-    /// Decisions in a row that would have moved it a little.
-    waiting: u32,
-}
-
-impl Splitter {
-    /// Takes the newest numbers, at each decision of the manager (10 Hz). Gives the split that stands.
-    ///
-    /// Another budget moves the split at once: it is the user's, and a bound.
-    pub fn decide(&mut self, load: Load) -> Split {
-        let split = Split::of(load);
-        let stands = self.decided.filter(|old| {
-            let moved_ns = old.split.uplink_ns.abs_diff(split.uplink_ns);
-            self.waiting = if moved_ns == 0 { 0 } else { self.waiting + 1 };
-            old.load.budget_ns == load.budget_ns
-                && moved_ns <= load.budget_ns / MOVE_SHARE
-                && self.waiting < PERSISTS
-        });
-        let decided = stands.unwrap_or_else(|| {
-            self.waiting = 0;
-            Decided { split, load }
-        });
-        self.decided = Some(decided);
-        decided.split
-    }
-
-    /// The split that stands and its reasons; none before the first decision.
-    pub fn decided(&self) -> Option<Decided> {
-        self.decided
-    }
 }
 
 #[cfg(test)]
@@ -232,62 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn no_hold_ends_long_after_the_last_batch_that_it_has_waited_for() {
-        for vifs in 1..30 {
-            let (eq_4, split) = (Split::of(load(vifs)), Split::beyond(0, load(vifs)));
-            let batches = |split: Split| split.vif_ns / split.uplink_ns;
-            assert_eq!(batches(split), batches(eq_4), "{vifs}");
-            let idle_ns = split.vif_ns % split.uplink_ns;
-            assert!(
-                split.uplink_ns >= eq_4.uplink_ns && idle_ns <= 1_250_000 / BATCH_SHARE + 30,
-                "{vifs}"
-            );
-        }
-    }
-
-    #[test]
     fn nobody_with_traffic_leaves_all_to_the_uplink() {
         assert_eq!(Split::of(load(0)), Split { uplink_ns: 1_250_000, vif_ns: 0 });
-    }
-
-    #[test]
-    fn small_moves_wait_until_they_persist() {
-        let mut splitter = Splitter::default();
-        let first = splitter.decide(load(6));
-        for decision in 1..PERSISTS {
-            assert_eq!(splitter.decide(load(7)), first, "decision {decision}");
-        }
-        assert_eq!(splitter.decide(load(7)), Split::of(load(7)));
-        assert_eq!(splitter.decided(), Some(Decided { split: Split::of(load(7)), load: load(7) }));
-    }
-
-    #[test]
-    fn moves_that_come_and_go_are_not_followed() {
-        let mut splitter = Splitter::default();
-        let first = splitter.decide(load(6));
-        for _ in 0..100 {
-            assert_eq!(splitter.decide(load(7)), first);
-            assert_eq!(splitter.decide(load(6)), first);
-        }
-    }
-
-    #[test]
-    fn large_moves_and_another_budget_apply_at_once() {
-        let mut splitter = Splitter::default();
-        splitter.decide(load(1));
-        assert_eq!(splitter.decide(load(9)), Split::of(load(9)));
-        let smaller = Load { budget_ns: 1_200_000, ..load(9) };
-        assert_eq!(splitter.decide(smaller), Split::of(smaller));
-    }
-
-    #[test]
-    fn a_decision_can_be_read() {
-        let decided = Decided { split: Split::of(load(1)), load: load(1) };
-        assert_eq!(
-            decided.to_string(),
-            "of 1250 us the uplink may take 625 us and a call 625 us: a wake-up costs 4.0 us, a call \
-             4.0 us, and 1 interface has traffic"
-        );
     }
 
     #[test]
@@ -341,8 +208,6 @@ mod tests {
             let load = Load { budget_ns, uplink_cost_ns, call_cost_ns, vifs };
             let split = Split::of(load);
             prop_assert_eq!(split.uplink_ns.checked_add(split.vif_ns), Some(budget_ns));
-            let text = Decided { split, load }.to_string();
-            prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);
         }
     }
 }

@@ -6,15 +6,10 @@
 //! frame size they are a multiple of the frames, and their costs could not be told apart.
 
 use crate::budget::{COST_NS_MAX, COST_NS_MIN};
-
-mod call;
-
-pub use call::CallCost;
+use crate::law::LAW;
 
 /// Costs that are estimated: of an event, of a frame, of a ns that passes (a share of a CPU).
 const COSTS: usize = 3;
-/// How much of what was learned is kept at each sample: at 10 Hz half is forgotten in 14 seconds.
-const FORGETTING: f64 = 0.995;
 /// Uncertainty at the start, in units of [`SCALE`] squared.
 const UNCERTAIN: f64 = 1e4;
 /// Units in which a cost is about one: ns of CPU for an event, for a frame; share of a CPU.
@@ -24,13 +19,6 @@ const CPUS_MAX: f64 = 64.0;
 const RATE_MAX: f64 = 1e9;
 /// Longest sample (ns).
 const SAMPLE_NS_MAX: f64 = 1e10;
-/// One sample moves an estimate's error by no more than this many times what is usual: an outlier.
-const OUTLIER: f64 = 5.0;
-/// Fewest samples before anything is said.
-const SAMPLES_MIN: u32 = 20;
-/// Largest standard error of the events' cost, as a share of it, with which it is told.
-const ERROR_MAX: f64 = 0.2;
-
 /// What happened between two looks at the counters: differences, not totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
@@ -104,16 +92,17 @@ impl Regression {
         let error = cpus - dot(self.costs, inputs);
         // How far off it may be: the noise, and what the estimate does not know.
         let variance = self.noise * (1.0 + spread);
-        let settled = self.samples >= SAMPLES_MIN && variance > 0.0;
-        let most = if settled { OUTLIER * variance.sqrt() } else { f64::INFINITY };
+        let settled = self.samples >= LAW.samples_min() && variance > 0.0;
+        let most = if settled { f64::from(LAW.errors) * variance.sqrt() } else { f64::INFINITY };
         let error = error.clamp(-most, most);
-        let divisor = FORGETTING + spread;
+        let kept_share = 1.0 - 1.0 / f64::from(LAW.samples());
+        let divisor = kept_share + spread;
         let mut next = *self;
         for at in 0..COSTS {
             next.costs[at] += gains[at] * error / divisor;
             for to in 0..COSTS {
                 let kept = self.covariance[at][to] - gains[at] * gains[to] / divisor;
-                next.covariance[at][to] = kept / FORGETTING;
+                next.covariance[at][to] = kept / kept_share;
             }
         }
         // Where nothing varies forgetting makes the estimate ever less certain. Not beyond what it was.
@@ -121,23 +110,23 @@ impl Regression {
         if widest > UNCERTAIN {
             next.covariance = next.covariance.map(|row| row.map(|x| x * UNCERTAIN / widest));
         }
-        let share = 1.0 / f64::from(self.samples.saturating_add(1).min(100));
+        let share = 1.0 / f64::from(self.samples.saturating_add(1).min(LAW.samples()));
         next.noise += share * (error * error / (1.0 + spread) - self.noise);
         next.samples = self.samples.saturating_add(1);
         let finite = next.costs.iter().chain(next.covariance.as_flattened()).all(|x| x.is_finite());
         *self = if finite && widest > 0.0 { next } else { Self::default() };
     }
 
-    /// What an event costs, if that is known by now to a fifth.
+    /// What an event costs, once chance alone could not make it look as dear.
     pub fn cost(&self) -> Option<Cost> {
-        if self.samples < SAMPLES_MIN {
+        if self.samples < LAW.samples_min() {
             return None;
         }
         let ns = self.costs[0] * SCALE[0];
         let error_ns = (self.noise * self.covariance[0][0].max(0.0)).sqrt() * SCALE[0];
         let known = error_ns.is_finite()
             && (COST_NS_MIN..=COST_NS_MAX).contains(&ns)
-            && error_ns <= ERROR_MAX * ns
+            && error_ns * f64::from(LAW.errors) <= ns
             && self.covariance[0][0] < UNCERTAIN / 2.0;
         known.then_some(Cost { ns, error_ns })
     }

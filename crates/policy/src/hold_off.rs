@@ -1,7 +1,6 @@
 //! Waiting longer after each failure before what failed is tried again.
 
-/// Most turns that go by before what failed is tried again.
-pub(crate) const HOLD_OFF_MAX: u32 = 1_023;
+use crate::law::Law;
 
 /// A number of turns to let go by, which doubles with every failure: 1, 3, 7 and so on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,8 +14,8 @@ impl HoldOff {
     /// There were no failures.
     pub(crate) const NONE: Self = Self { left: 0, last: 0 };
 
-    pub(crate) fn failed(&mut self) {
-        self.last = (2 * self.last + 1).min(HOLD_OFF_MAX);
+    pub(crate) fn failed(&mut self, law: &Law) {
+        self.last = (2 * self.last + 1).min(law.memory);
         self.left = self.last;
     }
 

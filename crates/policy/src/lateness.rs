@@ -6,10 +6,9 @@
 //! A promise that ends at a deadline must count on the worst of both. So a worker keeps the largest that it saw of each,
 //! and forgets it by and by.
 
-use weir_limits::{BURST_NS_MAX, HOLD_MARGIN_NS, TIMER_LEAD_NS_MAX};
+use weir_limits::BURST_NS_MAX;
 
-/// Times after which most of the largest is forgotten, if none was as long since.
-const TIMES_TO_FORGET: u64 = 16_384;
+use crate::law::LAW;
 
 /// What one worker knows of its timers and bursts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +20,7 @@ pub struct Lateness {
 impl Lateness {
     /// A timer fired so late (ns).
     pub fn fired(&mut self, late_ns: u64) {
-        self.timers.saw(late_ns.min(TIMER_LEAD_NS_MAX));
+        self.timers.saw(late_ns.min(LAW.lead_ns_max));
     }
 
     /// The last burst before a sleep took so long (ns).
@@ -32,13 +31,13 @@ impl Lateness {
     /// How much before a deadline to set the timer for it (ns). It is bounded: to come back in time after the
     /// longest delays would mean not to hold anything.
     pub fn lead_ns(&self) -> u64 {
-        self.timers.foreseen_ns().min(TIMER_LEAD_NS_MAX) + self.work_ns()
+        self.timers.foreseen_ns().min(LAW.lead_ns_max) + self.work_ns()
     }
 
-    /// The part of that which is for the work after the timer (ns): what [`HOLD_MARGIN_NS`], which each deadline leaves
+    /// The part of that which is for the work after the timer (ns): what the law's margin, which each deadline leaves
     /// anyway, has no room for.
     pub fn work_ns(&self) -> u64 {
-        self.bursts.foreseen_ns().min(BURST_NS_MAX).saturating_sub(HOLD_MARGIN_NS)
+        self.bursts.foreseen_ns().min(BURST_NS_MAX).saturating_sub(LAW.margin_ns)
     }
 }
 
@@ -48,13 +47,13 @@ struct Largest(u64);
 
 impl Largest {
     fn saw(&mut self, ns: u64) {
-        let forgotten_ns = self.0 - self.0.div_ceil(TIMES_TO_FORGET);
+        let forgotten_ns = self.0 - self.0.div_ceil(LAW.times_to_forget());
         self.0 = forgotten_ns.max(ns);
     }
 
     /// The largest and a quarter of it, since what was seen is not the worst.
     fn foreseen_ns(self) -> u64 {
-        self.0 + self.0 / 4
+        self.0 + (self.0 >> LAW.part)
     }
 }
 
@@ -78,11 +77,11 @@ mod tests {
         assert!(is_late(&mut lateness, 40_000), "nothing was known");
         assert_eq!(lateness.lead_ns(), 50_000);
         assert!(!is_late(&mut lateness, 45_000));
-        for _ in 0..TIMES_TO_FORGET {
+        for _ in 0..LAW.times_to_forget() {
             assert!(!is_late(&mut lateness, 5_000));
         }
         assert!((15_000..25_000).contains(&lateness.lead_ns()), "{lateness:?}");
-        for _ in 0..10 * TIMES_TO_FORGET {
+        for _ in 0..10 * LAW.times_to_forget() {
             assert!(!is_late(&mut lateness, 5_000));
         }
         assert_eq!(lateness.lead_ns(), 6_250);
@@ -92,20 +91,20 @@ mod tests {
     fn a_worker_that_lost_its_cpu_for_long_still_holds_afterwards() {
         let mut lateness = Lateness::default();
         lateness.fired(1_000_000_000);
-        assert_eq!(lateness.lead_ns(), TIMER_LEAD_NS_MAX);
+        assert_eq!(lateness.lead_ns(), LAW.lead_ns_max);
     }
 
     #[test]
     fn bursts_that_take_longer_than_the_margin_have_holds_end_sooner() {
         let mut lateness = Lateness::default();
         lateness.fired(40_000);
-        lateness.took(HOLD_MARGIN_NS / 5 * 4);
+        lateness.took(LAW.margin_ns / 5 * 4);
         assert_eq!((lateness.lead_ns(), lateness.work_ns()), (50_000, 0), "there is room for it");
         lateness.took(40_000);
         assert_eq!((lateness.lead_ns(), lateness.work_ns()), (80_000, 30_000));
         lateness.took(1_000_000_000);
-        assert_eq!(lateness.work_ns(), BURST_NS_MAX - HOLD_MARGIN_NS, "or nothing would be held");
-        for _ in 0..10 * TIMES_TO_FORGET {
+        assert_eq!(lateness.work_ns(), BURST_NS_MAX - LAW.margin_ns, "or nothing would be held");
+        for _ in 0..10 * LAW.times_to_forget() {
             lateness.took(2_000);
         }
         assert_eq!(lateness.work_ns(), 0);

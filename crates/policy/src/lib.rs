@@ -11,6 +11,7 @@
 //! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
 //! - [`dispatch`]: which worker serves which queue.
 //! - [`lateness`]: how much earlier than a deadline to set the timer for it.
+//! - [`law`]: the constants of all these, each with what it trades.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: what a worker without work does: look on, nap, sleep.
 //! - [`placement`]: on which processors workers and virtual processors run.
@@ -26,6 +27,7 @@ pub mod costs;
 pub mod dispatch;
 mod hold_off;
 pub mod lateness;
+pub mod law;
 pub mod moderation;
 pub mod pace;
 pub mod placement;

@@ -12,62 +12,14 @@
 //! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
 //! Where it falls too little for that, a while without naps tells whether they were the cause.
 
-use weir_limits::HOLD_MARGIN_NS;
-
 use crate::hold_off::HoldOff;
+use crate::law::{LAW, Law};
 
-/// Longest time to look on (ns): about what a sleep costs, the guest's kick included.
-const POLL_NS_MAX: u64 = 8_000;
-/// Shortest (ns): one look takes a tenth of it.
-const POLL_NS_MIN: u64 = 1_000;
-/// A sleep that ended sooner than this (ns) may be one that looking on would have saved: the gap as
-/// it looks from behind a wake-up.
-const PROBE_NS: u64 = 50_000;
-
-/// Longest nap (ns), whatever the latency budget: a thousand wake-ups a second cost a worker a few percent of
-/// its core, and fewer would save it hardly anything.
-const NAP_NS_MAX: u64 = 900_000;
-/// The same where frames are large segments: their sender has no more than about a millisecond's worth on its way (Linux:
-/// TCP small queues), and waits for what a longer nap completes, by less than a comparison of rates shows.
-const NAP_LARGE_NS_MAX: u64 = 250_000;
-/// Frames of this mean length (bytes) are such, acknowledgements counted.
-const LARGE_BYTES: u64 = 4_096;
-/// Frames that a nap must bring to be worth its wake-up.
-const NAP_FRAMES_MIN: u64 = 4;
-/// With fewer than this, naps end.
-const NAP_FRAMES_KEPT: u64 = 2;
-/// Frames that a nap may bring at most: more would fill small rings.
-const NAP_FRAMES_MAX: u64 = 64;
-/// How long the rate of frames is counted for one decision (ns).
-const PERIOD_NS: u64 = 1_000_000;
-/// Periods that are judged together at most: the more there are, the less is chance.
-const PERIODS_TO_JUDGE: u32 = 64;
-/// Periods without harm after which earlier harm is forgotten.
-const PERIODS_TO_FORGET: u32 = 256;
-/// Periods of a load before it is known well enough to judge naps by: at first there is less of it.
-const PERIODS_TO_KNOW: u32 = 8;
-/// Frames of a while without naps, in which it is seen what comes then: their chance is a sixteenth.
-const LOOK_FRAMES: u64 = 1_024;
-/// Its periods at most.
-const LOOK_PERIODS_MAX: u32 = 64;
-/// That may be looked at after so many judgements at first, and after twice as many with each look that finds no
-/// harm, up to the last of these: each of its frames costs a wake-up.
-const JUDGEMENTS_TO_LOOK: [u32; 2] = [1, 128];
-
-/// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`:
-/// nine tenths of it, and what a timer may be late is left. A hold counts from the earliest time at which
-/// a frame may have come, so that it has what a nap leaves.
-pub const fn nap_ns_max(budget_ns: u64) -> u64 {
-    let (share, rest) = (budget_ns / 10 * 9, budget_ns.saturating_sub(HOLD_MARGIN_NS));
-    let share = if share < rest { share } else { rest };
-    if share <= POLL_NS_MAX {
-        // Not worth a sleep.
-        0
-    } else if share < NAP_NS_MAX {
-        share
-    } else {
-        NAP_NS_MAX
-    }
+/// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`: what the law's
+/// margin leaves of it. A hold counts from the earliest time at which a frame may have come, so that it has what a nap
+/// leaves.
+fn nap_ns_max(law: &Law, budget_ns: u64) -> u64 {
+    budget_ns.saturating_sub(law.margin_ns).min(law.nap_ns_max)
 }
 
 /// What a worker that has run out of work does next.
@@ -130,10 +82,10 @@ struct Look {
 }
 
 impl Look {
-    /// More comes without naps, by a sixteenth and by more than chance makes of random arrivals.
-    fn finds_harm(&self) -> bool {
+    /// More comes without naps, by a step and by more than chance makes of random arrivals.
+    fn finds_harm(&self, law: &Law) -> bool {
         let more = self.came.saturating_sub(frames_in(self.rate, self.elapsed_ns));
-        more > self.came / 16 + 2 * self.came.isqrt()
+        more > (self.came >> law.step) + law.chance(self.came)
     }
 }
 
@@ -142,29 +94,40 @@ impl Trial {
         Self { rate, first, brought: 0, periods: 0, expected: 0, came: 0, elapsed_ns: 0 }
     }
 
-    /// Fewer came, by an eighth and by more than chance makes of random arrivals (twice their standard
-    /// deviation).
-    fn harms(&self) -> bool {
+    /// Fewer came, by two steps and by more than chance makes of random arrivals.
+    fn harms(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
-        missing > self.expected / 8 + 2 * self.expected.isqrt()
+        missing > (2 * self.expected >> law.step) + law.chance(self.expected)
     }
 
     /// Fewer came, by less than that, and more than nothing: the traffic may shrink, or naps do it.
-    fn may_harm(&self) -> bool {
+    fn may_harm(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
-        missing > self.expected / 32 + self.expected.isqrt()
+        missing > (self.expected / 2 >> law.step) + law.chance(self.expected) / 2
     }
 }
 
 /// One worker's policy. Every `now_ns` is from one monotonic clock.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    law: &'static Law,
     window_ns: u64,
     poll_hold_off: HoldOff,
     naps: Naps,
 }
 
+impl Default for Pace {
+    fn default() -> Self {
+        Self::under(&LAW)
+    }
+}
+
 impl Pace {
+    /// Nothing is known of any load.
+    pub fn under(law: &'static Law) -> Self {
+        Self { law, window_ns: 0, poll_hold_off: HoldOff::NONE, naps: Naps::default() }
+    }
+
     /// So many frames were served, of so many bytes together. Those that are tried again, since their receiver had no
     /// buffers, count each time: a flooded guest gets less otherwise.
     pub fn served(&mut self, frames: usize, bytes: u64) {
@@ -179,12 +142,12 @@ impl Pace {
     /// There is nothing to do. `budget_ns`: the smallest latency budget of those who may receive what
     /// comes.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
-        self.naps.judge_first(now_ns);
-        self.naps.judge(now_ns, nap_ns_max(budget_ns));
+        self.naps.judge_first(self.law, now_ns);
+        self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
         if self.naps.trial.is_some() {
             Rest::Nap(self.naps.nap_ns)
         } else if self.poll_hold_off.left == 0 {
-            Rest::Poll(self.window_ns.clamp(POLL_NS_MIN, POLL_NS_MAX))
+            Rest::Poll(self.window_ns.clamp(self.law.poll_ns_min(), self.law.sleep_ns()))
         } else {
             Rest::Sleep
         }
@@ -192,80 +155,78 @@ impl Pace {
 
     /// Looking on ended: with work after so many ns, or with none.
     pub fn polled(&mut self, gap_ns: Option<u64>) {
-        match gap_ns {
-            Some(gap_ns) => {
-                let wanted = 2 * gap_ns;
-                // Wider at once, narrower by and by.
-                self.window_ns = wanted.max(self.window_ns - self.window_ns / 8).min(POLL_NS_MAX);
-                self.poll_hold_off.forget();
-            }
-            None if self.window_ns < POLL_NS_MAX => {
-                self.window_ns = (2 * self.window_ns).clamp(POLL_NS_MIN, POLL_NS_MAX);
-                self.poll_hold_off.failed();
-            }
-            None => self.poll_hold_off.failed(),
+        let (shortest_ns, longest_ns) = (self.law.poll_ns_min(), self.law.sleep_ns());
+        if let Some(gap_ns) = gap_ns {
+            // Wider at once, narrower by and by.
+            let narrower_ns = self.window_ns - (self.window_ns >> self.law.step);
+            self.window_ns = (2 * gap_ns).max(narrower_ns).min(longest_ns);
+            self.poll_hold_off.forget();
+        } else {
+            self.window_ns = (2 * self.window_ns).clamp(shortest_ns, longest_ns);
+            self.poll_hold_off.failed(self.law);
         }
     }
 
-    /// A sleep ended with work after so many ns.
-    pub fn slept(&mut self, gap_ns: u64) {
-        if gap_ns < PROBE_NS {
-            self.poll_hold_off.tick();
-        }
+    /// A sleep ended with work.
+    pub fn slept(&mut self) {
+        self.poll_hold_off.tick();
     }
 }
 
 impl Naps {
     /// After the first nap: one that brings next to nothing has kept somebody waiting who sends one frame at a
     /// time, and need not be repeated until the period ends to know it.
-    fn judge_first(&mut self, now_ns: u64) {
+    fn judge_first(&mut self, law: &Law, now_ns: u64) {
         let Some(trial) = &mut self.trial else { return };
         let Some(since_ns) = trial.first else { return };
         let expected = frames_in(trial.rate, now_ns.saturating_sub(since_ns));
         let brought = std::mem::take(&mut trial.brought);
-        if expected < NAP_FRAMES_MIN {
+        if expected < law.frames_worth() {
             // Cut short by a kick, it says nothing.
             trial.first = Some(now_ns);
             return;
         }
         trial.first = None;
-        if brought.saturating_mul(NAP_FRAMES_MIN) <= expected {
-            self.failed();
+        if brought <= expected >> law.part {
+            self.failed(law);
         }
     }
 
     /// At the end of a period: begin, go on or end?
-    fn judge(&mut self, now_ns: u64, nap_ns_max: u64) {
+    fn judge(&mut self, law: &Law, now_ns: u64, nap_ns_max: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.period_start_ns);
-        if elapsed_ns < PERIOD_NS {
+        if elapsed_ns < law.period_ns() {
             return;
         }
         let (came, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         self.period_start_ns = now_ns;
         let rate = per_second(came, elapsed_ns);
-        let large = bytes > came.saturating_mul(LARGE_BYTES);
-        let nap_ns_max = if large { nap_ns_max.min(NAP_LARGE_NS_MAX) } else { nap_ns_max };
-        // Not longer than it takes to bring as many frames as a nap may.
-        self.nap_ns = nap_ns_max.min(NAP_FRAMES_MAX * 1_000_000_000 / rate.max(1));
+        // A sender of large segments has no more than about a millisecond's worth on its way (Linux: TCP small queues), and
+        // waits for what a longer nap completes, by less than a comparison of rates shows.
+        let large = bytes > came.saturating_mul(law.segment_bytes());
+        let longest_ns = law.nap_ns_max >> if large { law.part } else { 0 };
+        let nap_ns_max = nap_ns_max.min(longest_ns);
+        // Not longer than it takes to bring as many frames as small rings have room for.
+        self.nap_ns = nap_ns_max.min(law.frames() * 1_000_000_000 / rate.max(1));
         let Some(trial) = &mut self.trial else {
-            return self.judge_without(rate, came, elapsed_ns, now_ns);
+            return self.judge_without(law, rate, came, elapsed_ns, now_ns);
         };
         trial.periods += 1;
         trial.expected += frames_in(trial.rate, elapsed_ns);
         trial.came += came;
         trial.elapsed_ns += elapsed_ns;
-        if trial.harms() {
-            self.failed();
+        if trial.harms(law) {
+            self.failed(law);
             return;
         }
-        if self.nap_ns <= POLL_NS_MAX || frames_in(rate, self.nap_ns) < NAP_FRAMES_KEPT {
+        if self.nap_ns <= law.sleep_ns() || frames_in(rate, self.nap_ns) < law.batches {
             (self.trial, self.rate) = (None, rate);
             return;
         }
-        if trial.periods == PERIODS_TO_JUDGE {
+        if trial.periods == law.periods() {
             self.judged = self.judged.saturating_add(1);
             let rate = per_second(trial.came, trial.elapsed_ns);
-            if trial.may_harm() && self.judged >= self.to_look {
+            if trial.may_harm(law) && self.judged >= self.to_look {
                 self.look = Some(Look { rate, periods: 0, came: 0, elapsed_ns: 0 });
                 self.trial = None;
             } else {
@@ -274,52 +235,57 @@ impl Naps {
             }
         }
         self.good_periods += 1;
-        if self.good_periods == PERIODS_TO_FORGET {
+        if self.good_periods == law.samples() {
             self.good_periods = 0;
             self.hold_off.forget();
         }
     }
 
     /// The same where no naps are taken.
-    fn judge_without(&mut self, rate: u64, came: u64, elapsed_ns: u64, now_ns: u64) {
+    fn judge_without(&mut self, law: &Law, rate: u64, came: u64, elapsed_ns: u64, now_ns: u64) {
         if let Some(look) = &mut self.look {
             look.periods += 1;
             look.came += came;
             look.elapsed_ns += elapsed_ns;
-            if look.came < LOOK_FRAMES && look.periods < LOOK_PERIODS_MAX {
+            if look.came < u64::from(law.memory) && look.periods < law.periods() {
                 return;
             }
             self.rate = per_second(look.came, look.elapsed_ns);
-            let harm = look.finds_harm();
+            let harm = look.finds_harm(law);
             self.look = None;
             if harm {
-                self.failed();
+                self.failed(law);
                 return;
             }
-            let [first, last] = JUDGEMENTS_TO_LOOK;
-            (self.judged, self.to_look) = (0, (2 * self.to_look).clamp(first, last));
+            // Each frame without naps costs a wake-up: after one judgement at first, and after twice as many with each look
+            // that finds no harm.
+            (self.judged, self.to_look) = (0, (2 * self.to_look).clamp(1, law.frames_max));
         } else {
             // Traffic that has just begun is not to be taken for what it was on average.
             let sudden = rate > self.rate.saturating_mul(2);
             self.known = if sudden { 0 } else { self.known.saturating_add(1) };
-            self.rate = if sudden { rate } else { self.rate - self.rate / 8 + rate / 8 };
+            self.rate = if sudden {
+                rate
+            } else {
+                self.rate - (self.rate >> law.step) + (rate >> law.step)
+            };
             if self.hold_off.left > 0 {
                 self.hold_off.tick();
                 return;
             }
         }
-        if self.known >= PERIODS_TO_KNOW
-            && self.nap_ns > POLL_NS_MAX
-            && frames_in(self.rate.min(rate), self.nap_ns) >= NAP_FRAMES_MIN
+        if self.known >= law.in_a_row
+            && self.nap_ns > law.sleep_ns()
+            && frames_in(self.rate.min(rate), self.nap_ns) >= law.frames_worth()
         {
             self.trial = Some(Trial::new(self.rate, Some(now_ns)));
         }
     }
 
     /// Naps do harm.
-    fn failed(&mut self) {
+    fn failed(&mut self, law: &Law) {
         self.trial = None;
-        self.hold_off.failed();
+        self.hold_off.failed(law);
         (self.good_periods, self.to_look) = (0, 0);
     }
 }
@@ -338,7 +304,6 @@ mod tests {
     use rand_xoshiro::SplitMix64;
 
     use super::*;
-    use crate::hold_off::HOLD_OFF_MAX;
 
     const BUDGET_NS: u64 = 1_000_000;
     const SECOND_NS: u64 = 1_000_000_000;
@@ -389,7 +354,7 @@ mod tests {
                 _ => {
                     did.sleeps += 1;
                     now = now.max(sent);
-                    pace.slept(now - start);
+                    pace.slept();
                 }
             }
         }
@@ -418,7 +383,7 @@ mod tests {
         pace.polled(Some(7_000));
         assert_eq!(
             pace.rest(0, BUDGET_NS),
-            Rest::Poll(POLL_NS_MAX),
+            Rest::Poll(LAW.sleep_ns()),
             "no longer than a sleep costs"
         );
     }
@@ -437,7 +402,7 @@ mod tests {
         let mut pace = Pace::default();
         run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
         let did = run(&mut pace, SECOND_NS, SECOND_NS, |taken, _| taken + 2_000);
-        assert!(did.sleeps <= u64::from(HOLD_OFF_MAX), "{did:?}");
+        assert!(did.sleeps <= u64::from(LAW.memory), "{did:?}");
         assert!(did.polls > 400_000, "{did:?}");
     }
 
@@ -458,18 +423,21 @@ mod tests {
     /// The same with frames of so many bytes.
     fn rest_after_frames_of(bytes: u64, frames: usize, budget_ns: u64) -> Rest {
         let mut pace = Pace::default();
-        for period in 0..=u64::from(PERIODS_TO_KNOW) {
-            assert!(!matches!(pace.rest(period * PERIOD_NS, budget_ns), Rest::Nap(_)), "{period}");
+        for period in 0..=u64::from(LAW.in_a_row) {
+            assert!(
+                !matches!(pace.rest(period * LAW.period_ns(), budget_ns), Rest::Nap(_)),
+                "{period}"
+            );
             pace.served(frames, frames as u64 * bytes);
         }
-        pace.rest((u64::from(PERIODS_TO_KNOW) + 1) * PERIOD_NS, budget_ns)
+        pace.rest((u64::from(LAW.in_a_row) + 1) * LAW.period_ns(), budget_ns)
     }
 
     #[test]
     fn a_sender_of_large_segments_does_not_wait_for_a_long_nap() {
         let rest_after = |bytes, frames| rest_after_frames_of(bytes, frames, BUDGET_NS);
-        assert_eq!(rest_after(4_096, 70), Rest::Nap(NAP_NS_MAX));
-        assert_eq!(rest_after(4_097, 70), Rest::Nap(NAP_LARGE_NS_MAX));
+        assert_eq!(rest_after(8_192, 70), Rest::Nap(LAW.nap_ns_max));
+        assert_eq!(rest_after(8_193, 70), Rest::Nap(LAW.nap_ns_max >> LAW.part));
         let few = rest_after(40_000, 10);
         assert!(!matches!(few, Rest::Nap(_)), "two in a nap: {few:?}");
     }
@@ -477,13 +445,16 @@ mod tests {
     #[test]
     fn a_nap_leaves_some_of_the_budget() {
         for (frames, budget_ns, longest_ns) in
-            [(200, 60_000, 40_000), (200, 200_000, 180_000), (70, BUDGET_NS, NAP_NS_MAX)]
+            [(200, 60_000, 40_000), (200, 200_000, 180_000), (70, BUDGET_NS, LAW.nap_ns_max)]
         {
             assert_eq!(rest_after(frames, budget_ns), Rest::Nap(longest_ns));
         }
         let rest = rest_after(1_000, 20_000);
         assert!(!matches!(rest, Rest::Nap(_)), "not worth a sleep: {rest:?}");
-        assert_eq!([0, 20_000, 100_000, BUDGET_NS].map(nap_ns_max), [0, 0, 80_000, NAP_NS_MAX]);
+        assert_eq!(
+            [0, 20_000, 100_000, BUDGET_NS].map(|ns| nap_ns_max(&LAW, ns)),
+            [0, 0, 80_000, LAW.nap_ns_max]
+        );
     }
 
     #[test]
@@ -543,6 +514,6 @@ mod tests {
         let mut pace = Pace::default();
         run(&mut pace, 0, SECOND_NS / 10, |_, sent| sent + 12_000);
         let did = run(&mut pace, SECOND_NS / 10, SECOND_NS, |_, sent| sent + 500_000);
-        assert!(did.naps <= 2 * PERIOD_NS.div_ceil(NAP_NS_MAX), "{did:?}");
+        assert!(did.naps <= 2 * LAW.period_ns().div_ceil(LAW.nap_ns_max), "{did:?}");
     }
 }

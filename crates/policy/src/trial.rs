@@ -1,21 +1,6 @@
 //! Whether a longer hold slows the load down: stretches of traffic with it and without, in turn.
 
-/// Pairs of stretches before anything but plain harm is concluded.
-const PAIRS_MIN: u32 = 4;
-/// Pairs after which a trial ends one way or the other.
-const PAIRS_MAX: u32 = 24;
-/// Slower by no more than this is no harm,
-const LOSS_TOLERATED: f64 = 0.015;
-/// if with one standard error more it is no more than this, or after so many pairs.
-const LOSS_AT_WORST: f64 = 0.03;
-const PAIRS_ENOUGH: u32 = 12;
-/// Slower by this twice is harm, whatever the noise.
-const LOSS_PLAIN: f64 = 0.35;
-/// Standard errors of the mean loss beyond which it is harm: few pairs estimate the error badly.
-const ERRORS_FEW_PAIRS: f64 = 3.0;
-const ERRORS_MANY_PAIRS: f64 = 2.5;
-/// The same for a trial that has come to its last pair.
-const ERRORS_AT_END: f64 = 1.5;
+use crate::law::Law;
 
 /// What passed in a stretch of time, from one delivery to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +37,11 @@ fn loss(held: Passed, prompt: Passed) -> f64 {
     let (frames, bytes) = (share(frames, frames_prompt), share(bytes, bytes_prompt));
     let (worse, better) = (frames.max(bytes), frames.min(bytes));
     if worse > 0.0 { worse + better.min(0.0) } else { worse }
+}
+
+/// The loss of a rate that has fallen to another load's: twice, it is harm, whatever the noise.
+fn plain(law: &Law) -> f64 {
+    2.0 * (1.0 - law.fell()) / (1.0 + law.fell())
 }
 
 /// What a trial has found.
@@ -107,7 +97,7 @@ impl Trial {
     }
 
     /// The stretch at [`Self::level`] has ended. `odd`: its pair is not to be judged by.
-    pub(crate) fn stretch(&mut self, passed: Passed, odd: bool) -> Finding {
+    pub(crate) fn stretch(&mut self, law: &Law, passed: Passed, odd: bool) -> Finding {
         let held = self.holds_now();
         self.stretches += 1;
         self.odd |= odd;
@@ -122,38 +112,41 @@ impl Trial {
         self.pairs += 1;
         self.sum += loss;
         self.squares += loss * loss;
-        self.plain += u32::from(loss > LOSS_PLAIN);
-        self.finding()
+        self.plain += u32::from(loss > plain(law));
+        self.finding(law)
     }
 
     /// Every pair has had a plain loss, and there are enough of them that chance has no part in it.
-    pub(crate) fn always_slower(&self) -> bool {
-        self.pairs >= PAIRS_MIN && self.plain == self.pairs
+    pub(crate) fn always_slower(&self, law: &Law) -> bool {
+        self.pairs >= law.pairs_min && self.plain == self.pairs
     }
 
-    fn finding(&self) -> Finding {
+    /// One comparison for all that is tried by turns. What costs no more than the law tolerates is harmless: once the
+    /// error is as small, or after half of all pairs. What costs more, by more than chance makes of it, is harm: few pairs
+    /// estimate the error badly, so half as many errors are enough at the last pair as at first.
+    fn finding(&self, law: &Law) -> Finding {
         if self.plain >= 2 && self.plain == self.pairs {
             return Finding::Harmful;
         }
-        if self.pairs < PAIRS_MIN {
+        let (first, last) = (law.pairs_min, law.pairs_max());
+        if self.pairs < first {
             return Finding::Unclear;
         }
         let pairs = f64::from(self.pairs);
         let mean = self.sum / pairs;
-        let variance = (self.squares - pairs * mean * mean).max(0.0) / (pairs - 1.0);
+        let variance = (self.squares - pairs * mean * mean).max(0.0) / (pairs - 1.0).max(1.0);
         let error = (variance / pairs).sqrt();
-        let errors = if self.pairs < 2 * PAIRS_MIN { ERRORS_FEW_PAIRS } else { ERRORS_MANY_PAIRS };
-        if mean <= LOSS_TOLERATED {
-            let sure = mean + error <= LOSS_AT_WORST || self.pairs >= PAIRS_ENOUGH;
+        if mean <= law.loss() {
+            let sure = mean + error <= 2.0 * law.loss() || self.pairs >= last / 2;
             return if sure { Finding::Harmless } else { Finding::Unclear };
         }
-        if mean > errors * error {
-            return Finding::Harmful;
-        }
-        match self.pairs {
-            ..PAIRS_MAX => Finding::Unclear,
-            _ if mean > ERRORS_AT_END * error => Finding::Harmful,
-            _ => Finding::Harmless,
+        let passed = f64::from(self.pairs - first) / f64::from(last - first).max(1.0);
+        if mean > f64::from(law.errors) * (1.0 - passed / 2.0) * error {
+            Finding::Harmful
+        } else if self.pairs < last {
+            Finding::Unclear
+        } else {
+            Finding::Harmless
         }
     }
 }
@@ -161,6 +154,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::law::LAW;
 
     fn passed(frames: u64, bytes: u64) -> Passed {
         Passed { frames, bytes, ns: 1_000_000 }
@@ -174,7 +168,7 @@ mod tests {
         let mut trial = Trial::new(3, 0);
         loop {
             let frames = frames(trial.level() == 3, trial.stretches);
-            match trial.stretch(passed(frames, 64 * frames), frames == ODD) {
+            match trial.stretch(&LAW, passed(frames, 64 * frames), frames == ODD) {
                 Finding::Unclear => {}
                 finding => return (finding, trial.pairs),
             }
@@ -183,7 +177,7 @@ mod tests {
 
     #[test]
     fn equal_rates_are_harmless_and_a_tenth_less_is_harm_after_four_pairs() {
-        assert_eq!(outcome(|_, _| 1_000), (Finding::Harmless, PAIRS_MIN));
+        assert_eq!(outcome(|_, _| 1_000), (Finding::Harmless, LAW.pairs_min));
         assert_eq!(outcome(|held, _| if held { 900 } else { 1_000 }), (Finding::Harmful, 4));
     }
 

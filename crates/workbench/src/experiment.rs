@@ -14,6 +14,7 @@ use weir_lab::scenario::{
 use weir_lab::topology::Topology;
 use weir_limits::{LAB_EVENTS_MAX, LAB_FLOWS_MAX, LAB_RUNS_MAX, PORTS_MAX};
 use weir_policy::dispatch::Aim;
+use weir_policy::law::LAW;
 
 use super::check;
 use super::error::{LabError, Problem, Source};
@@ -317,6 +318,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
         start_ns: file.start.map_or(0, |start| start.0),
         warm_up_ns: file.warm_up.0,
         run_ns: file.run.0,
+        law: &LAW,
         check_each_event: false,
     };
     Ok(if twins { doubled(one) } else { one })

@@ -27,11 +27,7 @@ pub(super) fn split(f: &mut String, it: &SplitExplanation) -> fmt::Result {
     )?;
     let SplitExplanation { vifs, uplink_cost, call_cost, .. } = it;
     let (wake_up, call) = (cost(uplink_cost), cost(call_cost));
-    writeln!(f, "costs: wake-up {wake_up}, call {call}; interfaces with traffic: {vifs}")?;
-    if it.varies {
-        writeln!(f, "holds are shortened now and then, to find out what a call costs")?;
-    }
-    Ok(())
+    writeln!(f, "costs: wake-up {wake_up}, call {call}; interfaces with traffic: {vifs}")
 }
 
 /// What something costs, and who says so.
@@ -106,11 +102,7 @@ mod tests {
             vifs: 3,
             uplink_cost: costs(CostSource::Regression, Some(310)),
             call_cost: costs(CostSource::Agent, None),
-            varies: false,
         };
-        let varies = SplitExplanation { varies: true, ..of.clone() };
-        let varies = shown(&varies);
-        assert!(varies.starts_with(&shown(&of)) && varies.contains("shortened"), "{varies}");
         insta::assert_snapshot!(shown(&of), @r"
         split: 300 us for uplinks, 630 us for calls, for 12 s: what costs least
         costs: wake-up 4.2 us +- 310 ns, call 4.2 us (the agent says); interfaces with traffic: 3

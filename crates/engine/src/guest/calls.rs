@@ -47,8 +47,8 @@ impl CallPolicy {
     /// The policy for received frames.
     pub fn build(&self) -> Box<dyn Moderation> {
         let Self { rx_ns, rx_frames, container_bytes, .. } = *self;
-        let hold_ns_max = self.hold_ns_max();
-        self.kind.build(Settings { hold_ns_max, rx_ns, rx_frames, container_bytes })
+        let settings = Settings::within(self.hold_ns_max());
+        self.kind.build(Settings { rx_ns, rx_frames, container_bytes, ..settings })
     }
 }
 

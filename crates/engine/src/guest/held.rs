@@ -1,7 +1,7 @@
 //! A queue's debt to its guest: frames without notice, since when, until when at the latest, and whether notice
 //! came too late.
 
-use weir_limits::HOLD_MARGIN_NS;
+use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Deadline, Delivery};
 
 use super::CallPolicy;
@@ -134,7 +134,7 @@ impl HeldCall {
 /// Whether preemption explains a late call: it makes up most of the delay, and the rest is no more than the work
 /// piled up.
 fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
-    let work_ns = HOLD_MARGIN_NS.saturating_add(lost_ns / PILED_UP_SHARE);
+    let work_ns = LAW.margin_ns.saturating_add(lost_ns / PILED_UP_SHARE);
     lost_ns > late_ns / 2 && lost_ns.saturating_add(work_ns) >= late_ns
 }
 
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn a_missing_processor_explains_what_it_took_and_no_more() {
         assert!(is_explained(500_000, 600_000));
-        assert!(is_explained(150_000, 150_000 - HOLD_MARGIN_NS));
+        assert!(is_explained(150_000, 150_000 - LAW.margin_ns));
         let lost_ns = 16_000_000;
-        assert!(is_explained(lost_ns + HOLD_MARGIN_NS + 1_000_000, lost_ns));
-        assert!(!is_explained(lost_ns + HOLD_MARGIN_NS + 1_000_001, lost_ns));
-        assert!(!is_explained(HOLD_MARGIN_NS, HOLD_MARGIN_NS / 2 - 1), "too little of it");
+        assert!(is_explained(lost_ns + LAW.margin_ns + 1_000_000, lost_ns));
+        assert!(!is_explained(lost_ns + LAW.margin_ns + 1_000_001, lost_ns));
+        assert!(!is_explained(LAW.margin_ns, LAW.margin_ns / 2 - 1), "too little of it");
     }
 
     /// What is counted where frames that came at 0 were ready at `ready_ns`, held until `until_ns` and

@@ -6,7 +6,7 @@
 //! | when | gives calls that are due within | `expire_holds`... |
 //! |---|---|---|
 //! | before it sleeps | `Lateness::lead_ns`: how late a timer may be, and the work after it | `_before_sleep` |
-//! | after a burst | the next burst, as long as the last (`TIMER_LEAD_NS_MAX` at most) | `_after_burst` |
+//! | after a burst | the next burst, as long as the last (`lead_ns_max` of the law at most) | `_after_burst` |
 //! | after a rest, with work | the next burst, or the work after a timer | `_after_rest` |
 //! | after a rest, without | the next sleep | `_after_rest` |
 //! | while it looks on | the work after a timer | |
@@ -15,7 +15,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_limits::TIMER_LEAD_NS_MAX;
+use weir_policy::law::LAW;
 
 use super::{Worker, charge_calls};
 use crate::blocked;
@@ -39,7 +39,7 @@ impl Worker {
     /// which may be as long.
     #[inline]
     pub(super) fn expire_holds_after_burst(&mut self) {
-        let ahead_ns = self.burst_ns.min(TIMER_LEAD_NS_MAX);
+        let ahead_ns = self.burst_ns.min(LAW.lead_ns_max);
         self.expire_holds(self.served_ns(), ahead_ns);
     }
 
@@ -49,7 +49,7 @@ impl Worker {
     pub(super) fn expire_holds_after_rest(&mut self, now_ns: u64) {
         let ahead_ns = match self.ready.is_empty() {
             true => self.lateness.lead_ns(),
-            false => self.burst_ns.min(TIMER_LEAD_NS_MAX).max(self.lateness.work_ns()),
+            false => self.burst_ns.min(LAW.lead_ns_max).max(self.lateness.work_ns()),
         };
         self.expire_holds(now_ns, ahead_ns);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use weir_limits::LATENCY_BUDGET_NS_MAX;
+use weir_policy::law::LAW;
 use weir_policy::pace::Rest;
 
 use super::{Worker, hand_over, is_of};
@@ -15,11 +16,6 @@ use crate::poller::{Wait, Woken};
 use crate::run_queue::Ready;
 use crate::switch::slot;
 
-/// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
-const WARM_NS: u64 = 100_000;
-/// How long a worker with its own core polls its queues between polls of the epoll set (ns), for which ports
-/// without a cheap look wait.
-const DEDICATED_LOOK_NS: u64 = 20_000;
 /// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
 const WAITS_NS: u64 = 1_000_000;
 
@@ -37,7 +33,8 @@ impl Worker {
         self.looked_ns = start_ns;
         self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
-            self.look_on(start_ns, DEDICATED_LOOK_NS);
+            // Ports that cannot be looked at without a system call wait for the end of that.
+            self.look_on(start_ns, LAW.margin_ns);
             self.poll();
             return;
         }
@@ -62,7 +59,7 @@ impl Worker {
             }
             if !self.ready.is_empty() {
                 // Where the last look found it, it was not asleep.
-                self.pace.slept(self.woken_ns.saturating_sub(start_ns));
+                self.pace.slept();
             }
         }
         if !self.holds.is_empty() {
@@ -125,7 +122,7 @@ impl Worker {
         let before_ns = self.taken_ns;
         let armed_ns = match self.is_dedicated() {
             true => 0,
-            false => self.served_ns().saturating_sub(WARM_NS),
+            false => self.served_ns().saturating_sub(LAW.warm_ns),
         };
         self.look_at_warm(armed_ns);
         self.looked_ns = before_ns;

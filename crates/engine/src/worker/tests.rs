@@ -1,4 +1,4 @@
-use weir_limits::TIMER_LEAD_NS_MAX;
+use weir_policy::law::LAW;
 
 use super::*;
 use crate::crew::Options;
@@ -25,7 +25,7 @@ fn a_deadline_within_does_not_end_looking_on() {
 #[test]
 fn before_a_sleep_holds_end_that_would_end_during_it() {
     let mut worker = worker();
-    worker.lateness.fired(weir_limits::TIMER_LEAD_NS_MAX);
+    worker.lateness.fired(LAW.lead_ns_max);
     let port = PortId::new(0).unwrap();
     let soon_ns = clock::now_ns() + 1_000_000_000;
     for (until_ns, side) in [(clock::now_ns(), Side::Rx), (soon_ns, Side::Rx), (soon_ns, Side::Tx)]
@@ -48,8 +48,8 @@ fn between_bursts_holds_end_that_would_end_during_the_next_one() {
     }
     worker.expire_holds_after_burst();
     assert_eq!(worker.holds.wake_ns(0), Some(1_060_001));
-    worker.burst_ns = 10 * TIMER_LEAD_NS_MAX;
-    let until_ns = worker.taken_ns + worker.burst_ns + TIMER_LEAD_NS_MAX + 1;
+    worker.burst_ns = 10 * LAW.lead_ns_max;
+    let until_ns = worker.taken_ns + worker.burst_ns + LAW.lead_ns_max + 1;
     worker.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
     worker.expire_holds_after_burst();
     assert_eq!(worker.holds.wake_ns(0), Some(until_ns), "one long burst ends not all of them");
@@ -100,7 +100,7 @@ fn coming_back_later_than_foreseen_is_counted_whatever_ended_the_sleep() {
     worker.note_lateness(until_ns, Woken::Timer);
     assert_eq!(worker.handle.late_timers.get(), 2);
     let lead_ns = worker.handle.timer_lead_ns.load(Ordering::Relaxed);
-    assert_eq!(lead_ns, weir_limits::TIMER_LEAD_NS_MAX);
+    assert_eq!(lead_ns, LAW.lead_ns_max);
     worker.note_lateness(worker.woken_ns + LATE_NS, Woken::Event);
     assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
 }

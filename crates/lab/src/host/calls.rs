@@ -1,6 +1,7 @@
 //! A queue's debt to its guest, and when it asks the policy: the bookkeeping of `engine/guest/held.rs`, around the
 //! policies.
 
+use weir_policy::law::Law;
 use weir_policy::moderation::{
     Answers, Batch, Completions, Deadline, Delivery, Due, Kind, Moderation, Received, Settings,
     Total, Verdict, hold_ns_max,
@@ -50,10 +51,11 @@ pub(super) struct RxCalls {
 }
 
 impl RxCalls {
-    pub(super) fn new(calls: &Calls) -> Self {
+    pub(super) fn new(calls: &Calls, law: &'static Law) -> Self {
         let &Calls { kind, rx_ns, rx_frames, latency_budget_ns } = calls;
         let hold_ns_max = hold_ns_max(calls.latency_budget_ns);
-        let moderation = kind.build(Settings { rx_ns, rx_frames, ..Settings::within(hold_ns_max) });
+        let moderation =
+            kind.build(Settings { rx_ns, rx_frames, law, ..Settings::within(hold_ns_max) });
         Self {
             withholds: moderation.withholds(),
             moderation,
@@ -205,10 +207,10 @@ pub(super) struct TxCalls {
 }
 
 impl TxCalls {
-    pub(super) fn new(calls: &Calls) -> Self {
+    pub(super) fn new(calls: &Calls, law: &'static Law) -> Self {
         let hold_ns_max = hold_ns_max(calls.latency_budget_ns);
         Self {
-            completions: calls.kind.completions(hold_ns_max),
+            completions: calls.kind.completions(hold_ns_max).map(|it| it.under(law)),
             kind: calls.kind,
             hold_ns_max,
             deadline: Deadline::default(),
@@ -328,7 +330,7 @@ mod tests {
     fn a_call_after_the_budget_is_late_unless_frames_waited_for_buffers() {
         let calls =
             Calls { kind: Kind::Backend, latency_budget_ns: 100_000, rx_ns: None, rx_frames: None };
-        let mut rx = RxCalls::new(&calls);
+        let mut rx = RxCalls::new(&calls, &weir_policy::law::LAW);
         let batch = Batch { frames: 1, bytes: 64, arrived_ns: 0 };
         for (parked, late) in [(false, 1), (true, 1)] {
             assert_eq!(rx.published(0, batch, (1, parked), 128), Ok(Answer::Later(Some(80_000))));

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use weir_policy::law::Law;
 use weir_policy::moderation::Total;
 
 use super::calls::{RxCalls, TxCalls};
@@ -117,13 +118,13 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    pub(super) fn new(thread: ThreadId, spec: &scenario::Guest) -> Self {
+    pub(super) fn new(thread: ThreadId, spec: &scenario::Guest, law: &'static Law) -> Self {
         Self {
             thread,
             rx: RxRing::new(spec.rx_ring, spec.buffer_bytes),
             tx: TxRing::new(spec.tx_ring),
-            rx_calls: RxCalls::new(&spec.calls),
-            tx_calls: TxCalls::new(&spec.calls),
+            rx_calls: RxCalls::new(&spec.calls, law),
+            tx_calls: TxCalls::new(&spec.calls, law),
             sent: Total::default(),
             full_since: None,
             poll: spec.poll,

@@ -9,11 +9,6 @@ use weir_policy::moderation::{Kind, hold_ns_max};
 use super::{Event, Host};
 use crate::scenario::{Endpoint, Scenario};
 
-/// Between two looks (ns), as in weir's manager.
-const LOOK_NS: u64 = 100_000_000;
-/// A guest has traffic for so long after its last frame (ns), as there.
-const TRAFFIC_NS: u64 = 1_000_000_000;
-
 /// The manager, and what it knew at the last look.
 #[derive(Debug)]
 pub(super) struct Manager {
@@ -36,7 +31,7 @@ impl Manager {
         let auto = scenario.guests.iter().all(|guest| guest.calls.kind == Kind::Auto);
         let any = !scenario.guests.is_empty() && !scenario.uplinks.is_empty();
         (scenario.realization.manager && auto && any).then(|| Self {
-            together: Attempt::default(),
+            together: Attempt::under(scenario.law),
             looked_ns: 0,
             guests: vec![Counted::default(); scenario.guests.len()],
         })
@@ -51,7 +46,7 @@ impl Manager {
 impl Host<'_> {
     pub(super) fn start_manager(&mut self) {
         if self.manager.is_some() {
-            self.calendar.after(LOOK_NS, Event::Budget);
+            self.calendar.after(self.scenario.law.look_ns, Event::Budget);
         }
     }
 
@@ -75,7 +70,7 @@ impl Host<'_> {
         for (vif, (counted, (frames, bytes))) in (0..).zip(manager.guests.iter_mut().zip(totals)) {
             let new = frames - counted.frames;
             if new > 0 {
-                counted.busy_until_ns = now_ns + TRAFFIC_NS;
+                counted.busy_until_ns = now_ns + self.scenario.law.traffic_ns();
             }
             if now_ns < counted.busy_until_ns {
                 traffic.push(Traffic {
@@ -107,6 +102,6 @@ impl Host<'_> {
             guest.rx_calls.hold(limit_ns - longer_ns, together);
             guest.tx_calls.set_hold_ns_max(limit_ns - longer_ns);
         }
-        self.calendar.after(LOOK_NS, Event::Budget);
+        self.calendar.after(self.scenario.law.look_ns, Event::Budget);
     }
 }

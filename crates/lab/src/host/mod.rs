@@ -217,11 +217,15 @@ impl<'s> Host<'s> {
         };
         let workers = scenario.workers.iter().enumerate();
         let workers = workers
-            .map(|(at, spec)| Worker::new(spawn(Owner::Worker(at), spec.class, &spec.cpus)))
+            .map(|(at, spec)| {
+                Worker::new(spawn(Owner::Worker(at), spec.class, &spec.cpus), scenario.law)
+            })
             .collect();
         let guests = scenario.guests.iter().enumerate();
         let guests = guests
-            .map(|(at, spec)| Guest::new(spawn(Owner::Guest(at), spec.class, &spec.cpus), spec))
+            .map(|(at, spec)| {
+                Guest::new(spawn(Owner::Guest(at), spec.class, &spec.cpus), spec, scenario.law)
+            })
             .collect();
         for rival in &scenario.rivals {
             spawn(Owner::Rival, rival.class, &rival.cpus);

@@ -12,6 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, TAP_BURST_MAX};
 use weir_policy::lateness::Lateness;
+use weir_policy::law::Law;
 use weir_policy::pace::{Pace, Rest};
 
 use super::{Event, Host, PortId, Side};
@@ -23,8 +24,6 @@ use crate::topology::CpuId;
 
 /// Rounds over busy queues between two looks at the epoll set.
 pub(super) const ROUNDS_PER_POLL: u32 = 8;
-/// How long a queue without work is looked at, kicks off, while others keep the worker busy (ns).
-const WARM_NS: u64 = 100_000;
 /// How long a dedicated worker busy-polls between polls of the epoll set (ns). A kick cuts this short, so it is
 /// longer than the engine's.
 const DEDICATED_LOOK_NS: u64 = 10_000_000;
@@ -46,11 +45,11 @@ pub(super) enum Phase {
     /// It looks at warm queues until then.
     Look { start_ns: u64, end_ns: u64 },
     /// It is falling asleep, once more after a look at its queues.
-    Settle { start_ns: u64, rest: Rest },
+    Settle { rest: Rest },
     /// It sleeps; a nap, if it has a length.
-    Asleep { start_ns: u64, nap_ns: Option<u64> },
+    Asleep { nap_ns: Option<u64> },
     /// It wakes up from that.
-    Awake { start_ns: u64, nap_ns: Option<u64> },
+    Awake { nap_ns: Option<u64> },
     /// Queues whose parked frames are tried again.
     Retry(Vec<PortId>),
     /// So many queues are left of this round; `any`: there was one.
@@ -118,11 +117,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(thread: ThreadId) -> Self {
+    pub(super) fn new(thread: ThreadId, law: &'static Law) -> Self {
         Self {
             thread,
             phase: Phase::Rest,
-            pace: Pace::default(),
+            pace: Pace::under(law),
             ready: VecDeque::new(),
             warm: Vec::new(),
             looked_ns: 0,
@@ -171,7 +170,7 @@ impl Worker {
 impl Host<'_> {
     /// Workers begin asleep.
     pub(super) fn start_worker(&mut self, worker: usize) {
-        self.workers[worker].phase = Phase::Asleep { start_ns: 0, nap_ns: None };
+        self.workers[worker].phase = Phase::Asleep { nap_ns: None };
     }
 
     pub(super) fn kicked(&mut self, port: PortId, side: Side) {
@@ -208,8 +207,8 @@ impl Host<'_> {
         let sleep_ns =
             self.after_idle_ns(self.workers[worker].thread, self.scenario.profile.sleep_ns);
         let Worker { phase, thread, sleeps, timer_fired, .. } = &mut self.workers[worker];
-        if let Phase::Asleep { start_ns, nap_ns } = *phase {
-            *phase = Phase::Awake { start_ns, nap_ns };
+        if let Phase::Asleep { nap_ns } = *phase {
+            *phase = Phase::Awake { nap_ns };
             *sleeps += 1;
             let timer_fired_ns = self.scenario.profile.timer_fired_ns;
             let work_ns = sleep_ns + if *timer_fired { timer_fired_ns } else { 0 };
@@ -241,8 +240,8 @@ impl Host<'_> {
         match std::mem::replace(&mut self.workers[worker].phase, Phase::Rest) {
             Phase::Rest | Phase::Asleep { .. } => self.rest(worker),
             Phase::Look { start_ns, end_ns } => self.look_on(worker, start_ns, end_ns),
-            Phase::Settle { start_ns, rest } => self.fall_asleep(worker, start_ns, rest),
-            Phase::Awake { start_ns, nap_ns } => self.awake(worker, start_ns, nap_ns),
+            Phase::Settle { rest } => self.fall_asleep(worker, rest),
+            Phase::Awake { nap_ns } => self.awake(worker, nap_ns),
             Phase::Retry(ports) => self.retry(worker, ports),
             Phase::Round { left, any } => self.round(worker, left, any),
             Phase::Burst(burst) => self.forward(worker, burst),
@@ -282,7 +281,7 @@ impl Host<'_> {
                 self.workers[worker].phase = Phase::Look { start_ns: now_ns, end_ns };
                 Step::Next
             }
-            rest => self.lie_down(worker, now_ns, rest),
+            rest => self.lie_down(worker, rest),
         }
     }
 
@@ -310,7 +309,7 @@ impl Host<'_> {
         if now_ns >= end_ns {
             this.pace.polled(None);
             let rest = self.how_to_rest(worker, start_ns);
-            return self.lie_down(worker, start_ns, rest);
+            return self.lie_down(worker, rest);
         }
         this.phase = Phase::Look { start_ns, end_ns };
         let work_ns = self.work_ns(worker);
@@ -324,22 +323,22 @@ impl Host<'_> {
     }
 
     /// Prepares to nap or to sleep, which may take its time.
-    fn lie_down(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
+    fn lie_down(&mut self, worker: usize, rest: Rest) -> Step {
         self.expire_holds_before_sleep(worker);
         let Profile { settle_ns, timer_set_ns, .. } = self.scenario.profile;
         let sets_timer = self.workers[worker].sets_timer(rest, self.now_ns(), self.lead_ns(worker));
         let settle_ns = self.after_idle_ns(self.workers[worker].thread, settle_ns);
         match settle_ns + if sets_timer { timer_set_ns } else { 0 } {
-            0 => self.fall_asleep(worker, start_ns, rest),
+            0 => self.fall_asleep(worker, rest),
             settle_ns => {
-                self.workers[worker].phase = Phase::Settle { start_ns, rest };
+                self.workers[worker].phase = Phase::Settle { rest };
                 Step::Work(settle_ns)
             }
         }
     }
 
     /// Naps or sleeps, unless something is there to be done.
-    fn fall_asleep(&mut self, worker: usize, start_ns: u64, rest: Rest) -> Step {
+    fn fall_asleep(&mut self, worker: usize, rest: Rest) -> Step {
         let now_ns = self.now_ns();
         let nap_ns = match rest {
             Rest::Nap(nap_ns) => Some(nap_ns),
@@ -352,14 +351,14 @@ impl Host<'_> {
         let Worker { ready, pace, kicked, retry, stalled, phase, sleeps, .. } =
             &mut self.workers[worker];
         if !ready.is_empty() {
-            pace.slept(now_ns - start_ns);
+            pace.slept();
             return self.retries(worker);
         }
         if !kicked.is_empty() || (*retry && !stalled.is_empty()) {
-            *phase = Phase::Awake { start_ns, nap_ns };
+            *phase = Phase::Awake { nap_ns };
             return Step::Work(self.scenario.profile.poll_ns);
         }
-        *phase = Phase::Asleep { start_ns, nap_ns };
+        *phase = Phase::Asleep { nap_ns };
         *sleeps += 1;
         let sleep = *sleeps;
         self.workers[worker].timer_fired = false;
@@ -378,7 +377,7 @@ impl Host<'_> {
     }
 
     /// It has woken up.
-    fn awake(&mut self, worker: usize, start_ns: u64, nap_ns: Option<u64>) -> Step {
+    fn awake(&mut self, worker: usize, nap_ns: Option<u64>) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].did.wakeups += 1;
         let this = &mut self.workers[worker];
@@ -388,7 +387,7 @@ impl Host<'_> {
         if let Some(nap_ns) = nap_ns {
             self.look_at_warm(worker, Some(nap_ns));
         } else if !self.workers[worker].ready.is_empty() {
-            self.workers[worker].pace.slept(now_ns - start_ns);
+            self.workers[worker].pace.slept();
         }
         if self.workers[worker].ready.is_empty() {
             self.expire_holds_before_sleep(worker);
@@ -440,7 +439,7 @@ impl Host<'_> {
             return Step::Next;
         }
         let before_ns = self.workers[worker].taken_ns;
-        let keep_ns = (!self.scenario.realization.dedicated).then_some(WARM_NS);
+        let keep_ns = (!self.scenario.realization.dedicated).then_some(self.scenario.law.warm_ns);
         self.look_at_warm(worker, keep_ns);
         self.workers[worker].looked_ns = before_ns;
         self.expire_holds(worker, 0);

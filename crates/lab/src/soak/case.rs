@@ -200,6 +200,7 @@ impl Case {
             start_ns: 0,
             warm_up_ns: 0,
             run_ns,
+            law: &weir_policy::law::LAW,
             check_each_event: true,
         };
         scenario.loads =

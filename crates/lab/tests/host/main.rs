@@ -56,6 +56,7 @@ fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
         start_ns: 0,
         warm_up_ns: 20 * MS,
         run_ns: 50 * MS,
+        law: &weir_policy::law::LAW,
         check_each_event: false,
     }
 }

@@ -30,7 +30,7 @@ fn looks(
 #[test]
 fn a_load_that_nothing_slows_down_is_held_after_one_trial() {
     let mut attempt = Attempt::default();
-    looks(&mut attempt, 1 + SETTLES + 8, 9, |_, _, _| 1_000);
+    looks(&mut attempt, 1 + LAW.in_a_row + 8, 9, |_, _, _| 1_000);
     assert!(attempt.is_on());
     assert_eq!(attempt.why(), Why::Harmless);
     assert!(looks(&mut attempt, 10_000, 9, |_, _, _| 1_000) > 9_800);
@@ -40,7 +40,7 @@ fn a_load_that_nothing_slows_down_is_held_after_one_trial() {
 fn a_load_that_is_slower_for_it_is_held_ever_more_rarely() {
     let mut attempt = Attempt::default();
     let slow = |held, _, _| if held { 800 } else { 1_000 };
-    assert!(looks(&mut attempt, 100, 3, slow) <= 8);
+    assert!(looks(&mut attempt, 100, 3, slow) <= 12);
     assert_eq!(attempt.why(), Why::Slower);
     assert!(looks(&mut attempt, 10_000, 3, slow) < 50);
 }

@@ -87,7 +87,7 @@ fn nothing_is_said_while_calls_and_frames_go_together() {
 #[test]
 fn nothing_is_said_after_a_few_samples() {
     let mut regression = Regression::default();
-    for at in 0..u64::from(SAMPLES_MIN) - 1 {
+    for at in 0..u64::from(LAW.samples_min()) - 1 {
         regression.add(MACHINE.sample(100 + 300 * (at % 7), 5_000 + 3_000 * (at % 5), random(at)));
         assert_eq!(regression.cost(), None, "sample {at}");
     }

@@ -9,6 +9,7 @@
 mod tests;
 
 use crate::hold_off::HoldOff;
+use crate::law::LAW;
 
 /// A whole core, in the unit of loads: millionths.
 pub const CORE: u32 = 1_000_000;
@@ -149,7 +150,7 @@ impl Dispatch {
                 self.under = 0;
                 // What was joined a short while ago should not have been.
                 if std::mem::replace(&mut self.joined, u32::MAX) <= STAYS.into() {
-                    self.hold_off.failed();
+                    self.hold_off.failed(&LAW);
                 }
             }
         }

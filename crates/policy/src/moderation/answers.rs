@@ -1,14 +1,9 @@
 //! Whether what a guest receives acknowledges what it sends.
 
-/// Frames received between two looks.
-const LOOK_FRAMES: u64 = 64;
-/// Mean length (bytes) from which on what a guest sends are TCP's large segments: beside the work for one of them an
-/// interrupt for its acknowledgement is little.
-const SEGMENT_BYTES: u64 = 8_192;
-/// No longer on average (bytes) are acknowledgements: Ethernet, IPv6, TCP with its options.
+use crate::law::LAW;
+
+/// Acknowledgements are no longer on average (bytes): Ethernet, IPv6, TCP with its options, and what is between them.
 const ACK_BYTES: u64 = 128;
-/// No more of them come for a segment, where they have been merged on their way. More are worth gathering.
-const ACKS_PER_SEGMENT: u64 = 2;
 
 /// The acknowledgement clock: a sender of large segments sends the next ones when an acknowledgement comes. Holding those
 /// for long slows it down, by so much less than a stream's rate varies by itself that no trial of some stretches shows it.
@@ -44,7 +39,7 @@ impl Answers {
     #[inline]
     pub fn received(&mut self, frames: u32) -> bool {
         self.frames += u64::from(frames);
-        self.frames >= LOOK_FRAMES
+        self.frames >= LAW.frames()
     }
 
     /// Whether what it receives acknowledges what it sends, as of the last look.
@@ -58,9 +53,10 @@ impl Answers {
         let before = self.before.replace([received, sent])?;
         let (received, sent) = (received.since(before[0]), sent.since(before[1]));
         let are = sent.frames > 0
-            && sent.bytes >= sent.frames.saturating_mul(SEGMENT_BYTES)
+            && sent.bytes >= sent.frames.saturating_mul(LAW.segment_bytes())
             && received.bytes <= received.frames.saturating_mul(ACK_BYTES)
-            && received.frames <= sent.frames.saturating_mul(ACKS_PER_SEGMENT);
+            // More of them for a segment have not been merged on their way, and are worth gathering.
+            && received.frames <= sent.frames.saturating_mul(2);
         let changed = are != std::mem::replace(&mut self.are, are);
         changed.then_some(are)
     }

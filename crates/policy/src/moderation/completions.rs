@@ -2,28 +2,15 @@
 
 use super::Verdict;
 use crate::hold_off::HoldOff;
-
-/// Mean frame length (bytes) from which on a sender is taken for one that waits for completions: bulk
-/// data. TCP small queues (Linux `tcp_limit_output_bytes`) stops a connection that has about a
-/// millisecond's worth of data in the ring until some of it is freed.
-const BULK_FRAME_BYTES: u64 = 512;
-/// The ring is running full when more than one part in so many is not yet reclaimed by the guest.
-const RING_SHARE: u32 = 2;
-/// A guest that was called has this part of the hold limit to free its frames in the handler.
-const HANDLER_SHARE: u64 = 4;
-/// So few frames hold no sender back: a socket of Linux has room for ten times as many.
-const FEW_FRAMES: u64 = 32;
-/// They may wait for so many hold limits,
-const FEW_HOLDS: u64 = 16;
-/// if that is no longer (ns).
-const FEW_NS_MAX: u64 = 16_000_000;
+use crate::law::{LAW, Law};
 
 /// The policy for the calls of one transmit queue.
 ///
 /// A completion lets the driver free a frame. Nobody waits for that unless the sender is out of
 /// something, so completions are **prompt** where the sender may be:
 ///
-/// - frames are long on average: TCP's bulk data, whose sender is held back by what it has in the ring;
+/// - frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`) stop a connection
+///   that has about a millisecond's worth of data in the ring until some of it is freed;
 /// - more than half of the ring is not reclaimed: the driver is about to stop its queue.
 ///
 /// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
@@ -43,6 +30,7 @@ const FEW_NS_MAX: u64 = 16_000_000;
 /// [`super::Moderation`].
 #[derive(Clone, Copy, Debug)]
 pub struct Completions {
+    law: &'static Law,
     hold_ns_max: u64,
     /// Whether a few may wait longer.
     patient: bool,
@@ -96,6 +84,7 @@ impl Completions {
     /// Nothing pending; completions may wait for so long (ns).
     pub const fn new(hold_ns_max: u64) -> Self {
         Self {
+            law: &LAW,
             hold_ns_max,
             patient: false,
             since_ns: None,
@@ -116,6 +105,11 @@ impl Completions {
         Self { patient: true, ..Self::new(hold_ns_max) }
     }
 
+    /// The same under another law.
+    pub const fn under(self, law: &'static Law) -> Self {
+        Self { law, ..self }
+    }
+
     /// So many frames with so many bytes in all were just completed (used elements published).
     ///
     /// `unreclaimed` of `ring_size` buffers are not free for the driver: it has offered them, or they
@@ -130,7 +124,7 @@ impl Completions {
     ) -> Verdict {
         if let Some(called_ns) = self.called_late_ns.take() {
             match now_ns < self.handled_ns(called_ns) {
-                true => self.waited.failed(),
+                true => self.waited.failed(self.law),
                 false => self.waited.ease(),
             }
         } else if self.since_ns.is_none() {
@@ -140,8 +134,8 @@ impl Completions {
         self.frames = self.frames.saturating_add(u64::from(frames));
         self.bytes = self.bytes.saturating_add(bytes);
         self.batches = self.batches.saturating_add(1);
-        let bulk = self.bytes > self.frames.saturating_mul(BULK_FRAME_BYTES);
-        if bulk || unreclaimed > ring_size / RING_SHARE {
+        let bulk = self.bytes > self.frames.saturating_mul(self.law.bulk_bytes);
+        if bulk || unreclaimed > ring_size / 2 {
             return Verdict::Call;
         }
         if self.hold_off.left > 0 {
@@ -180,18 +174,18 @@ impl Completions {
 
     /// By when a guest has freed its frames that was called then (ns).
     fn handled_ns(&self, called_ns: u64) -> u64 {
-        called_ns.saturating_add((self.hold_ns_max / HANDLER_SHARE).max(1))
+        called_ns.saturating_add((self.hold_ns_max >> self.law.part).max(1))
     }
 
     /// The guest has been told by a call (`called`), or was found not to want one.
     pub fn delivered(&mut self, called: bool) {
         match self.gathered.take() {
-            Some(1) if called => self.hold_off.failed(),
+            Some(1) if called => self.hold_off.failed(self.law),
             Some(_) => self.hold_off.forget(),
             None => {}
         }
         match self.look_ns {
-            Some(_) if called => self.not_freed.failed(),
+            Some(_) if called => self.not_freed.failed(self.law),
             Some(_) => self.not_freed.forget(),
             None => {}
         }
@@ -227,9 +221,11 @@ impl Completions {
 
     /// How long those that are held may wait at most (ns).
     fn longest_ns(&self) -> u64 {
-        let hold_ns_max = self.hold_ns_max;
-        match self.patient && self.frames <= FEW_FRAMES {
-            true => hold_ns_max.saturating_mul(FEW_HOLDS).min(FEW_NS_MAX).max(hold_ns_max),
+        let Self { law, hold_ns_max, .. } = *self;
+        match self.patient && self.frames <= law.few_frames() {
+            true => {
+                hold_ns_max.saturating_mul(1 << law.step).min(law.few_ns_max()).max(hold_ns_max)
+            }
             false => hold_ns_max,
         }
     }
@@ -287,9 +283,9 @@ mod tests {
         assert_eq!(small(&mut completions, 4_000), Verdict::Call);
         completions.delivered(true);
         completions.set_hold_ns_max(2_000_000);
-        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(FEW_NS_MAX));
-        completions.set_hold_ns_max(2 * FEW_NS_MAX);
-        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(2 * FEW_NS_MAX));
+        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(LAW.few_ns_max()));
+        completions.set_hold_ns_max(2 * LAW.few_ns_max());
+        assert_eq!(few(&mut completions, 0), Verdict::HoldUntil(2 * LAW.few_ns_max()));
     }
 
     #[test]
@@ -367,7 +363,7 @@ mod tests {
         for packet in 0..100 {
             let now_ns = packet * 2 * LIMIT_NS;
             assert_eq!(small(&mut completions, now_ns), Verdict::HoldUntil(now_ns + LIMIT_NS));
-            let ask_ns = now_ns + LIMIT_NS + LIMIT_NS / HANDLER_SHARE;
+            let ask_ns = now_ns + LIMIT_NS + (LIMIT_NS >> LAW.part);
             let due = completions.expired(now_ns + LIMIT_NS, Received::Held);
             assert_eq!(due, Due::CallForReceived { ask_ns });
             assert_eq!(completions.deadline_ns(), Some(ask_ns));
@@ -445,7 +441,7 @@ mod tests {
                 false => Completions::new(hold_ns_max),
             };
             let (mut now_ns, mut since_ns, mut held) = (0u64, None, 0u64);
-            let lag_ns = (hold_ns_max / HANDLER_SHARE).max(1);
+            let lag_ns = (hold_ns_max >> LAW.part).max(1);
             let mut told_ns = None::<u64>;
             for (gap_ns, frames, bytes, unreclaimed, called, received) in batches {
                 let received = match received {
@@ -485,8 +481,8 @@ mod tests {
                         let latest_ns = match told_ns {
                             Some(told_ns) => told_ns + lag_ns,
                             None => {
-                                let few = patient && held <= FEW_FRAMES;
-                                let longer_ns = if few { FEW_NS_MAX } else { 0 };
+                                let few = patient && held <= LAW.few_frames();
+                                let longer_ns = if few { LAW.few_ns_max() } else { 0 };
                                 earliest_ns.saturating_add(hold_ns_max.max(longer_ns))
                             }
                         };

@@ -37,7 +37,7 @@ mod two_layer;
 use std::fmt;
 use std::str::FromStr;
 
-use weir_limits::HOLD_MARGIN_NS;
+use crate::law::{LAW, Law};
 
 pub use aggregate::Aggregate;
 pub use aggregate_adaptive::AggregateAdaptive;
@@ -54,7 +54,7 @@ pub use two_layer::TwoLayer;
 /// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
 /// sender's ring while a worker napped is a part of it.
 pub const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
-    latency_budget_ns.saturating_sub(HOLD_MARGIN_NS)
+    latency_budget_ns.saturating_sub(LAW.margin_ns)
 }
 
 /// What to do about the frames published and not yet delivered.
@@ -105,12 +105,14 @@ pub struct Settings {
     pub rx_frames: Option<u32>,
     /// Bytes of frames that fill a container, for the policies that aggregate; a page, if not given.
     pub container_bytes: Option<u32>,
+    /// The constants of `auto`.
+    pub law: &'static Law,
 }
 
 impl Settings {
     /// Nothing but the limit.
     pub const fn within(hold_ns_max: u64) -> Self {
-        Self { hold_ns_max, rx_ns: None, rx_frames: None, container_bytes: None }
+        Self { hold_ns_max, rx_ns: None, rx_frames: None, container_bytes: None, law: &LAW }
     }
 }
 

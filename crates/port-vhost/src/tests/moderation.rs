@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use weir_engine::Port;
-use weir_limits::HOLD_MARGIN_NS;
+use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Decision, Delivery, Moderation, Verdict};
 
 /// Longer than any test takes: what ends a hold is never its deadline.
@@ -320,7 +320,7 @@ fn no_limit_of_holds_is_larger_than_the_budget_leaves() {
     guest.port.set_hold_ns_max(None, u64::MAX);
     assert_eq!(limits(), [80_000; 2]);
     assert_eq!(guest.port.decisions()[0].decision.hold_ns, 80_000);
-    for too_short_ns in [0, 1, HOLD_MARGIN_NS] {
+    for too_short_ns in [0, 1, LAW.margin_ns] {
         assert_eq!(CallPolicy::within(Kind::Backend, too_short_ns).hold_ns_max(), 0);
     }
 }

@@ -23,9 +23,6 @@ pub struct SplitExplanation {
     pub uplink_cost: CostExplanation,
     /// C_v: what a call costs.
     pub call_cost: CostExplanation,
-    /// Holds are shortened now and then, so that calls vary and what they cost shows.
-    #[serde(default)]
-    pub varies: bool,
 }
 
 /// What something costs.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
 use weir_policy::attempt::{self, Attempt, Traffic};
-use weir_policy::budget::{Load, Split, Splitter};
-use weir_policy::costs::{CallCost, Cost, Regression, Sample};
+use weir_policy::budget::{Load, Split};
+use weir_policy::costs::{Cost, Regression, Sample};
+use weir_policy::law::LAW;
 use weir_policy::moderation::Kind;
 
 #[cfg(test)]
@@ -14,12 +15,7 @@ mod tests;
 
 /// The assumed cost of an unknown call or wake-up (ns): if both are unknown, only their ratio counts, which is near
 /// 1.
-pub(super) const COST_NS_DEFAULT: f64 = 4_000.0;
-/// An interface has traffic for so long after its last frame (ns): n is not to waver with each gap.
-const TRAFFIC_NS: u64 = 1_000_000_000;
-/// A guest polls only for this many frames at a time or more. Few large frames are a stream whose sender waits for
-/// answers, and finding out how long would slow it.
-const POLL_FRAMES_MIN: u64 = 8;
+const COST_NS_DEFAULT: f64 = LAW.event_ns as f64;
 /// Fewest interfaces of which the middle call cost can't be moved by one of them alone.
 const COMMON_MIN: usize = 3;
 
@@ -145,10 +141,6 @@ pub(super) struct Decision {
 pub(super) struct VifDecision {
     /// T_v (ns).
     pub(super) vif_ns: u64,
-    /// The limit of its holds until the next look (ns): T_v, or less to find out what a call costs.
-    pub(super) hold_ns: u64,
-    /// Holds are varied for that.
-    pub(super) varies: bool,
     /// All interfaces are held together.
     pub(super) together: bool,
     /// At what interval the guest is to poll (ns).
@@ -167,7 +159,8 @@ pub(super) struct Core {
     /// Between the last two looks (ns).
     elapsed_ns: u64,
     uplink_cost: Regression,
-    split: Splitter,
+    /// The last T_p (ns) by Eq. 4, and the budget (ns) that it was a part of.
+    uplink_share: (u64, u64),
     together: Attempt,
     vifs: BTreeMap<PortId, Vif>,
 }
@@ -177,15 +170,12 @@ pub(super) struct Core {
 struct Vif {
     /// The look before, and when that was (ns).
     before: Option<(VifLook, u64)>,
-    call_cost: CallCost,
+    call_cost: Regression,
     /// What it had between the last two looks.
     traffic: Traffic,
     /// Those of the frames that its guest received.
     received: u64,
-    /// For a new one, after another virtual machine has come.
-    seed: u32,
     agent_cost_ns: Option<u64>,
-    split: Splitter,
     /// Under `auto`: its guest polls instead of being called.
     polling: Attempt,
     /// Until when it counts as one with traffic (ns).
@@ -216,7 +206,7 @@ impl Core {
         let uplink_ns = match (sharing, budget_ns) {
             (Sharing::Split, Some(budget_ns)) => {
                 let load = load(budget_ns, self.common_call_cost_ns(look.now_ns));
-                self.split.decide(load).uplink_ns
+                self.uplink_share_ns(load)
             }
             (Sharing::Together { held: true, .. }, Some(budget_ns)) => {
                 let load = load(budget_ns, self.common_call_cost_ns(look.now_ns));
@@ -238,15 +228,7 @@ impl Core {
                         let poll_ns = vif.polls(now, vif_ns, elapsed_ns, is_tried);
                         let since_ns = vif.since_ns((uplink_ns, vif_ns), look.now_ns);
                         let polling = now.pollable_ns.map(|_| vif.polling.why());
-                        VifDecision {
-                            vif_ns,
-                            hold_ns: vif_ns,
-                            varies: false,
-                            together,
-                            poll_ns,
-                            polling,
-                            since_ns,
-                        }
+                        VifDecision { vif_ns, together, poll_ns, polling, since_ns }
                     }
                     kind => vif.part(kind, load, uplink_ns, look.now_ns),
                 };
@@ -308,6 +290,16 @@ impl Core {
         (sharing, budget_ns)
     }
 
+    /// T_p by Eq. 4 (ns). It moves by a step at least, since to set a card's interval costs: costs that waver do not.
+    fn uplink_share_ns(&mut self, load: Load) -> u64 {
+        let (stands_ns, of_ns) = self.uplink_share;
+        let uplink_ns = Split::of(load).uplink_ns;
+        if of_ns != load.budget_ns || uplink_ns.abs_diff(stands_ns) > load.budget_ns >> LAW.step {
+            self.uplink_share = (uplink_ns, load.budget_ns);
+        }
+        self.uplink_share.0
+    }
+
     /// n: interfaces with traffic.
     fn busy(&self, now_ns: u64) -> u32 {
         let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns).count();
@@ -329,15 +321,12 @@ impl Core {
 
 impl Vif {
     fn new(id: PortId) -> Self {
-        let seed = id.get().into();
         Self {
             before: None,
-            call_cost: CallCost::new(seed),
-            traffic: Traffic { vif: seed, frames: 0, bytes: 0 },
+            call_cost: Regression::default(),
+            traffic: Traffic { vif: id.get().into(), frames: 0, bytes: 0 },
             received: 0,
-            seed,
             agent_cost_ns: None,
-            split: Splitter::default(),
             polling: Attempt::default(),
             busy_until_ns: 0,
             shares: None,
@@ -353,14 +342,14 @@ impl Vif {
         self.traffic.bytes = now.bytes.saturating_sub(before.bytes);
         self.received = now.received.saturating_sub(before.received);
         if now.frames > before.frames {
-            self.busy_until_ns = now_ns.saturating_add(TRAFFIC_NS);
+            self.busy_until_ns = now_ns.saturating_add(LAW.traffic_ns());
         }
         let (Some(cpu), Some(cpu_before)) = (now.guest_cpu, before.guest_cpu) else {
             return;
         };
         if cpu.process != cpu_before.process {
             // Another virtual machine, of which nothing is known yet.
-            self.call_cost = CallCost::new(self.seed);
+            self.call_cost = Regression::default();
             return;
         }
         let totals =
@@ -376,16 +365,13 @@ impl Vif {
         let left_ns = load.budget_ns.saturating_sub(uplink_ns);
         let vif_ns = match uplink_ns {
             0 => left_ns,
-            _ => self.split.decide(load).vif_ns.min(left_ns),
+            _ => Split::of(load).vif_ns.min(left_ns),
         };
         let since_ns = self.since_ns((uplink_ns, vif_ns), now_ns);
         let polls = kind == Kind::Frontend && vif_ns >= AGENT_POLL_NS_MIN;
         let poll_ns = polls.then(|| vif_ns.min(AGENT_POLL_NS_MAX));
-        let asks = self.is_to_be_found_out(now_ns);
-        let hold_ns = if asks { self.call_cost.hold_ns(vif_ns) } else { vif_ns };
-        let varies = asks && self.call_cost.varies();
         let (together, polling) = (false, None);
-        VifDecision { vif_ns, hold_ns, varies, together, poll_ns, polling, since_ns }
+        VifDecision { vif_ns, together, poll_ns, polling, since_ns }
     }
 
     /// Under `auto`: the interval at which its guest polls, in place of calls after holds of up to `vif_ns`. No
@@ -400,14 +386,15 @@ impl Vif {
         let every_ns = now.pollable_ns.map(|ns| ns.min(vif_ns).min(AGENT_POLL_NS_MAX));
         let gathers = |every_ns: u64| {
             let frames = u128::from(self.received) * u128::from(every_ns);
-            frames >= u128::from(POLL_FRAMES_MIN) * u128::from(elapsed_ns)
+            // A few large ones are a stream whose sender waits for answers, and is slower while that is found out.
+            frames >= u128::from(LAW.poll_frames_min()) * u128::from(elapsed_ns)
         };
         let Some(every_ns) = every_ns.filter(|ns| *ns >= AGENT_POLL_NS_MIN) else {
             self.polling.refuse();
             return None;
         };
         if !gathers(every_ns) {
-            self.polling.too_few(self.seed);
+            self.polling.too_few(self.traffic.vif);
         } else if is_tried && self.polling.why() == attempt::Why::Tried {
             // What it has seen so far was of another switch.
             self.polling.refuse();
@@ -426,12 +413,6 @@ impl Vif {
         };
         self.shares = Some((now, since_ns));
         since_ns
-    }
-
-    /// What its calls cost is weir's to find out, and there are some now.
-    fn is_to_be_found_out(&self, now_ns: u64) -> bool {
-        let counted = self.before.is_some_and(|(look, _)| look.guest_cpu.is_some());
-        counted && self.agent_cost_ns.is_none() && now_ns < self.busy_until_ns
     }
 
     fn call_cost(&self) -> Known {

@@ -10,6 +10,7 @@ use weir_engine::guest::QueueDecision;
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
 use weir_policy::attempt::Why;
+use weir_policy::law::LAW;
 use weir_policy::moderation::Kind;
 
 use super::agents::{Agent, AgentSocket};
@@ -27,15 +28,13 @@ use crate::explain::{
 };
 use crate::guest_port::GuestPort;
 
-/// How often the budget is split anew while there is traffic (ns): ten times a second.
-const SPLIT_NS: u64 = 100_000_000;
 /// How often queues are moved between workers by their load (ns), where they are: so often that two steps
 /// are done within a tenth of a second.
 const DISPATCH_NS: u64 = 50_000_000;
 /// How often entries of indirection tables are moved by load (ns).
 const REBALANCE_NS: u64 = 100_000_000;
 /// After so long without traffic (ns) it sleeps until there is some.
-const QUIET_NS: u64 = 1_000_000_000;
+const QUIET_NS: u64 = LAW.traffic_ns();
 
 /// An interface in the manager's care.
 pub(super) struct ManagedVif {
@@ -433,7 +432,7 @@ impl Run {
     fn period_ns(&self, task: Task) -> Option<u64> {
         match task {
             Task::Dispatch => self.engine.dispatches().then_some(DISPATCH_NS),
-            Task::Split => self.splits().then_some(SPLIT_NS),
+            Task::Split => self.splits().then_some(LAW.look_ns),
             Task::Rebalance => self.steers().then_some(REBALANCE_NS),
             Task::Place => self.placement.is_on().then_some(placement::LOOK_NS),
         }
@@ -520,7 +519,7 @@ impl Run {
         for (id, vif) in &mut self.vifs {
             let part = decision.vifs.get(id);
             match part {
-                Some(part) => vif.hold(part.hold_ns, part.together),
+                Some(part) => vif.hold(part.vif_ns, part.together),
                 None => vif.let_go(),
             }
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
@@ -620,7 +619,6 @@ impl Run {
             vifs: decision.busy,
             uplink_cost: cost(self.core.uplink_cost()),
             call_cost: cost(self.core.call_cost(id)?),
-            varies: part.varies,
         })
     }
 }
@@ -704,7 +702,7 @@ mod tests {
         let mut now_ns = 0;
         while !matches!(run.rhythm, Rhythm::AtTraffic) {
             run.look(now_ns);
-            now_ns += SPLIT_NS;
+            now_ns += LAW.look_ns;
             assert!(now_ns < 2 * QUIET_NS);
         }
         assert!(now_ns >= QUIET_NS);
@@ -713,7 +711,7 @@ mod tests {
         run.sleep();
         assert!(matches!(run.rhythm, Rhythm::At(_)));
         run.look(now_ns);
-        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + SPLIT_NS));
+        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + LAW.look_ns));
     }
 
     #[test]

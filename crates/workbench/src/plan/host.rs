@@ -153,6 +153,7 @@ impl<'f> Building<'f> {
             start_ns: file.start.0,
             warm_up_ns: file.warm_up.0,
             run_ns: file.run.0,
+            law: &weir_policy::law::LAW,
             check_each_event: false,
         };
         let (groups, uplinks) = (Vec::new(), Vec::new());

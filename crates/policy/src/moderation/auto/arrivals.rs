@@ -1,13 +1,13 @@
 //! How often batches come, and how large.
 
+use crate::law::Law;
+
 /// Fraction bits of [`Arrivals::gap`], so that small gaps do not round away.
 const FRACTION: u32 = 4;
-/// One batch moves the estimate by this share (a shift: 1/16).
-const WEIGHT: u32 = 4;
 /// No gap counts for more than this (ns); it also keeps the arithmetic far from its ends.
 const GAP_NS_MAX: u64 = weir_limits::LATENCY_BUDGET_NS_MAX * 4;
 
-/// The usual time between two publications, smoothed over about sixteen of them.
+/// The usual time between two publications, smoothed.
 ///
 /// Batches are counted, not frames: a call that is saved is one for a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,14 +21,14 @@ impl Arrivals {
     /// A batch was published. Gives the time since the one before (ns).
     ///
     /// `gap_ns_max`: a longer gap is an interruption of the load, and counts as this one.
-    pub(super) fn batch(&mut self, now_ns: u64, gap_ns_max: u64) -> u64 {
+    pub(super) fn batch(&mut self, law: &Law, now_ns: u64, gap_ns_max: u64) -> u64 {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return 0 };
         let gap_ns = now_ns.saturating_sub(last_ns);
         let sample = gap_ns.min(gap_ns_max).min(GAP_NS_MAX) << FRACTION;
         self.gap = if self.gap == 0 {
             sample
         } else {
-            self.gap - (self.gap >> WEIGHT) + (sample >> WEIGHT)
+            self.gap - (self.gap >> law.step) + (sample >> law.step)
         };
         gap_ns
     }
@@ -43,35 +43,30 @@ impl Arrivals {
         self.last_ns.unwrap_or(0)
     }
 
-    /// Whether so many halves of a batch more are to be expected within so long (ns). Not before the
-    /// usual gap is known.
-    pub(super) fn promise(&self, half_batches: u64, within_ns: u64) -> bool {
-        let gap = self.gap.saturating_mul(half_batches);
-        gap != 0 && gap <= within_ns.saturating_mul(2 << FRACTION)
+    /// Whether so many batches more are to be expected within so long (ns). Not before the usual gap is known.
+    pub(super) fn promise(&self, batches: u64, within_ns: u64) -> bool {
+        self.gap != 0 && self.gap.saturating_mul(batches) <= within_ns.saturating_mul(1 << FRACTION)
     }
 }
 
-/// Parts of a share.
-const WHOLE: u32 = 4096;
-/// One batch moves the share by this part of the way (a shift: 1/64).
-const SHARE_WEIGHT: u32 = 6;
-/// Batches are full where so many parts of them are, and no longer where fewer than that are.
-const FULL_FROM: u32 = WHOLE / 16 * 15;
-const FULL_STILL: u32 = WHOLE / 8 * 7;
-
-/// Whether nearly all batches that come with nothing pending are enough for a call by themselves.
+/// Whether nearly all batches that come with nothing pending are enough for a call by themselves: eight of nine and more,
+/// where eight in a row are no chance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Full {
-    share: u32,
+    /// Full batches, less eight times the others.
+    more: u32,
     are: bool,
 }
 
 impl Full {
     /// A batch has come with nothing pending. Whether that makes a difference.
-    pub(super) fn batch(&mut self, full: bool) -> bool {
-        self.share -= self.share >> SHARE_WEIGHT;
-        self.share += if full { WHOLE >> SHARE_WEIGHT } else { 0 };
-        let are = self.share >= if self.are { FULL_STILL } else { FULL_FROM };
+    pub(super) fn batch(&mut self, law: &Law, full: bool) -> bool {
+        let most = law.in_a_row * law.in_a_row;
+        self.more = match full {
+            true => (self.more + 1).min(most),
+            false => self.more.saturating_sub(law.in_a_row),
+        };
+        let are = self.more == most || (self.are && self.more > 0);
         are != std::mem::replace(&mut self.are, are)
     }
 
@@ -84,10 +79,11 @@ impl Full {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::law::LAW;
 
     /// How often a difference was made by so many batches of which one in `every` is not full.
     fn changes(full: &mut Full, batches: u32, every: u32) -> u32 {
-        (1..=batches).map(|batch| u32::from(full.batch(!batch.is_multiple_of(every)))).sum()
+        (1..=batches).map(|batch| u32::from(full.batch(&LAW, !batch.is_multiple_of(every)))).sum()
     }
 
     #[test]

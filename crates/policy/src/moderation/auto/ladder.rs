@@ -1,22 +1,8 @@
 //! Which level of hold a queue is at, and when another is tried.
 
 use crate::hold_off::HoldOff;
+use crate::law::Law;
 use crate::trial::{Finding, Passed, Trial};
-
-/// What each level is of the hold limit, in sixteenths.
-const SIXTEENTHS: [u64; 6] = [0, 1, 2, 4, 8, 16];
-/// The highest level.
-const TOP: usize = SIXTEENTHS.len() - 1;
-/// A rate that differs from the usual one by this factor is another load: what failed may be tried soon,
-const RATE_CHANGED: f64 = 2.0;
-/// after so many stretches.
-const HOLD_OFF_CHANGED: u32 = 7;
-/// Stretches for which a level that was just found harmless is not doubted.
-const HOLD_OFF_FOUND: u32 = 15;
-/// A rate below this share of the usual one is a reason to doubt the level,
-const RATE_FELL: f64 = 0.75;
-/// if so many standard deviations of a random count lie between.
-const FELL_DEVIATIONS: f64 = 4.0;
 
 /// What the ladder has to know of a stretch.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +32,12 @@ pub(super) enum Why {
 /// halving, from the top: a load that nothing slows down is there after one trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ladder {
+    law: &'static Law,
+    /// The highest level.
+    top: usize,
     /// The highest level that was found harmless.
     level: usize,
-    /// The lowest level above it that was found harmful; one above [`TOP`] if none was.
+    /// The lowest level above it that was found harmful; one above the top if none was.
     ceiling: usize,
     /// Every level between that would pay has been tried; `climb` counts down to a try of the ceiling.
     searched: bool,
@@ -64,11 +53,15 @@ pub(super) struct Ladder {
     usual: f64,
 }
 
-impl Default for Ladder {
-    fn default() -> Self {
+impl Ladder {
+    /// Nothing is known. Above no hold there are levels from the smallest step of the limit, each twice the one below.
+    pub(super) fn new(law: &'static Law) -> Self {
+        let levels = law.levels();
         Self {
+            law,
+            top: levels,
             level: 0,
-            ceiling: TOP + 1,
+            ceiling: levels + 1,
             searched: false,
             retrying: false,
             trial: None,
@@ -78,22 +71,20 @@ impl Default for Ladder {
             usual: 0.0,
         }
     }
-}
 
-impl Ladder {
     /// How long the stretch under way holds (ns).
     pub(super) fn hold_ns(&self, hold_ns_max: u64) -> u64 {
-        share(self.trial.map_or(self.level, |trial| trial.level()), hold_ns_max)
+        self.share(self.trial.map_or(self.level, |trial| trial.level()), hold_ns_max)
     }
 
     /// How long the level holds that was found harmless (ns).
     pub(super) fn settled_ns(&self, hold_ns_max: u64) -> u64 {
-        share(self.level, hold_ns_max)
+        self.share(self.level, hold_ns_max)
     }
 
     /// The longer hold of a trial, or that of the level (ns).
     pub(super) fn longest_ns(&self, hold_ns_max: u64) -> u64 {
-        share(self.trial.map_or(self.level, |trial| trial.upper), hold_ns_max)
+        self.share(self.trial.map_or(self.level, |trial| trial.upper), hold_ns_max)
     }
 
     pub(super) fn why(&self) -> Why {
@@ -101,7 +92,7 @@ impl Ladder {
     }
 
     pub(super) fn at_top(&self) -> bool {
-        self.level == TOP
+        self.level == self.top
     }
 
     /// Holds have gathered nothing: whoever sends waits for the answer.
@@ -122,7 +113,7 @@ impl Ladder {
         let Some(trial) = &mut self.trial else {
             return self.settled(stretch, hold_ns_max, pays);
         };
-        let finding = trial.stretch(stretch.passed, stretch.odd);
+        let finding = trial.stretch(self.law, stretch.passed, stretch.odd);
         let upper = trial.upper;
         match finding {
             Finding::Unclear => {}
@@ -140,12 +131,12 @@ impl Ladder {
     fn harmless(&mut self, upper: usize) {
         if upper > self.level {
             self.level = upper;
-            self.doubt.left = self.doubt.left.max(HOLD_OFF_FOUND);
+            self.doubt.left = self.doubt.left.max(2 * self.law.in_a_row);
             if self.retrying {
-                self.ceiling = TOP + 1;
+                self.ceiling = self.top + 1;
                 self.climb.ease();
             }
-            if self.ceiling > TOP {
+            if self.ceiling > self.top {
                 self.why = Why::Untried;
             }
         }
@@ -169,16 +160,16 @@ impl Ladder {
         let rate = stretch.passed.frame_rate();
         let frames = stretch.passed.frames as f64;
         let expected = self.usual * (stretch.passed.ns as f64 / 1e9);
-        let fell =
-            frames < RATE_FELL * expected && frames < expected - FELL_DEVIATIONS * expected.sqrt();
-        if self.usual > 0.0
-            && !(self.usual / RATE_CHANGED..=self.usual * RATE_CHANGED).contains(&rate)
-        {
-            self.climb.left = self.climb.left.min(HOLD_OFF_CHANGED);
+        let fell = frames < self.law.fell() * expected
+            && frames < expected - f64::from(self.law.errors) * expected.sqrt();
+        // A rate that differs by a factor of two is another load: what failed may be tried soon.
+        if self.usual > 0.0 && !(self.usual / 2.0..=self.usual * 2.0).contains(&rate) {
+            self.climb.left = self.climb.left.min(self.law.in_a_row);
         }
-        self.usual = if self.usual > 0.0 { self.usual + (rate - self.usual) / 8.0 } else { rate };
+        let moved = (rate - self.usual) * self.law.weight();
+        self.usual = if self.usual > 0.0 { self.usual + moved } else { rate };
         if self.level > 0 && (stretch.quiet || fell) && self.doubt.left == 0 {
-            self.doubt.failed();
+            self.doubt.failed(self.law);
             self.trial = Some(Trial::new(self.level, 0));
         } else if let Some(above) = self.next(hold_ns_max, pays) {
             self.trial = Some(Trial::new(above, 0));
@@ -187,40 +178,40 @@ impl Ladder {
 
     /// The level to try next, if one is due.
     fn next(&mut self, hold_ns_max: u64, pays: impl Fn(u64) -> bool) -> Option<usize> {
-        if self.climb.left > 0 || self.level == TOP {
+        if self.climb.left > 0 || self.level == self.top {
             return None;
         }
-        let pays = |level: &usize| pays(share(*level, hold_ns_max));
-        let middle = if self.ceiling > TOP { TOP } else { (self.level + self.ceiling).div_ceil(2) };
+        let pays = |level: &usize| pays(self.share(*level, hold_ns_max));
+        let middle = if self.ceiling > self.top {
+            self.top
+        } else {
+            (self.level + self.ceiling).div_ceil(2)
+        };
         if let Some(next) = (middle..self.ceiling).find(pays) {
             return Some(next);
         }
         // Nothing is left below the ceiling that would pay.
-        let next = (self.ceiling..=TOP).find(pays)?;
+        let next = (self.ceiling..=self.top).find(pays)?;
         if !self.searched {
             self.searched = true;
-            self.climb.failed();
+            self.climb.failed(self.law);
             return None;
         }
         self.retrying = true;
         self.ceiling = next + 1;
         Some(next)
     }
-}
 
-/// A level's part of the hold limit (ns).
-fn share(level: usize, hold_ns_max: u64) -> u64 {
-    match SIXTEENTHS.get(level) {
-        Some(16) => hold_ns_max,
-        Some(sixteenths) => (hold_ns_max / 16).saturating_mul(*sixteenths),
-        None => 0,
+    /// A level's part of the hold limit (ns): nothing, the smallest step, and twice as much with each level up to all.
+    fn share(&self, level: usize, hold_ns_max: u64) -> u64 {
+        if level == 0 { 0 } else { hold_ns_max >> self.top.saturating_sub(level) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hold_off::HOLD_OFF_MAX;
+    use crate::law::LAW;
 
     const LIMIT_NS: u64 = 1_600;
 
@@ -235,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_load_that_nothing_slows_down_is_at_the_top_after_one_trial() {
-        let mut ladder = Ladder::default();
+        let mut ladder = Ladder::new(&LAW);
         stretches(&mut ladder, 1 + 8, |_| 1_000);
         assert_eq!(ladder.settled_ns(LIMIT_NS), LIMIT_NS);
         assert!(ladder.at_top());
@@ -243,8 +234,8 @@ mod tests {
 
     #[test]
     fn the_highest_harmless_level_is_found_whichever_it_is() {
-        for (highest, &sixteenths) in SIXTEENTHS.iter().enumerate() {
-            let mut ladder = Ladder::default();
+        for (highest, &sixteenths) in [0, 1, 2, 4, 8, 16].iter().enumerate() {
+            let mut ladder = Ladder::new(&LAW);
             let harmless_ns = sixteenths * LIMIT_NS / 16;
             let slow = |hold_ns| if hold_ns > harmless_ns { 800 } else { 1_000 };
             stretches(&mut ladder, 100, slow);
@@ -254,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_ever_more_rarely() {
-        let mut ladder = Ladder::default();
+        let mut ladder = Ladder::new(&LAW);
         let held = std::cell::Cell::new(0);
         let slow = |hold_ns| {
             held.set(held.get() + u32::from(hold_ns > 0));
@@ -269,16 +260,16 @@ mod tests {
 
     #[test]
     fn a_load_that_does_not_mind_any_more_is_held_again() {
-        let mut ladder = Ladder::default();
+        let mut ladder = Ladder::new(&LAW);
         stretches(&mut ladder, 1_000, |hold_ns| if hold_ns > 0 { 400 } else { 1_000 });
         assert_eq!(ladder.settled_ns(LIMIT_NS), 0);
-        stretches(&mut ladder, 2 * HOLD_OFF_MAX, |_| 1_000);
+        stretches(&mut ladder, 2 * LAW.memory, |_| 1_000);
         assert!(ladder.at_top());
     }
 
     #[test]
     fn a_level_that_begins_to_harm_is_left() {
-        let mut ladder = Ladder::default();
+        let mut ladder = Ladder::new(&LAW);
         stretches(&mut ladder, 100, |_| 1_000);
         assert!(ladder.at_top());
         stretches(&mut ladder, 100, |hold_ns| if hold_ns > LIMIT_NS / 8 { 500 } else { 1_000 });
@@ -287,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_hold_that_would_gather_nothing_is_not_tried() {
-        let mut ladder = Ladder::default();
+        let mut ladder = Ladder::new(&LAW);
         let passed = Passed { frames: 100, bytes: 0, ns: 1_000_000 };
         for _ in 0..1_000 {
             let stretch = Stretch { passed, quiet: false, odd: false };

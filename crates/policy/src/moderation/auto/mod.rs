@@ -10,49 +10,8 @@ mod tests;
 use self::arrivals::{Arrivals, Full};
 use self::ladder::{Ladder, Stretch, Why};
 use super::{Batch, Decision, Delivery, Frontend, GuestPoll, Kind, Moderation, Settings, Verdict};
+use crate::law::Law;
 use crate::trial::Passed;
-
-/// Batches that a hold must promise beyond the first before its level is tried, in halves: two save
-/// two calls of three.
-const PAYS: u64 = 4;
-/// The same before a frame is held at a level that was found harmless: less, since estimates waver.
-const PAYS_STILL: u64 = 3;
-/// A queue has gone quiet when nothing has come for so many usual gaps. Where batches come at random,
-/// one look in four hundred finds such a gap.
-const QUIET_GAPS: u64 = 6;
-/// The looks at a hold lie no closer than this part of it, so there are at most so many.
-const LOOKS_MAX: u64 = 4;
-/// After so many holds in a row that did not end early, only one in so many is looked at.
-const STEADY: u32 = 8;
-/// So many more holds that ended early than others cast doubt on the level.
-const HUSHED_MAX: u32 = 8;
-/// Holds in a row that gathered nothing although they promised to: the sender waits for each frame.
-const LONELY_MAX: u32 = 8;
-/// A hold ends with so many frames: half a ring of 256, QEMU's default. More would save little, since
-/// a call's cost is by then spread over that many.
-const FRAMES_MAX: u32 = 128;
-/// The same in bytes, for frames that take several buffers: half a ring of 1536-byte buffers.
-const BYTES_MAX: u64 = 128 * 1536;
-/// No hold is begun of which less is left (ns), where a worker's nap had the rest: its timer would cost
-/// as much as the call.
-const HOLD_NS_MIN: u64 = 20_000;
-/// Shortest stretch (ns).
-const STRETCH_NS_MIN: u64 = 2_000_000;
-/// A stretch has so many of its longest holds.
-const STRETCH_HOLDS: u64 = 4;
-/// A stretch has so many of the longest gaps between batches that were seen lately: a sender whose
-/// window is full sends again when the answers are back, and nothing shorter shows at which rate.
-const STRETCH_GAPS: u64 = 4;
-/// No gap counts for more than this (ns) there, nor than the hold limit: a longer one is a pause.
-const PAUSE_NS: u64 = 8_000_000;
-/// Fewest frames by which a stretch is judged.
-const STRETCH_FRAMES_MIN: u64 = 64;
-/// No acknowledgement of large segments is held for longer (ns),
-const ANSWERS_NS_MAX: u64 = 50_000;
-/// nor where less is left,
-const ANSWERS_NS_MIN: u64 = 8_000;
-/// and it is where it promises so many halves of a batch: two that come as one are one wake-up of a sender for two.
-const ANSWERS_PAY: u64 = 2;
 
 /// Finds from the latency budget alone how long this queue's calls are best held.
 ///
@@ -68,7 +27,7 @@ const ANSWERS_PAY: u64 = 2;
 /// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
 /// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
 ///
-/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for 50 us at most, and only where they are no
+/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for [`Law::acks_ns_max`] at most, and only where they are no
 /// further apart: longer holds slow a sender down by less than a comparison of some milliseconds shows.
 ///
 /// Where nearly all batches are `Full` by themselves none is held: the calls are as few as they can be, and a sender whose
@@ -144,7 +103,7 @@ impl Auto {
         Self {
             settings,
             arrivals: Arrivals::default(),
-            ladder: Ladder::default(),
+            ladder: Ladder::new(settings.law),
             pending: None,
             stretch: Counted::default(),
             settling: true,
@@ -162,28 +121,33 @@ impl Auto {
     /// The longest hold (ns). `rx-usecs` does not apply: it is for policies with a fixed hold.
     fn limit_ns(&self) -> u64 {
         let limit_ns = self.settings.hold_ns_max;
-        if self.answers && !self.together { limit_ns.min(ANSWERS_NS_MAX) } else { limit_ns }
+        if self.answers && !self.together { limit_ns.min(self.law().acks_ns_max) } else { limit_ns }
     }
 
-    /// So many halves of a batch more are to be expected before a hold is tried, and before one is begun that was found
-    /// harmless.
+    fn law(&self) -> &'static Law {
+        self.settings.law
+    }
+
+    /// So many batches more are to be expected before a hold is tried. Half as many are enough before one is begun that was
+    /// found harmless, since estimates waver, and for acknowledgements: two that come as one wake their sender up once.
     fn pays(&self) -> (u64, u64) {
-        if self.answers { (ANSWERS_PAY, ANSWERS_PAY) } else { (PAYS, PAYS_STILL) }
+        let batches = self.law().batches;
+        if self.answers { (batches / 2, batches / 2) } else { (batches, batches / 2) }
     }
 
-    /// No hold is begun of which less is left (ns).
+    /// No hold is begun of which less is left (ns), where a worker's nap had the rest: its timer would cost as much as
+    /// the call.
     fn hold_ns_min(&self) -> u64 {
-        if self.answers { ANSWERS_NS_MIN } else { HOLD_NS_MIN }
+        if self.answers { self.law().sleep_ns() } else { self.law().margin_ns }
     }
 
     fn stretch_ns(&self) -> u64 {
-        let holds_ns = self.ladder.longest_ns(self.limit_ns()).saturating_mul(STRETCH_HOLDS);
-        let gaps_ns = self.longest_gap_ns.saturating_mul(STRETCH_GAPS);
-        holds_ns.max(gaps_ns).max(STRETCH_NS_MIN)
+        // A sender whose window is full sends again when the answers are back: nothing shorter shows at which rate.
+        self.law().window_of(self.ladder.longest_ns(self.limit_ns()).max(self.longest_gap_ns))
     }
 
     fn quiet_ns(&self) -> u64 {
-        self.arrivals.gap_ns().saturating_mul(QUIET_GAPS)
+        self.arrivals.gap_ns().saturating_mul(self.law().quiet_gaps)
     }
 
     /// The hold for a batch that comes with nothing pending (ns).
@@ -200,7 +164,7 @@ impl Auto {
 
     fn verdict(&mut self, now_ns: u64) -> Verdict {
         let limit_ns = self.limit_ns();
-        let quiet_ns = self.quiet_ns();
+        let (law, quiet_ns) = (self.law(), self.quiet_ns());
         let Some(pending) = &mut self.pending else { return Verdict::Call };
         let end_ns = pending.earliest_ns.saturating_add(pending.hold_ns.min(limit_ns));
         if is_full(self.settings, pending.frames, pending.bytes) || end_ns <= now_ns {
@@ -212,7 +176,7 @@ impl Auto {
                 pending.quiet = true;
                 return Verdict::Call;
             }
-            let soonest_ns = now_ns.saturating_add((pending.hold_ns / LOOKS_MAX).max(1));
+            let soonest_ns = now_ns.saturating_add((pending.hold_ns >> law.part).max(1));
             pending.look_ns = quiet_at_ns.max(soonest_ns);
         }
         Verdict::HoldUntil(end_ns.min(pending.look_ns))
@@ -226,7 +190,7 @@ impl Auto {
         }
         if pending.quiet {
             self.steady = 0;
-            self.hushed = (self.hushed + 1).min(HUSHED_MAX);
+            self.hushed = (self.hushed + 1).min(self.law().in_a_row);
         } else {
             self.steady = self.steady.wrapping_add(1);
             self.hushed = self.hushed.saturating_sub(u32::from(pending.looked));
@@ -237,7 +201,7 @@ impl Auto {
         } else {
             self.lonely += 1;
         }
-        if self.lonely >= LONELY_MAX {
+        if self.lonely >= self.law().in_a_row {
             self.lonely = 0;
             self.ladder.lonely();
             self.begin(now_ns, 0);
@@ -253,7 +217,7 @@ impl Auto {
         let Counted { from_ns, passed, .. } = self.stretch;
         let ns = now_ns.saturating_sub(from_ns);
         let due_ns =
-            if self.settling { self.stretch_ns() / STRETCH_HOLDS } else { self.stretch_ns() };
+            if self.settling { self.stretch_ns() >> self.law().part } else { self.stretch_ns() };
         let after_gap = gap_ns.saturating_mul(2) >= self.longest_gap_ns;
         if ns < due_ns || !(after_gap || ns >= due_ns.saturating_mul(2)) {
             return;
@@ -262,15 +226,15 @@ impl Auto {
             self.settling = false;
             self.stretch =
                 Counted { from_ns: now_ns, due_ns: self.stretch.due_ns, ..Counted::default() };
-        } else if passed.frames >= STRETCH_FRAMES_MIN {
+        } else if passed.frames >= self.law().frames() {
             let stretch = Stretch {
                 passed: Passed { ns, ..passed },
-                quiet: self.hushed == HUSHED_MAX,
+                quiet: self.hushed == self.law().in_a_row,
                 odd: due_ns > self.stretch.due_ns.saturating_mul(2),
             };
             let arrivals = self.arrivals;
-            let (halves, _) = self.pays();
-            let pays = |hold_ns| arrivals.promise(halves, hold_ns);
+            let (batches, _) = self.pays();
+            let pays = |hold_ns| arrivals.promise(batches, hold_ns);
             self.ladder.stretch(stretch, self.limit_ns(), pays);
             self.begin(now_ns, gap_ns);
         }
@@ -278,7 +242,7 @@ impl Auto {
 
     /// Begins a stretch after a gap of so long (ns).
     fn begin(&mut self, now_ns: u64, gap_ns: u64) {
-        self.longest_gap_ns -= self.longest_gap_ns / 8;
+        self.longest_gap_ns -= 2 * self.longest_gap_ns >> self.law().step;
         // After a long gap nothing is left of the level before.
         self.settling = gap_ns < self.limit_ns();
         let due_ns = self.stretch_ns();
@@ -288,7 +252,8 @@ impl Auto {
 
 /// Whether so much is enough for a call, whenever it came.
 fn is_full(settings: Settings, frames: u32, bytes: u64) -> bool {
-    frames >= settings.rx_frames.unwrap_or(FRAMES_MAX) || bytes >= BYTES_MAX
+    frames >= settings.rx_frames.unwrap_or(settings.law.frames_max)
+        || bytes >= settings.law.bytes_max()
 }
 
 impl Moderation for Auto {
@@ -300,14 +265,16 @@ impl Moderation for Auto {
         if let Some(polled) = &mut self.polled {
             return polled.policy.published(now_ns, batch);
         }
-        let pause_ns = self.limit_ns().max(PAUSE_NS);
-        let gap_ns = self.arrivals.batch(now_ns, self.settings.hold_ns_max.saturating_mul(2));
+        // A longer gap is a pause of the load.
+        let pause_ns = self.limit_ns().max(self.law().window_ns << self.law().part);
+        let law = self.law();
+        let gap_ns = self.arrivals.batch(law, now_ns, self.settings.hold_ns_max.saturating_mul(2));
         self.longest_gap_ns = self.longest_gap_ns.max(gap_ns.min(pause_ns));
         let pause_ns = gap_ns.saturating_sub(pause_ns);
         self.stretch.from_ns = self.stretch.from_ns.saturating_add(pause_ns);
         let full = is_full(self.settings, batch.frames, batch.bytes);
         if self.pending.is_none() && !self.together {
-            if self.full.batch(full) {
+            if self.full.batch(law, full) {
                 // What came meanwhile was not looked at.
                 self.begin(now_ns, 0);
             } else if !self.full.are() {
@@ -331,9 +298,9 @@ impl Moderation for Auto {
                 let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
                 // A look that can shorten a hold by less than half is not worth its timer.
-                let look = !self.together
-                    && quiet_ns < hold_ns / 2
-                    && (self.steady < STEADY || self.steady.is_multiple_of(STEADY));
+                // After so many in a row that did not end early, only one in so many is looked at.
+                let looks = self.steady < law.in_a_row || self.steady.is_multiple_of(law.in_a_row);
+                let look = looks && !self.together && quiet_ns < hold_ns / 2;
                 let look_ns = if look { quiet_ns } else { hold_ns };
                 self.pending = Some(Pending {
                     earliest_ns: batch.arrived_ns,
@@ -341,7 +308,7 @@ impl Moderation for Auto {
                     bytes: batch.bytes,
                     batches: 1,
                     hold_ns,
-                    look_ns: now_ns.saturating_add(look_ns.max(hold_ns / LOOKS_MAX).max(1)),
+                    look_ns: now_ns.saturating_add(look_ns.max(hold_ns >> law.part).max(1)),
                     looked: look,
                     quiet: false,
                 });
@@ -396,7 +363,7 @@ impl Moderation for Auto {
     fn set_answers(&mut self, are: bool) {
         if std::mem::replace(&mut self.answers, are) != are {
             // What was found of other frames says nothing of these.
-            self.ladder = Ladder::default();
+            self.ladder = Ladder::new(self.law());
             self.begin(self.arrivals.last_ns(), 0);
         }
     }
@@ -426,8 +393,9 @@ impl Moderation for Auto {
         if self.full.are() {
             return Decision { hold_ns: 0, reason: "calls are full without being held" };
         }
-        let (_, halves) = self.pays();
-        if !self.arrivals.promise(halves, limit_ns) {
+        let (before, still) = self.pays();
+        let batches = if settled_ns > 0 { still } else { before };
+        if !self.arrivals.promise(batches, limit_ns) {
             let reason = match self.answers {
                 true => "acknowledgements: what the guest sends next waits for them",
                 false => "light traffic",
@@ -441,7 +409,7 @@ impl Moderation for Auto {
             Why::Untried if self.ladder.at_top() => "the load is not slowed down by it",
             Why::Untried => "longer holds are being tried",
         };
-        let hold_ns = if self.arrivals.promise(halves, settled_ns) { settled_ns } else { 0 };
+        let hold_ns = if self.arrivals.promise(batches, settled_ns) { settled_ns } else { 0 };
         Decision { hold_ns, reason }
     }
 }

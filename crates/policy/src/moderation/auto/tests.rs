@@ -3,6 +3,7 @@
 use super::super::{Backend, Immediate};
 use super::played::{Outcome, Source, play};
 use super::*;
+use crate::law::LAW;
 
 const MS: u64 = 1_000_000;
 /// The budget but where a test says otherwise, and the six static settings: `immediate` and five
@@ -338,7 +339,7 @@ fn while_the_guest_polls_nothing_is_held_and_nothing_is_learnt() {
 #[test]
 fn acknowledgements_are_held_only_where_they_come_closely_and_not_for_long() {
     // 10 us apart, and 100 us.
-    for (rate, held_ns) in [(100_000, ANSWERS_NS_MAX), (10_000, 0)] {
+    for (rate, held_ns) in [(100_000, LAW.acks_ns_max), (10_000, 0)] {
         let source = constant(rate);
         let mut auto = Auto::new(Settings::within(BUDGET_NS));
         auto.set_answers(true);
@@ -360,7 +361,7 @@ fn acknowledgements_are_held_only_where_they_come_closely_and_not_for_long() {
 #[test]
 fn batches_that_are_full_by_themselves_leave_nothing_to_hold() {
     let mut auto = Auto::new(Settings::within(BUDGET_NS));
-    let full_bytes = BYTES_MAX;
+    let full_bytes = LAW.bytes_max();
     let mut late = 0;
     for at in 0..10_000 {
         let now_ns = at * 25_000;
@@ -391,7 +392,7 @@ fn a_guest_that_polls_and_asks_for_calls_is_called_when_it_has_not_polled() {
 #[test]
 fn a_hold_ends_with_half_a_ring_of_frames() {
     let settings = Settings { rx_frames: Some(10), ..Settings::within(BUDGET_NS) };
-    for (settings, most) in [(Settings::within(BUDGET_NS), FRAMES_MAX), (settings, 10)] {
+    for (settings, most) in [(Settings::within(BUDGET_NS), LAW.frames_max), (settings, 10)] {
         let mut policy = Auto::new(settings);
         let mut frames = 0;
         for at in 0..200_000 {

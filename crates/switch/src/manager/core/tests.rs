@@ -50,7 +50,6 @@ impl Played {
             let vif = self.look.vifs.iter().find(|vif| vif.id == *id).unwrap();
             let longer_ns = decision.uplink_ns.saturating_sub(self.look.uplink_found_ns);
             assert!(longer_ns + part.vif_ns <= vif.hold_ns_max, "{decision:?}");
-            assert!(part.hold_ns <= part.vif_ns, "{decision:?}");
         }
         decision
     }
@@ -302,47 +301,4 @@ fn counters_that_start_anew_or_a_switch_without_ports_decide_nothing_odd() {
     switch.look.vifs.clear();
     let decision = switch.step();
     assert_eq!((decision.uplink_ns, decision.vifs.len(), decision.busy), (0, 0, 0));
-}
-
-/// One look at an interface with a steady load whose holds are as the manager had them before: a call costs
-/// 6 us of guest's CPU.
-fn steady(switch: &mut Played, hold_ns: u64) -> VifDecision {
-    let vif = &mut switch.look.vifs[0];
-    let calls = LOOK_NS / hold_ns;
-    vif.calls += calls;
-    let used_ns = calls * 6_000 + 1_000 * 900 + LOOK_NS / 20;
-    let cpu_ns = vif.guest_cpu.map_or(0, |cpu| cpu.cpu_ns) + used_ns;
-    vif.guest_cpu = Some(GuestCpu { process: 7, cpu_ns });
-    switch.step().vifs[&id(0)]
-}
-
-#[test]
-fn under_a_steady_load_holds_vary_until_the_cost_of_a_call_is_known() {
-    let mut switch = played(&[Kind::TwoLayer]);
-    let mut part = steady(&mut switch, BUDGET_NS / 2);
-    let mut varied = 0;
-    for _ in 0..300 {
-        part = steady(&mut switch, part.hold_ns);
-        varied += u32::from(part.hold_ns < part.vif_ns);
-    }
-    let call = switch.core.call_cost(id(0)).unwrap();
-    assert!(matches!(call.source, Source::Regression { .. }), "{call:?}");
-    assert!((5_500.0..6_500.0).contains(&call.ns), "{call:?}");
-    assert!((20..100).contains(&varied), "{varied} of 300");
-    assert!(!part.varies && part.hold_ns == part.vif_ns, "{part:?}");
-}
-
-#[test]
-fn holds_do_not_vary_where_that_would_tell_nothing() {
-    let varies = |change: &dyn Fn(&mut VifLook), frames| {
-        let mut switch = played(&[Kind::TwoLayer]);
-        switch.frames = vec![frames];
-        switch.look.vifs[0].guest_cpu = Some(GuestCpu { process: 7, cpu_ns: 1 });
-        change(&mut switch.look.vifs[0]);
-        (0..200).any(|_| switch.step().vifs[&id(0)].varies)
-    };
-    assert!(varies(&|_| {}, 1_000));
-    assert!(!varies(&|vif| vif.agent_cost_ns = Some(5_000), 1_000), "the agent says it");
-    assert!(!varies(&|vif| vif.guest_cpu = None, 1_000), "nobody counts the guest's CPU time");
-    assert!(!varies(&|_| {}, 0), "there is no traffic");
 }
