@@ -156,7 +156,7 @@ fn changing(n: usize) -> String {
         _ => "[[vif.c.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"\n",
     });
     // One with a guest, and several without.
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         text.push_str("[vif.d]\n");
     }
     for other in 0..n % 5 {

@@ -51,7 +51,7 @@ impl Said {
     /// That of a turn.
     pub fn new(turn: u32, place: Place, port: Option<PortId>) -> Self {
         let port = port.map_or(0, |port| u64::from(port.get()) + 1);
-        Self(u64::from(turn) * TURN | port << PORT_SHIFT | place as u64)
+        Self((u64::from(turn) * TURN) | (port << PORT_SHIFT) | place as u64)
     }
 
     /// What it does.

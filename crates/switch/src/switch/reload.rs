@@ -49,7 +49,7 @@ enum Undo {
     Vifs(LatencyBudget, Vec<VifConfig>),
     Uplink(UplinkConfig),
     RemoveVif(PortName),
-    AddVif(VifConfig),
+    AddVif(Box<VifConfig>),
     RemoveUplink(PortName),
 }
 
@@ -117,7 +117,7 @@ impl Switch {
             Ok(Compared { difference, .. }) => {
                 Response::Difference { difference: difference.into() }
             }
-            Err(refusal) => refusal,
+            Err(refusal) => *refusal,
         }
     }
 
@@ -125,10 +125,10 @@ impl Switch {
         let Compared { config, difference, steps, check } = match self.compare(text) {
             Ok(compared) => compared,
             Err(refusal) => {
-                if let Response::Error { message, .. } = &refusal {
+                if let Response::Error { message, .. } = &*refusal {
                     tracing::error!(problem = message, "not reloaded, nothing changed");
                 }
-                return refusal;
+                return *refusal;
             }
         };
         let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
@@ -147,13 +147,14 @@ impl Switch {
         Response::Reloaded { difference: difference.into(), outcome }
     }
 
-    fn compare(&self, text: &str) -> Result<Compared, Response> {
+    fn compare(&self, text: &str) -> Result<Compared, Box<Response>> {
         let source = self.source();
         let Some(source) = &*source else {
-            return Err(Response::error("this switch was not set up by a configuration"));
+            let refusal = Response::error("this switch was not set up by a configuration");
+            return Err(refusal.into());
         };
         let config = Config::from_toml("the configuration", text, &source.defaults);
-        let config = config.map_err(|error| refusal(&error))?;
+        let config = config.map_err(|error| Box::new(refusal(&error)))?;
         let ports = self.ports();
         let vifs = ports.vifs.iter().map(|vif| RunningVif {
             config: &vif.config,
@@ -230,7 +231,7 @@ impl Switch {
             undo.push(Undo::RemoveVif(name));
         }
         for name in &steps.vifs_removed {
-            undo.extend(self.config_of(name).map(Undo::AddVif));
+            undo.extend(self.config_of(name).map(|vif| Undo::AddVif(vif.into())));
             if let Response::Error { message, .. } = self.vif_del(name) {
                 notes.push(message);
             }
@@ -272,7 +273,7 @@ impl Switch {
                 }
                 Undo::AddVif(vif) => {
                     let name = vif.name.clone();
-                    let added = self.add_vif(vif, Meeting::Configured);
+                    let added = self.add_vif(*vif, Meeting::Configured);
                     if added.is_ok() {
                         self.mark_one(&name);
                         notes.push(format!(
