@@ -65,7 +65,7 @@ type Measure = fn(&Bench<'_>, Uplink) -> Result<f64>;
 fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
     let [guest, outside] = MACS;
     let vifs = vec![Vif { mac: Some(guest), ..Vif::default() }];
-    let setup = Setup { vifs, uplink: Some(uplink), cpu: Some(SWITCH_CPU), keeper: false };
+    let setup = Setup { vifs, uplink: Some(uplink), cpu: Some(SWITCH_CPU), ..Setup::default() };
     let weir = Weir::start(bench.lab, &setup)?;
     let site = weir.uplink()?;
     site.announce(outside)?;
