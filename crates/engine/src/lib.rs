@@ -42,7 +42,6 @@
 
 mod activity;
 pub mod beat;
-mod blocked;
 pub mod burst;
 pub mod clock;
 mod cpu_loss;

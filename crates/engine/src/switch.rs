@@ -9,7 +9,6 @@ use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Tci};
 
-use crate::blocked;
 use crate::burst::{Burst, Frame};
 use crate::clock;
 use crate::crew::Pairs;
@@ -460,7 +459,6 @@ impl Forwarder {
         }
         let refills = slot.waiters.refills();
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
-        let deliver = || blocked::watched(list.port, deliver);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
             // The receiver's mistake, or weir's about it: its sender and all others go on.
             slot.port.fail(PANICKED);

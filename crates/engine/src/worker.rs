@@ -35,8 +35,7 @@ use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
 
 use crate::beat::{Beats, Place};
-use crate::blocked;
-use crate::burst::{Burst, Scratch};
+use crate::burst::Scratch;
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
@@ -145,7 +144,7 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            let mut forward = |burst: &mut Burst<'_>| {
+            slot.port.take(queue.queue, what.at(since_ns), scratch, &mut |burst| {
                 sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
@@ -155,9 +154,7 @@ impl Worker {
                 for parked in &burst.parked {
                     stalls.waits(queue, parked.port);
                 }
-            };
-            let take = || slot.port.take(queue.queue, what.at(since_ns), scratch, &mut forward);
-            blocked::watched(queue.port, take)
+            })
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
@@ -186,8 +183,7 @@ impl Worker {
         } else {
             let ports = self.shared.ports.load();
             self.touched = Some(queue.port);
-            let arm = |slot: &Slot| blocked::watched(queue.port, || slot.port.arm_tx(queue.queue));
-            if slot(&ports, queue.port).is_some_and(arm) {
+            if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
                 self.ready.again(ready);
             }
         }
@@ -227,22 +223,8 @@ impl Worker {
 
     /// Who has tokens again is in turn, and frames that waited for a receiver are tried again.
     fn begin_round(&mut self) {
-        if blocked::any() {
-            self.stop_who_blocks();
-        }
         self.ready.refresh(&self.shared.shares, clock::now_ns);
         self.retry_stalled();
-    }
-
-    /// Whose memory keeps this worker waiting stops.
-    #[cold]
-    fn stop_who_blocks(&self) {
-        let ports = self.shared.ports.load();
-        for (port, ns) in blocked::take() {
-            if let Some(slot) = slot(&ports, port) {
-                slot.port.blocks(ns);
-            }
-        }
     }
 
     fn is_stopping(&self) -> bool {

@@ -8,7 +8,6 @@ use weir_policy::pace::Rest;
 
 use super::{Worker, hand_over, is_of};
 use crate::beat::Place;
-use crate::blocked;
 use crate::clock;
 use crate::cpu_loss;
 use crate::crew::Realization;
@@ -143,13 +142,12 @@ impl Worker {
                 hand_over(&self.shared, slot, queue);
                 return false;
             }
-            let peek = || blocked::watched(queue.port, || slot.port.peek_tx(queue.queue));
-            let work = if armed_ns < u64::MAX && peek() {
+            let work = if armed_ns < u64::MAX && slot.port.peek_tx(queue.queue) {
                 true
             } else if since_ns > armed_ns {
                 return true;
             } else {
-                blocked::watched(queue.port, || slot.port.arm_tx(queue.queue))
+                slot.port.arm_tx(queue.queue)
             };
             if work {
                 self.ready.wake(Ready { queue, since_ns: self.looked_ns.max(since_ns) });

@@ -33,7 +33,7 @@ pub(super) const WORKER: &[c_long] = &[
     SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
     SYS_recvmsg, SYS_recvmmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendmmsg, SYS_sendto,
     SYS_getsockname, SYS_getsockopt,
-    SYS_getcpu, SYS_sched_getscheduler, SYS_sched_getparam, SYS_getrusage,
+    SYS_getcpu, SYS_sched_getscheduler, SYS_sched_getparam,
 ];
 
 /// Messages with descriptors, memory that is mapped and judged, a thread that calls.
