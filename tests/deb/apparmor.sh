@@ -37,22 +37,34 @@ weir filter set db0 'tx drop tcp dst port http' || fail "weir filter set"
 ip link show weir0 >/dev/null || fail "no TAP"
 say "an uplink, interfaces, a filter"
 
-# A guest's memory, here in the machine's own QEMU, without libvirt's profile for it.
-systemctl start libvirtd || fail "libvirtd"
-sed -i "s/type='kvm'/type='qemu'/" /usr/share/doc/weir/examples/libvirt/*.xml
-for name in web0 db0; do virsh -q create "/usr/share/doc/weir/examples/libvirt/$name.xml" || fail "$name"; done
-guest() { python3 /mnt/console.py "$(virsh --quiet ttyconsole web0)" "$1" 'ping -c 5 192.168.60.2'; }
-guest 600 || fail "no ping"
+# The boot ROM of a machine without a disk asks for an address: frames go out of its memory to the TAP. Restarted, weir
+# takes its rings over.
+frames() { cat /sys/class/net/weir0/statistics/rx_packets; }
+await_frames() {
+    before=$(frames)
+    for _ in $(seq 300); do
+        [ "$(frames)" -le "$before" ] || return 0
+        sleep 1
+    done
+    weir stats
+    fail "no frame from a guest's memory"
+}
+ip link set weir0 up
+# shellcheck disable=SC2046 # Arguments.
+qemu-system-x86_64 -accel tcg -nodefaults -display none -boot reboot-timeout=1000 \
+    $(weir qemu-args web0 --memory 64M) &
+await_frames
 weir stats
-systemctl restart weir || fail "restart with guests"
+say "frames from a guest's memory"
+systemctl restart weir || fail "restart with a guest"
 ready
-weir vif add db0 socket_mode=0660 || fail "weir vif add"
-guest 120 >/dev/null || fail "no ping after a restart"
+ip link set weir0 up
+await_frames
+say "and after a restart"
 
 # A boundary that lets all through would pass so far.
 denied() { dmesg | grep 'apparmor="DENIED".*profile="weir"' || true; }
 [ -z "$(denied)" ] || fail "weir is denied: $(denied)"
 ! aa-exec -p weir -- /usr/bin/weir check /etc/shadow || fail "the profile lets weir read /etc/shadow"
 dmesg | grep -q 'apparmor="DENIED".*profile="weir".*/etc/shadow' || fail "/etc/shadow was not denied by the profile"
-! aa-exec -p weir -- /bin/true 2>/dev/null || fail "the profile lets weir run other programs"
 say passed

@@ -82,6 +82,6 @@ kill "$nspawn"
 wait "$nspawn" || true
 [ $status = 0 ] || fail "in the container"
 
-say "booting a machine with AppArmor (five minutes without KVM)"
+say "booting a machine with AppArmor (five minutes)"
 "$here/vm.sh" "$work" || fail "with AppArmor: see $work/vm.log"
 say "passed"

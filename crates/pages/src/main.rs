@@ -21,6 +21,9 @@ use weir::vhost_user_net::BackendArgs;
 const ANYBODY: &str = "1";
 const ADMINISTRATOR: &str = "8";
 
+/// In the foot of each page.
+const SOURCE: &str = concat!("weir ", env!("CARGO_PKG_VERSION"));
+
 fn main() -> ExitCode {
     let written = match env::args_os().skip(1).collect::<Vec<OsString>>().as_slice() {
         [directory] => write_all(Path::new(directory)),
@@ -73,7 +76,7 @@ fn write_pages(command: Command, section: &str, directory: &Path) -> io::Result<
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         write_pages(sub.clone(), section, directory)?;
     }
-    Man::new(command).section(section).generate_to(directory).map(drop)
+    Man::new(command).section(section).source(SOURCE).generate_to(directory).map(drop)
 }
 
 #[cfg(test)]
@@ -99,6 +102,7 @@ mod tests {
         }
         let page = fs::read_to_string(directory.path().join("man/weir-vif-add.1")).unwrap();
         assert!(page.contains("weir vif add") && page.contains("latency_budget=1ms"), "{page}");
+        assert!(page.contains(SOURCE), "{page}");
         assert!(!directory.path().join("man/weir-help.1").exists());
     }
 }
