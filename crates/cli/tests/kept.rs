@@ -400,7 +400,8 @@ fn root_a_tap_that_weir_made_outlives_it_and_ends_with_it_in_order() {
     let (network, _keeper) = (Network::new(), Weir::keeper(dir.path()));
     let run = || {
         let mut command = network.command(env!("CARGO_BIN_EXE_weir"));
-        let weir = Running(command.arg("run").arg(&config).spawn().unwrap());
+        let weir = command.arg("run").arg(&config).stderr(Stdio::null()).spawn();
+        let weir = Running(weir.unwrap());
         eventually("weir serves", || UnixStream::connect(&control).ok());
         weir
     };
