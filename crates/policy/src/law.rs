@@ -92,6 +92,49 @@ pub const LAW: Law = Law {
     nap_ns_max: 900_000,
 };
 
+/// Part of the law, and the law without it: one constant is at the extreme at which the part does nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Mechanism {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// What is so without it.
+    pub without: &'static str,
+    /// The law without it.
+    pub law: Law,
+}
+
+/// What can be left out, to see what it is worth.
+pub const MECHANISMS: &[Mechanism] = &[
+    off("holds", "no hold begins, and no nap", Law { batches: u64::MAX, ..LAW }),
+    off("promise", "a hold begins whatever is promised", Law { batches: 0, ..LAW }),
+    off("quiet gaps", "no hold ends early", Law { quiet_gaps: u64::MAX, ..LAW }),
+    off("in a row", "holds that gather nothing go on", Law { in_a_row: 1 << 15, ..LAW }),
+    off("trial", "nothing is harm", Law { loss_permille: u32::MAX, ..LAW }),
+    off("errors", "any difference is harm", Law { errors: 0, ..LAW }),
+    off("fallen rates", "no rate has fallen", Law { fell_percent: 0, ..LAW }),
+    off("windows", "as short as holds and gaps", Law { window_ns: 100_000, ..LAW }),
+    off("pairs", "a trial has two to eight", Law { pairs_min: 2, ..LAW }),
+    off("back-off", "the next turn tries again", Law { memory: 0, ..LAW }),
+    off(
+        "smallest step",
+        "the last sample decides; all of a limit or nothing",
+        Law { step: 0, ..LAW },
+    ),
+    off("limit of frames", "as many as a large ring has", Law { frames_max: 32_768, ..LAW }),
+    off("limit for acknowledgements", "held as others", Law { acks_ns_max: u64::MAX, ..LAW }),
+    off("acknowledgements", "never held", Law { acks_ns_max: 0, ..LAW }),
+    off("bulk data", "no sender is one of bulk data", Law { bulk_bytes: 1 << 32, ..LAW }),
+    off("held completions", "every sender is one of bulk data", Law { bulk_bytes: 0, ..LAW }),
+    off("busy-polling", "as short as a look", Law { event_ns: 100, ..LAW }),
+    off("naps", "none is taken", Law { nap_ns_max: 0, ..LAW }),
+    off("warm queues", "kicks on at once", Law { warm_ns: 0, ..LAW }),
+    off("manager", "it looks once in ten minutes", Law { look_ns: 600_000_000_000, ..LAW }),
+];
+
+const fn off(name: &'static str, without: &'static str, law: Law) -> Mechanism {
+    Mechanism { name, without, law }
+}
+
 impl Law {
     /// Longest time to poll before a sleep (ns): what the sleep costs, so that both together cost at most twice the
     /// better of them (ski rental). A nap is longer, and so is a hold of acknowledgements.

@@ -28,6 +28,8 @@ pub enum LabCommand {
     /// Takes about a minute on an idle machine with two CPUs. As root, it disables idle states and keeps other threads off the CPUs.
     /// Fails if half of the predictions are off by more than 15 percent, or one by more than 35.
     Validate(LabValidateArgs),
+    /// Play `auto` without each mechanism of the law of control, and show what that loses
+    Ablation(LabAblationArgs),
     /// Inject faults into random hosts until an invariant breaks
     Soak(LabSoakArgs),
     /// Check an experiment file and show what it would run
@@ -96,6 +98,26 @@ pub struct QuietArgs {
     /// Let other threads run on the measured CPUs; results vary more
     #[arg(long)]
     pub fair: bool,
+}
+
+/// `weir lab ablation`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A cell is the largest loss of a point in percent, of breaches the increase a million; - is none of 3 percent or more beyond the spread of the seeds."
+)]
+pub struct LabAblationArgs {
+    /// Experiments that `weir lab list` lists, or files; those of `auto` without any
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// How many seeds each point is played with
+    #[arg(long, value_name = "N", default_value_t = super::ablation::SEEDS, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub seeds: u64,
+    /// As JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+    /// As a table in Markdown
+    #[arg(long)]
+    pub markdown: bool,
 }
 
 /// `weir lab validate`

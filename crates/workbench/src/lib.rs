@@ -17,6 +17,7 @@
 //! | `calibrate/` | this machine's costs, as a profile |
 //! | `plan/` | what is best for a host of one's own |
 //! | `measure/` | the same on a real switch, and how far what is simulated is from that |
+//! | `ablation.rs` | what each mechanism of the law of control is worth |
 //! | `soak.rs` | hosts by chance on which things go wrong |
 //!
 //! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
@@ -37,6 +38,7 @@ use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
 use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
 use weir_text::{Table, count};
 
+mod ablation;
 pub mod args;
 mod calibrate;
 mod check;
@@ -78,6 +80,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Plan(args) => plan::run(args, out),
         LabCommand::Validate(args) => measure::validate(args, out),
+        LabCommand::Ablation(args) => ablation::run(args, out),
         LabCommand::Soak(args) => soak::run(args, out),
         LabCommand::Report(args) => report::run(args, out),
         LabCommand::Check { file, profile } => {
