@@ -42,8 +42,8 @@ impl Mover {
         Ok(Self { guest, monitor, moves: 0 })
     }
 
-    /// Moves to another QEMU, which is plugged in as `spec` says. Whatever runs in the guest goes on. How long it
-    /// stood still (ms).
+    /// Moves to another QEMU, which is plugged in as `spec` says, and where postcopy is refused. Whatever runs in the
+    /// guest goes on. How long it stood still (ms).
     pub fn move_to(
         &mut self,
         program: &str,
@@ -62,6 +62,9 @@ impl Mover {
             destination.process.check_alive()?;
             Ok(way.exists())
         })?;
+        let postcopy = json!({"capabilities": [{"capability": "postcopy-ram", "state": true}]});
+        let agreed = Monitor::connect(&monitor)?.ask("migrate-set-capabilities", postcopy).is_ok();
+        check(!agreed, || String::from("QEMU takes its back end to be capable of postcopy"))?;
         let mut source = Monitor::connect(&self.monitor)?;
         let limits = json!({"max-bandwidth": BANDWIDTH_MAX, "downtime-limit": DOWNTIME_MS_MAX});
         source.ask("migrate-set-parameters", limits)?;
@@ -80,16 +83,6 @@ impl Mover {
         self.guest.console = destination.console;
         self.monitor = monitor;
         told["downtime"].as_u64().ok_or_else(|| Error::parse("a downtime", told.to_string()))
-    }
-
-    /// What QEMU says when postcopy is asked for, or nothing if it agrees.
-    pub fn postcopy_refusal(&self) -> Result<Option<String>> {
-        let postcopy = json!({"capabilities": [{"capability": "postcopy-ram", "state": true}]});
-        match Monitor::connect(&self.monitor)?.ask("migrate-set-capabilities", postcopy) {
-            Ok(_) => Ok(None),
-            Err(Error::Check(refusal)) => Ok(Some(refusal)),
-            Err(error) => Err(error),
-        }
     }
 }
 
