@@ -228,7 +228,9 @@ impl Attempt {
 
     fn fail(&mut self) {
         self.failed.failed(self.law);
-        let left = self.failed.left.saturating_mul(2 * self.law.pairs_min);
+        // A first failure is one of a load that may have just begun; it counts for as long as twice a trial of most pairs.
+        let most = self.law.memory.saturating_mul(2 * self.law.pairs_min);
+        let left = self.failed.left.saturating_mul(self.law.periods()).min(most);
         self.phase = Phase::Without { left, why: Why::Slower };
     }
 }

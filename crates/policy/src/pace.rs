@@ -97,13 +97,13 @@ impl Trial {
     /// Fewer came, by two steps and by more than chance makes of random arrivals.
     fn harms(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
-        missing > (2 * self.expected >> law.step) + law.chance(self.expected)
+        missing > ((2 * self.expected) >> law.step) + law.chance(self.expected)
     }
 
     /// Fewer came, by less than that, and more than nothing: the traffic may shrink, or naps do it.
     fn may_harm(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
-        missing > (self.expected / 2 >> law.step) + law.chance(self.expected) / 2
+        missing > ((self.expected / 2) >> law.step) + law.chance(self.expected) / 2
     }
 }
 

@@ -135,6 +135,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("placement", "", "placement = \"dynamic\"", true),
     ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),
     ("user", "", "user = \"weir\"", false),
+    ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
 ];
 
 /// The same of `[xen]`, beside the keys that an interface has as well.

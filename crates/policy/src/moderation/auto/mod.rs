@@ -242,7 +242,8 @@ impl Auto {
 
     /// Begins a stretch after a gap of so long (ns).
     fn begin(&mut self, now_ns: u64, gap_ns: u64) {
-        self.longest_gap_ns -= 2 * self.longest_gap_ns >> self.law().step;
+        let part_ns = self.longest_gap_ns.saturating_mul(2) >> self.law().step;
+        self.longest_gap_ns = self.longest_gap_ns.saturating_sub(part_ns);
         // After a long gap nothing is left of the level before.
         self.settling = gap_ns < self.limit_ns();
         let due_ns = self.stretch_ns();
