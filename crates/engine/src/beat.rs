@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_word_says_place_and_port_and_is_another_one_each_turn() {
-        let ports = [0, 1, 65_534].map(|number| PortId::new(number)).into_iter().flatten();
+        let ports = [0, 1, 65_534].map(PortId::new).into_iter().flatten();
         for port in std::iter::once(None).chain(ports.map(Some)) {
             for place in Place::ALL {
                 let said = Said::new(7, place, port);

@@ -80,6 +80,9 @@ fn moves(lab: &Lab, queues: u8, device: &str) -> Result<()> {
     for (guest, port) in [(&mut stays, PORTS[0]), (&mut moves.guest, PORTS[1])] {
         // Its input stays open, or it would end the connection.
         guest.run(&format!("(sleep 9999 | nc -l -p {port} >/tmp/in) &"), PATIENCE)?;
+        // Who dials before it listens is refused.
+        let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");
+        guest.run(&format!("until {listens}; do sleep 0.1; done"), PATIENCE)?;
     }
     let ends = [(&mut stays, 1, PORTS[1]), (&mut moves.guest, 0, PORTS[0])];
     for (guest, to, port) in ends {
