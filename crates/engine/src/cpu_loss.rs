@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::clock;
+use crate::{blocked, clock};
 
 /// An awake worker that has not read the clock for so long (ns) may have been preempted: bursts are shorter.
 const AWAY_NS: u64 = 50_000;
@@ -164,6 +164,8 @@ pub(crate) fn look(now_ns: u64) {
 #[cold]
 pub(crate) fn read(now_ns: u64) -> u64 {
     let (looked_ns, _) = LOOKED_NS.replace((now_ns, now_ns));
+    // Whoever has never looked is no worker.
+    blocked::away(if looked_ns == 0 { 0 } else { now_ns.saturating_sub(looked_ns) }, now_ns);
     THIS.with_borrow_mut(|losses| losses.read(looked_ns, now_ns, losses.clock.now_ns()))
 }
 

@@ -42,6 +42,7 @@
 
 mod activity;
 pub mod beat;
+mod blocked;
 pub mod burst;
 pub mod clock;
 mod cpu_loss;

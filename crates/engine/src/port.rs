@@ -163,6 +163,10 @@ pub trait Port: Receiver + Send + Sync {
 
     /// Serving this port panicked, weir's fault: it must stop, with this reason, so that the other ports go on.
     fn fail(&self, reason: &str);
+
+    /// Its memory kept a worker waiting for too long, the last time for `ns`. Ports without a guest's memory do
+    /// nothing.
+    fn blocks(&self, _ns: u64) {}
 }
 
 /// Which of a pair of queues, from the guest's view.

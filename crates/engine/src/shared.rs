@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use weir_fabric::{Fabric, PortId};
 
 use crate::activity::Activity;
+use crate::blocked::Watcher;
 use crate::crew::{Crew, Options};
 use crate::share::Shares;
 use crate::stalls::Retry;
@@ -19,6 +20,7 @@ pub(crate) struct Shared {
     pub(crate) shares: Shares,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
+    pub(crate) watcher: Watcher,
 }
 
 impl Shared {
@@ -30,6 +32,7 @@ impl Shared {
             shares: Shares::default(),
             activity: Activity::new()?,
             stopping: AtomicBool::new(false),
+            watcher: Watcher::start()?,
         })
     }
 

@@ -9,6 +9,7 @@ use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Tci};
 
+use crate::blocked;
 use crate::burst::{Burst, Frame};
 use crate::clock;
 use crate::crew::Pairs;
@@ -459,6 +460,7 @@ impl Forwarder {
         }
         let refills = slot.waiters.refills();
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
+        let deliver = || blocked::delivering(list.port, deliver);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
             // The receiver's mistake, or weir's about it: its sender and all others go on.
             slot.port.fail(PANICKED);

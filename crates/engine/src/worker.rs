@@ -35,7 +35,8 @@ use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
 
 use crate::beat::{Beats, Place};
-use crate::burst::Scratch;
+use crate::blocked;
+use crate::burst::{Burst, Scratch};
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
@@ -144,7 +145,8 @@ impl Worker {
         let (mut sent_bytes, mut parked) = (0, 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            slot.port.take(queue.queue, what.at(since_ns), scratch, &mut |burst| {
+            let mut forward = |burst: &mut Burst<'_>| {
+                blocked::bring_in(burst);
                 sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
@@ -154,7 +156,9 @@ impl Worker {
                 for parked in &burst.parked {
                     stalls.waits(queue, parked.port);
                 }
-            })
+            };
+            let take = || slot.port.take(queue.queue, what.at(since_ns), scratch, &mut forward);
+            blocked::touching(queue.port, take)
         }));
         let taken = taken.unwrap_or_else(|_| {
             // Nothing a guest does should come here. If it does, it takes only its own port along.
@@ -183,7 +187,8 @@ impl Worker {
         } else {
             let ports = self.shared.ports.load();
             self.touched = Some(queue.port);
-            if slot(&ports, queue.port).is_some_and(|slot| slot.port.arm_tx(queue.queue)) {
+            let arm = |slot: &Slot| blocked::touching(queue.port, || slot.port.arm_tx(queue.queue));
+            if slot(&ports, queue.port).is_some_and(arm) {
                 self.ready.again(ready);
             }
         }
@@ -223,8 +228,20 @@ impl Worker {
 
     /// Who has tokens again is in turn, and frames that waited for a receiver are tried again.
     fn begin_round(&mut self) {
+        for (port, ns) in blocked::take_found() {
+            self.stop_who_blocks(port, ns);
+        }
         self.ready.refresh(&self.shared.shares, clock::now_ns);
         self.retry_stalled();
+    }
+
+    /// Whose memory keeps this worker waiting stops.
+    #[cold]
+    fn stop_who_blocks(&self, port: PortId, ns: u64) {
+        let ports = self.shared.ports.load();
+        if let Some(slot) = slot(&ports, port) {
+            slot.port.blocks(ns);
+        }
     }
 
     fn is_stopping(&self) -> bool {
@@ -335,6 +352,7 @@ impl Worker {
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);
         cpu_loss::enter(self.shared.crew.options.cpu_clock);
+        self.shared.watcher.enter();
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {

@@ -332,6 +332,12 @@ pub const CALL_DEBT_NS_MAX: u64 = 20_000_000;
 /// For how long a port that was stopped for it stays so, whatever its front end does (ns): each start costs others one dear
 /// call at least.
 pub const CALL_PAUSE_NS: u64 = 1_000_000_000;
+/// How long a port's memory may keep a worker waiting, beyond one part in [`BLOCKED_SHARE`] of all time (ns), before the
+/// port stops. More would be noticed by all others of that worker; less would end guests whose host swaps now and then.
+pub const BLOCKED_NS_MAX: u64 = 100_000_000;
+/// A port may keep a worker waiting for one part in so many of all time. A port that was stopped for more stays so for as
+/// many times the last wait.
+pub const BLOCKED_SHARE: u64 = 100;
 /// For how many calls after one that was dear the CPU clock is read before and after each.
 pub const CALLS_WATCHED: u32 = 64;
 /// Largest MTU that `NET_SET_MTU` or the configuration may set.

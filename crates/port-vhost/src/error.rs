@@ -69,6 +69,15 @@ pub enum StopReason {
         /// Vring index.
         ring: usize,
     },
+    /// Whoever touches the shared memory waits.
+    #[error(
+        "shared memory keeps a worker waiting, the last time for {} ms: its front end takes pages away, or its host swaps",
+        ns / 1_000_000
+    )]
+    MemoryBlocks {
+        /// How long the last time was (ns).
+        ns: u64,
+    },
     /// weir's own fault.
     #[error("{0}")]
     Internal(String),

@@ -14,7 +14,7 @@ use weir_engine::{
 };
 use weir_fabric::PortId;
 use weir_guestmem::Account;
-use weir_limits::CALL_PAUSE_NS;
+use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS};
 use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::Steering;
 use weir_ring::Record;
@@ -309,8 +309,13 @@ impl VhostPort {
     /// Its calls are too dear. It stays stopped for a while, or each new start of its front end could cost a worker
     /// one such call.
     pub(crate) fn stop_for_dear_calls(&self, ring: usize) {
-        self.pause_until_ns.store(clock::now_ns() + CALL_PAUSE_NS, Ordering::Relaxed);
+        self.pause_for(CALL_PAUSE_NS);
         self.stop(&StopReason::DearCalls { ring });
+    }
+
+    /// Service does not begin again for so long (ns).
+    fn pause_for(&self, ns: u64) {
+        self.pause_until_ns.fetch_max(clock::now_ns().saturating_add(ns), Ordering::Relaxed);
     }
 
     /// Ends its service for good, whatever a session that does not end may do.
@@ -320,7 +325,7 @@ impl VhostPort {
     }
 
     /// A new session, or a reset device: service may begin again, unless it
-    /// [pauses](Self::stop_for_dear_calls).
+    /// [pauses](Self::pause_for).
     pub(crate) fn clear_failure(&self) {
         if self.has_failed() && clock::now_ns() < self.pause_until_ns.load(Ordering::Relaxed) {
             return;
@@ -488,6 +493,11 @@ impl Port for VhostPort {
 
     fn fail(&self, reason: &str) {
         self.stop(&StopReason::Internal(reason.to_owned()));
+    }
+
+    fn blocks(&self, ns: u64) {
+        self.pause_for(ns.saturating_mul(BLOCKED_SHARE));
+        self.stop(&StopReason::MemoryBlocks { ns });
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the epoll set has told a worker: queues with work, receivers with room, and kicks that come in vain.
 
 use super::{Worker, hand_over, is_of};
+use crate::blocked;
 use crate::clock;
 use crate::kicks::Kicks;
 use crate::poller::{Event, QueueRef};
@@ -27,7 +28,9 @@ impl Worker {
             };
             self.touched = Some(queue.port);
             match event {
-                Event::Kick(_) => slot.port.kicked(queue.queue, queue.side),
+                Event::Kick(_) => {
+                    blocked::touching(queue.port, || slot.port.kicked(queue.queue, queue.side));
+                }
                 Event::Nudge(_) => self.handle.nudges.add(1),
             }
             let has_one_kick = slot.port.has_one_kick(queue.queue);

@@ -18,11 +18,12 @@ use std::sync::atomic::Ordering;
 use weir_policy::law::LAW;
 
 use super::{Worker, charge_calls};
+use crate::blocked;
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
 use crate::poller::Woken;
-use crate::switch::{Hold, slot};
+use crate::switch::{Hold, Slot, slot};
 
 impl Worker {
     /// Before a sleep that begins at `now_ns`: gives the calls whose deadlines fall into it. If there are any, that
@@ -67,8 +68,9 @@ impl Worker {
         let mut ended = Some(first);
         while let Some((hold, by_ns)) = ended {
             self.touched = Some(hold.port);
+            let expire = |slot: &Slot| slot.port.expired(hold.queue, hold.side, by_ns);
             let next = slot(&ports, hold.port)
-                .and_then(|slot| slot.port.expired(hold.queue, hold.side, by_ns));
+                .and_then(|slot| blocked::touching(hold.port, || expire(slot)));
             if let Some(until_ns) = next {
                 self.holds.push(Hold { until_ns: until_ns.max(by_ns + 1), ..hold });
             }

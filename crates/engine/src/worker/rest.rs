@@ -8,6 +8,7 @@ use weir_policy::pace::Rest;
 
 use super::{Worker, hand_over, is_of};
 use crate::beat::Place;
+use crate::blocked;
 use crate::clock;
 use crate::cpu_loss;
 use crate::crew::Realization;
@@ -142,12 +143,13 @@ impl Worker {
                 hand_over(&self.shared, slot, queue);
                 return false;
             }
-            let work = if armed_ns < u64::MAX && slot.port.peek_tx(queue.queue) {
+            let peek = || blocked::touching(queue.port, || slot.port.peek_tx(queue.queue));
+            let work = if armed_ns < u64::MAX && peek() {
                 true
             } else if since_ns > armed_ns {
                 return true;
             } else {
-                slot.port.arm_tx(queue.queue)
+                blocked::touching(queue.port, || slot.port.arm_tx(queue.queue))
             };
             if work {
                 self.ready.wake(Ready { queue, since_ns: self.looked_ns.max(since_ns) });

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use weir_engine::Port as _;
 use weir_limits::CALL_DEBT_NS_MAX;
 
 use super::*;
@@ -179,4 +180,21 @@ fn what_cannot_be_called_ends_the_session_and_is_named() {
         let reason = port.info().stop_reason.unwrap();
         assert!(reason.contains("/dev/null cannot be called"), "{reason}");
     }
+}
+
+#[test]
+fn a_port_whose_memory_blocks_stops_for_a_hundred_times_as_long() {
+    let switch = Switch::new();
+    let guest = switch.guest(1, modern());
+    guest.port.blocks(3_000_000);
+    let reason = guest.port.info().stop_reason.unwrap();
+    assert!(reason.contains("keeps a worker waiting, the last time for 3 ms"), "{reason}");
+    let stopped = Instant::now();
+    guest.port.clear_failure();
+    assert_eq!(guest.port.info().state, State::Stopped);
+    eventually("service may begin again", || {
+        guest.port.clear_failure();
+        guest.port.info().state != State::Stopped
+    });
+    assert!(stopped.elapsed() >= Duration::from_millis(250));
 }

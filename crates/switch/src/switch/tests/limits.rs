@@ -56,6 +56,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("XEN_MULTICAST_MAX", Counter("multicast_unwanted")),
     ("RX_MERGE_MAX", Counter("rx_ring_full")),
     ("CALL_NS_MAX", Reason),
+    ("BLOCKED_NS_MAX", Reason),
     ("CALL_DEBT_NS_MAX", Reason),
     ("CHAIN_LEN_MAX", Reason),
     ("BUFFER_PIECES_MAX", Reason),

@@ -1,0 +1,363 @@
+//! Memory that keeps a worker waiting.
+//!
+//! A front end may punch a hole into the file that it shares as memory. The kernel then lets whoever touches a page of
+//! the hole wait until all of the hole is made, some 150 ms for each GiB. No call avoids this wait, and none says whose
+//! memory it was. So a worker that was away for long says for a while whose memory it touches, and a [`Watcher`] looks
+//! every few milliseconds whether the kernel has it wait for a hole. A port that takes more than its share of waiting is
+//! stopped. See docs/design/0037-blocking-memory.md.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_fabric::PortId;
+use weir_guestmem::HostBuffer;
+use weir_limits::{BLOCKED_NS_MAX, BLOCKED_SHARE, BURST_BYTES_MAX};
+
+use crate::burst::Burst;
+use crate::clock;
+use crate::lock::lock;
+
+/// A worker that was away for so long (ns) may have waited for memory: longer than a busy kernel gives the processor to
+/// others in one piece. Below, a hole is a small one, and each costs its front end as much as the worker.
+const SUSPECT_NS: u64 = 10_000_000;
+/// For how long it is then watched (ns): a front end may not make a large hole more seldom than it likes.
+const WATCH_NS: u64 = 60_000_000_000;
+/// How often the watcher looks (ns). An operation that is over by its next look is short.
+const LOOK_NS: u64 = 5_000_000;
+/// Kernel functions that wait for a hole, by what their names begin with: `shmem_fault`, and since Linux 6.16
+/// `shmem_falloc_wait`.
+const HOLE: [&str; 2] = ["shmem_fault", "shmem_falloc"];
+
+/// Whose memory a worker touches, in one word: a number that grows, whether it is certain, and the port's number and one.
+/// 0: nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Touch(u64);
+
+impl Touch {
+    const NONE: Self = Self(0);
+    const CERTAIN: u64 = 1 << 16;
+    const COUNT_SHIFT: u32 = 17;
+
+    fn new(count: u64, port: PortId, certain: bool) -> Self {
+        let certain = if certain { Self::CERTAIN } else { 0 };
+        Self(count << Self::COUNT_SHIFT | certain | (u64::from(port.get()) + 1))
+    }
+
+    /// The port, where it is certain that it is this one's memory.
+    fn port(self) -> Option<PortId> {
+        let number =
+            u64::checked_sub(self.0 & 0xffff, 1).filter(|_| self.0 & Self::CERTAIN != 0)?;
+        PortId::new(number as u16)
+    }
+}
+
+/// What a worker and its watcher tell each other.
+#[derive(Debug)]
+struct Shared {
+    thread: u32,
+    touches: AtomicU64,
+    /// It is watched until then (ns).
+    watch_until_ns: AtomicU64,
+    /// It has waited for a hole: until then (ns) it takes care that it is certain whose.
+    certain_until_ns: AtomicU64,
+    /// Ports to be stopped, and for how long each kept the worker waiting (ns).
+    found: Mutex<Vec<(PortId, u64)>>,
+}
+
+/// A worker's side.
+struct Watched {
+    shared: Arc<Shared>,
+    watcher: Arc<Bell>,
+    count: u64,
+    own: Own,
+}
+
+thread_local! {
+    /// Whether this worker is watched now; so that a worker which is not pays a look at this.
+    static WATCHES: Cell<bool> = const { Cell::new(false) };
+    static THIS: RefCell<Option<Watched>> = const { RefCell::new(None) };
+}
+
+/// Room for the payload of a burst. Rooms are used again when their worker has ended.
+struct Own(Option<&'static HostBuffer>);
+
+static ROOMS: Mutex<Vec<&'static HostBuffer>> = Mutex::new(Vec::new());
+
+impl Own {
+    fn room(&mut self) -> &'static HostBuffer {
+        let new = || Box::leak(Box::new(HostBuffer::new(BURST_BYTES_MAX as usize)));
+        self.0.get_or_insert_with(|| lock(&ROOMS).pop().unwrap_or_else(|| new()))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        lock(&ROOMS).extend(self.0);
+    }
+}
+
+/// This worker, which was not asleep, has looked at the clock at `now_ns` for the first time after `away_ns`.
+#[cold]
+pub(crate) fn away(away_ns: u64, now_ns: u64) {
+    if away_ns >= SUSPECT_NS {
+        THIS.with_borrow(|this| {
+            let Some(this) = this else { return };
+            this.shared.watch_until_ns.store(now_ns + WATCH_NS, Ordering::Relaxed);
+            if !WATCHES.replace(true) {
+                this.watcher.ring();
+            }
+        });
+    } else if WATCHES.get() {
+        THIS.with_borrow(|this| {
+            let until_ns = |this: &Watched| this.shared.watch_until_ns.load(Ordering::Relaxed);
+            WATCHES.set(this.as_ref().is_some_and(|this| now_ns < until_ns(this)));
+        });
+    }
+}
+
+/// Does what touches memory of `port`, and nobody else's.
+#[inline]
+pub(crate) fn touching<T>(port: PortId, work: impl FnOnce() -> T) -> T {
+    if WATCHES.get() { touch(port, true, work) } else { work() }
+}
+
+/// Delivers a burst to `port`, which touches memory of its sender, too, where that has not been [brought in](bring_in).
+#[inline]
+pub(crate) fn delivering<T>(port: PortId, work: impl FnOnce() -> T) -> T {
+    if WATCHES.get() { touch(port, takes_care(), work) } else { work() }
+}
+
+#[cold]
+fn takes_care() -> bool {
+    let until_ns = |this: &Watched| this.shared.certain_until_ns.load(Ordering::Relaxed);
+    let until_ns = THIS.with_borrow(|this| this.as_ref().map_or(0, until_ns));
+    until_ns != 0 && clock::now_ns() < until_ns
+}
+
+#[cold]
+fn touch<T>(port: PortId, certain: bool, work: impl FnOnce() -> T) -> T {
+    let say = |touch: Touch| {
+        THIS.with_borrow(|this| {
+            this.as_ref().map_or(0, |this| this.shared.touches.swap(touch.0, Ordering::Relaxed))
+        })
+    };
+    let count = THIS.with_borrow_mut(|this| {
+        this.as_mut().map_or(0, |this| {
+            this.count += 1;
+            this.count
+        })
+    });
+    // Said again at its end, even if that is a panic.
+    struct Back<F: Fn(Touch) -> u64>(F, u64);
+    impl<F: Fn(Touch) -> u64> Drop for Back<F> {
+        fn drop(&mut self) {
+            (self.0)(Touch(self.1));
+        }
+    }
+    let before = say(Touch::new(count, port, certain));
+    let _back = Back(say, before);
+    work()
+}
+
+/// Payload of `burst` is copied to memory of weir's own while this worker takes care, so that whoever delivers it touches
+/// its receivers' memory only.
+#[inline]
+pub(crate) fn bring_in(burst: &mut Burst<'_>) {
+    if WATCHES.get() && burst.away.is_none() && takes_care() {
+        THIS.with_borrow_mut(|this| {
+            let Some(this) = this else { return };
+            bring_to(this.own.room(), burst);
+        });
+    }
+}
+
+fn bring_to(room: &'static HostBuffer, burst: &mut Burst<'_>) {
+    let mut at = 0;
+    for piece in burst.pieces.iter_mut() {
+        let Some(copy) = room.slice(at, piece.len()) else { return };
+        piece.copy_to(&copy);
+        at += piece.len();
+        *piece = copy;
+    }
+}
+
+/// Takes the ports that are to be stopped, with how long each kept this worker waiting (ns).
+#[inline]
+pub(crate) fn take_found() -> Vec<(PortId, u64)> {
+    if !WATCHES.get() {
+        return Vec::new();
+    }
+    THIS.with_borrow(|this| {
+        this.as_ref().map_or(Vec::new(), |this| std::mem::take(&mut *lock(&this.shared.found)))
+    })
+}
+
+/// Wakes the watcher up.
+#[derive(Debug, Default)]
+struct Bell {
+    state: Mutex<Rung>,
+    rings: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Rung {
+    rung: bool,
+    ends: bool,
+    workers: Vec<Weak<Shared>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        lock(&self.state).rung = true;
+        self.rings.notify_one();
+    }
+}
+
+/// The thread that looks whether workers wait for holes. It sleeps while none was away for long. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    pub(crate) fn start() -> io::Result<Self> {
+        let bell = Arc::<Bell>::default();
+        let run = {
+            let bell = Arc::clone(&bell);
+            move || {
+                let mut looks = Looks::default();
+                while let Some(workers) = wait(&bell, looks.watches) {
+                    looks.look(&workers, clock::now_ns(), waits_for_hole);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("weir-holes".into()).spawn(run)?;
+        Ok(Self { bell, thread: Some(thread) })
+    }
+
+    /// This thread is a worker that is watched from now on.
+    pub(crate) fn enter(&self) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let shared = Arc::new(Shared {
+            thread,
+            touches: 0.into(),
+            watch_until_ns: 0.into(),
+            certain_until_ns: 0.into(),
+            found: Mutex::default(),
+        });
+        {
+            let workers = &mut lock(&self.bell.state).workers;
+            workers.retain(|worker| worker.strong_count() > 0);
+            workers.push(Arc::downgrade(&shared));
+        }
+        let watcher = Arc::clone(&self.bell);
+        THIS.set(Some(Watched { shared, watcher, count: 0, own: Own(None) }));
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        lock(&self.bell.state).ends = true;
+        self.bell.rings.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for the next look: a while if a worker is `watched`, else until one is to be. `None` at the end.
+fn wait(bell: &Bell, watched: bool) -> Option<Vec<Arc<Shared>>> {
+    let mut state = lock(&bell.state);
+    if watched {
+        let time = Duration::from_nanos(LOOK_NS);
+        let waited = bell.rings.wait_timeout_while(state, time, |state| !state.ends);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    } else {
+        let waited = bell.rings.wait_while(state, |state| !state.rung && !state.ends);
+        state = waited.unwrap_or_else(PoisonError::into_inner);
+    }
+    state.rung = false;
+    (!state.ends).then(|| state.workers.iter().filter_map(Weak::upgrade).collect())
+}
+
+/// Whether the kernel has a thread of this process wait for a hole.
+fn waits_for_hole(thread: u32) -> bool {
+    let mut name = [0; 32];
+    let read = File::open(format!("/proc/self/task/{thread}/wchan"))
+        .and_then(|mut file| file.read(&mut name))
+        .unwrap_or(0);
+    HOLE.iter().any(|hole| name[..read].starts_with(hole.as_bytes()))
+}
+
+/// Who has kept a worker waiting, and by how much more than its share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Debt {
+    port: PortId,
+    ns: u64,
+    at_ns: u64,
+}
+
+/// What the watcher remembers.
+#[derive(Debug, Default)]
+struct Looks {
+    watches: bool,
+    looked_ns: u64,
+    /// By thread: what it touched at the last look.
+    touched: Vec<(u32, Touch)>,
+    debts: Vec<Debt>,
+}
+
+impl Looks {
+    fn look(&mut self, workers: &[Arc<Shared>], now_ns: u64, waits: impl Fn(u32) -> bool) {
+        // A look that is late is no proof of a wait that was as long.
+        let passed_ns = now_ns.saturating_sub(self.looked_ns).min(2 * LOOK_NS);
+        let before = std::mem::take(&mut self.touched);
+        for worker in workers {
+            let touch = Touch(worker.touches.load(Ordering::Relaxed));
+            let known = before.contains(&(worker.thread, touch));
+            self.touched.push((worker.thread, touch));
+            let still = |touch: Touch| touch.0 == worker.touches.load(Ordering::Relaxed);
+            if touch == Touch::NONE || !known || !waits(worker.thread) || !still(touch) {
+                continue;
+            }
+            worker.certain_until_ns.store(now_ns + WATCH_NS, Ordering::Relaxed);
+            worker.watch_until_ns.fetch_max(now_ns + WATCH_NS, Ordering::Relaxed);
+            let Some(port) = touch.port() else { continue };
+            let mut found = lock(&worker.found);
+            if let Some((_, ns)) = found.iter_mut().find(|(found, _)| *found == port) {
+                *ns += passed_ns;
+            } else if let Some(ns) = self.waited(port, passed_ns, now_ns) {
+                found.push((port, ns));
+            }
+        }
+        self.looked_ns = now_ns;
+        let is_watched = |it: &Arc<Shared>| now_ns < it.watch_until_ns.load(Ordering::Relaxed);
+        self.watches = workers.iter().any(is_watched);
+    }
+
+    /// `port` has kept a worker waiting for `ns`. Says for how long in all, if that is more than it may.
+    fn waited(&mut self, port: PortId, ns: u64, now_ns: u64) -> Option<u64> {
+        self.debts.retain_mut(|debt| {
+            let paid_ns = now_ns.saturating_sub(debt.at_ns) / BLOCKED_SHARE;
+            (debt.ns, debt.at_ns) = (debt.ns.saturating_sub(paid_ns), now_ns);
+            debt.ns > 0
+        });
+        let known = self.debts.iter().position(|debt| debt.port == port);
+        let known = known.unwrap_or_else(|| {
+            self.debts.push(Debt { port, ns: 0, at_ns: now_ns });
+            self.debts.len() - 1
+        });
+        self.debts[known].ns += ns;
+        let too_much = self.debts[known].ns > BLOCKED_NS_MAX;
+        too_much.then(|| self.debts.remove(known).ns)
+    }
+}
+
+#[cfg(test)]
+mod tests;
