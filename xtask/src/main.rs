@@ -13,6 +13,7 @@ mod demo_vm;
 mod deny;
 #[cfg(test)]
 mod documents;
+mod examples;
 mod figures;
 mod fuzz;
 #[cfg(test)]
@@ -40,8 +41,8 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `soak`, `instructions`, `attack`, `frontends`,
-        /// `xen`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `soak`, `instructions`, `examples`, `attack`,
+        /// `frontends`, `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.

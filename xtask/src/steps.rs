@@ -26,7 +26,7 @@ use weir_system_tests::{
     xen,
 };
 
-use crate::{attack, deny};
+use crate::{attack, deny, examples};
 
 /// What `xtask test` was asked to do.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +71,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         Ok(checked("soak", passed))
     });
     step("instructions", &|| count_instructions(workspace));
+    step("examples", &|| examples::check(workspace, selection));
     step("attack", &|| attack::survived(workspace, selection));
     let selected: Vec<_> =
         guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();

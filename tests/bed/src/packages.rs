@@ -34,6 +34,13 @@ const TOOLS: &[Tool] = &[
     Tool { program: VALGRIND, package: "valgrind" },
 ];
 
+/// What examples are checked with.
+const EXAMPLES: &[Tool] = &[
+    Tool { program: "/usr/bin/virt-xml-validate", package: "libvirt-clients" },
+    Tool { program: "/usr/bin/xmllint", package: "libxml2-utils" },
+    Tool { program: "/usr/bin/ansible", package: "ansible-core" },
+];
+
 /// What `make frontends` needs beside that.
 const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
@@ -97,6 +104,11 @@ pub fn ensure_to_build() -> Result<()> {
 /// Installs libvirt, if it is missing. Needs root unless it is there.
 pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(LIBVIRT))
+}
+
+/// Installs what examples are checked with, if it is missing. Needs root unless it is there.
+pub fn ensure_for_examples(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(EXAMPLES))
 }
 
 /// Installs what is missing. Needs root unless nothing is.
