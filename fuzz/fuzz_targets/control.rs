@@ -1,50 +1,100 @@
-//! Bytes of a client on the control socket, against the server as weir runs it: each line is answered by one line of
-//! JSON, in order, and the connection ends when the client's side does.
+//! Bytes of a client on the control socket, against the server as weir runs it: what is answered is HTTP, in order, and
+//! the connection ends when the client's side does.
 //!
 //! Byte 0 of the input is where the client pauses: what follows comes with a write of its own.
 #![no_main]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use weir_switch::control::{ControlHandler, ControlServer, Request, Response};
+use weir_api::{ApiServer, Done, Problem};
+use weir_switch::control::{ControlHandler, Request, Response};
 
-/// Says every request back, so that what was read can be compared.
+/// Says every request back.
 struct Echo;
 
 impl ControlHandler for Echo {
     fn handle(&self, request: Request) -> Response {
-        Response::Noted { note: serde_json::to_string(&request).expect("a request as JSON") }
+        match request {
+            // What is written has to be read as the same again.
+            Request::VifAdd { config } => {
+                let text = serde_json::to_string(&config).expect("an interface as JSON");
+                let again = serde_json::from_str(&text).expect("the interface again");
+                assert_eq!(config, again);
+            }
+            Request::VifSet { changes, .. } => {
+                let text = serde_json::to_string(&changes).expect("changes as JSON");
+                assert_eq!(changes, serde_json::from_str(&text).expect("the changes again"));
+            }
+            _ => {}
+        }
+        Response::Noted { note: "it is done".into() }
     }
 }
 
-static SERVER: LazyLock<ControlServer> = LazyLock::new(|| {
+static SERVER: LazyLock<ApiServer> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("weir-fuzz-{}.sock", std::process::id()));
-    ControlServer::start(&path, Arc::new(Echo)).expect("a control socket")
+    ApiServer::start(&path, Arc::new(Echo)).expect("a control socket")
 });
 
 fuzz_target!(|input: &[u8]| {
-    let [pause, lines @ ..] = input else { return };
+    let [pause, bytes @ ..] = input else { return };
     let mut client = UnixStream::connect(SERVER.path()).expect("the server accepts");
-    let (first, second) = lines.split_at(lines.len().min(usize::from(*pause)));
-    // The server may have refused the line and closed by then.
+    let (first, second) = bytes.split_at(bytes.len().min(usize::from(*pause)));
+    // The server may have refused the request and closed by then.
     let _ = client.write_all(first);
     let _ = client.write_all(second);
     let _ = client.shutdown(Shutdown::Write);
-    let mut answers = Vec::new();
-    let _ = client.read_to_end(&mut answers);
-    for answer in answers.split_inclusive(|byte| *byte == b'\n') {
-        assert_eq!(answer.last(), Some(&b'\n'), "half an answer");
-        match serde_json::from_slice(answer).expect("an answer as JSON") {
-            Response::Noted { note } => {
-                let again: Request = serde_json::from_str(&note).expect("the request again");
-                assert_eq!(serde_json::to_string(&again).expect("JSON"), note);
+    // A stream of events has no end.
+    client.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let mut answers = BufReader::new(client);
+    while let Some((status, body)) = answer(&mut answers) {
+        assert!((200..600).contains(&status), "status {status}");
+        match status {
+            200 => {
+                // The document, or that it is done.
+                let done = serde_json::from_slice::<Done>(&body);
+                let json = serde_json::from_slice::<serde_json::Value>(&body);
+                assert!(body.is_empty() || done.is_ok() || json.is_ok(), "{body:?}");
             }
-            Response::Error { .. } => {}
-            other => panic!("nobody said {other:?}"),
+            _ if body.is_empty() => {}
+            _ => {
+                let problem: Problem = serde_json::from_slice(&body).expect("a problem as JSON");
+                assert_eq!(problem.status, status);
+            }
         }
     }
 });
+
+/// The next answer; none at the end, or where nothing comes.
+fn answer(from: &mut impl BufRead) -> Option<(u16, Vec<u8>)> {
+    let mut line = String::new();
+    from.read_line(&mut line).ok().filter(|length| *length > 0)?;
+    // What was cut off when the client had closed its side.
+    let line = line.strip_suffix("\r\n")?;
+    let status = line.strip_prefix("HTTP/1.").expect("an answer").split(' ').nth(1);
+    let status = status.expect("a status").parse().expect("a number");
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        from.read_line(&mut header).ok().filter(|length| *length > 0)?;
+        let header = header.trim_end().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        // A stream, which has no end.
+        if header.starts_with("transfer-encoding:") {
+            return None;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    Some((status, body))
+}

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use miette::{Diagnostic, Report};
 use thiserror::Error;
+use weir_api::{Client, ClientError};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
 use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
-use weir_switch::control::{ClientError, ControlClient, Request, VifStatus};
+use weir_switch::control::VifStatus;
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
@@ -234,7 +235,7 @@ fn known_vifs(
     if let Some(file) = &args.config {
         return from_file(file);
     }
-    match ControlClient::connect(defaults.control.as_path()) {
+    match Client::connect(defaults.control.as_path()) {
         Ok(mut client) => {
             let (xen, others): (Vec<_>, Vec<_>) =
                 client.vifs()?.into_iter().partition(|vif| vif.xen);
@@ -276,25 +277,24 @@ pub fn vif(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let connect = || ControlClient::connect(defaults.control.as_path());
+    let connect = || Client::connect(defaults.control.as_path());
     match command {
         VifCommand::Add { name, settings } => {
             let config = VifConfig::from_settings(name, settings, &defaults.control)?;
             let socket = config.socket.clone();
-            connect()?.request_ok(&Request::VifAdd { config: Box::new(config) })?;
+            connect()?.add_vif(&config)?;
             writeln!(out, "{name}: added, socket {socket}")?;
         }
         VifCommand::Set { name, settings } => {
             let changes = VifChanges::from_settings(name, settings)?;
-            let request = Request::VifSet { name: name.clone(), changes: changes.into() };
-            let note = connect()?.request_noted(&request)?;
+            let note = connect()?.change_vif(name, &changes)?;
             writeln!(out, "{name}: changed")?;
             if let Some(note) = note {
                 writeln!(out, "note: {note}")?;
             }
         }
         VifCommand::Del { name } => {
-            connect()?.request_ok(&Request::VifDel { name: name.clone() })?;
+            connect()?.remove_vif(name)?;
             writeln!(out, "{name}: removed")?;
         }
         VifCommand::List { json } => {
@@ -343,11 +343,11 @@ pub fn stats(
     clear: bool,
 ) -> Result<(), CommandError> {
     if let Some(on) = args.stages {
-        ControlClient::connect(defaults.control.as_path())?.request_ok(&Request::Stages { on })?;
+        Client::connect(defaults.control.as_path())?.set_stages(on)?;
     }
     loop {
         // A new connection each time: one that only waits would be closed as idle.
-        let stats = ControlClient::connect(defaults.control.as_path())?.stats()?;
+        let stats = Client::connect(defaults.control.as_path())?.stats()?;
         if clear && !args.json && args.watch.is_some() {
             write!(out, "{CLEAR_SCREEN}")?;
         }
@@ -377,7 +377,7 @@ pub fn explain(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let mut client = Client::connect(defaults.control.as_path())?;
     let mut explanation = client.explain(&args.name)?;
     if explanation.counts() {
         thread::sleep(EXPLAINED_FOR);

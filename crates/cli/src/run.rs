@@ -10,10 +10,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use weir_api::{ApiServer, Serving, ServingError};
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_limits::DESCRIPTORS_MAX;
-use weir_switch::control::{ControlHandler, ControlServer};
+use weir_switch::control::ControlHandler;
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
 use weir_switch::watchdog::{Service, Watchdog};
@@ -38,6 +39,10 @@ pub enum RunError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Control(#[from] ListenError),
+    /// The API cannot be served as configured.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Serving(#[from] ServingError),
     /// The back-end program's socket cannot be had.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -76,7 +81,9 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     raise_descriptor_limit();
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
-    let (mode, needs) = (args.sandbox.mode(), Needs::of(&config).with_file(&file));
+    let serving = Serving::of(&config.switch.api)?;
+    let needs = Needs::of(&config).with_file(&file).with_group(serving.group());
+    let mode = args.sandbox.mode();
     let service = Service::of_this_process();
     let hands = sandbox::start_helper(mode, &needs)?;
     let keeping = Keeping::take(&config, &hands)?;
@@ -85,7 +92,8 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let switch = Switch::start_with(&config, devices, hands.clone(), keeping)?;
     switch.started_from(&file, defaults);
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
-    let control = ControlServer::start_with(config.switch.control.as_path(), handler, &hands)?;
+    let path = config.switch.control.as_path();
+    let control = ApiServer::start_with(path, handler, &hands, serving)?;
     tracing::info!(
         control = %config.switch.control,
         vifs = config.vifs.len(),

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use weir_switch::control::{ControlHandler, ControlServer, Request, Response};
+use weir_api::{ApiServer, Client};
+use weir_switch::control::{ControlHandler, Request, Response};
 
 fn weir(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap()
@@ -109,7 +110,7 @@ impl ControlHandler for RefusesAll {
 fn commands_talk_to_the_weir_of_the_control_option() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.sock");
-    let _server = ControlServer::start(&path, Arc::new(RefusesAll)).unwrap();
+    let _server = ApiServer::start(&path, Arc::new(RefusesAll)).unwrap();
     let control = path.to_str().unwrap();
     let output = weir(&["vif", "list", "--json", "--control", control]);
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("[]\n", Some(0)));
@@ -136,7 +137,7 @@ impl ControlHandler for DoesItLater {
 fn what_holds_from_later_on_is_told_to_who_sets_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.sock");
-    let _server = ControlServer::start(&path, Arc::new(DoesItLater)).unwrap();
+    let _server = ApiServer::start(&path, Arc::new(DoesItLater)).unwrap();
     let control = path.to_str().unwrap();
     let output = weir(&["vif", "set", "a", "queues=4", "--control", control]);
     assert_eq!(stdout(&output), "a: changed\nnote: from tomorrow on\n", "{}", stderr(&output));
@@ -217,7 +218,7 @@ fn a_switch_with_more_interfaces_than_the_soft_limit_has_descriptors_starts_and_
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let stats = loop {
         assert_eq!(weir.0.try_wait().unwrap(), None, "it has ended");
-        let client = weir_switch::control::ControlClient::connect(&control);
+        let client = Client::connect(&control);
         if let Ok(stats) = client.and_then(|mut client| client.stats()) {
             break stats;
         }

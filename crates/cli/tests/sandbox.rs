@@ -170,7 +170,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
         let thread = threads.iter().find(|thread| thread.get("Name") == name).unwrap();
         thread.get("Seccomp_filters").parse::<u32>().unwrap()
     };
-    for narrower in ["weir-worker-0", "weir-worker-1", "weir-session"] {
+    for narrower in ["weir-worker-0", "weir-worker-1", "weir-session", "weir-control"] {
         assert!(filters(narrower) > filters("weir-manager"), "{narrower}");
     }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_engine::filter::{Action, PortRules, Rules, RulesError};
 use weir_filter::Program;
 use weir_limits as limits;
@@ -15,7 +16,7 @@ use super::section::Section;
 use super::values::{Direction, FilterAction, ValueError, serde_as_text};
 
 /// A rule. The first rule of a direction that matches a frame decides; unmatched frames pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FilterRule {
     /// Which frames it is about.

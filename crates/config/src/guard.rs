@@ -9,16 +9,17 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::DeValue;
+use utoipa::ToSchema;
 use weir_fabric::SourceGuard;
 use weir_limits::SOURCE_ADDRESSES_MAX;
 
 use super::error::Problem;
 use super::section::{Fault, FromToml, Section};
 use super::settings::Change;
-use super::values::{GuardMode, ValueError};
+use super::values::{GuardMode, ValueError, schema_as};
 
 /// From which addresses a guest may send.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Guarding {
     /// Whether anybody asks, and how the addresses are known.
@@ -80,6 +81,8 @@ impl TryFrom<Vec<String>> for Addresses {
         Self::of(&texts.iter().map(String::as_str).collect::<Vec<_>>())
     }
 }
+
+schema_as!(Addresses, Vec<String>);
 
 impl From<Addresses> for Vec<String> {
     fn from(addresses: Addresses) -> Self {
@@ -213,7 +216,7 @@ impl Guarding {
 }
 
 /// What `weir vif set` changes of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuardChanges {
     /// See [`Guarding::mode`]. Without a guard there are no addresses.

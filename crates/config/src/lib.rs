@@ -19,6 +19,7 @@
 //! * [`Config`] and its parts: plain structs, independent of TOML.
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
 //! * [`error`]: problems as diagnostics that show the line.
+//! * `api`: who may ask weir for what.
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
 //! * [`filter`]: which frames a port may send and receive.
@@ -38,8 +39,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_limits as limits;
 
+mod api;
 pub mod error;
 pub mod filter;
 mod guard;
@@ -59,6 +62,7 @@ mod xen;
 #[cfg(test)]
 mod tests;
 
+pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::FilterRule;
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
@@ -68,11 +72,11 @@ pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
 pub use storm::StormControl;
 pub use values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilterAction, GuardMode,
-    InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu, PacketBurst, PacketRate,
-    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
-    SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName, ValueError, Vid, VlanMode,
-    Weight, WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
+    GroupName, GuardMode, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu,
+    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName,
+    ValueError, Vid, VlanMode, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 
@@ -111,6 +115,8 @@ pub struct SwitchConfig {
     pub user: Option<UserName>,
     /// The socket of the keeper, which holds what the next weir needs to go on with this one's front ends.
     pub keeper: Option<SocketPath>,
+    /// Who may use the API, and over what.
+    pub api: ApiConfig,
 }
 
 impl SwitchConfig {
@@ -126,6 +132,7 @@ impl SwitchConfig {
             placement: PlacementConfig::default(),
             user: None,
             keeper: None,
+            api: ApiConfig::default(),
         }
     }
 }
@@ -161,7 +168,7 @@ impl UplinkConfig {
 }
 
 /// `[vif.NAME]`: a guest's interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VifConfig {
     /// The port's name.

@@ -11,6 +11,7 @@ use toml::de::DeTable;
 use weir_limits as limits;
 use weir_text::count;
 
+use super::api::ApiConfig;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
@@ -161,6 +162,7 @@ fn switch_table(
             }
             switch.user = Some(value);
         }
+        switch.api = ApiConfig::read(&mut section, problems);
         section.finish(problems);
     }
     if let Some(keeper) = &defaults.keeper {

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_limits::PORTS_MAX;
 
 use super::{
@@ -27,14 +28,14 @@ const UPLINK_FIXED: [&str; 4] = ["kind", "name", "queues", "mtu"];
 const SWITCH_ALIVE: [&str; 3] = ["latency_budget", "placement", "pin_vcpus"];
 
 /// What a configuration would change of a running switch.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
     /// Tables that differ: `[switch]` and `[xen]`, uplinks, then interfaces.
     pub tables: Vec<TableDifference>,
 }
 
 /// What differs of one table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TableDifference {
     /// Its name in the file, such as `vif.web0`.
     pub table: String,
@@ -49,7 +50,7 @@ pub struct TableDifference {
 }
 
 /// How a table of the file and the running switch differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
     /// The switch has none yet.
@@ -63,7 +64,7 @@ pub enum DifferenceKind {
 }
 
 /// One key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyDifference {
     /// Its name in the file; `vlan` for `trunk` and `native`, too.
     pub key: String,

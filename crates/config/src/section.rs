@@ -8,16 +8,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use weir_limits as limits;
 
+use super::api::ListenAddress;
 use super::error::Problem;
 use super::filter::Expression;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilterAction, GuardMode,
-    InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu, PacketBurst, PacketRate,
-    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
-    SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName, ValueError, Vid, Weight,
-    WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
+    GroupName, GuardMode, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu,
+    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName,
+    ValueError, Vid, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -275,6 +276,9 @@ from_toml_string! {
     ChannelName = ChannelName::EXPECTED;
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
     UserName = "a user in quotes, such as \"weir\"";
+    GroupName = "a group in quotes, such as \"weir\"";
+    FilePath = "a path in quotes, such as \"/etc/weir/token\"";
+    ListenAddress = "an address in quotes, such as \"127.0.0.1:9101\"";
     InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
     SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";
     SocketMode = "an octal mode in quotes, such as \"0660\"";

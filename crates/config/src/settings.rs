@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::DeValue;
+use utoipa::ToSchema;
 
 use super::VifConfig;
 use super::error::{ConfigError, Problem};
@@ -94,7 +95,7 @@ impl VifConfig {
 }
 
 /// What to do with an optional setting.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change<T> {
     /// Leave it as it is.
@@ -132,7 +133,7 @@ macro_rules! optional_settings {
         $($(#[$part_doc:meta])* $part:ident: $part_type:ty, $part_changes:ty)?
     ) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
             $($(#[$key_doc])* pub $field: Option<$type>,)+
@@ -140,7 +141,7 @@ macro_rules! optional_settings {
         }
 
         $(#[$changes_doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct $changes {
             $($(#[$key_doc])* pub $field: Change<$type>,)+
@@ -185,7 +186,7 @@ impl<T: FromToml> FromToml for Change<T> {
 }
 
 /// What `weir vif set` changes while the interface is in use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VifChanges {
     /// Most queue pairs that the guest may use, from the next time on that its front end connects.

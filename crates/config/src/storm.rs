@@ -1,6 +1,7 @@
 //! Storm control of an interface, as it is configured.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_engine::{Rate, StormLimit};
 use weir_limits::{STORM_BURST_MIN, STORM_BURST_NS};
 
@@ -9,7 +10,7 @@ use super::section::Section;
 use super::values::PacketRate;
 
 /// How many frames in a second the guest may have flooded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StormControl {
     /// For everybody.

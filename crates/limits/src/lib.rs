@@ -345,17 +345,42 @@ pub const MTU_MAX: u16 = 65_535;
 /// Smallest MTU (IPv4 requires 68).
 pub const MTU_MIN: u16 = 68;
 
-/// Largest request on the control socket: a configuration, of whose text JSON writes each character with two bytes at most.
-pub const CONTROL_REQUEST_BYTES_MAX: usize = 2 * CONFIG_BYTES_MAX as usize + 64 * 1024;
+/// Largest body of a request on the control socket: a configuration.
+pub const CONTROL_REQUEST_BYTES_MAX: usize = CONFIG_BYTES_MAX as usize;
+/// Largest head of a request: its first line and its headers.
+pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Most headers of a request.
+pub const CONTROL_HEADERS_MAX: usize = 64;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
 pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most connections to the control socket at one time. One more takes the place of the one that has said nothing
 /// for longest, of the user who has most of them.
-pub const CONTROL_CONNECTIONS_MAX: usize = 16;
-/// How long a control connection may take to send one whole request, or to take one answer.
+pub const CONTROL_CONNECTIONS_MAX: usize = 32;
+/// Threads that do what requests ask for. Those who may only read have one less.
+pub const CONTROL_WORKERS: usize = 4;
+/// How long a control connection may take to send a head, to send a body, and to take an answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
 /// How long `weir reload` waits for its answer: interfaces whose guests are stuck take their time to go.
 pub const RELOAD_TIMEOUT_SECS: u64 = 120;
+/// Shortest and longest token of the API over TCP (bytes).
+pub const CONTROL_TOKEN_LEN_MIN: usize = 16;
+/// See [`CONTROL_TOKEN_LEN_MIN`].
+pub const CONTROL_TOKEN_LEN_MAX: usize = 1024;
+/// Most users that `admin` names.
+pub const ADMINS_MAX: usize = 64;
+
+/// Events that wait for a slow reader; of more it is told the number.
+pub const EVENTS_WAITING_MAX: usize = 1024;
+/// While somebody reads events, how often the switch is looked at (ns).
+pub const EVENTS_LOOK_NS: u64 = 250_000_000;
+/// Events that are kept until the next look.
+pub const EVENTS_TOLD_MAX: usize = 64;
+/// Drops begin if there were none for so long (ns).
+pub const DROPS_QUIET_NS: u64 = 10_000_000_000;
+/// Breaches of a budget are told of no more often than that (ns).
+pub const BREACHES_TOLD_NS: u64 = 1_000_000_000;
+/// While somebody reads events and there are none, how often a comment is sent (s): a reader who is gone is found.
+pub const EVENTS_KEEP_ALIVE_SECS: u64 = 15;
 
 /// Longest line that `weir-agent` and weir send each other, with its newline (bytes).
 pub const AGENT_LINE_BYTES_MAX: usize = 4096;
@@ -563,6 +588,10 @@ const _: () = {
     assert!(RATE_WAIT_NS < RATE_BURST_NS_DEFAULT && RATE_BURST_PACKETS_MAX > BURST_MAX as u32);
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
+    assert!(CONTROL_WORKERS > 1 && CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
+    assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);
+    assert!(CONTROL_TOKEN_LEN_MAX < CONTROL_HEAD_BYTES_MAX);
+    assert!(EVENTS_LOOK_NS < BREACHES_TOLD_NS && BREACHES_TOLD_NS < DROPS_QUIET_NS);
     assert!(CONFIG_PROBLEMS_SHOWN_MAX < CONFIG_PROBLEMS_MAX);
     assert!(
         CONFIG_PROBLEMS_SHOWN_MAX * CONFIG_PLACES_SHOWN_MAX * CONFIG_LINE_SHOWN_MAX

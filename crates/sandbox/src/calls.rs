@@ -42,6 +42,8 @@ pub enum Thread {
     Session,
     /// Nothing: it writes to descriptors of front ends.
     Caller,
+    /// Requests of the API's clients. It makes no thread.
+    Control,
 }
 
 /// Filters of one process.
@@ -51,6 +53,7 @@ pub(crate) struct Programs {
     worker: Vec<BpfProgram>,
     session: Vec<BpfProgram>,
     caller: Vec<BpfProgram>,
+    control: Vec<BpfProgram>,
 }
 
 static INSTALLED: OnceLock<Programs> = OnceLock::new();
@@ -103,6 +106,7 @@ impl Programs {
                 lists::HIRE,
             ])?],
             caller: vec![allow(&[lists::ANY, lists::FILES, lists::CALLER])?],
+            control: vec![allow(&[lists::ANY, lists::FILES, lists::CONTROL])?],
         };
         if enforcement == Enforcement::Kill {
             // libc then makes threads by `clone`, whose flags can be looked at.
@@ -111,6 +115,7 @@ impl Programs {
             let no_files = || lists::FILES.iter().map(|call| (*call, Vec::new())).collect();
             programs.worker.push(refuse(no_files(), libc::EACCES)?);
             programs.caller.push(refuse(no_files(), libc::EACCES)?);
+            programs.control.push(refuse(no_files(), libc::EACCES)?);
             if profile == Profile::Keeper {
                 programs.process.push(refuse(no_files(), libc::EACCES)?);
             }
@@ -131,6 +136,7 @@ pub(crate) fn narrow(thread: Thread) -> Result<(), seccompiler::Error> {
         Thread::Worker => &programs.worker,
         Thread::Session => &programs.session,
         Thread::Caller => &programs.caller,
+        Thread::Control => &programs.control,
     };
     // The last one may forbid what the others are installed with.
     programs.iter().rev().try_for_each(|program| apply_filter(program))

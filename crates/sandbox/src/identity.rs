@@ -29,6 +29,9 @@ pub enum IdentityError {
     /// Nobody is called so.
     #[error("there is no user {0}")]
     Unknown(String),
+    /// No group is called so.
+    #[error("there is no group {0}")]
+    NoGroup(String),
     /// It is root, or has root's group, which would be no change.
     #[error("the user {0} is root, or in root's group")]
     Root(String),
@@ -79,6 +82,32 @@ impl Identity {
     }
 }
 
+/// The number of the group of that name, or of that number.
+///
+/// # Errors
+/// [`IdentityError::NoGroup`], [`IdentityError::Look`]
+pub fn group(name: &str) -> Result<u32, IdentityError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let look = |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
+    let group = found(Group::from_name(name)).map_err(look)?;
+    group.map(|it| it.gid.as_raw()).ok_or_else(|| IdentityError::NoGroup(name.into()))
+}
+
+/// The number of the user of that name, or of that number; root's, too.
+///
+/// # Errors
+/// [`IdentityError::Unknown`], [`IdentityError::Look`]
+pub fn user(name: &str) -> Result<u32, IdentityError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let look = |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
+    let user = found(User::from_name(name)).map_err(look)?;
+    user.map(|it| it.uid.as_raw()).ok_or_else(|| IdentityError::Unknown(name.into()))
+}
+
 /// Who was looked for; nobody where there is no list to look in, as in a small root (getpwnam(3) names these errors).
 fn found<T>(looked: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     use nix::errno::Errno::{EBADF, ENOENT, EPERM, ESRCH};
@@ -102,6 +131,9 @@ pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SYS_NICE);
+
+/// And this, where a socket is for a group.
+pub(crate) const GIVE_AWAY: CapabilitySet = CapabilitySet::CHOWN;
 
 /// This process becomes `identity`'s, and can do what that user can, and what `kept` says if it could before: it gets
 /// nothing from a program that it starts, is not traced and leaves no core behind.

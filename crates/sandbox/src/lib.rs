@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use calls::{Enforcement, Profile, Thread};
 pub use files::Landlocked;
-pub use identity::{Identity, IdentityError};
+pub use identity::{Identity, IdentityError, group, user};
 
 /// What is left to a process.
 #[derive(Debug)]
@@ -92,10 +92,14 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
 }
 
 /// Confines this process, the helper of a confined one: it keeps what makes sockets in others' directories, sets network
-/// cards and places threads, of what it has, and makes no process.
-pub fn confine_helper() -> Result<(), SandboxError> {
+/// cards and places threads, of what it has, and makes no process. `gives_away`: it gives a socket to a group.
+pub fn confine_helper(gives_away: bool) -> Result<(), SandboxError> {
     let programs = calls::Programs::new(Profile::Helper, Enforcement::Kill)?;
-    identity::give_up(None, identity::HELPERS)?;
+    let kept = match gives_away {
+        true => identity::HELPERS | identity::GIVE_AWAY,
+        false => identity::HELPERS,
+    };
+    identity::give_up(None, kept)?;
     Ok(programs.install()?)
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{Moderation, PortName};
 
 use crate::stats::{
@@ -28,7 +29,7 @@ pub use sharing::{PortShare, SharingExplanation};
 pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
 
 /// What a command explains.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Explanation {
     /// Of a guest's interface.
@@ -57,7 +58,7 @@ impl Explanation {
 }
 
 /// An interface's policies at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VifExplanation {
     /// The interface.
     pub name: PortName,
@@ -104,7 +105,7 @@ pub struct VifExplanation {
 }
 
 /// The policy of one receive queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueExplanation {
     /// Its number.
     pub queue: usize,

@@ -5,7 +5,8 @@
 //! | `switch` | a whole switch put together, and what changes while it runs |
 //! | `guest_port` | what it does with a guest's interface, whatever its rings are |
 //! | `manager` | how the latency budget is spent, ten times a second; where workers run; a guest's agent |
-//! | [`control`] | the control socket, both sides |
+//! | [`control`] | what can be asked of it; `weir-api` serves it |
+//! | [`events`] | what happens, as it is told to those who watch |
 //! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
 //! | [`sandbox`] | what a program gives up before it serves anybody |
 //! | `helper` | who does for a confined program what it cannot do any more |
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod events;
 pub mod explain;
 mod guest_port;
 mod helper;

@@ -87,6 +87,7 @@ impl Needs {
                 interfaces: set.map(|uplink| uplink.interface.clone()).collect(),
                 pin_vcpus: config.switch.placement.pin_vcpus,
                 config: None,
+                group: None,
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),
@@ -99,6 +100,12 @@ impl Needs {
     pub fn with_file(mut self, path: &Path) -> Self {
         // What goes to the helper is text.
         self.tasks.config = path.to_str().map(Into::into);
+        self
+    }
+
+    /// And that the control socket is for this group.
+    pub fn with_group(mut self, group: Option<u32>) -> Self {
+        self.tasks.group = group;
         self
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{
     ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
 };
@@ -31,7 +32,7 @@ pub use silent::{Silence, SilentRing};
 pub use stages::StageStats;
 
 /// The whole switch at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SwitchStats {
     /// weir's version.
     pub version: String,
@@ -56,13 +57,14 @@ pub struct SwitchStats {
     pub stages: Vec<StageStats>,
     /// How much is used of what the whole switch is bounded in.
     #[serde(default)]
+    #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
     /// One entry for each port, VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }
 
 /// A thread that panicked, other than a worker.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PanickedThread {
     /// Its name, as the log has it.
     pub name: String,
@@ -73,7 +75,7 @@ pub struct PanickedThread {
 }
 
 /// A thread that has something to do and has had no turn for some seconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StillThread {
     /// Its name, as the log has it.
     pub name: String,
@@ -88,7 +90,7 @@ pub struct StillThread {
 }
 
 /// One worker thread.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStats {
     /// Its number, from 0.
     pub id: u32,
@@ -105,7 +107,7 @@ pub struct WorkerStats {
 }
 
 /// What kind of port it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
     /// A guest's interface.
@@ -116,7 +118,7 @@ pub enum PortKind {
 }
 
 /// How far a port has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// Nobody is connected.
@@ -142,7 +144,7 @@ impl fmt::Display for PortState {
 }
 
 /// One port.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PortStats {
     /// Its name.
     pub name: PortName,
@@ -215,11 +217,12 @@ pub struct PortStats {
     pub guard: Option<GuardExplanation>,
     /// How much is used of what it is bounded in.
     #[serde(default)]
+    #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
 }
 
 /// When a guest is called, as it is configured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallSettings {
     /// The policy.
     pub moderation: Moderation,
@@ -240,7 +243,7 @@ impl CallSettings {
 }
 
 /// Connections of vhost-user front ends to one port.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionStats {
     /// Begun.
     pub opened: u64,
@@ -268,7 +271,7 @@ pub struct SessionStats {
 }
 
 /// One queue pair.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePairStats {
     /// Into the port.
     pub rx: QueueStats,
@@ -277,7 +280,7 @@ pub struct QueuePairStats {
 }
 
 /// One virtqueue, or one direction of an uplink's queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueStats {
     /// Frames moved (a GSO frame counts once).
     pub frames: u64,
@@ -302,7 +305,7 @@ impl std::ops::AddAssign for QueueStats {
 }
 
 /// A distribution of times in nanoseconds; all zero where nothing was held.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HoldTimes {
     /// The median.
     pub p50: u64,

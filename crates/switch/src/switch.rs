@@ -22,6 +22,7 @@ use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
 use crate::control::{ControlHandler, Request, Response, VifStatus};
+use crate::events::Glance;
 use crate::guest_port::GuestPort;
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -703,22 +704,19 @@ fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, Switc
 }
 
 fn refused(error: &impl std::fmt::Display, help: impl Into<String>) -> Response {
-    Response::Error { message: error.to_string(), help: Some(help.into()) }
+    Response::refused(error.to_string(), help.into())
 }
 
 fn no_such_vif(name: &PortName, is_uplink: bool) -> Response {
     if is_uplink {
-        return Response::Error {
-            message: format!("{name} is an uplink, which stays as it is while weir runs"),
-            help: Some(format!(
-                "change its table in the configuration and start weir again; its filters can change: `weir filter set {name}`"
-            )),
-        };
+        let message = format!("{name} is an uplink, which stays as it is while weir runs");
+        let help = format!(
+            "change its table in the configuration and start weir again; its filters can change: `weir filter set {name}`"
+        );
+        return Response::refused(message, help);
     }
-    Response::Error {
-        message: format!("there is no interface called {name}"),
-        help: Some("`weir vif list` shows those there are".into()),
-    }
+    let message = format!("there is no interface called {name}");
+    Response::not_found(message, "`weir vif list` shows those there are")
 }
 
 /// An error with its causes on one line, and its help.
@@ -732,7 +730,7 @@ fn failed(error: &SwitchError) -> Response {
         }
         cause = next.source();
     }
-    Response::Error { message, help: error.help().map(|help| help.to_string()) }
+    Response::refused(message, error.help().map(|help| help.to_string()))
 }
 
 impl Switch {
@@ -746,7 +744,6 @@ impl Switch {
 impl ControlHandler for Switch {
     fn handle(&self, request: Request) -> Response {
         match request {
-            Request::Ping => Response::Ok,
             Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
             Request::VifSet { name, changes } => {
                 self.one_after_the_other(|it| it.vif_set(&name, *changes))
@@ -762,12 +759,17 @@ impl ControlHandler for Switch {
             }
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),
+            Request::Addresses => self.stations(),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
             Request::Stages { on } => {
                 stages::set_on(on);
                 Response::Ok
             }
         }
+    }
+
+    fn glance(&self) -> Glance {
+        self.look()
     }
 }
 

@@ -3,13 +3,15 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use miette::Diagnostic;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, open};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chownat, fchmod, flock, fstat, open,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
@@ -102,6 +104,15 @@ impl BoundListener {
     /// Listens on `path` with permissions `mode`. Makes a missing directory, and replaces a socket on which nobody
     /// answers, left by a killed program.
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
+        Self::bind_for(path, mode, None)
+    }
+
+    /// The same, for a group, if it is given.
+    pub(crate) fn bind_for(
+        path: &Path,
+        mode: SocketMode,
+        group: Option<u32>,
+    ) -> Result<Self, ListenError> {
         let io_error = |step, path: &Path| {
             let path = path.to_owned();
             move |source| ListenError::Io { step, path, source }
@@ -112,7 +123,7 @@ impl BoundListener {
         let _lock = Lock::take(parent)?;
 
         remove_stale(path)?;
-        let listener = bind(path, mode).map_err(io_error("listen on", path))?;
+        let listener = bind(path, mode, group).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
         let made = Made::Here(BoundFile { path: path.into(), file });
         Ok(Self { listener, path: path.into(), file, made })
@@ -272,7 +283,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 
 /// The file has its permissions from its first moment on, or fewer by the umask, and all of them before `listen`:
 /// until then nobody can connect. Nothing is done by a path that another could have put something else at.
-fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
+fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -282,21 +293,30 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     // unix(7): the file's permissions are those of the socket, less the umask.
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if let Some(group) = group {
+        let file = own_socket(path)?;
+        chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    }
     set_mode(path, mode)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 
-/// Gives a socket's file its permissions.
-fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
+/// The file of a socket of this user's.
+fn own_socket(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::Socket
-        || found.st_uid != geteuid().as_raw()
-    {
-        return Err(Errno::EXIST.into());
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    match is_socket && found.st_uid == geteuid().as_raw() {
+        true => Ok(file),
+        false => Err(Errno::EXIST.into()),
     }
-    if found.st_mode & 0o777 != mode.bits() {
+}
+
+/// Gives a socket's file its permissions.
+fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
+    let file = own_socket(path)?;
+    if fstat(&file)?.st_mode & 0o777 != mode.bits() {
         let this = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(this, fs::Permissions::from_mode(mode.bits()))?;
     }

@@ -1,7 +1,7 @@
 //! The control socket: who opens it may do everything to the switch, but not stop it by mistake, and no other user opens it.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -12,27 +12,47 @@ use crate::{
     attack,
     attack::{Attack, Field},
     front::{Strike, harm},
+    measure::http::answer,
     random::Random,
 };
 
 /// The class.
 pub const ALL: &[Attack] = &[
     attack!(control_garbage, "sends bytes by chance, with and without ends of lines"),
-    attack!(control_line_without_end, "sends a request that never ends, megabytes of it"),
+    attack!(control_head_without_end, "sends a head that never ends, megabytes of it"),
+    attack!(control_headers_without_end, "sends a thousand headers"),
     attack!(
-        control_line_byte_by_byte,
+        control_body_without_end,
+        "sends a body in pieces that never end, and one that is announced as endless"
+    ),
+    attack!(
+        control_head_byte_by_byte,
         "sends a request at ten bytes a second, on sixteen connections"
+    ),
+    attack!(
+        control_body_byte_by_byte,
+        "sends a body at ten bytes a second, on more connections than there are"
     ),
     attack!(control_connections_that_say_nothing, "opens 200 connections and says nothing",
         own_share: "who may open the socket may have the whole switch; threads of their own serve it"),
     attack!(control_connects_without_pause, "connects and hangs up as fast as it can"),
     attack!(control_answers_that_nobody_reads, "asks for statistics without pause and reads none"),
+    attack!(control_events_that_nobody_reads, "opens streams of events and reads none"),
     attack!(control_statistics_without_pause, "asks for statistics without pause and reads them",
         own_share: "who may open the socket may have the whole switch; a thread of its own serves it"),
-    attack!(control_json_that_is_deep, "sends requests of 30,000 brackets"),
+    attack!(
+        control_pipelined,
+        "sends a thousand requests at once, and hangs up at half of the answers"
+    ),
+    attack!(
+        control_paths_that_are_not,
+        "asks for paths and methods that there are not, up and down"
+    ),
+    attack!(control_smuggled, "hides a request in the body of another one, by lengths that differ"),
+    attack!(control_json_that_is_deep, "sends bodies of 30,000 brackets"),
     attack!(
         control_strings_that_are_long,
-        "sends names of 60,000 letters, controls and half characters"
+        "sends names of 10,000 letters, controls and half characters"
     ),
     attack!(control_paths_that_climb, "adds interfaces whose names and sockets lead elsewhere"),
     attack!(
@@ -59,50 +79,83 @@ fn open(field: &Field) -> Strike<UnixStream> {
     Ok(socket)
 }
 
-/// A request's answer.
-fn ask(socket: &UnixStream, request: &str) -> Strike<String> {
+/// A request with a body.
+fn request(line: &str, body: &str) -> String {
+    let length = body.len();
+    format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+const STATISTICS: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\n\r\n";
+
+/// A request's answer: its status and its body.
+fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
     let mut writer = socket;
-    writer.write_all(request.as_bytes())?;
-    writer.write_all(b"\n")?;
-    let mut answer = String::new();
-    if BufReader::new(socket).read_line(&mut answer)? == 0 {
-        return Err(Errno::CONNRESET.into());
+    // Refused before all of it is there, it may not be taken.
+    let written = writer.write_all(request.as_bytes());
+    match answer(&mut BufReader::new(socket))? {
+        Some(answer) => Ok(answer),
+        None => Err(written.err().unwrap_or_else(|| Errno::CONNRESET.into()).into()),
     }
-    Ok(answer)
 }
 
 /// A request that must not be done.
 fn refused(socket: &UnixStream, request: &str) -> Strike {
-    let answer = ask(socket, request)?;
-    if answer.contains("\"response\":\"error\"") {
+    let (status, answer) = ask(socket, request)?;
+    if (400..500).contains(&status) && answer.contains("\"detail\"") {
         return Ok(());
     }
-    harm(format!("{} was answered with {answer}", request.chars().take(100).collect::<String>()))
+    harm(format!(
+        "{} was answered with {status} {answer}",
+        request.chars().take(100).collect::<String>()
+    ))
 }
 
-fn control_garbage(field: &Field) -> Strike {
-    let mut random = Random::new();
-    let mut socket = open(field)?;
-    let bytes: Vec<u8> = (0..2000).map(|_| random.next() as u8).collect();
-    socket.write_all(&bytes)?;
-    let _ = socket.write_all(b"\n{}\n[]\nnull\n");
-    let _ = socket.read(&mut [0; 100]);
-    Ok(())
-}
-
-fn control_line_without_end(field: &Field) -> Strike {
-    let mut socket = open(field)?;
-    for _ in 0..1000 {
-        if socket.write_all(&[b'a'; 65_536]).is_err() {
+/// Writes `piece` until weir takes no more of it.
+fn without_end(socket: &mut UnixStream, piece: &[u8]) -> Strike {
+    for _ in 0..(64 << 20) / piece.len() {
+        if socket.write_all(piece).is_err() {
             return Ok(());
         }
     }
     harm("weir takes 64 MiB of a request")
 }
 
-fn control_line_byte_by_byte(field: &Field) -> Strike {
-    let mut sockets = (0..16).map(|_| open(field)).collect::<Strike<Vec<_>>>()?;
-    for byte in b"{\"request\":\"stats\"}" {
+fn control_garbage(field: &Field) -> Strike {
+    let mut random = Random::new();
+    let mut socket = open(field)?;
+    let bytes: Vec<u8> = (0..2000).map(|_| random.next() as u8).collect();
+    let _ = socket.write_all(&bytes);
+    let _ = socket.write_all(b"\r\n\r\n{}\n[]\nnull\n");
+    let _ = socket.read(&mut [0; 100]);
+    Ok(())
+}
+
+fn control_head_without_end(field: &Field) -> Strike {
+    without_end(&mut open(field)?, &[b'a'; 65_536])
+}
+
+fn control_headers_without_end(field: &Field) -> Strike {
+    let mut socket = open(field)?;
+    socket.write_all(b"GET /v1/switch HTTP/1.1\r\n")?;
+    without_end(&mut socket, &b"a: b\r\n".repeat(1000))
+}
+
+fn control_body_without_end(field: &Field) -> Strike {
+    let mut socket = open(field)?;
+    let head = "PUT /v1/configuration HTTP/1.1\r\nhost: w\r\n";
+    socket.write_all(head.as_bytes())?;
+    socket.write_all(b"transfer-encoding: chunked\r\n\r\n")?;
+    without_end(&mut socket, &[&b"10000\r\n"[..], &[b'a'; 65_536], b"\r\n"].concat())?;
+    refused(&open(field)?, &format!("{head}content-length: 99999999999\r\n\r\n"))
+}
+
+/// Sends `begun`, and then a byte of `rest` each tenth of a second, on so many connections.
+fn byte_by_byte(field: &Field, connections: usize, begun: &str, rest: &str) -> Strike {
+    let mut sockets = (0..connections).map(|_| open(field)).collect::<Strike<Vec<_>>>()?;
+    for socket in &mut sockets {
+        let _ = socket.write_all(begun.as_bytes());
+    }
+    for byte in rest.as_bytes() {
         for socket in &mut sockets {
             let _ = socket.write_all(&[*byte]);
         }
@@ -110,6 +163,15 @@ fn control_line_byte_by_byte(field: &Field) -> Strike {
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
+}
+
+fn control_head_byte_by_byte(field: &Field) -> Strike {
+    byte_by_byte(field, 16, "", "GET /v1/switch HTTP")
+}
+
+fn control_body_byte_by_byte(field: &Field) -> Strike {
+    let head = "POST /v1/vifs HTTP/1.1\r\nhost: w\r\ncontent-length: 99\r\n\r\n";
+    byte_by_byte(field, 40, head, "{\"name\":\"slow\"")
 }
 
 fn control_connections_that_say_nothing(field: &Field) -> Strike {
@@ -127,7 +189,7 @@ fn control_connects_without_pause(field: &Field) -> Strike {
 fn control_answers_that_nobody_reads(field: &Field) -> Strike {
     let mut socket = open(field)?;
     for _ in 0..200 {
-        if socket.write_all(b"{\"request\":\"stats\"}\n").is_err() {
+        if socket.write_all(STATISTICS.as_bytes()).is_err() {
             break;
         }
         field.struck();
@@ -135,19 +197,87 @@ fn control_answers_that_nobody_reads(field: &Field) -> Strike {
     Ok(())
 }
 
+fn control_events_that_nobody_reads(field: &Field) -> Strike {
+    let mut sockets = (0..40).map(|_| open(field)).collect::<Strike<Vec<_>>>()?;
+    for socket in &mut sockets {
+        let _ = socket.write_all(b"GET /v1/events HTTP/1.1\r\nhost: weir\r\n\r\n");
+        field.struck();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(())
+}
+
 fn control_statistics_without_pause(field: &Field) -> Strike {
     let socket = open(field)?;
     loop {
-        ask(&socket, "{\"request\":\"stats\"}")?;
+        ask(&socket, STATISTICS)?;
         field.struck();
     }
 }
 
+fn control_pipelined(field: &Field) -> Strike {
+    let socket = open(field)?;
+    let mut writer = &socket;
+    // Its window may be full of answers that are not read yet.
+    let _ = writer.write_all(STATISTICS.repeat(1000).as_bytes());
+    let mut reader = BufReader::new(&socket);
+    for _ in 0..8 {
+        match answer(&mut reader)? {
+            Some((200, _)) => field.struck(),
+            other => return harm(format!("a request of many was answered with {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+fn control_paths_that_are_not(field: &Field) -> Strike {
+    let socket = open(field)?;
+    let long = format!("GET /{}", "a/".repeat(4000));
+    for line in [
+        "GET /",
+        "GET /v1/../../etc/shadow",
+        "GET /v1/ports/%2e%2e%2f%2e%2e",
+        "DELETE /v1/switch",
+        "BREW /v1/switch",
+        "POST /openapi.json",
+        "PUT /v1/vifs/x/filter",
+        &long,
+    ] {
+        refused(&socket, &request(line, ""))?;
+        field.struck();
+    }
+    Ok(())
+}
+
+fn control_smuggled(field: &Field) -> Strike {
+    // Whichever of the lengths is believed, the second request is no request.
+    let hidden = "DELETE /v1/vifs/a HTTP/1.1\r\nhost: w\r\n\r\n";
+    for lengths in [
+        format!("content-length: 0\r\ncontent-length: {}", hidden.len()),
+        format!("content-length: {}\r\ntransfer-encoding: identity", hidden.len()),
+        "content-length: +0".into(),
+        "transfer-encoding: chunked, identity".into(),
+    ] {
+        let socket = open(field)?;
+        let outer = format!("GET /v1/vifs HTTP/1.1\r\nhost: w\r\n{lengths}\r\n\r\n{hidden}");
+        let mut writer = &socket;
+        let _ = writer.write_all(outer.as_bytes());
+        let mut reader = BufReader::new(&socket);
+        while let Ok(Some((status, body))) = answer(&mut reader) {
+            if status == 200 && body.contains("\"note\"") {
+                return harm(format!("a hidden request was done: {lengths}"));
+            }
+        }
+        field.struck();
+    }
+    Ok(())
+}
+
 fn control_json_that_is_deep(field: &Field) -> Strike {
-    for (open_with, close) in [("[", "]"), ("{\"request\":", "}")] {
+    for (open_with, close) in [("[", "]"), ("{\"name\":", "}")] {
         let times = 60_000 / (open_with.len() + close.len());
         let deep = format!("{}1{}", open_with.repeat(times), close.repeat(times));
-        refused(&open(field)?, &deep)?;
+        refused(&open(field)?, &request("POST /v1/vifs", &deep))?;
         field.struck();
     }
     Ok(())
@@ -155,11 +285,12 @@ fn control_json_that_is_deep(field: &Field) -> Strike {
 
 fn control_strings_that_are_long(field: &Field) -> Strike {
     let socket = open(field)?;
-    for name in
-        ["a".repeat(60_000), "\\u0007\\u001b[2J".repeat(100), "\\ud800".into(), String::new()]
-    {
-        refused(&socket, &format!("{{\"request\":\"vif_del\",\"name\":\"{name}\"}}"))?;
-        refused(&socket, &format!("{{\"request\":\"vif_explain\",\"name\":\"{name}\"}}"))?;
+    for name in ["a".repeat(10_000), "%07%1b[2J".repeat(100), "%ed%a0%80".into(), "%00".into()] {
+        refused(&socket, &request(&format!("DELETE /v1/vifs/{name}"), ""))?;
+        refused(&socket, &request(&format!("GET /v1/ports/{name}/policies"), ""))?;
+    }
+    for name in ["a".repeat(60_000), "\\u0007\\u001b[2J".repeat(100), "\\ud800".into()] {
+        refused(&socket, &request("POST /v1/vifs", &format!("{{\"name\":\"{name}\"}}")))?;
     }
     Ok(())
 }
@@ -197,18 +328,18 @@ fn control_interfaces_that_come_and_go(field: &Field) -> Strike {
 fn control_settings_without_pause(field: &Field) -> Strike {
     let socket = open(field)?;
     let changes = [
-        "{\"request\":\"vif_set\",\"name\":\"stormy\",\"changes\":{\"vlan\":{\"access\":2}}}",
-        "{\"request\":\"vif_set\",\"name\":\"stormy\",\"changes\":{\"vlan\":{\"access\":1}}}",
-        "{\"request\":\"filter_set\",\"name\":\"stormy\",\"rules\":[]}",
-        "{\"request\":\"stages\",\"on\":true}",
-        "{\"request\":\"stages\",\"on\":false}",
-        "{\"request\":\"vif_list\"}",
+        request("PATCH /v1/vifs/stormy", "{\"vlan\":{\"access\":2}}"),
+        request("PATCH /v1/vifs/stormy", "{\"vlan\":{\"access\":1}}"),
+        request("PUT /v1/ports/stormy/filter", "[]"),
+        request("PUT /v1/stages", "{\"on\":true}"),
+        request("PUT /v1/stages", "{\"on\":false}"),
+        request("GET /v1/vifs", ""),
     ];
     loop {
-        for change in changes {
-            let answer = ask(&socket, change)?;
-            if answer.contains("\"response\":\"error\"") {
-                return harm(answer);
+        for change in &changes {
+            let (status, answer) = ask(&socket, change)?;
+            if status != 200 {
+                return harm(format!("{status} {answer}"));
             }
         }
         field.struck();

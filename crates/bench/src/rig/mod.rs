@@ -25,8 +25,7 @@ use weir_config::{
     Change, Config, FilterRule, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError,
     VifChanges, VifConfig, Workers,
 };
-use weir_switch::control::server::ControlHandler;
-use weir_switch::control::{Request, Response};
+use weir_switch::control::{ControlHandler, Request, Response};
 use weir_switch::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use weir_switch::{Switch, SwitchError};
 use weir_vif::VifError;

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use weir_api::{Client, ClientError};
 use weir_config::Defaults;
-use weir_switch::control::{ClientError, ControlClient, Request};
 use weir_text::count;
 
 use super::{CommandError, write_json};
@@ -19,15 +19,14 @@ pub fn filter(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let mut client = Client::connect(defaults.control.as_path())?;
     match command {
         FilterCommand::Set { name, rules } => {
-            let request = Request::FilterSet { name: name.clone(), rules: rules.clone() };
-            client.request_ok(&request)?;
+            client.set_filter(name, rules)?;
             writeln!(out, "{name}: {} set", count(rules.len(), "rule"))?;
         }
         FilterCommand::Clear { name } => {
-            client.request_ok(&Request::FilterSet { name: name.clone(), rules: Vec::new() })?;
+            client.set_filter(name, &[])?;
             writeln!(out, "{name}: no rules, everything passes")?;
         }
         FilterCommand::List { name, json } => {

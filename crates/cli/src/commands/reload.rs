@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 
+use weir_api::{Client, Reloaded};
 use weir_config::reload::{Difference, DifferenceKind};
 use weir_config::{Config, Defaults, open_file, read_text};
-use weir_switch::control::{ControlClient, ReloadOutcome};
+use weir_switch::control::ReloadOutcome;
 
 use super::{CommandError, write_json};
 use crate::args::{DiffArgs, ReloadArgs};
@@ -16,7 +17,7 @@ use crate::show;
 /// # Errors
 /// [`CommandError::Config`] for a bad file, [`CommandError::NoFile`], [`CommandError::Client`]
 pub fn diff(args: &DiffArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
-    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let mut client = Client::connect(defaults.control.as_path())?;
     let text = text(args.file.as_deref(), &mut client, defaults)?;
     let difference = client.diff(text)?;
     match args.json {
@@ -34,9 +35,9 @@ pub fn reload(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let mut client = ControlClient::connect(defaults.control.as_path())?;
+    let mut client = Client::connect(defaults.control.as_path())?;
     let text = text(args.file.as_deref(), &mut client, defaults)?;
-    let (difference, outcome) = client.reload(text, args.partly)?;
+    let Reloaded { difference, outcome } = client.reload(text, args.partly)?;
     match outcome {
         ReloadOutcome::Refused => Err(fixed(&difference)),
         ReloadOutcome::Undone { failure, help, notes } => {
@@ -59,7 +60,7 @@ pub fn reload(
 /// The text of the file, or of the one that weir was started with, if it is good.
 fn text(
     file: Option<&Path>,
-    client: &mut ControlClient,
+    client: &mut Client,
     defaults: &Defaults,
 ) -> Result<String, CommandError> {
     let of_weir = match file {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use clap::Parser;
-use weir_switch::control::{ControlHandler, ControlServer, Response};
+use weir_api::ApiServer;
+use weir_switch::control::{ControlHandler, Request, Response};
 use weir_switch::stats::PortState;
 
 use super::*;
@@ -29,7 +30,7 @@ impl ControlHandler for TwoKinds {
 fn no_qemu_is_told_of_a_xen_guests_interface() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock");
-    let _served = ControlServer::start(&control, Arc::new(TwoKinds)).unwrap();
+    let _served = ApiServer::start(&control, Arc::new(TwoKinds)).unwrap();
     let control = SocketPath::try_from(control.as_path()).unwrap();
     let defaults = Defaults { control, control_named: true, keeper: None };
     let print = |name: &str| {

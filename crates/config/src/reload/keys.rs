@@ -1,8 +1,8 @@
 //! The keys of each table with their values as text, as the file would say them.
 
 use super::super::{
-    FilterRule, Guarding, PlacementConfig, Receiving, Sharing, StormControl, SwitchConfig,
-    UplinkConfig, VifConfig, VlanMode, Workers, XenConfig,
+    ApiConfig, FilterRule, Guarding, PlacementConfig, Receiving, Sharing, StormControl,
+    SwitchConfig, UplinkConfig, VifConfig, VlanMode, Workers, XenConfig,
 };
 
 /// Each key of a table; without a value where the file need not name it.
@@ -41,6 +41,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         placement: PlacementConfig { mode, pin_vcpus },
         user,
         keeper,
+        api: ApiConfig { group, admins, listen, token_file },
     } = switch;
     let workers = match workers {
         Workers::Auto => "auto".to_owned(),
@@ -57,6 +58,10 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("pin_vcpus", is(pin_vcpus)),
         ("user", may(user)),
         ("keeper", may(keeper)),
+        ("group", may(group)),
+        ("admin", list(admins.as_slice(), ", ")),
+        ("api_listen", may(listen)),
+        ("api_token_file", may(token_file)),
     ]
 }
 

@@ -136,6 +136,10 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),
     ("user", "", "user = \"weir\"", false),
     ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
+    ("group", "", "group = \"kvm\"", false),
+    ("admin", "group = \"kvm\"", "admin = [\"alice\", \"7\"]", false),
+    ("api_listen", "api_token_file = \"/t\"", "api_listen = \"[::1]:1\"", false),
+    ("api_token_file", "api_listen = \"[::1]:1\"", "api_token_file = \"/t\"", false),
 ];
 
 /// The same of `[xen]`, beside the keys that an interface has as well.
@@ -154,6 +158,12 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
             "kind" => (format!("{needs}\nkind = \"tap\""), format!("{needs}\n{line}")),
             "name" => (format!("{needs}\nname = \"w0\""), format!("{needs}\n{line}")),
             "window" => (format!("{needs}\nwindow = \"1/4\""), format!("{needs}\n{line}")),
+            "api_listen" => {
+                (format!("{needs}\napi_listen = \"[::1]:2\""), format!("{needs}\n{line}"))
+            }
+            "api_token_file" => {
+                (format!("{needs}\napi_token_file = \"/u\""), format!("{needs}\n{line}"))
+            }
             "period" => (format!("{needs}\nperiod = \"1ms\""), format!("{needs}\n{line}")),
             _ => ((*needs).to_owned(), format!("{needs}\n{line}")),
         };

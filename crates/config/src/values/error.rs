@@ -73,6 +73,24 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
+    /// A name that no group can have.
+    #[error("`{value}` cannot be the name of a group")]
+    GroupName {
+        /// The name.
+        value: String,
+    },
+    /// No absolute path of a file.
+    #[error("`{value}` is not the absolute path of a file")]
+    FilePath {
+        /// The text.
+        value: String,
+    },
+    /// An address on which nothing can listen.
+    #[error("`{value}` is not an address with a port")]
+    ListenAddress {
+        /// The text.
+        value: String,
+    },
     /// A name that Linux does not accept for a network interface.
     #[error("`{value}` cannot be the name of a network interface")]
     InterfaceName {
@@ -166,10 +184,14 @@ impl ValueError {
                 "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
                 limits::PORT_NAME_LEN_MAX
             ),
-            Self::UserName { .. } => format!(
-                "1 to {} printable characters, without `/` and `:`; or the user's number",
+            Self::UserName { .. } | Self::GroupName { .. } => format!(
+                "1 to {} printable characters, without `/` and `:`; or a number",
                 limits::USER_NAME_LEN_MAX
             ),
+            Self::FilePath { .. } => "write the path from / on".into(),
+            Self::ListenAddress { .. } => {
+                "write numbers, for example \"127.0.0.1:9101\" or \"[::1]:9101\"".into()
+            }
             Self::InterfaceName { .. } => format!(
                 "1 to {} characters, without spaces, `/`, `:` and `%`",
                 limits::IFNAME_LEN_MAX

@@ -16,7 +16,9 @@ use weir_limits as limits;
 use weir_wire::Mac;
 
 pub use error::ValueError;
-pub use names::{ChannelName, InterfaceName, PortName, SocketMode, SocketPath, UserName};
+pub use names::{
+    ChannelName, FilePath, GroupName, InterfaceName, PortName, SocketMode, SocketPath, UserName,
+};
 pub use numbers::{
     ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, Vid, Weight,
     WorkerCount,
@@ -28,9 +30,22 @@ pub use words::{
     UplinkKind,
 };
 
+/// Describes a type as the one that it is written as.
+macro_rules! schema_as {
+    ($type:ty, $written:ty) => {
+        impl utoipa::PartialSchema for $type {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                <$written as utoipa::PartialSchema>::schema()
+            }
+        }
+        impl utoipa::ToSchema for $type {}
+    };
+}
+
 /// Serialises a type as the text of its `Display` and reads it back by its `FromStr`.
 macro_rules! serde_as_text {
     ($type:ty) => {
+        $crate::values::schema_as!($type, String);
         impl TryFrom<String> for $type {
             type Error = ValueError;
             fn try_from(text: String) -> Result<Self, ValueError> {
@@ -45,7 +60,7 @@ macro_rules! serde_as_text {
     };
 }
 
-pub(crate) use serde_as_text;
+pub(crate) use {schema_as, serde_as_text};
 
 /// The longest time weir may add on purpose between a packet's arrival and the guest's interrupt.
 /// Zero means that no packet waits.

@@ -60,9 +60,53 @@ text! {
 impl FromStr for UserName {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let good = (1..=limits::USER_NAME_LEN_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":/".contains(&byte));
-        if good { Ok(Self(text.into())) } else { Err(ValueError::UserName { value: text.into() }) }
+        match is_account(text) {
+            true => Ok(Self(text.into())),
+            false => Err(ValueError::UserName { value: text.into() }),
+        }
+    }
+}
+
+text! {
+    /// A group of this machine, by name or by number, written as a user is.
+    GroupName
+}
+
+impl FromStr for GroupName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match is_account(text) {
+            true => Ok(Self(text.into())),
+            false => Err(ValueError::GroupName { value: text.into() }),
+        }
+    }
+}
+
+/// Whether a user or a group can be called so.
+fn is_account(text: &str) -> bool {
+    (1..=limits::USER_NAME_LEN_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":/".contains(&byte))
+}
+
+text! {
+    /// The absolute path of a file: text without control characters.
+    FilePath
+}
+
+impl FilePath {
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl FromStr for FilePath {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.starts_with('/') && !text.chars().any(is_unprintable) {
+            true => Ok(Self(text.into())),
+            false => Err(ValueError::FilePath { value: text.into() }),
+        }
     }
 }
 
@@ -157,6 +201,12 @@ pub struct SocketMode(u32);
 impl SocketMode {
     /// For the owner only.
     pub const OWNER: Self = Self(0o600);
+
+    /// For the owner, and for the group if it is `for_group`'s as well.
+    #[must_use]
+    pub const fn of_control(for_group: bool) -> Self {
+        if for_group { Self(0o660) } else { Self::OWNER }
+    }
 
     /// The mode bits.
     pub const fn bits(self) -> u32 {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 
-use super::ValueError;
+use super::{ValueError, schema_as};
 
 /// Defines an integer type with bounds, checked when it is made and when it is deserialised.
 macro_rules! bounded_integer {
@@ -54,6 +54,8 @@ macro_rules! bounded_integer {
             }
         }
 
+        schema_as!($name, u64);
+
         impl From<$name> for u64 {
             fn from(value: $name) -> u64 {
                 value.0.into()
@@ -95,6 +97,8 @@ impl TryFrom<u64> for Vid {
             .ok_or_else(|| Self::out_of_range(value.to_string()))
     }
 }
+
+schema_as!(Vid, u64);
 
 impl From<Vid> for u64 {
     fn from(vid: Vid) -> u64 {

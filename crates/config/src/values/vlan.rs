@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Vid;
 
 /// The VLANs a trunk carries with a tag.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrunkVids {
     /// Every VLAN.
@@ -29,7 +30,7 @@ impl fmt::Display for TrunkVids {
 }
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VlanMode {
     /// Nothing is configured: the fabric's default for the kind of port holds.

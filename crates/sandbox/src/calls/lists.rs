@@ -54,7 +54,16 @@ pub(super) const HIRE: &[c_long] = &[
 /// Calls by pipe or by socket.
 pub(super) const CALLER: &[c_long] = &[SYS_sendto, SYS_sendmsg];
 
-/// What is left: accepting, the control socket, what the manager looks at and sets.
+/// Connections of the API's clients, by epoll.
+#[rustfmt::skip]
+pub(super) const CONTROL: &[c_long] = &[
+    SYS_accept4, SYS_epoll_create1, SYS_epoll_pwait, SYS_epoll_ctl, SYS_eventfd2,
+    #[cfg(target_arch = "x86_64")] SYS_epoll_wait,
+    SYS_recvfrom, SYS_recvmsg, SYS_sendto, SYS_sendmsg, SYS_shutdown,
+    SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
+];
+
+/// What is left: accepting, what the manager looks at and sets.
 #[rustfmt::skip]
 pub(super) const PROCESS: &[c_long] = &[
     SYS_accept4, SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
@@ -72,6 +81,7 @@ pub(super) const PROCESS: &[c_long] = &[
 #[rustfmt::skip]
 pub(super) const HELPER: &[c_long] = &[
     SYS_bind, SYS_listen, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_flock, SYS_fchmod, SYS_fchmodat,
+    SYS_fchownat,
     #[cfg(target_arch = "x86_64")] SYS_mkdir,
     #[cfg(target_arch = "x86_64")] SYS_unlink,
     #[cfg(target_arch = "x86_64")] SYS_chmod,

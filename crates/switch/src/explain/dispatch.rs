@@ -1,11 +1,12 @@
 //! Which workers serve an interface, and why they do.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_engine::Moved;
 use weir_policy::dispatch::CORE;
 
 /// The workers of an interface's queue pairs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DispatchExplanation {
     /// By pair: the number of the worker that serves it; none where it is made with the first guest.
     pub workers: Vec<Option<usize>>,
@@ -14,7 +15,7 @@ pub struct DispatchExplanation {
 }
 
 /// A queue pair that was given to another worker.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MovedPair {
     /// How long ago, in nanoseconds.
     pub ago_ns: u64,

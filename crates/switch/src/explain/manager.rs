@@ -1,13 +1,14 @@
 //! What the manager makes of the latency budget, and what it knows of the guests' agents.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{PortName, SocketPath};
 
 use super::{DispatchExplanation, SteeringExplanation};
 
 /// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
 /// which numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SplitExplanation {
     /// T_p: how long uplinks may gather frames, in nanoseconds.
     pub uplink_ns: u64,
@@ -26,7 +27,7 @@ pub struct SplitExplanation {
 }
 
 /// What something costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CostExplanation {
     /// CPU time, in nanoseconds.
     pub ns: u64,
@@ -37,7 +38,7 @@ pub struct CostExplanation {
 }
 
 /// Who says what something costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CostSource {
     /// The agent in the guest.
@@ -49,7 +50,7 @@ pub enum CostSource {
 }
 
 /// The agent of the virtual machine that an interface belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AgentExplanation {
     /// Where weir meets it.
     pub socket: SocketPath,
@@ -71,7 +72,7 @@ pub struct AgentExplanation {
 }
 
 /// Whether an agent is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentState {
     /// The virtual machine has not opened the socket.
@@ -85,7 +86,7 @@ pub enum AgentState {
 }
 
 /// What an uplink does with the frames that come in on it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UplinkExplanation {
     /// The uplink.
     pub name: PortName,
@@ -104,7 +105,7 @@ pub struct UplinkExplanation {
 }
 
 /// How long frames gather at an uplink.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum UplinkLayer {
     /// A TAP has no interval to set: frames wait for a worker only.
@@ -126,7 +127,7 @@ pub enum UplinkLayer {
 }
 
 /// What has frames wait at an uplink.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gatherer {
     /// The network card.

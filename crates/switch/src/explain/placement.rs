@@ -1,10 +1,11 @@
 //! Where workers and virtual processors run, and why.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{PlacementMode, PortName};
 
 /// What `weir explain placement` says.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementExplanation {
     /// `placement`, as it is configured.
     pub mode: PlacementMode,
@@ -29,7 +30,7 @@ pub struct PlacementExplanation {
 }
 
 /// The machine's processors. Lists are as the kernel writes them: `0-3,8`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MachineSummary {
     /// How many are online.
     pub cpus: usize,
@@ -50,7 +51,7 @@ pub struct MachineSummary {
 }
 
 /// Where a worker runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerPlacement {
     /// Its number.
     pub worker: usize,
@@ -71,7 +72,7 @@ pub struct WorkerPlacement {
 }
 
 /// Where a guest's virtual processors run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestPlacement {
     /// The process of its VM monitor.
     pub process: u32,

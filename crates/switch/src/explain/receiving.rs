@@ -1,10 +1,11 @@
 //! What an interface may receive, and what it did not get for that.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::Receiving;
 
 /// What an interface may receive, and what was dropped beyond it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReceivingExplanation {
     /// As it is configured.
     pub limits: Receiving,

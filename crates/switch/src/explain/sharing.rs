@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::PortName;
 
 /// A port's share of the workers' time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortShare {
     /// In proportion to others'.
     pub weight: u16,
@@ -15,7 +16,7 @@ pub struct PortShare {
 }
 
 /// An interface as a sender among others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharingExplanation {
     /// The interface.
     pub own: PortShare,

@@ -1,9 +1,10 @@
 //! How a port's flows are spread over its receive queues.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The indirection table of a port with several receive queues.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SteeringExplanation {
     /// Entries move by load (`rss_rebalance`).
     pub rebalances: bool,
@@ -18,7 +19,7 @@ pub struct SteeringExplanation {
 }
 
 /// One receive queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SteeringQueue {
     /// Entries of the table that are this queue.
     pub entries: usize,
@@ -29,7 +30,7 @@ pub struct SteeringQueue {
 }
 
 /// A move of an entry, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MoveExplanation {
     /// How long ago it was begun, in nanoseconds.
     pub ago_ns: u64,

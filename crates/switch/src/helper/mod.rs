@@ -76,6 +76,20 @@ impl Hands {
         }
     }
 
+    /// Listens on the control socket at `path`, for its owner, and for a group if one is given. A helper knows the group
+    /// from its start, and gives no other one.
+    pub fn bind_control(
+        &self,
+        path: &Path,
+        group: Option<u32>,
+    ) -> Result<BoundListener, ListenError> {
+        let mode = SocketMode::of_control(group.is_some());
+        match self {
+            Self::Own => BoundListener::bind_for(path, mode, group),
+            Self::Helper(helper) => helper.bind(path, mode),
+        }
+    }
+
     /// Goes on with a socket that a weir which is gone has left.
     pub(crate) fn adopt(
         &self,

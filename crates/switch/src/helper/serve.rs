@@ -84,13 +84,15 @@ impl Serving {
                 self.sockets.insert(path);
                 (Answer::Done, None)
             }
-            Request::Confine if !self.confined => match weir_sandbox::confine_helper() {
-                Ok(()) => {
-                    self.confined = true;
-                    (Answer::Done, None)
+            Request::Confine if !self.confined => {
+                match weir_sandbox::confine_helper(self.tasks.group.is_some()) {
+                    Ok(()) => {
+                        self.confined = true;
+                        (Answer::Done, None)
+                    }
+                    Err(error) => (refused(format!("cannot be confined: {error}"), None), None),
                 }
-                Err(error) => (refused(format!("cannot be confined: {error}"), None), None),
-            },
+            }
             Request::Begin(_) | Request::Allow { .. } | Request::Confine => {
                 (refused("it has begun".into(), None), None)
             }
@@ -129,7 +131,8 @@ impl Serving {
             let message = format!("a confined weir may not listen on {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
-        match BoundListener::bind(path.as_path(), mode) {
+        let group = self.tasks.group.filter(|_| self.tasks.control.as_ref() == Some(&path));
+        match BoundListener::bind_for(path.as_path(), mode, group) {
             Ok(bound) => {
                 let file = bound.file();
                 let (listener, made) = bound.into_parts();

@@ -26,6 +26,8 @@ use crate::unix_socket::FileId;
 pub(crate) struct Tasks {
     /// Beside this socket any other may be made; interfaces' settings are kept there, too.
     pub(crate) control: Option<SocketPath>,
+    /// The group that the control socket is for.
+    pub(crate) group: Option<u32>,
     /// Interfaces whose cards may be set.
     pub(crate) interfaces: BTreeSet<InterfaceName>,
     /// Whether virtual processors may be told where to run.

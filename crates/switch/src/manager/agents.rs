@@ -12,6 +12,7 @@ use weir_config::SocketPath;
 use weir_fabric::PortId;
 use weir_wire::Mac;
 
+use crate::events;
 use crate::explain::{AgentExplanation, AgentState};
 use crate::unix_socket::BoundListener;
 
@@ -233,6 +234,7 @@ impl Agent {
                 if !std::mem::replace(&mut self.has_greeted, true) {
                     let (agent, kernel) = (&hello.agent, &hello.kernel);
                     tracing::info!(socket = %self.path(), %agent, %kernel, "agent connected");
+                    events::tell(events::Event::AgentConnected { socket: self.path().clone() });
                 }
                 self.gone();
                 self.error = None;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{Addresses, GuardMode, Guarding};
 use weir_engine::PortCounters;
 use weir_fabric::SourceGuard;
 
 /// An interface's source guard.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuardExplanation {
     /// How its addresses are known.
     pub mode: GuardMode,
@@ -24,9 +25,10 @@ pub struct GuardExplanation {
 }
 
 /// An address for a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseExplanation {
     /// The address.
+    #[schema(value_type = String)]
     pub address: IpAddr,
     /// For how many seconds yet.
     pub seconds_left: u32,

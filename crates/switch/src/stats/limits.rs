@@ -3,12 +3,13 @@
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Bounds by their names.
 pub type Limits = BTreeMap<String, Limit>;
 
 /// One bound.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limit {
     /// So much is used.
     pub used: u64,

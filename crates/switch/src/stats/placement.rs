@@ -1,11 +1,12 @@
 //! How often workers and virtual processors were told to run elsewhere.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::manager::PlacementCounts;
 
 /// What placement did, since the switch started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementStats {
     /// Times that a worker was told to run elsewhere.
     pub moves: u64,

@@ -1,9 +1,10 @@
 //! How many queue pairs an interface has.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// How many queue pairs an interface has: what is configured, and what the guest makes of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePairNumbers {
     /// `queues` of the interface: what the next front end is offered.
     pub configured: usize,

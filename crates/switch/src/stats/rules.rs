@@ -1,11 +1,12 @@
 //! What filter rules decided about, of `weir stats`, `weir explain` and `weir filter list`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_config::{Direction, FilterRule};
 use weir_engine::filter::{PortRules, Rule, Rules};
 
 /// A filter rule of a port, and what it decided about since the port has these rules.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuleStats {
     /// The rule.
     #[serde(flatten)]

@@ -1,10 +1,11 @@
 //! Rings that run and serve nobody.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use weir_engine::guest;
 
 /// A virtqueue that is in service and enabled, and of which nothing comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SilentRing {
     /// Its number: even ones receive, odd ones transmit.
     pub ring: usize,
@@ -14,7 +15,7 @@ pub struct SilentRing {
 }
 
 /// What is odd about such a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Silence {
     /// Kicks come, and no buffer was ever where weir looks.

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 use weir_engine::stages::{self, Stage, StageCosts};
 
 /// What the stages of one worker have cost, see [`weir_engine::stages`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageStats {
     /// The worker's number.
     pub worker: u32,

@@ -19,6 +19,7 @@ use super::{
     Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
 };
 use crate::control::{ReloadOutcome, Response};
+use crate::events::{self, Event, ReloadNews};
 use crate::helper::Hands;
 use crate::manager;
 
@@ -144,6 +145,12 @@ impl Switch {
         } else {
             self.carry_out(&config, steps, &difference)
         };
+        let news = match &outcome {
+            ReloadOutcome::Applied { .. } => ReloadNews::Applied,
+            ReloadOutcome::Refused => ReloadNews::Refused,
+            ReloadOutcome::Undone { .. } => ReloadNews::Undone,
+        };
+        events::tell(Event::Reloaded { outcome: news, tables: difference.tables.len() });
         Response::Reloaded { difference: difference.into(), outcome }
     }
 
@@ -182,7 +189,7 @@ impl Switch {
         let (budget, placement) = (steps.latency_budget, steps.placement);
         if let Err(error) = self.take_steps(steps, &mut undo, &mut notes) {
             self.undo(undo, &mut notes);
-            let Response::Error { message, help } = failed(&error) else {
+            let Response::Error { message, help, .. } = failed(&error) else {
                 unreachable!("a failure is an error")
             };
             tracing::error!(
@@ -427,8 +434,6 @@ impl Switch {
 
 /// What is wrong with a configuration, on one line each.
 fn refusal(error: &ConfigError) -> Response {
-    Response::Error {
-        message: format!("{error}: {}", error.lines().join("; ")),
-        help: Some("`weir check FILE` shows them in their places".into()),
-    }
+    let help = "`weir check FILE` shows them in their places".to_owned();
+    Response::refused(format!("{error}: {}", error.lines().join("; ")), help)
 }

@@ -7,7 +7,7 @@ use weir_config::{Moderation, PortName, Weight};
 use weir_engine::guest::{PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, clock, panicked};
-use weir_fabric::PortId;
+use weir_fabric::{Claim, PortId};
 use weir_guestmem::total_mapped;
 use weir_limits::{
     FDB_ENTRIES_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
@@ -16,7 +16,8 @@ use weir_limits::{
 use weir_policy::steering::Steering;
 
 use super::{Ports, Switch, Uplink, Vif};
-use crate::control::Response;
+use crate::control::{AddressEntry, Response};
+use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
     DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
     SharingExplanation, UplinkExplanation, VifExplanation,
@@ -173,6 +174,57 @@ impl Switch {
         }
     }
 
+    /// What events show of it.
+    pub(super) fn look(&self) -> Glance {
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().map(|uplink| {
+            let failure = uplink.port.failure().map(str::to_owned);
+            let state = match failure {
+                Some(_) => PortState::Stopped,
+                None => PortState::Running,
+            };
+            let glance = PortGlance {
+                kind: PortKind::Uplink,
+                stop_reason: failure,
+                state,
+                ..counted(&uplink.counters)
+            };
+            (uplink.config.name.clone(), glance)
+        });
+        let vifs = ports.vifs.iter().map(|vif| {
+            let PortInfo { state, stop_reason, opened, failed, .. } = vif.port.info();
+            let state = port_state(state);
+            let counted = counted(vif.port.counters());
+            (vif.config.name.clone(), PortGlance { state, stop_reason, opened, failed, ..counted })
+        });
+        Glance {
+            now_ns: clock::now_ns(),
+            ports: uplinks.chain(vifs).collect(),
+            still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
+            told: told(),
+        }
+    }
+
+    /// The stations that it knows.
+    pub(super) fn stations(&self) -> Response {
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
+        let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
+        let names: BTreeMap<_, _> = uplinks.chain(vifs).collect();
+        let entries = self.engine.fabric().fdb().entries(clock::secs(clock::now_ns()));
+        // A port that is gone has no name any more.
+        let shown = entries.into_iter().filter_map(|entry| {
+            Some(AddressEntry {
+                vlan: entry.vid.get(),
+                mac: entry.mac.to_string(),
+                port: (*names.get(&entry.port)?).clone(),
+                configured: entry.claim == Claim::Pinned,
+                age_s: entry.age_secs,
+            })
+        });
+        Response::Addresses { addresses: shown.collect() }
+    }
+
     /// What the whole switch is bounded in. Its control connections are their server's to tell.
     fn limits(&self, ports: &Ports) -> Limits {
         let mapped = total_mapped();
@@ -275,6 +327,15 @@ impl Vif {
     }
 }
 
+/// What events show of a port's counters.
+fn counted(counters: &PortCounters) -> PortGlance {
+    PortGlance {
+        drops: counters.drops().collect(),
+        breaches: counters.breaches().collect(),
+        ..PortGlance::default()
+    }
+}
+
 fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
     counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
 }
@@ -326,8 +387,6 @@ pub(super) fn port_state(state: State) -> PortState {
 }
 
 pub(super) fn no_such_port(name: &PortName) -> Response {
-    Response::Error {
-        message: format!("there is no interface or uplink called {name}"),
-        help: Some("`weir stats` shows those there are".into()),
-    }
+    let message = format!("there is no interface or uplink called {name}");
+    Response::not_found(message, "`weir stats` shows those there are")
 }

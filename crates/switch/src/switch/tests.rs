@@ -229,7 +229,7 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     // Nothing else that is set fills the bucket.
     assert_eq!(bench.set("c", "weight=2"), Response::Ok);
     assert_eq!(bench.port("c").drops["policed_rx"], policed);
-    let Response::Error { message, help } = bench.set("c", "rx_burst=1MiB") else {
+    let Response::Error { message, help, .. } = bench.set("c", "rx_burst=1MiB") else {
         panic!("a burst of what?")
     };
     assert_eq!(
@@ -243,7 +243,7 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
 #[test]
 fn an_uplink_is_told_from_an_interface_that_is_not_there() {
     let text = |is_uplink| match no_such_vif(&name("lan"), is_uplink) {
-        Response::Error { message, help } => format!("{message}; {}", help.unwrap()),
+        Response::Error { message, help, .. } => format!("{message}; {}", help.unwrap()),
         other => panic!("{other:?}"),
     };
     assert!(text(false).contains("there is no interface called lan"));

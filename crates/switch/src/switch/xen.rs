@@ -221,31 +221,24 @@ fn help(error: &io::Error) -> Option<String> {
 
 /// `weir vif del` of a vif that the toolstack has attached.
 pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
-    Response::Error {
-        message: format!("{} is a Xen guest's interface", vif.name),
-        help: Some("`xl network-detach DOMAIN DEVID` removes it".into()),
-    }
+    let message = format!("{} is a Xen guest's interface", vif.name);
+    Response::refused(message, "`xl network-detach DOMAIN DEVID` removes it".to_owned())
 }
 
 /// `weir vif set NAME queues=N` of a vif that the toolstack has attached.
 pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
-    Response::Error {
-        message: format!(
-            "{} is a Xen guest's interface: its queues were offered when it was attached",
-            vif.name
-        ),
-        help: Some("set `queues` in [xen] for those that are attached later".into()),
-    }
+    let message = format!(
+        "{} is a Xen guest's interface: its queues were offered when it was attached",
+        vif.name
+    );
+    Response::refused(message, "set `queues` in [xen] for those that are attached later".to_owned())
 }
 
 /// `weir vif set` of its address.
 pub(super) fn not_ours_to_address(name: &PortName) -> Response {
-    Response::Error {
-        message: format!("{name} has the address that the guest's configuration gives it"),
-        help: Some(
-            "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`".into(),
-        ),
-    }
+    let message = format!("{name} has the address that the guest's configuration gives it");
+    let help = "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`";
+    Response::refused(message, help.to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What weir and its other guests notice of an attack.
 
 pub mod attacker;
+pub mod http;
 pub mod newcomer;
 pub mod process;
 pub mod report;

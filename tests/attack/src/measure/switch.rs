@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::process::Observed;
+use super::{http::answer, process::Observed};
 
 /// The control socket's name.
 pub const CONTROL: &str = "control.sock";
@@ -143,26 +143,23 @@ impl Switch {
 
     /// What `weir stats --json` asks, answered within `patience`.
     pub fn stats(&self, patience: Duration) -> Result<serde_json::Value, String> {
-        let answer =
-            self.ask("{\"request\":\"stats\"}\n", patience).map_err(|error| error.to_string())?;
-        let json: serde_json::Value =
-            serde_json::from_str(&answer).map_err(|error| error.to_string())?;
-        json.get("stats").cloned().ok_or_else(|| format!("no statistics in {answer}"))
+        let answer = self.ask("GET /v1/switch", patience).map_err(|error| error.to_string())?;
+        match answer {
+            Some((200, json)) => serde_json::from_str(&json).map_err(|error| error.to_string()),
+            other => Err(format!("no statistics in {other:?}")),
+        }
     }
 
     /// Removes an interface, if it is there.
     pub fn forget(&self, name: &str) {
-        let request = format!("{{\"request\":\"vif_del\",\"name\":\"{name}\"}}\n");
-        let _ = self.ask(&request, Duration::from_secs(2));
+        let _ = self.ask(&format!("DELETE /v1/vifs/{name}"), Duration::from_secs(2));
     }
 
-    fn ask(&self, request: &str, patience: Duration) -> std::io::Result<String> {
+    fn ask(&self, line: &str, patience: Duration) -> std::io::Result<Option<(u16, String)>> {
         let mut socket = UnixStream::connect(self.dir.join(CONTROL))?;
         socket.set_read_timeout(Some(patience))?;
-        socket.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        BufReader::new(socket).read_line(&mut answer)?;
-        Ok(answer)
+        socket.write_all(format!("{line} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes())?;
+        answer(&mut BufReader::new(socket))
     }
 }
 
@@ -174,6 +171,8 @@ impl Drop for Switch {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead;
+
     use super::*;
 
     /// What is done at SIGTERM, instead of by weir, and whether that is its end.

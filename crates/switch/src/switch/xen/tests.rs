@@ -191,7 +191,7 @@ fn commands_work_on_a_vif_as_on_any_interface() {
 
     let changes = VifChanges { queues: Some(4.try_into().unwrap()), ..VifChanges::default() };
     let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes: changes.into() });
-    let Response::Error { message, help } = set else { panic!("{set:?}") };
+    let Response::Error { message, help, .. } = set else { panic!("{set:?}") };
     assert!(message.contains("its queues were offered"), "{message}");
     assert!(help.unwrap().contains("[xen]"));
     let changes = VifChanges { mac: Change::Clear, ..VifChanges::default() };

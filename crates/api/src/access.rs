@@ -1,0 +1,125 @@
+//! Who may ask for what.
+//!
+//! Whoever can open the socket may read: the file's permissions say who that is. Root, the user who started weir and
+//! those whom the configuration names may write. Over TCP a token gives the right to read.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use weir_limits::{CONTROL_TOKEN_LEN_MAX, CONTROL_TOKEN_LEN_MIN};
+
+/// Users who may write.
+#[derive(Debug, Clone)]
+pub struct Access {
+    admins: BTreeSet<u32>,
+}
+
+impl Access {
+    /// Root, the user of this process as it is now, and `admins`.
+    #[must_use]
+    pub fn of_this_user(admins: impl IntoIterator<Item = u32>) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        Self { admins: admins.into_iter().chain([0, own]).collect() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn nobody() -> Self {
+        Self { admins: BTreeSet::new() }
+    }
+
+    /// Whether `caller` may write.
+    pub(crate) fn may_write(&self, caller: Caller) -> bool {
+        match caller {
+            Caller::User(user) => self.admins.contains(&user),
+            Caller::Network => false,
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Caller {
+    /// A user of this machine, as the kernel says (`SO_PEERCRED`).
+    User(u32),
+    /// Somebody over TCP.
+    Network,
+}
+
+/// What a client over TCP has to know.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Why text is no token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a token has {CONTROL_TOKEN_LEN_MIN} to {CONTROL_TOKEN_LEN_MAX} printable characters, without spaces; this one does not"
+)]
+pub struct TokenError;
+
+impl Token {
+    /// The token of a file with this text; spaces and newlines around it do not count.
+    ///
+    /// # Errors
+    /// [`TokenError`]
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim();
+        let length = CONTROL_TOKEN_LEN_MIN..=CONTROL_TOKEN_LEN_MAX;
+        match length.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(text.into())),
+            false => Err(TokenError),
+        }
+    }
+
+    /// Whether the value of an `Authorization` header has it. It takes as long for a token that is nearly right as for
+    /// any of its length.
+    pub(crate) fn is_in(&self, authorization: Option<&[u8]>) -> bool {
+        let given = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
+        given.is_some_and(|given| {
+            let pairs = given.iter().zip(self.0.as_bytes());
+            given.len() == self.0.len() && pairs.fold(0, |found, (a, b)| found | (a ^ b)) == 0
+        })
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_the_own_user_and_those_who_are_named_may_write_and_nobody_over_tcp() {
+        let access = Access::of_this_user([7]);
+        let own = rustix::process::geteuid().as_raw();
+        for user in [0, own, 7] {
+            assert!(access.may_write(Caller::User(user)), "{user}");
+        }
+        assert!(!access.may_write(Caller::User(8)) && !access.may_write(Caller::Network));
+    }
+
+    #[test]
+    fn a_token_is_taken_whole_or_not_at_all() {
+        let token = Token::new("  0123456789abcdef\n").unwrap();
+        assert!(token.is_in(Some(b"Bearer 0123456789abcdef")));
+        let wrong: [&[u8]; 6] = [
+            b"Bearer 0123456789abcdeg",
+            b"Bearer 0123456789abcdef0",
+            b"Bearer 0123456789abcde",
+            b"Bearer ",
+            b"Basic 0123456789abcdef",
+            b"0123456789abcdef",
+        ];
+        for value in wrong {
+            assert!(!token.is_in(Some(value)), "{}", String::from_utf8_lossy(value));
+        }
+        assert!(!token.is_in(None));
+        let refused = ["", "short", "with a space in it", "0123456789abcd\u{7}f"];
+        assert!(refused.iter().all(|text| Token::new(text).is_err()));
+        assert!(Token::new(&"x".repeat(CONTROL_TOKEN_LEN_MAX + 1)).is_err());
+        assert!(!format!("{token:?}").contains("0123"), "a token is not printed");
+    }
+}

@@ -1,0 +1,261 @@
+//! The client's side, blocking: what the command `weir` asks a running weir.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::http::{Method, Request, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use miette::Diagnostic;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use weir_config::reload::Difference;
+use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
+use weir_limits as limits;
+use weir_switch::control::VifStatus;
+use weir_switch::explain::Explanation;
+use weir_switch::stats::SwitchStats;
+
+use crate::problem::Problem;
+use crate::routes::{ConfigurationSource, Done, Reloaded, Stages};
+
+const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS);
+
+/// Why a request has no good answer.
+#[derive(Debug, Error, Diagnostic)]
+pub enum ClientError {
+    /// Nobody serves the socket.
+    #[error("no weir answers on {}", path.display())]
+    #[diagnostic(help(
+        "is weir running? start it with `weir run`, or name its socket with --control"
+    ))]
+    NotRunning {
+        /// The control socket.
+        path: PathBuf,
+    },
+    /// The socket is not for this user.
+    #[error("not allowed to use {}", path.display())]
+    #[diagnostic(help(
+        "root, the user who runs weir, and members of `group` of [switch] may open it"
+    ))]
+    NotAllowed {
+        /// The control socket.
+        path: PathBuf,
+    },
+    /// The socket failed, or the answer did not come.
+    #[error("no answer from weir on {}: {reason}", path.display())]
+    NoAnswer {
+        /// The control socket.
+        path: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The answer is none of this version's.
+    #[error("weir on {} gave an answer that this version does not know", path.display())]
+    #[diagnostic(help("use the same version for the switch and for the command"))]
+    UnknownAnswer {
+        /// The control socket.
+        path: PathBuf,
+    },
+    /// weir refused.
+    #[error("{message}")]
+    Refused {
+        /// Why.
+        message: String,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+}
+
+/// A connection to a running weir.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+/// The body of a request, and its type.
+type Sent = Option<(&'static str, Bytes)>;
+
+fn json(value: &impl Serialize) -> Sent {
+    let bytes = serde_json::to_vec(value).expect("a type of weir's, whose keys are text");
+    Some(("application/json", bytes.into()))
+}
+
+fn toml(text: String) -> Sent {
+    Some(("application/toml", text.into()))
+}
+
+impl Client {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], [`ClientError::NotAllowed`], [`ClientError::NoAnswer`]
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning { path: path.into() }
+            }
+            io::ErrorKind::PermissionDenied => ClientError::NotAllowed { path: path.into() },
+            _ => ClientError::NoAnswer { path: path.into(), reason: error.to_string() },
+        })?;
+        let (runtime, sender) = Self::over(stream).map_err(|error| ClientError::NoAnswer {
+            path: path.into(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { path: path.into(), runtime, sender })
+    }
+
+    fn over(stream: UnixStream) -> io::Result<(Runtime, SendRequest<Full<Bytes>>)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        stream.set_nonblocking(true)?;
+        let sender = runtime.block_on(async {
+            let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
+            let (sender, connection) = handshake(stream).await.map_err(io::Error::other)?;
+            // Its error is that of the request.
+            tokio::spawn(async { drop(connection.await) });
+            Ok::<_, io::Error>(sender)
+        })?;
+        Ok((runtime, sender))
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        sent: Sent,
+    ) -> Result<T, ClientError> {
+        self.ask_within(method, path, sent, TIMEOUT)
+    }
+
+    fn ask_within<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        sent: Sent,
+        within: Duration,
+    ) -> Result<T, ClientError> {
+        let socket = self.path.clone();
+        let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
+        let unknown = || ClientError::UnknownAnswer { path: socket.clone() };
+        let (content_type, body) = match sent {
+            Some((content_type, body)) => (Some(content_type), body),
+            None => (None, Bytes::new()),
+        };
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "weir");
+        if let Some(content_type) = content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request =
+            request.body(Full::new(body)).map_err(|error| no_answer(error.to_string()))?;
+        let sender = &mut self.sender;
+        let exchange = async {
+            sender.ready().await?;
+            let (head, body) = sender.send_request(request).await?.into_parts();
+            let limited = Limited::new(body, limits::CONTROL_RESPONSE_BYTES_MAX);
+            Ok::<_, hyper::Error>((head.status, limited.collect().await))
+        };
+        let answered = self.runtime.block_on(async { timeout(within, exchange).await });
+        let (status, body) = match answered {
+            Ok(Ok((status, Ok(body)))) => (status, body.to_bytes()),
+            Ok(Ok((_, Err(error)))) => return Err(no_answer(error.to_string())),
+            Ok(Err(error)) if error.is_parse() => return Err(unknown()),
+            Ok(Err(error)) => return Err(no_answer(reason(&error))),
+            Err(_) => return Err(no_answer(format!("none within {} s", within.as_secs()))),
+        };
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body).map_err(|_| unknown());
+        }
+        match serde_json::from_slice(&body) {
+            Ok(Problem { detail, help, .. }) => Err(ClientError::Refused { message: detail, help }),
+            Err(_) => Err(unknown()),
+        }
+    }
+
+    fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::GET, path, None)
+    }
+
+    /// Adds an interface.
+    ///
+    /// # Errors
+    /// [`ClientError`], as all that follow.
+    pub fn add_vif(&mut self, config: &VifConfig) -> Result<(), ClientError> {
+        self.ask(Method::POST, "/v1/vifs", json(config)).map(|_: Done| ())
+    }
+
+    /// Changes an interface in use, and gives what there is to know about it.
+    pub fn change_vif(
+        &mut self,
+        name: &PortName,
+        changes: &VifChanges,
+    ) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/vifs/{name}");
+        self.ask(Method::PATCH, &path, json(changes)).map(|done: Done| done.note)
+    }
+
+    /// Removes an interface.
+    pub fn remove_vif(&mut self, name: &PortName) -> Result<(), ClientError> {
+        self.ask(Method::DELETE, &format!("/v1/vifs/{name}"), None).map(|_: Done| ())
+    }
+
+    /// The interfaces of the switch.
+    pub fn vifs(&mut self) -> Result<Vec<VifStatus>, ClientError> {
+        self.get("/v1/vifs")
+    }
+
+    /// Replaces the filter rules of an interface or an uplink.
+    pub fn set_filter(&mut self, name: &PortName, rules: &[FilterRule]) -> Result<(), ClientError> {
+        let path = format!("/v1/ports/{name}/filter");
+        self.ask(Method::PUT, &path, json(&rules)).map(|_: Done| ())
+    }
+
+    /// What the policies of the interface `name` do, an uplink does, or where workers run.
+    pub fn explain(&mut self, name: &PortName) -> Result<Explanation, ClientError> {
+        self.get(&format!("/v1/ports/{name}/policies"))
+    }
+
+    /// The file that weir was started with, if it was.
+    pub fn config_file(&mut self) -> Result<Option<PathBuf>, ClientError> {
+        self.get("/v1/configuration").map(|source: ConfigurationSource| source.path)
+    }
+
+    /// What a configuration of this text would change.
+    pub fn diff(&mut self, text: String) -> Result<Difference, ClientError> {
+        self.ask(Method::POST, "/v1/configuration/difference", toml(text))
+    }
+
+    /// Changes the switch to what a configuration of this text says; `partly`, where not all of it can be done.
+    pub fn reload(&mut self, text: String, partly: bool) -> Result<Reloaded, ClientError> {
+        let path = format!("/v1/configuration?partly={partly}");
+        self.ask_within(Method::PUT, &path, toml(text), RELOAD_TIMEOUT)
+    }
+
+    /// The counters of the switch.
+    pub fn stats(&mut self) -> Result<SwitchStats, ClientError> {
+        self.get("/v1/switch")
+    }
+
+    /// Measures what stages of a packet's way cost, or does so no longer.
+    pub fn set_stages(&mut self, on: bool) -> Result<(), ClientError> {
+        self.ask(Method::PUT, "/v1/stages", json(&Stages { on })).map(|_: Done| ())
+    }
+}
+
+/// An error with its cause.
+fn reason(error: &hyper::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}

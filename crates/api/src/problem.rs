@@ -1,0 +1,75 @@
+//! Refusals: what was refused, and what to do about it (RFC 9457).
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_switch::control::{self, Refusal};
+
+/// A refusal, as `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The status of the answer, in words.
+    pub title: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// What was refused, and why.
+    pub detail: String,
+    /// What to do about it.
+    #[serde(default)]
+    pub help: Option<String>,
+}
+
+/// The type of its JSON.
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Refused").into();
+        Self { title, status: status.as_u16(), detail: detail.into(), help: None }
+    }
+
+    pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// A request that is none.
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// An answer of the switch that does not belong to its question, which is weir's mistake.
+    pub(crate) fn unexpected() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the switch gave another answer")
+            .with_help("please report it")
+    }
+
+    /// The refusal in the switch's answer; any other answer is unexpected.
+    pub(crate) fn of(answer: control::Response) -> Self {
+        let control::Response::Error { kind, message, help } = answer else {
+            return Self::unexpected();
+        };
+        let status = match kind {
+            Refusal::NotFound => StatusCode::NOT_FOUND,
+            Refusal::Conflict => StatusCode::CONFLICT,
+        };
+        Self { help, ..Self::new(status, message) }
+    }
+
+    /// Its bytes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and a number")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status);
+        let mut response = Response::new(Body::from(self.to_bytes()));
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let json = HeaderValue::from_static(PROBLEM_JSON);
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        response
+    }
+}

@@ -1,0 +1,171 @@
+//! What can be read.
+
+use std::collections::BTreeMap;
+
+use weir_switch::control::{AddressEntry, VifStatus};
+use weir_switch::explain::Explanation;
+use weir_switch::stats::{PortStats, QueuePairStats, RuleStats};
+
+use super::*;
+
+/// The whole switch: workers, limits, and every port's counters.
+#[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchStats)))]
+pub(super) async fn switch(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    api.show(&asker, Ok).await
+}
+
+/// Every port: interfaces and uplinks.
+#[utoipa::path(get, path = "/v1/ports", responses((status = 200, body = Vec<PortStats>)))]
+pub(super) async fn ports(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    api.show(&asker, |stats| Ok(stats.ports)).await
+}
+
+/// One port.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}", params(("port" = PortName, Path)),
+    responses((status = 200, body = PortStats), (status = 404, body = Problem))
+)]
+pub(super) async fn port(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+) -> Response {
+    api.show(&asker, move |stats| of_port(stats, &name)).await
+}
+
+/// A port's queue pairs.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/queues", params(("port" = PortName, Path)),
+    responses((status = 200, body = Vec<QueuePairStats>), (status = 404, body = Problem))
+)]
+pub(super) async fn queues(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+) -> Response {
+    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
+}
+
+/// What a port's policies do, and why. The port `placement` stands for where workers run, unless there is one of this
+/// name.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/policies", params(("port" = PortName, Path)),
+    responses((status = 200, body = Explanation), (status = 404, body = Problem))
+)]
+pub(super) async fn policies(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+) -> Response {
+    let job = |handler: &dyn ControlHandler| {
+        Ok(match handler.handle(Ask::VifExplain { name }) {
+            Answer::Explained { explanation } => json(&explanation),
+            Answer::UplinkExplained { explanation } => json(&explanation),
+            Answer::PlacementExplained { explanation } => json(&explanation),
+            other => return Err(Problem::of(other)),
+        })
+    };
+    api.answer(&asker, job).await
+}
+
+/// A port's filter rules, with what they have matched.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
+    responses((status = 200, body = Vec<RuleStats>), (status = 404, body = Problem))
+)]
+pub(super) async fn filter(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+) -> Response {
+    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.filter)).await
+}
+
+/// Dropped frames, by port and reason.
+#[utoipa::path(
+    get, path = "/v1/drops",
+    responses((status = 200, body = BTreeMap<PortName, BTreeMap<String, u64>>))
+)]
+pub(super) async fn drops(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    let drops = |stats: SwitchStats| {
+        let ports = stats.ports.into_iter().map(|port| (port.name, port.drops));
+        Ok(ports.collect::<BTreeMap<_, _>>())
+    };
+    api.show(&asker, drops).await
+}
+
+/// The stations that the switch knows, and behind which port each is.
+#[utoipa::path(get, path = "/v1/addresses", responses((status = 200, body = Vec<AddressEntry>)))]
+pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Addresses) {
+        Answer::Addresses { addresses } => Ok(json(&addresses)),
+        other => Err(Problem::of(other)),
+    };
+    api.answer(&asker, job).await
+}
+
+/// Every interface with its configuration.
+#[utoipa::path(get, path = "/v1/vifs", responses((status = 200, body = Vec<VifStatus>)))]
+pub(super) async fn vifs(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifList) {
+        Answer::Vifs { vifs } => Ok(json(&vifs)),
+        other => Err(Problem::of(other)),
+    };
+    api.answer(&asker, job).await
+}
+
+/// The file that weir was started with.
+#[utoipa::path(
+    get, path = "/v1/configuration", responses((status = 200, body = ConfigurationSource))
+)]
+pub(super) async fn configuration(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::ConfigFile) {
+        Answer::ConfigFile { path } => Ok(json(&ConfigurationSource { path })),
+        other => Err(Problem::of(other)),
+    };
+    api.answer(&asker, job).await
+}
+
+/// What a configuration would change. Nothing is changed.
+#[utoipa::path(
+    post, path = "/v1/configuration/difference",
+    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
+    responses(
+        (status = 200, body = weir_config::reload::Difference),
+        (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn difference(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    request: Request,
+) -> Result<Response, Problem> {
+    let bytes = body(&asker, request).await?;
+    let job = move |handler: &dyn ControlHandler| match handler
+        .handle(Ask::Diff { text: text(&bytes)? })
+    {
+        Answer::Difference { difference } => Ok(json(&difference)),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
+}
+
+/// What happens from now on, as server-sent events. A reader that is too slow loses events, and is told how many.
+#[utoipa::path(
+    get, path = "/v1/events",
+    responses((status = 200, body = weir_switch::events::Event, content_type = "text/event-stream"))
+)]
+pub(super) async fn events(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+) -> Result<Response, Problem> {
+    let mut response = written("text/event-stream", api.hub.read(&api, &asker).await?);
+    response.extensions_mut().insert(Endless);
+    Ok(response)
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200)))]
+pub(super) async fn document() -> Response {
+    json(&openapi())
+}

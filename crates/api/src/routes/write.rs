@@ -1,0 +1,190 @@
+//! What can be changed: what the command line changes, and nothing else.
+
+use weir_config::reload::Difference;
+use weir_config::{FilterRule, VifChanges, VifConfig};
+use weir_switch::control::ReloadOutcome;
+
+use super::*;
+
+/// It is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {
+    /// What there is to know about it.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+/// Where the configuration is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConfigurationSource {
+    /// The absolute path of the file, if weir was started with one.
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+}
+
+/// What has become of a reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reloaded {
+    /// What the configuration would change, before anything was.
+    pub difference: Difference,
+    /// What was done about it.
+    pub outcome: ReloadOutcome,
+}
+
+/// Whether stages of a packet's way are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stages {
+    /// They are.
+    pub on: bool,
+}
+
+/// How much of a configuration is to be had.
+#[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HowMuch {
+    /// Changes what can be changed where not all can be.
+    #[serde(default)]
+    partly: bool,
+}
+
+impl Api {
+    /// Has a change done.
+    async fn change(
+        &self,
+        asker: &Asker,
+        ask: impl FnOnce() -> Result<Ask, Problem> + Send + 'static,
+    ) -> Response {
+        let job = |handler: &dyn ControlHandler| match handler.handle(ask()?) {
+            Answer::Ok => Ok(json(&Done { note: None })),
+            Answer::Noted { note } => Ok(json(&Done { note: Some(note) })),
+            other => Err(Problem::of(other)),
+        };
+        self.answer(asker, job).await
+    }
+}
+
+/// Adds an interface.
+#[utoipa::path(
+    post, path = "/v1/vifs", request_body = VifConfig,
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem),
+        (status = 403, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn add_vif(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "a `config` of GET /v1/vifs";
+    let bytes = body(&asker, request).await?;
+    let ask = move || Ok(Ask::VifAdd { config: parsed(&bytes, EXAMPLE)? });
+    Ok(api.change(&asker, ask).await)
+}
+
+/// Changes an interface in use. What is not named stays as it is.
+#[utoipa::path(
+    patch, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifChanges,
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn change_vif(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    Named(name): Named,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "{\"latency_budget\":{\"set\":\"1ms\"}}";
+    let bytes = body(&asker, request).await?;
+    let ask = move || Ok(Ask::VifSet { name, changes: parsed(&bytes, EXAMPLE)? });
+    Ok(api.change(&asker, ask).await)
+}
+
+/// Removes an interface; its guest is disconnected.
+#[utoipa::path(
+    delete, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
+    responses(
+        (status = 200, body = Done), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn remove_vif(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    Named(name): Named,
+) -> Response {
+    api.change(&asker, move || Ok(Ask::VifDel { name })).await
+}
+
+/// Replaces all filter rules of an interface or an uplink at once.
+#[utoipa::path(
+    put, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
+    request_body = Vec<FilterRule>,
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn set_filter(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    Named(name): Named,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
+    let bytes = body(&asker, request).await?;
+    let ask = move || Ok(Ask::FilterSet { name, rules: parsed(&bytes, EXAMPLE)? });
+    Ok(api.change(&asker, ask).await)
+}
+
+/// Changes the switch to what a configuration says. `outcome` says whether it did.
+#[utoipa::path(
+    put, path = "/v1/configuration", params(HowMuch),
+    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
+    responses(
+        (status = 200, body = Reloaded), (status = 400, body = Problem),
+        (status = 403, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn reload(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    how_much: Result<Query<HowMuch>, axum::extract::rejection::QueryRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let Query(HowMuch { partly }) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
+    let bytes = body(&asker, request).await?;
+    let job = move |handler: &dyn ControlHandler| match handler
+        .handle(Ask::Reload { text: text(&bytes)?, partly })
+    {
+        Answer::Reloaded { difference, outcome } => {
+            Ok(json(&Reloaded { difference: *difference, outcome }))
+        }
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
+}
+
+/// Measures what stages of a packet's way cost, or does so no longer.
+#[utoipa::path(
+    put, path = "/v1/stages", request_body = Stages,
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem)
+    )
+)]
+pub(super) async fn stages(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    request: Request,
+) -> Result<Response, Problem> {
+    let bytes = body(&asker, request).await?;
+    let ask = move || {
+        let Stages { on } = parsed(&bytes, "{\"on\":true}")?;
+        Ok(Ask::Stages { on })
+    };
+    Ok(api.change(&asker, ask).await)
+}

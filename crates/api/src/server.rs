@@ -1,0 +1,246 @@
+//! The sockets: one thread reads and writes all of them, and sleeps when there is nothing to do.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
+use weir_engine::{beat, supervise};
+use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_HEAD_BYTES_MAX, CONTROL_HEADERS_MAX};
+use weir_switch::Hands;
+use weir_switch::control::ControlHandler;
+use weir_switch::unix_socket::{BoundListener, ListenError};
+
+use crate::access::Caller;
+use crate::events::Hub;
+use crate::places::{Places, Ticket};
+use crate::problem::{PROBLEM_JSON, Problem};
+use crate::routes::{Api, Endless, router};
+use crate::serving::Serving;
+use crate::work::{Work, Workers};
+
+const NAME: &str = "weir-control";
+/// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// For how long a client is told that there is no place.
+const TURNED_AWAY: Duration = Duration::from_secs(1);
+
+/// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
+#[derive(Debug)]
+pub struct ApiServer {
+    bound: BoundListener,
+    stop: watch::Sender<bool>,
+    reactor: Option<JoinHandle<()>>,
+    _workers: Workers,
+}
+
+impl ApiServer {
+    /// Listens on `path`, for the owner only, and answers requests through `handler`.
+    ///
+    /// # Errors
+    /// [`ListenError::InUse`] if another weir serves the socket, and the rest of [`ListenError`].
+    pub fn start(path: &Path, handler: Arc<dyn ControlHandler>) -> Result<Self, ListenError> {
+        Self::start_with(path, handler, &Hands::Own, Serving::default())
+    }
+
+    /// The same on a socket that `hands` make, as `serving` says.
+    ///
+    /// # Errors
+    /// As of [`ApiServer::start`].
+    pub fn start_with(
+        path: &Path,
+        handler: Arc<dyn ControlHandler>,
+        hands: &Hands,
+        serving: Serving,
+    ) -> Result<Self, ListenError> {
+        let failed = |step| move |source| ListenError::Io { step, path: path.into(), source };
+        let bound = hands.bind_control(path, serving.group())?;
+        let unix = bound.listener().try_clone().map_err(failed("duplicate"))?;
+        let threads = failed("start a thread for");
+        // Before the thread below gives up what they need.
+        let workers = Workers::start(&handler).map_err(threads)?;
+        let (stop, stopped) = watch::channel(false);
+        let turned_away = Arc::new(Semaphore::new(CONTROL_CONNECTIONS_MAX));
+        let reactor = Reactor { unix, serving, places: Places::default(), turned_away, stopped };
+        let reactor = workers.work().map(|work| {
+            thread::Builder::new().name(NAME.into()).spawn(move || {
+                weir_sandbox::narrow(weir_sandbox::Thread::Control);
+                supervise(NAME, || reactor.run(&work));
+            })
+        });
+        let reactor = reactor.transpose().map_err(failed("start a thread for"))?;
+        Ok(Self { bound, stop, reactor, _workers: workers })
+    }
+
+    /// The socket's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.bound.path()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(reactor) = self.reactor.take() {
+            let _ = reactor.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Reactor {
+    unix: UnixListener,
+    serving: Serving,
+    places: Places,
+    turned_away: Arc<Semaphore>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Reactor {
+    fn run(&self, work: &Work) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(beat::asleep)
+            .on_thread_unpark(beat::awake)
+            .build();
+        let served = runtime.and_then(|runtime| runtime.block_on(self.serve(work)));
+        if let Err(error) = served {
+            // It begins anew.
+            panic!("cannot serve the control socket: {error}");
+        }
+    }
+
+    async fn serve(&self, work: &Work) -> io::Result<()> {
+        let unix = self.unix.try_clone()?;
+        unix.set_nonblocking(true)?;
+        let unix = tokio::net::UnixListener::from_std(unix)?;
+        let tcp = match self.serving.tcp() {
+            None => None,
+            Some((listener, _)) => {
+                let listener = listener.try_clone()?;
+                listener.set_nonblocking(true)?;
+                Some(tokio::net::TcpListener::from_std(listener)?)
+            }
+        };
+        let service = router(Api {
+            access: self.serving.access().clone(),
+            token: self.serving.tcp().map(|(_, token)| token.clone()),
+            work: work.clone(),
+            places: self.places.clone(),
+            hub: Hub::new(work.clone()),
+        });
+        let mut stopped = self.stopped.clone();
+        loop {
+            let accept_tcp = async {
+                match &tcp {
+                    Some(tcp) => tcp.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let admitted = tokio::select! {
+                accepted = unix.accept() => accepted.and_then(|(stream, _)| {
+                    let caller = Caller::User(stream.peer_cred()?.uid());
+                    self.admit(stream, caller, &service);
+                    Ok(())
+                }),
+                accepted = accept_tcp => accepted.map(|(stream, _)| {
+                    self.admit(stream, Caller::Network, &service);
+                }),
+                _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+            };
+            if admitted.is_err() {
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    fn admit<S>(&self, stream: S, caller: Caller, service: &axum::Router)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        match self.places.enter(caller) {
+            Some(ticket) => {
+                let ticket = Arc::new(ticket);
+                tokio::spawn(connection(stream, caller, ticket, service.clone()));
+            }
+            None => {
+                // Those who are told are no more than those who are served.
+                let told = Arc::clone(&self.turned_away).try_acquire_owned();
+                if let Ok(told) = told {
+                    tokio::spawn(async move {
+                        let _ = timeout(TURNED_AWAY, turn_away(stream)).await;
+                        drop(told);
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Serves one connection until its client closes it, is too late, or loses its place.
+async fn connection<S>(stream: S, caller: Caller, ticket: Arc<Ticket>, service: axum::Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let ticket = &ticket;
+    let answer = |mut request: Request<Incoming>| {
+        let service = service.clone();
+        async move {
+            ticket.works();
+            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(Arc::clone(ticket));
+            let response: Response<Body> = match service.oneshot(request.map(Body::new)).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            };
+            match response.extensions().get::<Endless>() {
+                Some(Endless) => ticket.streams(),
+                None => ticket.waits(),
+            }
+            Ok::<_, Infallible>(response)
+        }
+    };
+    let connection = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_buf_size(CONTROL_HEAD_BYTES_MAX)
+        .max_headers(CONTROL_HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    tokio::select! {
+        // The connection ends with its error; the client has been told where it can be.
+        _ = pin!(connection) => {}
+        () = ticket.is_over() => {}
+    }
+}
+
+/// Tells a client that there is no place, so that it does not take the end of the connection for a mistake.
+async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let detail = format!("weir has {CONTROL_CONNECTIONS_MAX} connections and takes no more");
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        .with_help("each of them has a request that is being done; ask again");
+    let body = problem.to_bytes();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    let answer = [head.as_bytes(), &body].concat();
+    // A client whose request is not read takes that for an error.
+    let mut request = [0; 4096];
+    let _ = stream.read(&mut request).await;
+    let _ = stream.write_all(&answer).await;
+}

@@ -1,0 +1,128 @@
+//! What is served, and to whom: all of it is looked up, read and opened before weir gives up its privileges.
+
+use std::io::{self, Read};
+use std::net::TcpListener;
+
+use miette::Diagnostic;
+use thiserror::Error;
+use weir_config::{ApiConfig, ConfigError, FilePath, ListenAddress};
+use weir_limits::CONTROL_TOKEN_LEN_MAX;
+use weir_sandbox::IdentityError;
+
+use crate::access::{Access, Token, TokenError};
+
+/// What is served, and to whom.
+#[derive(Debug)]
+pub struct Serving {
+    group: Option<u32>,
+    access: Access,
+    tcp: Option<(TcpListener, Token)>,
+}
+
+/// Why the API cannot be served as configured.
+#[derive(Debug, Error, Diagnostic)]
+pub enum ServingError {
+    /// There is no such group or user.
+    #[error("`{key}` of [switch] cannot be had")]
+    #[diagnostic(help("`getent passwd` and `getent group` show those there are"))]
+    Account {
+        /// `group` or `admin`.
+        key: &'static str,
+        /// Why not.
+        source: IdentityError,
+    },
+    /// The token's file cannot be read.
+    #[error("cannot read the token in {path}")]
+    #[diagnostic(help("`openssl rand -hex 32 > {path} && chmod 600 {path}` makes one"))]
+    TokenFile {
+        /// The file.
+        path: FilePath,
+        /// Why not.
+        source: ConfigError,
+    },
+    /// It has no token.
+    #[error("the file {path} has no token")]
+    #[diagnostic(help("`openssl rand -hex 32 > {path} && chmod 600 {path}` makes one"))]
+    Token {
+        /// The file.
+        path: FilePath,
+        /// Why not.
+        source: TokenError,
+    },
+    /// The address is taken, or not this host's.
+    #[error("cannot listen on {address}")]
+    #[diagnostic(help("another program may listen there: choose another `api_listen`"))]
+    Listen {
+        /// The address.
+        address: ListenAddress,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Default for Serving {
+    /// For the user of this process, and root.
+    fn default() -> Self {
+        Self { group: None, access: Access::of_this_user([]), tcp: None }
+    }
+}
+
+impl Serving {
+    /// As configured.
+    ///
+    /// # Errors
+    /// [`ServingError`]
+    pub fn of(config: &ApiConfig) -> Result<Self, ServingError> {
+        let account = |key| move |source| ServingError::Account { key, source };
+        let group = config.group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
+        let group = group.transpose().map_err(account("group"))?;
+        let admins = config.admins.as_slice().iter().map(|user| weir_sandbox::user(user.as_str()));
+        let admins = admins.collect::<Result<Vec<_>, _>>().map_err(account("admin"))?;
+        let tcp = match (config.listen, &config.token_file) {
+            (Some(address), Some(path)) => Some((listen(address)?, token(path)?)),
+            // The configuration's parser takes neither without the other.
+            _ => None,
+        };
+        Ok(Self { group, access: Access::of_this_user(admins), tcp })
+    }
+
+    /// The group that may open the control socket.
+    #[must_use]
+    pub fn group(&self) -> Option<u32> {
+        self.group
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_access(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    pub(crate) fn tcp(&self) -> Option<&(TcpListener, Token)> {
+        self.tcp.as_ref()
+    }
+}
+
+fn listen(address: ListenAddress) -> Result<TcpListener, ServingError> {
+    let listener = TcpListener::bind(address.get());
+    let listener = listener.map_err(|source| ServingError::Listen { address, source })?;
+    tracing::warn!(
+        %address,
+        "the API listens for TCP: whoever knows the token, or sees it on its way, reads everything; nobody writes"
+    );
+    Ok(listener)
+}
+
+fn token(path: &FilePath) -> Result<Token, ServingError> {
+    let cannot = |source| ServingError::TokenFile { path: path.clone(), source };
+    let unread = |source| cannot(ConfigError::Read { path: path.as_path().into(), source });
+    let mut text = String::new();
+    // A newline may follow; whatever is longer is none.
+    let most = CONTROL_TOKEN_LEN_MAX as u64 + 2;
+    let file = weir_config::open_file(path.as_path()).map_err(cannot)?;
+    file.take(most).read_to_string(&mut text).map_err(unread)?;
+    Token::new(&text).map_err(|source| ServingError::Token { path: path.clone(), source })
+}

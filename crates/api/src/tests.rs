@@ -1,0 +1,306 @@
+//! The server against a client that is good, and against bytes as they are.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weir_config::{ApiConfig, PortName, VifChanges, VifConfig};
+use weir_limits as limits;
+use weir_switch::Hands;
+use weir_switch::control::{ControlHandler, ReloadOutcome, Request, Response, VifStatus};
+use weir_switch::events::Glance;
+use weir_switch::stats::{PortKind, PortState, PortStats, SwitchStats};
+use weir_switch::unix_socket::ListenError;
+
+use crate::access::Access;
+use crate::*;
+
+mod bytes;
+mod serving;
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers with fixed values and remembers what it was asked.
+#[derive(Default)]
+struct Recorder {
+    requests: Mutex<Vec<Request>>,
+    glance: Mutex<Glance>,
+}
+
+impl ControlHandler for Recorder {
+    fn handle(&self, request: Request) -> Response {
+        let response = match &request {
+            Request::VifList => Response::Vifs {
+                vifs: vec![VifStatus {
+                    config: vif("web0"),
+                    state: PortState::Running,
+                    stopped_reason: None,
+                    xen: false,
+                }],
+            },
+            Request::Stats => {
+                let mut port = PortStats::new(name("web0"), PortKind::Vif);
+                port.drops.insert("rx_ring_full".into(), 7);
+                let stats = SwitchStats {
+                    version: "9.9".into(),
+                    ports: vec![port],
+                    ..SwitchStats::default()
+                };
+                Response::Stats { stats: Box::new(stats) }
+            }
+            Request::VifDel { .. } => {
+                Response::not_found("no such interface", "look at `weir vif list`")
+            }
+            Request::ConfigFile => {
+                Response::ConfigFile { path: Some("/etc/weir/weir.toml".into()) }
+            }
+            Request::Diff { .. } => Response::Difference { difference: Box::default() },
+            Request::Reload { .. } => Response::Reloaded {
+                difference: Box::default(),
+                outcome: ReloadOutcome::Applied { notes: vec!["a note".into()] },
+            },
+            Request::VifExplain { .. } => panic!("a mistake in the switch"),
+            Request::VifSet { .. } => Response::Noted { note: "later".into() },
+            Request::Addresses => Response::Addresses { addresses: Vec::new() },
+            Request::VifAdd { .. } | Request::FilterSet { .. } | Request::Stages { .. } => {
+                Response::Ok
+            }
+        };
+        self.requests.lock().unwrap().push(request);
+        response
+    }
+
+    fn glance(&self) -> Glance {
+        self.glance.lock().unwrap().clone()
+    }
+}
+
+fn name(text: &str) -> PortName {
+    text.parse().unwrap()
+}
+
+fn vif(text: &str) -> VifConfig {
+    VifConfig::new(name(text), format!("/run/weir/{text}.sock").parse().unwrap())
+}
+
+struct Served {
+    dir: TempDir,
+    handler: Arc<Recorder>,
+    server: ApiServer,
+}
+
+impl Served {
+    fn new() -> Self {
+        Self::with(Serving::default())
+    }
+
+    fn with(serving: Serving) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let handler = Arc::new(Recorder::default());
+        let path = dir.path().join("control.sock");
+        let for_server = Arc::clone(&handler) as Arc<dyn ControlHandler>;
+        let server = ApiServer::start_with(&path, for_server, &Hands::Own, serving).unwrap();
+        Self { dir, handler, server }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.server.path()).unwrap()
+    }
+
+    fn stream(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends bytes as they are, and reads one answer.
+    fn raw(&self, bytes: &[u8]) -> Answered {
+        let stream = self.stream();
+        // A server that refuses early may close before all is written.
+        let _ = (&stream).write_all(bytes);
+        answer(&mut BufReader::new(&stream)).expect("an answer")
+    }
+}
+
+/// An answer's status and body.
+type Answered = (u16, String);
+
+/// Reads an answer with a length; none at the connection's end.
+fn answer(from: &mut impl BufRead) -> Option<Answered> {
+    let mut line = String::new();
+    if from.read_line(&mut line).unwrap_or(0) == 0 {
+        return None;
+    }
+    let status = line.split(' ').nth(1).expect("a status").parse().expect("a number");
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        from.read_line(&mut header).unwrap();
+        let header = header.trim().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).unwrap();
+    Some((status, String::from_utf8(body).unwrap()))
+}
+
+const GET: &[u8] = b"GET /v1/vifs HTTP/1.1\r\nhost: weir\r\n\r\n";
+
+#[test]
+fn requests_reach_the_switch_and_answers_the_client() {
+    let served = Served::new();
+    let mut client = served.client();
+    client.add_vif(&vif("web0")).unwrap();
+    let changes = VifChanges { mac_check: Some(false), ..VifChanges::default() };
+    assert_eq!(client.change_vif(&name("web0"), &changes).unwrap().as_deref(), Some("later"));
+    let rules = ["tx drop port 25", "rx accept"].map(|rule| rule.parse().unwrap());
+    client.set_filter(&name("web0"), &rules).unwrap();
+    client.set_stages(true).unwrap();
+    assert_eq!(client.vifs().unwrap()[0].config, vif("web0"));
+    assert_eq!(client.stats().unwrap().version, "9.9");
+    let asked = [
+        Request::VifAdd { config: vif("web0").into() },
+        Request::VifSet { name: name("web0"), changes: changes.into() },
+        Request::FilterSet { name: name("web0"), rules: rules.into() },
+        Request::Stages { on: true },
+        Request::VifList,
+        Request::Stats,
+    ];
+    assert_eq!(*served.handler.requests.lock().unwrap(), asked);
+}
+
+#[test]
+fn a_refusal_keeps_its_words_and_its_help() {
+    let served = Served::new();
+    let error = served.client().remove_vif(&name("x")).unwrap_err();
+    let ClientError::Refused { message, help } = error else { panic!("{error:?}") };
+    assert_eq!(message, "no such interface");
+    assert_eq!(help.as_deref(), Some("look at `weir vif list`"));
+    let (status, problem) = served.raw(b"DELETE /v1/vifs/x HTTP/1.1\r\nhost: weir\r\n\r\n");
+    assert_eq!(status, 404);
+    let problem: Problem = serde_json::from_str(&problem).unwrap();
+    assert_eq!((problem.title.as_str(), problem.status), ("Not Found", 404));
+}
+
+#[test]
+fn parts_of_the_switch_have_paths_of_their_own() {
+    let served = Served::new();
+    let get =
+        |path: &str| served.raw(format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes());
+    for path in
+        ["/v1/switch", "/v1/ports", "/v1/ports/web0", "/v1/ports/web0/queues", "/v1/addresses"]
+    {
+        assert_eq!(get(path).0, 200, "{path}");
+    }
+    assert_eq!(get("/v1/drops"), (200, "{\"web0\":{\"rx_ring_full\":7}}".into()));
+    assert_eq!(get("/v1/ports/web0/filter"), (200, "[]".into()));
+    let (status, problem) = get("/v1/ports/db0");
+    assert!(status == 404 && problem.contains("no interface or uplink called db0"), "{problem}");
+}
+
+#[test]
+fn the_largest_configuration_fits_into_a_request() {
+    let served = Served::new();
+    let text = "\"\n".repeat(limits::CONFIG_BYTES_MAX as usize / 2);
+    let reloaded = served.client().reload(text.clone(), true).unwrap();
+    assert!(reloaded.difference.is_empty());
+    assert_eq!(reloaded.outcome, ReloadOutcome::Applied { notes: vec!["a note".into()] });
+    served.client().diff(text.clone()).unwrap();
+    let file = served.client().config_file().unwrap();
+    assert_eq!(file.unwrap().to_str(), Some("/etc/weir/weir.toml"));
+    let expected = [
+        Request::Reload { text: text.clone(), partly: true },
+        Request::Diff { text },
+        Request::ConfigFile,
+    ];
+    assert!(*served.handler.requests.lock().unwrap() == expected, "another request");
+}
+
+#[test]
+fn a_request_that_panics_is_answered_and_weir_goes_on() {
+    let served = Served::new();
+    for _ in 0..2 * limits::CONTROL_WORKERS {
+        let error = served.client().explain(&name("web0")).unwrap_err();
+        assert!(
+            matches!(&error, ClientError::Refused { message, .. } if message.contains("failed"))
+        );
+    }
+    served.client().vifs().unwrap();
+}
+
+#[test]
+fn the_connections_of_the_api_are_shown_as_a_limit() {
+    let served = Served::new();
+    let _other = served.stream();
+    let mut client = served.client();
+    let end = Instant::now() + PATIENCE;
+    while client.stats().unwrap().limits["control_connections"].used != 2 {
+        assert!(Instant::now() < end);
+    }
+    let limit = client.stats().unwrap().limits["control_connections"];
+    assert_eq!(limit.max, limits::CONTROL_CONNECTIONS_MAX as u64);
+}
+
+#[test]
+fn a_client_without_a_server_asks_whether_weir_runs() {
+    let error = Client::connect(std::path::Path::new("/nonexistent/c.sock")).unwrap_err();
+    assert!(matches!(error, ClientError::NotRunning { .. }));
+    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    assert!(help.starts_with("is weir running?"), "{help}");
+}
+
+#[test]
+fn a_client_names_a_server_that_hangs_up_or_speaks_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        drop(listener.accept().unwrap());
+        for bytes in
+            [&b"{\"response\":\"ok\"}\n"[..], b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
+        {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(bytes);
+        }
+    });
+    let asked = || Client::connect(&path).and_then(|mut client| client.stats());
+    let error = asked().unwrap_err();
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
+    for _ in 0..2 {
+        let error = asked().unwrap_err();
+        assert!(matches!(error, ClientError::UnknownAnswer { .. }), "{error:?}");
+    }
+    server.join().unwrap();
+}
+
+/// The document, as it lies in the repository.
+const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
+
+#[test]
+fn the_document_is_that_of_the_types_and_is_served() {
+    let mut written = openapi().to_pretty_json().unwrap();
+    written.push('\n');
+    assert!(
+        written == DOCUMENT,
+        "run: cargo run -p weir-api --example openapi > docs/openapi.json"
+    );
+    let (status, served) = Served::new().raw(b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n");
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!((status, value(&served)), (200, value(DOCUMENT)));
+}

@@ -1,0 +1,236 @@
+//! The socket, who may do what, and events.
+
+use super::*;
+use weir_switch::events::{Event, PortGlance};
+
+#[test]
+fn the_socket_is_for_its_owner_only_and_goes_with_the_server() {
+    let served = Served::new();
+    let mode = std::fs::metadata(served.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let second = ApiServer::start(&served.path(), Arc::new(Recorder::default()));
+    assert!(matches!(second, Err(ListenError::InUse { .. })));
+    let mut open = served.stream();
+    served.client().vifs().unwrap();
+    let path = served.path();
+    let Served { server, dir: _dir, .. } = served;
+    let start = Instant::now();
+    drop(server);
+    assert!(start.elapsed().as_secs() < limits::CONTROL_TIMEOUT_SECS, "waited for a silent client");
+    assert_eq!(open.read(&mut [0]).unwrap_or(0), 0);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_left_over_from_a_killed_weir_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(matches!(Client::connect(&path), Err(ClientError::NotRunning { .. })));
+    let _server = ApiServer::start(&path, Arc::new(Recorder::default())).unwrap();
+    Client::connect(&path).unwrap().vifs().unwrap();
+}
+
+/// As configured by this text of `[switch]`.
+fn configured(text: &str) -> Serving {
+    Serving::of(&api_of(text)).unwrap()
+}
+
+fn api_of(text: &str) -> ApiConfig {
+    let defaults = weir_config::Defaults {
+        control: "/run/weir/control.sock".parse().unwrap(),
+        control_named: true,
+        keeper: None,
+    };
+    let text = format!("[switch]\n{text}\n");
+    weir_config::Config::from_toml("a test", &text, &defaults).unwrap().switch.api
+}
+
+#[test]
+fn a_group_may_open_the_socket() {
+    let own = rustix::process::getegid().as_raw();
+    let served = Served::with(configured(&format!("group = \"{own}\"\nadmin = [\"65533\"]")));
+    let found = std::fs::metadata(served.path()).unwrap();
+    assert_eq!(found.permissions().mode() & 0o777, 0o660);
+    assert_eq!(std::os::unix::fs::MetadataExt::gid(&found), own);
+    let nobody = Serving::of(&api_of("group = \"there-is-no-such-group\"")).unwrap_err();
+    assert!(matches!(nobody, ServingError::Account { key: "group", .. }), "{nobody:?}");
+}
+
+#[test]
+fn who_may_not_write_reads_and_is_told_what_to_do() {
+    let mut serving = Serving::default();
+    serving.set_access(Access::nobody());
+    let served = Served::with(serving);
+    assert_eq!(served.raw(GET).0, 200);
+    let long = format!("content-length: {}", limits::CONTROL_REQUEST_BYTES_MAX);
+    for line in [
+        "POST /v1/vifs",
+        "PATCH /v1/vifs/x",
+        "DELETE /v1/vifs/x",
+        "PUT /v1/ports/x/filter",
+        "PUT /v1/configuration",
+        "PUT /v1/stages",
+    ] {
+        // Before a byte of the body is there.
+        let request = format!("{line} HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");
+        let (status, problem) = served.raw(request.as_bytes());
+        assert_eq!(status, 403, "{line}");
+        assert!(problem.contains("may not change the switch") && problem.contains("`admin`"));
+    }
+    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList]);
+    served.client().diff("[switch]".into()).unwrap();
+}
+
+#[test]
+fn over_tcp_the_token_reads_and_nobody_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
+    // A port that is free, as far as anybody can know.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served =
+        Served::with(configured(&format!("api_listen = \"{address}\"\napi_token_file = {file:?}")));
+    let ask = |line: &str, token: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = format!("{line} HTTP/1.1\r\nhost: w\r\n{token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        answer(&mut BufReader::new(&stream)).unwrap()
+    };
+    const GOOD: &str = "authorization: Bearer 0123456789abcdef0123";
+    assert_eq!(ask("GET /v1/vifs", GOOD).0, 200);
+    for wrong in ["x: y", "authorization: Bearer 0123456789abcdef0124", "authorization: Bearer "] {
+        for line in ["GET /v1/vifs", "GET /openapi.json", "GET /nothing", "DELETE /v1/vifs/x"] {
+            let (status, problem) = ask(line, wrong);
+            assert!(status == 401 && problem.contains("api_token_file"), "{line}: {problem}");
+        }
+    }
+    let (status, problem) = ask("DELETE /v1/vifs/x", GOOD);
+    assert!(status == 403 && problem.contains("over TCP"), "{problem}");
+    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList]);
+}
+
+#[test]
+fn a_token_that_cannot_be_had_is_an_error_that_says_how_to_make_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |file: &std::path::Path| {
+        Serving::of(&api_of(&format!("api_listen = \"127.0.0.1:0\"\napi_token_file = {file:?}")))
+    };
+    let missing = with(&dir.path().join("none")).unwrap_err();
+    assert!(matches!(missing, ServingError::TokenFile { .. }), "{missing:?}");
+    let short = dir.path().join("short");
+    std::fs::write(&short, "abc").unwrap();
+    let error = with(&short).unwrap_err();
+    assert!(miette::Diagnostic::help(&error).unwrap().to_string().contains("openssl rand"));
+    let long = dir.path().join("long");
+    std::fs::write(&long, "a".repeat(1 << 20)).unwrap();
+    assert!(matches!(with(&long).unwrap_err(), ServingError::Token { .. }));
+}
+
+/// Reads events from an open stream.
+struct Events(BufReader<UnixStream>);
+
+impl Events {
+    fn of(served: &Served) -> Self {
+        let stream = served.stream();
+        (&stream).write_all(b"GET /v1/events HTTP/1.1\r\nhost: weir\r\n\r\n").unwrap();
+        let mut this = Self(BufReader::new(stream));
+        // From the first comment on nothing is missed.
+        while this.line() != ": " {}
+        this
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the stream ends");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    fn next(&mut self) -> Event {
+        loop {
+            if let Some(json) = self.line().strip_prefix("data: ") {
+                return serde_json::from_str(json).unwrap();
+            }
+        }
+    }
+}
+
+fn up(ports: usize) -> Glance {
+    let port = |n| {
+        (name(&format!("p{n}")), PortGlance { state: PortState::Running, ..PortGlance::default() })
+    };
+    Glance { ports: (0..ports).map(port).collect(), ..Glance::default() }
+}
+
+#[test]
+fn events_are_told_to_each_reader() {
+    let served = Served::new();
+    let (mut one, mut other) = (Events::of(&served), Events::of(&served));
+    *served.handler.glance.lock().unwrap() = up(1);
+    let port = name("p0");
+    for reader in [&mut one, &mut other] {
+        assert_eq!(reader.next(), Event::PortAdded { port: port.clone(), kind: PortKind::Vif });
+        assert_eq!(reader.next(), Event::PortUp { port: port.clone() });
+    }
+    drop(one);
+    *served.handler.glance.lock().unwrap() = up(0);
+    assert_eq!(other.next(), Event::PortRemoved { port });
+}
+
+#[test]
+fn a_reader_that_is_too_slow_is_told_how_many_events_it_lost() {
+    let served = Served::new();
+    let mut slow = Events::of(&served);
+    // More than a socket holds and the queue keeps. Each port is two events.
+    let ports = 10 * limits::EVENTS_WAITING_MAX;
+    *served.handler.glance.lock().unwrap() = up(ports);
+    let mut told = 0;
+    let lost = loop {
+        match slow.next() {
+            Event::Lost { count } => break count,
+            _ => told += 1,
+        }
+    };
+    assert!(lost > 0 && told + lost as usize <= 2 * ports, "{told} told, {lost} lost");
+    // It goes on where the queue does, to the last of all, in the order of names.
+    while slow.next() != (Event::PortUp { port: name("p9999") }) {}
+}
+
+#[test]
+fn nobody_is_looked_at_while_nobody_reads() {
+    struct Counts(std::sync::atomic::AtomicUsize);
+    impl ControlHandler for Counts {
+        fn handle(&self, _: Request) -> Response {
+            Response::Ok
+        }
+        fn glance(&self) -> Glance {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Glance::default()
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let handler = Arc::new(Counts(0.into()));
+    let looks = || handler.0.load(std::sync::atomic::Ordering::SeqCst);
+    let for_server = Arc::clone(&handler) as Arc<dyn ControlHandler>;
+    let _server = ApiServer::start(&path, for_server).unwrap();
+    assert_eq!(looks(), 0);
+    let stream = UnixStream::connect(&path).unwrap();
+    (&stream).write_all(b"GET /v1/events HTTP/1.1\r\nhost: weir\r\n\r\n").unwrap();
+    let end = Instant::now() + PATIENCE;
+    while looks() < 3 {
+        assert!(Instant::now() < end, "nobody looks");
+        std::thread::yield_now();
+    }
+    drop(stream);
+    // Two looks in which nothing has been looked at.
+    let pause = Duration::from_nanos(2 * limits::EVENTS_LOOK_NS);
+    loop {
+        let before = looks();
+        std::thread::sleep(pause);
+        if looks() == before {
+            break;
+        }
+        assert!(Instant::now() < end, "it goes on looking");
+    }
+}

@@ -1,0 +1,230 @@
+//! What can be asked of a switch, and what it answers. `weir-api` carries both over HTTP.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_config::reload::Difference;
+use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
+
+use crate::events::Glance;
+use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
+use crate::stats::{PortState, SwitchStats};
+
+/// What can be asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// Adds an interface. Answer: [`Response::Ok`].
+    VifAdd {
+        /// The interface.
+        config: Box<VifConfig>,
+    },
+    /// Changes an interface in use. Answer: [`Response::Ok`], or [`Response::Noted`].
+    VifSet {
+        /// Its name.
+        name: PortName,
+        /// What changes.
+        changes: Box<VifChanges>,
+    },
+    /// Removes an interface; its guest is disconnected. Answer: [`Response::Ok`].
+    VifDel {
+        /// Its name.
+        name: PortName,
+    },
+    /// Replaces the filter rules of an interface or an uplink at once. Answer: [`Response::Ok`].
+    FilterSet {
+        /// Its name.
+        name: PortName,
+        /// All of them, in their order.
+        rules: Vec<FilterRule>,
+    },
+    /// Every interface with its configuration. Answer: [`Response::Vifs`].
+    VifList,
+    /// What the policies of an interface do, and why. Answer: [`Response::Explained`],
+    /// [`Response::UplinkExplained`] if the name is an uplink's, or [`Response::PlacementExplained`] if it is
+    /// `placement` and no port's.
+    VifExplain {
+        /// Its name.
+        name: PortName,
+    },
+    /// The file that weir was started with. Answer: [`Response::ConfigFile`].
+    ConfigFile,
+    /// What a configuration would change. Answer: [`Response::Difference`].
+    Diff {
+        /// Its text.
+        text: String,
+    },
+    /// Changes the switch to what a configuration says. Answer: [`Response::Reloaded`].
+    Reload {
+        /// Its text.
+        text: String,
+        /// Changes what can be changed where not all can be.
+        partly: bool,
+    },
+    /// The counters. Answer: [`Response::Stats`].
+    Stats,
+    /// The stations that it knows. Answer: [`Response::Addresses`].
+    Addresses,
+    /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
+    Stages {
+        /// Whether to measure.
+        on: bool,
+    },
+}
+
+/// What a switch answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Response {
+    /// It is done.
+    Ok,
+    /// It is done, and there is something to know about it.
+    Noted {
+        /// What.
+        note: String,
+    },
+    /// The interfaces.
+    Vifs {
+        /// In the order in which they were added.
+        vifs: Vec<VifStatus>,
+    },
+    /// What the policies of an interface do.
+    Explained {
+        /// At the moment of the answer.
+        explanation: Box<VifExplanation>,
+    },
+    /// What an uplink does with the frames that come in on it.
+    UplinkExplained {
+        /// At the moment of the answer.
+        explanation: UplinkExplanation,
+    },
+    /// Where workers and virtual processors run.
+    PlacementExplained {
+        /// At the moment of the answer.
+        explanation: Box<PlacementExplanation>,
+    },
+    /// The configuration's file.
+    ConfigFile {
+        /// An absolute path, if weir was started with a file.
+        path: Option<PathBuf>,
+    },
+    /// What a configuration would change.
+    Difference {
+        /// From the running switch.
+        difference: Box<Difference>,
+    },
+    /// What has become of a reload.
+    Reloaded {
+        /// What the configuration would change, before anything was.
+        difference: Box<Difference>,
+        /// What was done about it.
+        outcome: ReloadOutcome,
+    },
+    /// The counters.
+    Stats {
+        /// At the moment of the answer.
+        stats: Box<SwitchStats>,
+    },
+    /// The stations.
+    Addresses {
+        /// In no order.
+        addresses: Vec<AddressEntry>,
+    },
+    /// It is not done.
+    Error {
+        /// What kind of refusal it is.
+        kind: Refusal,
+        /// Why not.
+        message: String,
+        /// What to do about it.
+        help: Option<String>,
+    },
+}
+
+/// Why something is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such port.
+    NotFound,
+    /// It does not go together with what there is, or cannot be done.
+    Conflict,
+}
+
+impl Response {
+    /// The answer to what cannot be done.
+    pub fn error(message: impl Into<String>) -> Self {
+        Self::refused(message, None)
+    }
+
+    /// The same, and what to do about it.
+    pub fn refused(message: impl Into<String>, help: impl Into<Option<String>>) -> Self {
+        Self::Error { kind: Refusal::Conflict, message: message.into(), help: help.into() }
+    }
+
+    /// The answer to who asks for a port that is not there.
+    pub fn not_found(message: impl Into<String>, help: impl Into<String>) -> Self {
+        let help = Some(help.into());
+        Self::Error { kind: Refusal::NotFound, message: message.into(), help }
+    }
+}
+
+/// What has become of a reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReloadOutcome {
+    /// All that can change while weir runs has changed.
+    Applied {
+        /// What is not quite as it should be.
+        notes: Vec<String>,
+    },
+    /// Nothing was touched: something cannot change while weir runs.
+    Refused,
+    /// A step failed, and those before it were undone.
+    Undone {
+        /// Which one, and why.
+        failure: String,
+        /// What to do about it.
+        help: Option<String>,
+        /// What could not be undone, or not without being noticed.
+        notes: Vec<String>,
+    },
+}
+
+/// An interface as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VifStatus {
+    /// Its configuration, with changes made since.
+    pub config: VifConfig,
+    /// How far it has come.
+    pub state: PortState,
+    /// Why it stopped, if it did.
+    pub stopped_reason: Option<String>,
+    /// It is a Xen guest's: the toolstack has attached it.
+    #[serde(default)]
+    pub xen: bool,
+}
+
+/// A station that has sent frames, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddressEntry {
+    /// Its VLAN.
+    pub vlan: u16,
+    /// Its MAC address.
+    pub mac: String,
+    /// The port that it is behind.
+    pub port: PortName,
+    /// Whether the port holds the address because it is configured so.
+    pub configured: bool,
+    /// Seconds since it last sent a frame.
+    pub age_s: u32,
+}
+
+/// What answers requests. Calls come from several threads at once.
+pub trait ControlHandler: Send + Sync + 'static {
+    /// Does what `request` asks, or says why not.
+    fn handle(&self, request: Request) -> Response;
+
+    /// What the switch is like now, for whoever watches it.
+    fn glance(&self) -> Glance {
+        Glance::default()
+    }
+}

@@ -1,0 +1,337 @@
+//! What happens to a switch, as it is told to those who watch it.
+//!
+//! Nothing on a packet's way tells anything. A [`Watcher`] compares one [`Glance`] with the next, for as long as somebody
+//! watches; what is no state, such as a reload, is [told](tell) when it happens.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_config::{PortName, SocketPath};
+use weir_limits::{BREACHES_TOLD_NS, DROPS_QUIET_NS, EVENTS_TOLD_MAX};
+
+use crate::stats::{PortKind, PortState, StillThread};
+
+#[cfg(test)]
+mod tests;
+
+/// Something that has happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A port was added.
+    PortAdded {
+        /// Its name.
+        port: PortName,
+        /// VIF or uplink.
+        kind: PortKind,
+    },
+    /// A port was removed.
+    PortRemoved {
+        /// Its name.
+        port: PortName,
+    },
+    /// Packets can flow.
+    PortUp {
+        /// The port's name.
+        port: PortName,
+    },
+    /// Packets cannot flow any more.
+    PortDown {
+        /// The port's name.
+        port: PortName,
+    },
+    /// weir ended the port's service.
+    PortStopped {
+        /// The port's name.
+        port: PortName,
+        /// Why.
+        reason: String,
+    },
+    /// A guest was notified later than its latency budget allows.
+    BudgetBreached {
+        /// The port's name.
+        port: PortName,
+        /// Why.
+        reason: String,
+        /// How often since the last such event.
+        count: u64,
+    },
+    /// Frames are dropped for a reason for which none were for some seconds.
+    DropsBegan {
+        /// The port that counts them.
+        port: PortName,
+        /// Why.
+        reason: String,
+        /// How many so far, since none were.
+        frames: u64,
+    },
+    /// A configuration was read anew.
+    Reloaded {
+        /// What became of it.
+        outcome: ReloadNews,
+        /// Tables that were added, removed and changed.
+        tables: usize,
+    },
+    /// The agent in a guest has connected.
+    AgentConnected {
+        /// The socket on which weir meets it.
+        socket: SocketPath,
+    },
+    /// A thread of weir has something to do and does nothing.
+    ThreadStandsStill {
+        /// Its name.
+        thread: String,
+        /// What it does.
+        does: String,
+        /// For which port.
+        port: Option<PortName>,
+    },
+    /// It goes on.
+    ThreadGoesOn {
+        /// Its name.
+        thread: String,
+    },
+    /// The reader was too slow, and this many events are lost to it.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// What became of a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReloadNews {
+    /// All that can change while weir runs has changed.
+    Applied,
+    /// Nothing was touched.
+    Refused,
+    /// A step failed, and those before it were undone.
+    Undone,
+}
+
+impl Event {
+    /// The name of its kind, as in its JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::PortAdded { .. } => "port_added",
+            Self::PortRemoved { .. } => "port_removed",
+            Self::PortUp { .. } => "port_up",
+            Self::PortDown { .. } => "port_down",
+            Self::PortStopped { .. } => "port_stopped",
+            Self::BudgetBreached { .. } => "budget_breached",
+            Self::DropsBegan { .. } => "drops_began",
+            Self::Reloaded { .. } => "reloaded",
+            Self::AgentConnected { .. } => "agent_connected",
+            Self::ThreadStandsStill { .. } => "thread_stands_still",
+            Self::ThreadGoesOn { .. } => "thread_goes_on",
+            Self::Lost { .. } => "lost",
+        }
+    }
+}
+
+/// The last events that were told, and how many there have been.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    count: u64,
+    last: VecDeque<Event>,
+}
+
+impl Told {
+    fn tell(&mut self, event: Event) {
+        self.last.push_back(event);
+        self.count += 1;
+        if self.last.len() > EVENTS_TOLD_MAX {
+            self.last.pop_front();
+        }
+    }
+
+    /// What was told after the first `count`; what is not kept any more is counted.
+    fn after(&self, count: u64) -> Vec<Event> {
+        let new = self.count.saturating_sub(count);
+        let kept = new.min(self.last.len() as u64);
+        let lost = (new > kept).then_some(Event::Lost { count: new - kept });
+        let skip = self.last.len().saturating_sub(kept as usize);
+        lost.into_iter().chain(self.last.iter().skip(skip).cloned()).collect()
+    }
+}
+
+static TOLD: Mutex<Told> = Mutex::new(Told { count: 0, last: VecDeque::new() });
+
+/// Tells of an event that no glance shows.
+pub(crate) fn tell(event: Event) {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).tell(event);
+}
+
+pub(crate) fn told() -> Told {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// What a switch is like at one moment, as far as events show it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Glance {
+    /// When it is (ns).
+    pub now_ns: u64,
+    /// All ports.
+    pub ports: BTreeMap<PortName, PortGlance>,
+    /// Threads that stand still.
+    pub still: Vec<StillThread>,
+    /// What was told.
+    pub told: Told,
+}
+
+/// A port at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PortGlance {
+    /// VIF or uplink.
+    pub kind: PortKind,
+    /// How far it has come.
+    pub state: PortState,
+    /// Why it stopped last.
+    pub stop_reason: Option<String>,
+    /// Sessions that have begun.
+    pub opened: u64,
+    /// Sessions that weir has ended.
+    pub failed: u64,
+    /// Dropped frames, by reason.
+    pub drops: Vec<(&'static str, u64)>,
+    /// Breaches of the latency budget, by reason.
+    pub breaches: Vec<(&'static str, u64)>,
+}
+
+/// Compares glances.
+#[derive(Debug)]
+pub struct Watcher {
+    last: Glance,
+    drops: BTreeMap<(PortName, &'static str), Growth>,
+    breaches: BTreeMap<(PortName, &'static str), Growth>,
+}
+
+/// A counter that is reported when it begins to grow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Growth {
+    /// As it was reported last.
+    reported: u64,
+    /// As it was seen last.
+    seen: u64,
+    /// When it was seen to grow.
+    grew_ns: Option<u64>,
+    /// When it was reported.
+    reported_ns: Option<u64>,
+}
+
+impl Growth {
+    /// Counts from `now` on.
+    fn from(now: u64) -> Self {
+        Self { reported: now, seen: now, ..Self::default() }
+    }
+
+    /// How much it has grown, if it grows after it did not for `quiet_ns`.
+    fn begins(&mut self, now: u64, now_ns: u64, quiet_ns: u64) -> Option<u64> {
+        if now <= self.seen {
+            return None;
+        }
+        let was_quiet = self.grew_ns.is_none_or(|at| now_ns.saturating_sub(at) >= quiet_ns);
+        let grown = now - self.seen;
+        (self.seen, self.grew_ns) = (now, Some(now_ns));
+        was_quiet.then_some(grown)
+    }
+
+    /// How much it has grown since the last report, at most once in `every_ns`.
+    fn grown(&mut self, now: u64, now_ns: u64, every_ns: u64) -> Option<u64> {
+        let is_due = self.reported_ns.is_none_or(|at| now_ns.saturating_sub(at) >= every_ns);
+        if now <= self.reported || !is_due {
+            return None;
+        }
+        let grown = now - self.reported;
+        (self.reported, self.reported_ns) = (now, Some(now_ns));
+        Some(grown)
+    }
+}
+
+impl Watcher {
+    /// Watches from `first` on.
+    #[must_use]
+    pub fn new(first: Glance) -> Self {
+        let counters = |of: fn(&PortGlance) -> &Vec<(&'static str, u64)>| {
+            let ports = first.ports.iter();
+            ports
+                .flat_map(|(name, port)| of(port).iter().map(|it| (name.clone(), *it)))
+                .map(|(name, (reason, count))| ((name, reason), Growth::from(count)))
+                .collect()
+        };
+        let (drops, breaches) = (counters(|port| &port.drops), counters(|port| &port.breaches));
+        Self { last: first, drops, breaches }
+    }
+
+    /// What has happened since the last glance.
+    pub fn look(&mut self, now: Glance) -> Vec<Event> {
+        let mut events = now.told.after(self.last.told.count);
+        let gone = self.last.ports.keys().filter(|name| !now.ports.contains_key(*name));
+        events.extend(gone.cloned().map(|port| Event::PortRemoved { port }));
+        self.drops.retain(|(port, _), _| now.ports.contains_key(port));
+        self.breaches.retain(|(port, _), _| now.ports.contains_key(port));
+        for (name, port) in &now.ports {
+            let before = self.last.ports.get(name);
+            states(name, before, port, &mut events);
+            self.counters(name, port, now.now_ns, &mut events);
+        }
+        threads(&self.last.still, &now.still, &mut events);
+        self.last = now;
+        events
+    }
+
+    fn counters(&mut self, name: &PortName, port: &PortGlance, now_ns: u64, to: &mut Vec<Event>) {
+        for (reason, count) in &port.drops {
+            let growth = self.drops.entry((name.clone(), reason)).or_default();
+            if let Some(frames) = growth.begins(*count, now_ns, DROPS_QUIET_NS) {
+                let reason = (*reason).into();
+                to.push(Event::DropsBegan { port: name.clone(), reason, frames });
+            }
+        }
+        for (reason, count) in &port.breaches {
+            let growth = self.breaches.entry((name.clone(), reason)).or_default();
+            if let Some(count) = growth.grown(*count, now_ns, BREACHES_TOLD_NS) {
+                let reason = (*reason).into();
+                to.push(Event::BudgetBreached { port: name.clone(), reason, count });
+            }
+        }
+    }
+}
+
+/// What has become of a port since it was as `before`.
+fn states(name: &PortName, before: Option<&PortGlance>, now: &PortGlance, to: &mut Vec<Event>) {
+    let port = || name.clone();
+    let none = PortGlance::default();
+    if before.is_none() {
+        to.push(Event::PortAdded { port: port(), kind: now.kind });
+    }
+    let before = before.unwrap_or(&none);
+    let is_up = |glance: &PortGlance| glance.state == PortState::Running;
+    let has_stopped = now.state == PortState::Stopped && before.state != PortState::Stopped;
+    let is_another = now.opened != before.opened;
+    if is_up(before) && (!is_up(now) || is_another) {
+        to.push(Event::PortDown { port: port() });
+    }
+    if has_stopped || now.failed != before.failed {
+        let reason = now.stop_reason.clone().unwrap_or_default();
+        to.push(Event::PortStopped { port: port(), reason });
+    }
+    if is_up(now) && (!is_up(before) || is_another) {
+        to.push(Event::PortUp { port: port() });
+    }
+}
+
+fn threads(before: &[StillThread], now: &[StillThread], to: &mut Vec<Event>) {
+    let has = |threads: &[StillThread], name: &str| threads.iter().any(|it| it.name == name);
+    for thread in now.iter().filter(|it| !has(before, &it.name)) {
+        let StillThread { name, does, port, .. } = thread.clone();
+        to.push(Event::ThreadStandsStill { thread: name, does, port });
+    }
+    for thread in before.iter().filter(|it| !has(now, &it.name)) {
+        to.push(Event::ThreadGoesOn { thread: thread.name.clone() });
+    }
+}
