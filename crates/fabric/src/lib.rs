@@ -25,7 +25,7 @@ mod view;
 pub mod vlan;
 
 pub use drop_reason::DropReason;
-pub use fabric::{Fabric, PortError};
+pub use fabric::{Fabric, Known, PortError};
 pub use fdb::{Claim, Fdb, FdbEntry, FdbStats};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};

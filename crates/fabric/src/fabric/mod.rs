@@ -11,7 +11,7 @@ use weir_limits::PORTS_MAX;
 use weir_wire::Mac;
 
 use crate::fdb::{Claim, Fdb, Learner};
-use crate::mac_check::{FirstMac, MacCheck};
+use crate::mac_check::{self, FirstMac, MacCheck};
 use crate::port::{PortConfig, PortId};
 use crate::view::View;
 use crate::vlan::{Vid, VlanMode, VlanSet};
@@ -101,6 +101,17 @@ struct Control {
     next: usize,
 }
 
+/// An address that was learned behind a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its VLAN.
+    pub vid: Vid,
+    /// The address.
+    pub mac: Mac,
+    /// When a frame was received from it last (s).
+    pub seen_secs: u32,
+}
+
 /// Why a control call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
@@ -185,6 +196,11 @@ impl Fabric {
         })
     }
 
+    /// Whether anyone sends and receives there.
+    pub fn is_active(&self, id: PortId) -> bool {
+        self.table.load().active_port(id).is_some()
+    }
+
     /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and what was
     /// learned behind the port; the next source address is pinned.
     pub fn reset_mac_check(&self, id: PortId) -> Result<(), PortError> {
@@ -192,6 +208,22 @@ impl Fabric {
             port.first_mac.reset();
             Some(port.clone())
         })
+    }
+
+    /// Learns anew what was known behind an active port before, as far as its settings allow it now: an age counts on,
+    /// and the address that [`MacCheck::First`](crate::MacCheck::First) had found is the one again.
+    pub fn recall(&self, id: PortId, known: &[Known]) {
+        let table = self.table.load();
+        let Some(port) = table.active_port(id) else { return };
+        for known in known.iter().filter(|known| port.config.vlan.is_member(known.vid)) {
+            let claim = match mac_check::check(port.config.mac_check, &port.first_mac, known.mac) {
+                Ok(Claim::Dynamic) if port.config.uplink => Claim::Uplink,
+                Ok(claim) => claim,
+                Err(_) => continue,
+            };
+            let learner = Learner { port: id, claim, learn_max: port.config.learn_max };
+            self.fdb.learn(known.vid, known.mac, learner, known.seen_secs);
+        }
     }
 
     /// The settings of a port; `None` if there is none of this number.

@@ -370,3 +370,28 @@ fn trunk_to_a_guest_carries_only_its_vlans() {
     let outside = FrameKey { tag: Tci::new(30, 0, false), ..frame(A, B) };
     assert_eq!(forward(&fabric, router, outside), Err(DropReason::VlanNotAllowed));
 }
+
+#[test]
+fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
+    let fabric = Fabric::new();
+    let [one, two] = [0, 1].map(|last| Mac([2, 0, 0, 0, 9, last]));
+    let known = |mac, vid| Known { vid: Vid::new(vid).unwrap(), mac, seen_secs: 1000 };
+    let guest = fabric.add_port(PortConfig::vif()).unwrap();
+    fabric.recall(guest, &[known(one, 1)]);
+    assert!(fabric.fdb().is_empty(), "nobody is behind it");
+    fabric.set_active(guest, true).unwrap();
+    // Another VLAN's, and a second one of a port that has one.
+    fabric.recall(guest, &[known(two, 7), known(one, 1), known(two, 1)]);
+    assert_eq!(fabric.first_mac(guest), Some(one));
+    let uplink = fabric.add_port(PortConfig::uplink()).unwrap();
+    fabric.set_active(uplink, true).unwrap();
+    fabric.recall(uplink, &[known(two, 7), known(one, 1)]);
+    let entries = |now| {
+        let mut entries = fabric.fdb().entries(now);
+        entries.sort_by_key(|entry| entry.mac);
+        entries.iter().map(|it| (it.mac, it.port, it.claim, it.age_secs)).collect::<Vec<_>>()
+    };
+    let first = (one, guest, Claim::First, 50);
+    assert_eq!(entries(1050), [first, (two, uplink, Claim::Uplink, 50)]);
+    assert_eq!(entries(1001 + weir_limits::FDB_AGE_SECS).len(), 1, "it ages from when it was seen");
+}

@@ -122,6 +122,11 @@ impl Leases {
         });
     }
 
+    /// One that the guest had before.
+    pub(super) fn recall(&self, lease: Lease) {
+        self.write().put(lease);
+    }
+
     /// The guest gives an address back.
     pub(super) fn released(&self, address: IpAddr) {
         for lease in &mut self.write().leases {

@@ -77,6 +77,13 @@ impl SourceGuard {
         self.leases.iter().flat_map(move |leases| leases.held(now_secs))
     }
 
+    /// The guest has what it had under another guard, where that counts.
+    pub fn recall(&self, lease: Lease) {
+        if let Some(leases) = &self.leases {
+            leases.recall(lease);
+        }
+    }
+
     /// Whether a frame that begins with `head` may be an answer of DHCP.
     pub fn may_be_answer(head: &[u8]) -> bool {
         datagram(head, false).is_some()
