@@ -64,6 +64,14 @@ impl PacketSocket {
     /// Opens the interface of that name in the calling thread's network namespace, which must exist,
     /// and brings it up.
     pub fn open(options: &PacketOptions) -> Result<Self, PacketError> {
+        Self::go_on(options, Vec::new())
+    }
+
+    /// The same with queues that another process has left: it goes on with them if they are all that are wanted.
+    ///
+    /// # Errors
+    /// [`PacketError`]
+    pub fn go_on(options: &PacketOptions, left: Vec<OwnedFd>) -> Result<Self, PacketError> {
         let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
         let steering = Steering::new(options.queues).map_err(LinkError::from)?;
         let failed = |step| setup_failed(&options.name, step);
@@ -73,7 +81,12 @@ impl PacketSocket {
             return Err(LinkError::NotEthernet { name: options.name.clone() }.into());
         }
         // Before the interface is changed: an error so far leaves it as it was.
-        let queues = open_queues(&options.name, index, options.queues)?;
+        let is_its =
+            |queue: &OwnedFd| sys::bound_to(queue.as_fd()).is_ok_and(|bound| bound == Some(index));
+        let queues = match left.len() == options.queues && left.iter().all(is_its) {
+            true => left,
+            false => open_queues(&options.name, index, options.queues)?,
+        };
         if let Some(mtu) = options.mtu {
             let name = options.name.clone();
             link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name, mtu, source })?;
@@ -92,6 +105,11 @@ impl PacketSocket {
     /// What the interface is.
     pub fn info(&self) -> &PacketInfo {
         &self.info
+    }
+
+    /// Its sockets, in their order.
+    pub fn sockets(&self) -> &[OwnedFd] {
+        &self.queues
     }
 }
 
@@ -186,7 +204,7 @@ impl FrameDevice for PacketSocket {
             // The link went down, which is said once, and no frame is lost by it: ask again.
             Err(error)
                 if Errno::from_io_error(&error) == Some(Errno::NETDOWN)
-                    && sys::is_bound(queue).unwrap_or(false) =>
+                    && sys::bound_to(queue).is_ok_and(|index| index.is_some()) =>
             {
                 return Err(io::ErrorKind::Interrupted.into());
             }
@@ -203,6 +221,6 @@ impl FrameDevice for PacketSocket {
     fn is_gone(&self, queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {
         // An interface that goes unbinds its sockets, one that is down does not. Linux reports only the
         // latter, which comes first: the next frame toward the interface finds the rest.
-        !sys::is_bound(queue).unwrap_or(false)
+        !sys::bound_to(queue).is_ok_and(|index| index.is_some())
     }
 }

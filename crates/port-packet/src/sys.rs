@@ -71,16 +71,16 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
-/// Whether the interface that the socket was bound to still exists (`packet_notifier` in
-/// `net/packet/af_packet.c`).
-pub(crate) fn is_bound(socket: BorrowedFd<'_>) -> io::Result<bool> {
+/// The interface that the socket is bound to, while that exists (`packet_notifier` in `net/packet/af_packet.c`).
+pub(crate) fn bound_to(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut address = empty_address();
     let mut len = size_of::<sockaddr_ll>() as socklen_t;
     // SAFETY: `len` bytes at `address` are writable during the call, and `len` itself is.
     check(unsafe {
         libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
     })?;
-    Ok(address.sll_ifindex > 0)
+    let is_packet = address.sll_family == libc::AF_PACKET as u16;
+    Ok(u32::try_from(address.sll_ifindex).ok().filter(|index| is_packet && *index > 0))
 }
 
 fn empty_address() -> sockaddr_ll {
