@@ -59,6 +59,8 @@ pub struct Options {
     pub cpu_clock: CpuClock,
     /// How many workers there are; each pair of queues has its own where `execution` says so.
     pub workers: usize,
+    /// Workers serve nobody until [`Engine::open`](crate::Engine::open).
+    pub held: bool,
 }
 
 impl Options {

@@ -331,9 +331,16 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
+impl Engine {
+    /// Has workers that are [held](Options::held) serve.
+    pub fn open(&self) {
+        self.shared.gate.open();
+    }
+
+    /// Ends the workers, each behind its burst. Rings and devices stay as they are, for another process to go on with.
+    pub fn halt(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.gate.open();
         for worker in self.shared.crew.iter() {
             worker.poller.wake();
         }
@@ -342,6 +349,12 @@ impl Drop for Engine {
             // A worker that panicked has said so on standard error.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.halt();
     }
 }
 

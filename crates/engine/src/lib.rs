@@ -54,6 +54,7 @@ mod engine;
 pub mod filter;
 mod flow;
 mod fronts;
+mod gate;
 pub mod gro;
 pub mod guest;
 mod handle;

@@ -8,6 +8,7 @@ use weir_fabric::{Fabric, PortId};
 use crate::activity::Activity;
 use crate::blocked::Watcher;
 use crate::crew::{Crew, Options};
+use crate::gate::Gate;
 use crate::share::Shares;
 use crate::stalls::Retry;
 use crate::switch::{Ports, Slot};
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
     pub(crate) watcher: Watcher,
+    pub(crate) gate: Gate,
 }
 
 impl Shared {
@@ -33,6 +35,7 @@ impl Shared {
             activity: Activity::new()?,
             stopping: AtomicBool::new(false),
             watcher: Watcher::start()?,
+            gate: Gate::new(!options.held),
         })
     }
 

@@ -355,6 +355,7 @@ impl Worker {
         self.shared.watcher.enter();
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
+        self.shared.gate.pass();
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
             self.recover();
         }

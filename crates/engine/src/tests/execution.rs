@@ -11,6 +11,7 @@ const RT_THREADS: Options = Options {
     schedule: weir_policy::schedule::Kind::Drr,
     workers: 1,
     cpu_clock: CpuClock::Thread,
+    held: false,
 };
 
 /// `SCHED_FIFO` of `linux/sched.h`.
