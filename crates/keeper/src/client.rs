@@ -74,7 +74,7 @@ impl Keeper {
     /// No descriptor is left.
     pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (link, taken) = match dial().and_then(|link| ask(link, START)) {
+        let (link, taken) = match dial().and_then(|link| ask(link, &Word::Take, START)) {
             Ok((link, taken)) => (Some(Arc::new(link)), taken),
             Err(error) => {
                 tracing::warn!(%error, "no keeper yet: what it may have is not taken up, and nothing is kept until it is there");
@@ -84,6 +84,28 @@ impl Keeper {
         let state = Mutex::new(State { link, held: BTreeMap::new() });
         let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
         Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, taken))
+    }
+
+    /// Looks at what the keeper has while another weir is there, whose it stays until [`take_over`](Self::take_over).
+    ///
+    /// # Errors
+    /// There is no keeper, it does not answer, or no descriptor is left.
+    pub fn look(dial: Dial) -> io::Result<(Self, Taken)> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (_, seen) = ask(dial()?, &Word::Look, START)?;
+        let state = Mutex::default();
+        let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
+        Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, seen))
+    }
+
+    /// Takes what the keeper has, when the other weir is gone.
+    ///
+    /// # Errors
+    /// The keeper is not there, or the other weir is.
+    pub fn take_over(&self) -> io::Result<Taken> {
+        let (link, taken) = ask((self.shared.dial)()?, &Word::Take, START)?;
+        lock(&self.shared.state).link = Some(Arc::new(link));
+        Ok(taken)
     }
 
     /// Starts the thread that looks for a keeper where there is none.
@@ -132,13 +154,26 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
-    fn drop(&mut self) {
+impl Keeper {
+    /// Leaves what is kept to the next weir. Nothing that is said from here on reaches the keeper. `false`: there was
+    /// none.
+    pub fn leave(&self) -> bool {
+        self.end_thread();
+        lock(&self.shared.state).link.take().is_some()
+    }
+
+    fn end_thread(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.ring();
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end_thread();
     }
 }
 
@@ -197,7 +232,7 @@ impl Shared {
         if self.stop.load(Ordering::SeqCst) {
             return;
         }
-        let (link, stale) = match (self.dial)().and_then(|link| ask(link, PATIENCE)) {
+        let (link, stale) = match (self.dial)().and_then(|link| ask(link, &Word::Take, PATIENCE)) {
             Ok((link, taken)) => (Arc::new(link), taken),
             Err(error) => return tracing::debug!(%error, "no keeper yet"),
         };
@@ -244,8 +279,8 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
 }
 
 /// Asks for all there is. A keeper that does not begin to answer for `patience` counts as none.
-fn ask(link: OwnedFd, mut patience: Duration) -> io::Result<(OwnedFd, Taken)> {
-    send(&link, &Word::Take, None)?;
+fn ask(link: OwnedFd, word: &Word, mut patience: Duration) -> io::Result<(OwnedFd, Taken)> {
+    send(&link, word, None)?;
     let mut taken = Taken::new();
     loop {
         let mut fds = [PollFd::new(&link, PollFlags::IN)];

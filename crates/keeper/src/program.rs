@@ -14,7 +14,7 @@ use crate::Server;
 /// are served, one weir at a time. What is kept is gone when the keeper ends; weir then fills the next one.
 #[derive(Debug, Parser)]
 #[command(name = "weir-keeper", version)]
-struct Args {
+pub struct Args {
     /// Where it listens, in a directory that is there
     #[arg(value_name = "SOCKET", default_value = "/run/weir/keeper.sock")]
     socket: PathBuf,
@@ -33,6 +33,10 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // Before it is confined: it gets no socket any more then.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        eprintln!("weir-keeper: the service manager was not told that this serves: {error}");
+    }
     if let Err(error) = confine(args.no_sandbox) {
         eprintln!("weir-keeper: {error}; where the kernel lacks what this takes, use --no-sandbox");
         return ExitCode::FAILURE;

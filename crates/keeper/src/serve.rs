@@ -1,4 +1,4 @@
-//! The keeper's loop: one weir at a time says what it keeps, and the next one is given it.
+//! The keeper's loop: one weir at a time says what it keeps, and the next one is given it. That one may look before.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -49,22 +49,57 @@ impl std::fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
+/// What there is to do.
+struct Found {
+    listener: bool,
+    weir: PollFlags,
+    next: PollFlags,
+}
+
 /// A keeper.
 #[derive(Debug)]
 pub struct Server {
     listener: OwnedFd,
     shelf: Shelf,
     weir: Option<Weir>,
+    /// Who comes after that one, and may look at what is there.
+    next: Option<Weir>,
     /// Owners of whom it was said that something is not kept.
     refused: BTreeSet<String>,
 }
 
-/// The weir that is there.
+/// A weir.
 #[derive(Debug)]
 struct Weir {
     socket: OwnedFd,
     /// What it is to be given yet, and whether it is told then that this was all.
     giving: VecDeque<Word>,
+    /// It wants what is there, and waits for the end of the one before it.
+    waits: bool,
+}
+
+impl Weir {
+    /// Gives what the socket takes.
+    fn give(&mut self, shelf: &Shelf) {
+        while let Some(word) = self.giving.front() {
+            let descriptor = match word {
+                // It may have been removed meanwhile.
+                Word::Given(name) => shelf.get(name),
+                _ => None,
+            };
+            let gone = matches!(word, Word::Given(_)) && descriptor.is_none();
+            match gone || send(self.socket.as_fd(), word, descriptor).is_ok() {
+                true => drop(self.giving.pop_front()),
+                // A weir that is gone shows as the end of what it says.
+                false => return,
+            }
+        }
+    }
+
+    fn is_given_all(&mut self, shelf: &Shelf) {
+        self.giving = shelf.names().cloned().map(Word::Given).collect();
+        self.giving.push_back(Word::Ready);
+    }
 }
 
 impl Server {
@@ -89,7 +124,7 @@ impl Server {
         }
         let listener = listening(path).map_err(|errno| io(errno.into()))?;
         let shelf = Shelf::new(raise_descriptor_limit());
-        Ok(Self { listener, shelf, weir: None, refused: BTreeSet::new() })
+        Ok(Self { listener, shelf, weir: None, next: None, refused: BTreeSet::new() })
     }
 
     /// Serves for ever.
@@ -101,19 +136,50 @@ impl Server {
 
     /// Waits for something to do, and does it.
     pub(crate) fn step(&mut self) {
-        let Some(weir) = &self.weir else { return self.accept() };
-        let giving = if weir.giving.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-        let mut fds = [PollFd::new(&weir.socket, PollFlags::IN | giving)];
-        // EINTR is a look more.
-        let _ = poll(&mut fds, None);
-        let found = fds[0].revents();
-        if found.intersects(PollFlags::OUT) {
-            self.give();
+        let Found { listener, weir, next } = self.wait();
+        if listener {
+            self.accept();
+        }
+        if let Some(it) = self.weir.as_mut().filter(|_| weir.intersects(PollFlags::OUT)) {
+            it.give(&self.shelf);
+        }
+        if let Some(it) = self.next.as_mut().filter(|_| next.intersects(PollFlags::OUT)) {
+            it.give(&self.shelf);
         }
         // Only then the end: what a weir that is gone has said counts.
-        if found.intersects(!PollFlags::OUT) && !self.listen_to_weir() {
-            self.weir = None;
+        if weir.intersects(!PollFlags::OUT) {
+            if !self.listen_to_weir() {
+                self.weir = self.next.take();
+                self.end_waiting();
+            }
+        } else if next.intersects(!PollFlags::OUT) && !self.listen_to_next() {
+            // Only where the one before it has said nothing more.
+            self.next = None;
         }
+    }
+
+    /// Waits for something to do.
+    fn wait(&self) -> Found {
+        let wants = |weir: &Weir| match weir.giving.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        };
+        let sockets =
+            [&self.weir, &self.next].map(|weir| weir.as_ref().map(|it| (&it.socket, wants(it))));
+        // Both are there: nobody is accepted.
+        let listener =
+            sockets.iter().any(Option::is_none).then_some((&self.listener, PollFlags::IN));
+        let all = [listener, sockets[0], sockets[1]];
+        let mut fds: Vec<_> =
+            all.iter().flatten().map(|(fd, events)| PollFd::new(*fd, *events)).collect();
+        // EINTR is a look more.
+        let _ = poll(&mut fds, None);
+        let mut found = fds.iter().map(PollFd::revents);
+        let [listener, weir, next] = all.map(|asked| match asked {
+            Some(_) => found.next().unwrap_or(PollFlags::empty()),
+            None => PollFlags::empty(),
+        });
+        Found { listener: !listener.is_empty(), weir, next }
     }
 
     #[cfg(test)]
@@ -121,26 +187,23 @@ impl Server {
         self.shelf.names().cloned().collect()
     }
 
-    /// Waits for the next weir. Only root and whoever runs the keeper are one.
+    /// Only root and whoever runs the keeper are a weir.
     fn accept(&mut self) {
-        let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
-        let _ = poll(&mut fds, None);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Ok(socket) = accept_with(&self.listener, flags) else { return };
         let peer = socket_peercred(&socket).map(|peer| peer.uid);
-        if peer.is_ok_and(|user| user == geteuid() || user == Uid::ROOT) {
-            self.weir = Some(Weir { socket, giving: VecDeque::new() });
+        if !peer.is_ok_and(|user| user == geteuid() || user == Uid::ROOT) {
+            return;
         }
+        let place = if self.weir.is_none() { &mut self.weir } else { &mut self.next };
+        *place = Some(Weir { socket, giving: VecDeque::new(), waits: false });
     }
 
     /// One packet of the weir that is there; `false` if it is gone.
     fn listen_to_weir(&mut self) -> bool {
         let Some(weir) = &mut self.weir else { return true };
         match receive(&weir.socket) {
-            Ok(Received::Word(Word::Take, _)) => {
-                weir.giving = self.shelf.names().cloned().map(Word::Given).collect();
-                weir.giving.push_back(Word::Ready);
-            }
+            Ok(Received::Word(Word::Take | Word::Look, _)) => weir.is_given_all(&self.shelf),
             Ok(Received::Word(Word::Store(name), Some(descriptor))) => {
                 if let Err(full) = self.shelf.store(name.clone(), descriptor) {
                     self.say_refused(&name, &full);
@@ -153,21 +216,23 @@ impl Server {
         true
     }
 
-    /// Gives what the socket takes.
-    fn give(&mut self) {
-        let Some(weir) = &mut self.weir else { return };
-        while let Some(word) = weir.giving.front() {
-            let descriptor = match word {
-                // It may have been removed meanwhile.
-                Word::Given(name) => self.shelf.get(name),
-                _ => None,
-            };
-            let gone = matches!(word, Word::Given(_)) && descriptor.is_none();
-            match gone || send(weir.socket.as_fd(), word, descriptor).is_ok() {
-                true => drop(weir.giving.pop_front()),
-                // A weir that is gone shows as the end of what it says.
-                false => return,
-            }
+    /// The same of the next one, which changes nothing yet.
+    fn listen_to_next(&mut self) -> bool {
+        let Some(next) = &mut self.next else { return true };
+        match receive(&next.socket) {
+            Ok(Received::Word(Word::Look, _)) => next.is_given_all(&self.shelf),
+            Ok(Received::Word(Word::Take, _)) => next.waits = true,
+            Ok(Received::Word(..) | Received::Unknown | Received::Nothing) => {}
+            Ok(Received::End) | Err(_) => return false,
+        }
+        true
+    }
+
+    /// The one that has waited for the end of another is given what there is.
+    fn end_waiting(&mut self) {
+        if let Some(weir) = self.weir.as_mut().filter(|weir| weir.waits) {
+            weir.waits = false;
+            weir.is_given_all(&self.shelf);
         }
     }
 

@@ -208,3 +208,44 @@ fn a_keeper_replaces_no_other_one_and_no_file() {
     let over = Server::listen(&file).unwrap_err();
     assert!(over.to_string().contains("is not a socket"), "{over}");
 }
+
+#[test]
+fn the_next_weir_looks_before_the_last_one_is_gone_and_takes_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    keeper(&path);
+    let (first, _) = weir(&path);
+    first.store("web0/1", Arc::new(event()));
+    let dial = path.clone();
+    let seen = || {
+        Keeper::look(Box::new({
+            let dial = dial.clone();
+            move || connect(&dial)
+        }))
+        .unwrap()
+    };
+    let (next, looked) = eventually("it sees", || {
+        let (next, looked) = seen();
+        (looked.len() == 1).then_some((next, looked))
+    });
+    assert!(!next.is_there());
+    // What it says is nothing to the keeper; the first one goes on.
+    next.store("db0/1", Arc::new(event()));
+    drop(looked);
+    first.store("web0/2", Arc::new(event()));
+    let taking = std::thread::spawn(move || {
+        let taken = next.take_over().unwrap();
+        (next, taken)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!taking.is_finished(), "the first one is there yet");
+    assert!(first.leave());
+    first.store("web0/3", Arc::new(event()));
+    let (next, taken) = taking.join().unwrap();
+    assert_eq!(taken.keys().collect::<Vec<_>>(), ["web0/1", "web0/2"]);
+    assert!(next.is_there());
+    next.store("web0/4", Arc::new(event()));
+    drop(next);
+    let (_last, taken) = weir(&path);
+    assert!(taken.contains_key("web0/4") && !taken.contains_key("web0/3"));
+}

@@ -19,8 +19,10 @@ const PACKET_LEN_MAX: usize = KEPT_NAME_LEN_MAX + 64;
 /// One packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// weir has come: it wants what is there.
+    /// weir has come: it wants what is there, once no other weir is.
     Take,
+    /// It wants to see what is there, whoever is.
+    Look,
     /// The descriptor that comes along is kept under this name, in place of another one.
     Store(String),
     /// Nothing is kept under this name any more.
@@ -35,6 +37,7 @@ impl Word {
     fn to_text(&self) -> String {
         match self {
             Self::Take => "TAKE=1".into(),
+            Self::Look => "LOOK=1".into(),
             Self::Store(name) => format!("FDSTORE=1\nFDNAME={name}"),
             Self::Remove(name) => format!("FDSTOREREMOVE=1\nFDNAME={name}"),
             Self::Given(name) => format!("FDNAME={name}"),
@@ -52,6 +55,7 @@ impl Word {
         }
         match text {
             "TAKE=1" => Some(Self::Take),
+            "LOOK=1" => Some(Self::Look),
             "READY=1" => Some(Self::Ready),
             given => name(given.strip_prefix("FDNAME=")?).map(Self::Given),
         }
