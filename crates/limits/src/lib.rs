@@ -93,6 +93,8 @@ pub const KEPT_NAME_LEN_MAX: usize = 255;
 pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 16;
 /// Bytes of the state of one session: its rings, and a whole table of memory, as text.
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
+/// Most bytes of what weir notes for the next one of its switch: all learned addresses, and interfaces that were added.
+pub const KEPT_NOTED_BYTES_MAX: u64 = 16 << 20;
 /// How often the same message of a front end may have been weir's last before its session is not taken up again.
 pub const KEPT_TRIES_MAX: u32 = 3;
 /// How long (ns) a keeper may take to take a packet, or to give the next one, before it counts as gone.
@@ -104,8 +106,18 @@ pub const KEEPER_START_NS: u64 = 2_000_000_000;
 pub const KEEPER_PAUSE_NS_MIN: u64 = 100_000_000;
 /// See [`KEEPER_PAUSE_NS_MIN`].
 pub const KEEPER_PAUSE_NS_MAX: u64 = 5_000_000_000;
+/// How long (ns) at most frames wait at weir's start until all sessions that are taken up go on.
+pub const KEPT_TAKE_UP_NS: u64 = 100_000_000;
 /// How long (ns) a front end may take to go on after a reply of which it is not known whether it has been sent.
 pub const KEPT_DOUBT_NS: u64 = 200_000_000;
+/// How long (ns) sessions may take to come between two requests when weir leaves them to the next one.
+pub const SESSION_LEAVE_NS: u64 = 200_000_000;
+/// How long (ns) a new weir may take until all is ready that can be before the old one stops.
+pub const UPGRADE_PREPARE_NS: u64 = 20_000_000_000;
+/// And from then on, until it serves. Guests wait meanwhile.
+pub const UPGRADE_TAKE_NS: u64 = 5_000_000_000;
+/// How long a client waits for an upgrade: for two that fail, one after the other.
+pub const UPGRADE_TIMEOUT_SECS: u64 = 60;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Entries of a virtqueue that `weir qemu-args` suggests, and that built-in guests have: the most that QEMU gives a

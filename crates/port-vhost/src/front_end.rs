@@ -28,6 +28,8 @@ const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
 #[derive(Debug)]
 pub(crate) struct End {
     asked: AtomicBool,
+    /// The session is left to another weir.
+    leaves: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -35,6 +37,12 @@ impl End {
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Asks the session to end as if weir had been killed between two requests.
+    pub(crate) fn ask_to_leave(&self) {
+        self.leaves.store(true, Ordering::SeqCst);
+        self.ask();
     }
 
     fn is_asked(&self) -> bool {
@@ -65,7 +73,7 @@ impl Drop for HeldBack {
     }
 }
 
-/// Starts the thread. `ended` is told when it is about to end.
+/// Starts the thread. The connection may be kept at `place` already. `ended` is told when it is about to end.
 ///
 /// # Errors
 /// No thread or descriptor is left; `stream` is closed.
@@ -73,16 +81,17 @@ pub(crate) fn start(
     port: Arc<VhostPort>,
     engine: Arc<Engine>,
     stream: UnixStream,
+    place: Option<u32>,
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let end = Arc::new(End { asked: AtomicBool::new(false), wake });
+    let end = Arc::new(End { asked: AtomicBool::default(), leaves: AtomicBool::default(), wake });
     let asked = Arc::clone(&end);
     let thread = move || {
         weir_sandbox::narrow(weir_sandbox::Thread::Session);
         let failed = Arc::clone(&port);
         // A session that unwinds stops its rings as any other.
-        let run = AssertUnwindSafe(|| run(port, engine, stream, &asked));
+        let run = AssertUnwindSafe(|| run(port, engine, stream, place, &asked));
         if catch_unwind(run).is_err() {
             let reason = StopReason::Internal("its session failed: a mistake in weir".into());
             failed.log(Said::Ended, |unsaid| {
@@ -100,8 +109,14 @@ pub(crate) fn start(
     Ok(end)
 }
 
-fn run(port: Arc<VhostPort>, engine: Arc<Engine>, stream: UnixStream, end: &End) {
-    let Some(reason) = begin(&port, engine, stream).map_or_else(
+fn run(
+    port: Arc<VhostPort>,
+    engine: Arc<Engine>,
+    stream: UnixStream,
+    place: Option<u32>,
+    end: &End,
+) {
+    let Some(reason) = begin(&port, engine, stream, place).map_or_else(
         |refusal| Some(StopReason::NotTakenUp(refusal)),
         |session| serve(session, &port, end),
     ) else {
@@ -125,16 +140,19 @@ fn begin(
     port: &Arc<VhostPort>,
     engine: Arc<Engine>,
     stream: UnixStream,
+    place: Option<u32>,
 ) -> Result<Session, Refusal> {
     if let Some(left) = port.keep().and_then(Keep::take_left) {
-        let session = Session::take_up(stream, left, Arc::clone(port), engine)?;
+        let session = Session::take_up(stream, left, Arc::clone(port), engine);
+        port.keep().into_iter().for_each(Keep::settle);
+        let session = session?;
         tracing::info!(vif = port.name(), "front end taken over from a weir that is gone");
         return Ok(session);
     }
     port.log(Said::Connected, |unsaid| {
         tracing::info!(vif = port.name(), unsaid, "front end connected");
     });
-    Ok(Session::new(Connection::new(stream), Arc::clone(port), engine).kept())
+    Ok(Session::new(Connection::new(stream), Arc::clone(port), engine).kept(place))
 }
 
 /// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.
@@ -174,6 +192,10 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
                 wait(all, left);
             }
         }
+    }
+    if end.leaves.load(Ordering::SeqCst) {
+        // Its end would stop the rings, and tell the front end.
+        std::mem::forget(session);
     }
     None
 }

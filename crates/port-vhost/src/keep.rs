@@ -18,13 +18,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use serde::{Deserialize, Serialize};
 use weir_engine::lock;
+use weir_fabric::Known;
 use weir_guestmem::MappedPages;
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_STATE_BYTES_MAX, KEPT_TRIES_MAX};
@@ -53,6 +55,9 @@ pub(crate) struct State {
     /// `SET_BACKEND_REQ_FD`.
     pub(crate) requests: Option<u32>,
     pub(crate) inflight: Option<InflightState>,
+    pub(crate) log: Option<LogState>,
+    /// `SET_LOG_FD`.
+    pub(crate) log_call: Option<u32>,
     pub(crate) regions: Vec<RegionState>,
     pub(crate) vrings: Vec<VringState>,
 }
@@ -64,6 +69,14 @@ pub(crate) struct InflightState {
     pub(crate) mmap_offset: u64,
     pub(crate) num_queues: u16,
     pub(crate) queue_size: u16,
+    pub(crate) file: u32,
+}
+
+/// A dirty log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogState {
+    pub(crate) size: u64,
+    pub(crate) offset: u64,
     pub(crate) file: u32,
 }
 
@@ -87,6 +100,8 @@ pub(crate) struct VringState {
     /// Descriptor, driver and device area.
     pub(crate) addresses: Option<[u64; 3]>,
     pub(crate) base: Option<u32>,
+    /// `VHOST_VRING_F_LOG`.
+    pub(crate) log: Option<u64>,
     pub(crate) said: Option<u32>,
     pub(crate) stopped_at: Option<u32>,
     pub(crate) enabled: bool,
@@ -122,9 +137,44 @@ pub struct Keep {
     blob: Blob,
     next: AtomicU32,
     left: Mutex<Option<LeftBehind>>,
+    /// What was learned behind the interface.
+    known: Vec<Known>,
+    /// What another weir has left has been taken up, or is not.
+    settled: Arc<Settled>,
+}
+
+/// Whether a session that another weir has left goes on, or has ended.
+#[derive(Debug, Default)]
+pub struct Settled {
+    is: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Settled {
+    fn set(&self) {
+        *lock(&self.is) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it does, or has, for so long at most.
+    pub fn wait(&self, patience: Duration) {
+        drop(self.changed.wait_timeout_while(lock(&self.is), patience, |is| !*is));
+    }
 }
 
 impl Keep {
+    /// The last version of a session's state that this release knows.
+    pub const VERSION: u32 = VERSION;
+
+    /// The name of the state, behind its interface's.
+    pub const STATE: &str = "state";
+
+    /// The version of a state; `None` if this is none.
+    pub fn version(file: &OwnedFd) -> Option<u32> {
+        let blob = Blob::over(file.try_clone().ok()?).ok()?;
+        Some(blob.word(AT_VERSION))
+    }
+
     /// The place of the interface `name`, with what `taken` has of it.
     ///
     /// # Errors
@@ -137,7 +187,7 @@ impl Keep {
         for key in names {
             let Some(file) = taken.remove(&key) else { continue };
             match key.strip_prefix(&prefix) {
-                Some("state") => state_file = Some(file),
+                Some(Self::STATE) => state_file = Some(file),
                 number => match number.and_then(|number| number.parse::<u32>().ok()) {
                     Some(number) => drop(found.insert(number, Arc::new(file))),
                     None => keeper.remove(&key),
@@ -147,6 +197,19 @@ impl Keep {
         let next = found.keys().next_back().map_or(1, |last| last.wrapping_add(1));
         let old = state_file.and_then(|file| Blob::over(file).ok());
         let left = old.as_ref().and_then(Blob::read);
+        let old = old.filter(|blob| {
+            let version = blob.word(AT_VERSION);
+            if version > VERSION {
+                tracing::error!(
+                    vif = name,
+                    version,
+                    known = VERSION,
+                    "a later release has left this session, and this one does not know its state: its front end is \
+                     disconnected"
+                );
+            }
+            version == VERSION
+        });
         let blob = match old {
             Some(blob) => blob,
             None => Blob::make()?,
@@ -157,9 +220,13 @@ impl Keep {
             blob,
             next: AtomicU32::new(next),
             left: Mutex::default(),
+            known: Vec::new(),
+            settled: Arc::default(),
         };
         keep.keeper.store(&format!("{prefix}state"), Arc::clone(&keep.blob.file));
         match left {
+            // One without it had not been accepted.
+            Some((state, _)) if !found.contains_key(&state.connection) => keep.start_over(&found),
             Some((state, under_way)) if keep.blob.tries() < KEPT_TRIES_MAX => {
                 for (number, file) in &found {
                     keep.keeper.adopt(&keep.name_of(*number), Arc::clone(file));
@@ -173,12 +240,38 @@ impl Keep {
                         "weir has ended again and again with this front end's request: it is not taken up again"
                     );
                 }
-                keep.blob.invalidate();
-                keep.blob.set_tries(0);
-                found.keys().for_each(|number| keep.keeper.remove(&keep.name_of(*number)));
+                keep.start_over(&found);
             }
         }
+        if lock(&keep.left).is_none() {
+            keep.settled.set();
+        }
         Ok(keep)
+    }
+
+    /// Tells whether what another weir has left goes on.
+    pub fn settled(&self) -> Arc<Settled> {
+        Arc::clone(&self.settled)
+    }
+
+    pub(crate) fn settle(&self) {
+        self.settled.set();
+    }
+
+    /// Nothing of what was found counts.
+    fn start_over(&self, found: &BTreeMap<u32, Arc<OwnedFd>>) {
+        self.blob.invalidate();
+        self.blob.set_tries(0);
+        found.keys().for_each(|number| self.keeper.remove(&self.name_of(*number)));
+    }
+
+    /// With what was learned behind it: a session that goes on knows it.
+    pub fn with_known(self, known: Vec<Known>) -> Self {
+        Self { known, ..self }
+    }
+
+    pub(crate) fn known(&self) -> &[Known] {
+        &self.known
     }
 
     /// Removes the place of an interface that is gone, and has no session any more.
@@ -205,6 +298,30 @@ impl Keep {
 
     fn name_of(&self, number: u32) -> String {
         format!("{}/{number}", self.name)
+    }
+
+    /// Somebody is about to be accepted: a session that has said nothing, whose connection will have this number, is
+    /// the one that counts.
+    pub(crate) fn expect(&self, queue_pairs: usize) -> u32 {
+        drop(self.take_left());
+        let connection = self.next.fetch_add(1, Ordering::Relaxed);
+        let vrings = vec![VringState::default(); 2 * queue_pairs];
+        let state = State { connection, queue_pairs, vrings, ..State::default() };
+        self.blob.set_tries(0);
+        self.blob.store(Some(&state), None);
+        connection
+    }
+
+    /// Here he is.
+    pub(crate) fn met(&self, connection: u32, stream: &UnixStream) {
+        if let Ok(stream) = stream.try_clone() {
+            self.keeper.store(&self.name_of(connection), Arc::new(stream.into()));
+        }
+    }
+
+    /// Nobody came.
+    pub(crate) fn expect_no_more(&self) {
+        self.blob.invalidate();
     }
 
     /// Keeps a descriptor; its number.
@@ -425,6 +542,7 @@ mod tests {
             size: Some(u16::MAX),
             addresses: Some([u64::MAX; 3]),
             base: number,
+            log: Some(u64::MAX),
             said: number,
             stopped_at: number,
             enabled: false,
@@ -458,6 +576,8 @@ mod tests {
         let state: State = serde_json::from_str(recorded).unwrap();
         assert_eq!((state.vrings.len(), state.vrings[1].kick), (2, Some(9)));
         assert_eq!(state.regions[0].file, 4);
+        assert_eq!((state.log.unwrap().file, state.log_call), (11, Some(12)));
+        assert_eq!(state.vrings[1].log, Some(12288));
         // What a later release adds has a default.
         assert_eq!(serde_json::from_str::<State>("{}").unwrap(), State::default());
     }

@@ -40,7 +40,7 @@ mod silent;
 mod tx;
 
 pub use error::{Refusal, StopReason};
-pub use keep::Keep;
+pub use keep::{Keep, Settled};
 pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy, connect};
 pub use port::{VhostOptions, VhostPort};
 pub use records::Records;

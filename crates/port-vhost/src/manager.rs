@@ -15,7 +15,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{
-    ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSIONS_AT_ONCE_MAX, SESSIONS_PER_SEC_MAX,
+    ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSION_LEAVE_NS, SESSIONS_AT_ONCE_MAX,
+    SESSIONS_PER_SEC_MAX,
 };
 
 use crate::front_end::{self, End};
@@ -27,9 +28,12 @@ use crate::port::VhostPort;
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 const EVENTS_MAX: usize = 64;
+/// Front ends that are turned away at once: more than wait in a socket's queue.
+const AT_ONCE: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_nanos(ACCEPT_PAUSE_NS);
 const GRACE: Duration = Duration::from_nanos(SESSION_GRACE_NS);
 const END_MAX: Duration = Duration::from_nanos(SESSION_END_NS);
+const LEAVE_MAX: Duration = Duration::from_nanos(SESSION_LEAVE_NS);
 /// Between two front ends of a socket that has had its [`SESSIONS_AT_ONCE_MAX`].
 const SESSION_EVERY: Duration = Duration::from_millis(1000 / SESSIONS_PER_SEC_MAX);
 
@@ -67,6 +71,8 @@ pub(crate) enum Command {
     /// The thread of a front end is about to end.
     Ended(PortId, u64),
     Stop,
+    /// As `Stop`, with sessions left to another weir. Answered with how many do not end.
+    Leave(mpsc::Sender<usize>),
     #[cfg(test)]
     Panic,
 }
@@ -123,7 +129,7 @@ impl Manager {
             };
             if !supervise(name, run) {
                 // Nobody accepts any more, and who would end sessions is gone.
-                sessions.stop();
+                sessions.stop(End::ask, END_MAX);
             }
         })?;
         Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
@@ -153,6 +159,17 @@ impl Manager {
         match wait.recv_timeout(END_MAX) {
             Err(mpsc::RecvTimeoutError::Timeout) => Err(StillBusy),
             _ => Ok(()),
+        }
+    }
+
+    /// Accepts nobody any more, and ends all sessions so that another weir can go on with those that are kept: as if
+    /// this process was killed, and between two requests of each. Says how many have not come so far in time.
+    pub fn leave(&self) -> usize {
+        let (done, wait) = mpsc::channel();
+        match lock(&self.commands).send(Command::Leave(done)) {
+            Ok(()) => wait.recv().unwrap_or(0),
+            // The thread has ended, and all sessions with it.
+            Err(ManagerGone) => 0,
         }
     }
 }
@@ -226,8 +243,9 @@ struct Entry {
     port: Arc<VhostPort>,
     source: Source,
     session: Option<(u64, Arc<End>)>,
-    /// Who came while a session was there, which may be at its end. Until then, and then it is turned away.
-    next: Option<(UnixStream, Instant)>,
+    /// Somebody came while a session was there, which may be at its end. Until then he waits in the socket's queue,
+    /// where he outlives weir, and then he is turned away.
+    turn_away_at: Option<Instant>,
     turns: Turns,
     /// The socket is not looked at before.
     pause_until: Option<Instant>,
@@ -271,7 +289,15 @@ impl Sessions {
                     Command::Add(port, source) => self.add(port, source),
                     Command::Remove(port, done) => self.remove(port, done),
                     Command::Ended(port, session) => self.ended(port, session),
-                    Command::Stop => return self.stop(),
+                    Command::Stop => {
+                        self.stop(End::ask, END_MAX);
+                        return;
+                    }
+                    Command::Leave(done) => {
+                        let left = self.stop(End::ask_to_leave, LEAVE_MAX);
+                        let _ = done.send(left);
+                        return;
+                    }
                     #[cfg(test)]
                     Command::Panic => panic!("asked for by a test"),
                 }
@@ -303,10 +329,11 @@ impl Sessions {
         }
         let start = port.keep().and_then(Keep::connection).or(start);
         let turns = Turns::new(Instant::now());
-        let entry = Entry { port, source, session: None, next: None, turns, pause_until: None };
+        let (turn_away_at, pause_until) = (None, None);
+        let entry = Entry { port, source, session: None, turn_away_at, turns, pause_until };
         self.entries.insert(id, entry);
         if let Some(stream) = start {
-            self.open(id, stream);
+            self.open(id, stream, None);
         }
     }
 
@@ -333,16 +360,16 @@ impl Sessions {
             *delay = RETRY_MIN;
             *retry_at = Some(Instant::now() + *delay);
         }
-        if let Some((stream, _)) = entry.next.take() {
-            self.open(id, stream);
+        if entry.turn_away_at.take().is_some() {
+            self.look_again(id);
         }
     }
 
-    /// Ends all sessions, as far as they end.
-    fn stop(&mut self) {
+    /// Ends all sessions, as far as they end; how many do not.
+    fn stop(&mut self, ask: fn(&End), patience: Duration) -> usize {
         let ends = self.entries.values().filter_map(|entry| entry.session.as_ref());
-        let mut left: usize = ends.map(|(_, end)| end.ask()).count() + self.leaving.len();
-        let until = Instant::now() + END_MAX;
+        let mut left: usize = ends.map(|(_, end)| ask(end)).count() + self.leaving.len();
+        let until = Instant::now() + patience;
         while left > 0 {
             match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Command::Ended(_, session)) => {
@@ -352,59 +379,89 @@ impl Sessions {
                 Ok(_) => {}
                 Err(_) => {
                     tracing::warn!(left, "leaving sessions that do not end");
-                    return;
+                    break;
                 }
             }
         }
+        left
     }
 
     fn accept(&mut self, id: PortId) {
         let now = Instant::now();
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Source::Listener(listener) = &entry.source else { return };
-        let stream = match listener.accept() {
+        if entry.session.is_some() {
+            entry.turn_away_at = Some(now + GRACE);
+            return self.look_no_more(id);
+        }
+        // Nothing lies between the two: a connection that only weir has is lost with it.
+        let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
+        let accepted = listener.accept();
+        if let (Some(place), Ok((stream, _)), Some(keep)) = (place, &accepted, entry.port.keep()) {
+            keep.met(place, stream);
+        }
+        let stream = match accepted {
             Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
+                if let Some(keep) = entry.port.keep() {
+                    keep.expect_no_more();
+                }
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    return;
+                }
                 entry.port.log(Said::AcceptFailed, |unsaid| {
                     tracing::warn!(vif = entry.port.name(), %error, unsaid, "cannot accept a connection");
                 });
-                return self.pause(id, now + ACCEPT_PAUSE);
+                entry.pause_until = Some(now + ACCEPT_PAUSE);
+                return self.look_no_more(id);
             }
         };
         if !entry.turns.take(now) {
             entry.port.note_throttled();
-            self.pause(id, now + SESSION_EVERY);
+            entry.pause_until = Some(now + SESSION_EVERY);
+            self.look_no_more(id);
         }
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        match (&entry.session, &entry.next) {
-            (None, _) => self.open(id, stream),
-            (Some(_), None) => entry.next = Some((stream, now + GRACE)),
-            (Some(_), Some(_)) => turn_away(&entry.port),
+        self.open(id, stream, place);
+    }
+
+    /// Until [`Self::look_again`]: a listener stays readable, and would have this thread spin.
+    fn look_no_more(&self, id: PortId) {
+        self.watch(id, epoll::EventFlags::empty());
+    }
+
+    /// If nothing is left for which it is to wait.
+    fn look_again(&self, id: PortId) {
+        let waits = |entry: &Entry| entry.pause_until.or(entry.turn_away_at).is_some();
+        if !self.entries.get(&id).is_some_and(waits) {
+            self.watch(id, epoll::EventFlags::IN);
         }
     }
 
-    /// Looks at a listener again only after `until`: it stays readable, and would have this thread spin.
-    fn pause(&mut self, id: PortId, until: Instant) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        if let Source::Listener(listener) = &entry.source {
-            let _ = epoll::modify(&self.epoll, listener, token(id), epoll::EventFlags::empty());
-            entry.pause_until = Some(until);
+    fn watch(&self, id: PortId, flags: epoll::EventFlags) {
+        if let Some(Entry { source: Source::Listener(listener), .. }) = self.entries.get(&id) {
+            let _ = epoll::modify(&self.epoll, listener, token(id), flags);
         }
     }
 
-    fn open(&mut self, id: PortId, stream: UnixStream) {
+    /// `place` is where its connection is kept already.
+    fn open(&mut self, id: PortId, stream: UnixStream, place: Option<u32>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         self.sessions += 1;
         let session = self.sessions;
         let (port, engine) = (Arc::clone(&entry.port), Arc::clone(&self.engine));
         let commands = self.commands.clone();
         let ended = move |id| _ = commands.send(Command::Ended(id, session));
-        match front_end::start(port, engine, stream, ended) {
+        match front_end::start(port, engine, stream, place, ended) {
             Ok(end) => entry.session = Some((session, end)),
-            Err(error) => entry.port.log(Said::AcceptFailed, |unsaid| {
-                tracing::error!(vif = entry.port.name(), %error, unsaid, "cannot serve a front end");
-            }),
+            Err(error) => {
+                if let (Some(place), Some(keep)) = (place, entry.port.keep()) {
+                    keep.expect_no_more();
+                    keep.remove(place);
+                }
+                entry.port.log(Said::AcceptFailed, |unsaid| {
+                    tracing::error!(vif = entry.port.name(), %error, unsaid, "cannot serve a front end");
+                });
+            }
         }
     }
 
@@ -415,8 +472,7 @@ impl Sessions {
                 Source::Connect { retry_at, .. } if entry.session.is_none() => retry_at,
                 _ => None,
             };
-            let turned_away_at = entry.next.as_ref().map(|(_, until)| *until);
-            [retry_at, turned_away_at, entry.pause_until].into_iter().flatten()
+            [retry_at, entry.turn_away_at, entry.pause_until].into_iter().flatten()
         });
         let left = due.min()?.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
@@ -424,43 +480,49 @@ impl Sessions {
 
     fn do_due(&mut self) {
         let now = Instant::now();
-        let mut opened = Vec::new();
+        let (mut opened, mut listened) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.entries {
-            if let Some(next) = entry.next.take_if(|(_, until)| *until <= now) {
-                turn_away(&entry.port);
-                drop(next);
+            if entry.turn_away_at.take_if(|until| *until <= now).is_some() {
+                turn_away(entry);
+                listened.push(*id);
             }
-            let over = entry.pause_until.take_if(|until| *until <= now).is_some();
-            match &mut entry.source {
-                Source::Listener(listener) if over => {
-                    let _ = epoll::modify(&self.epoll, listener, token(*id), epoll::EventFlags::IN);
+            if entry.pause_until.take_if(|until| *until <= now).is_some() {
+                listened.push(*id);
+            }
+            let Source::Connect { path, dial, retry_at, delay } = &mut entry.source else {
+                continue;
+            };
+            if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            match dial(path) {
+                Ok(stream) => {
+                    *retry_at = None;
+                    opened.push((*id, stream));
                 }
-                Source::Connect { path, dial, retry_at, delay } => {
-                    if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
-                        continue;
-                    }
-                    match dial(path) {
-                        Ok(stream) => {
-                            *retry_at = None;
-                            opened.push((*id, stream));
-                        }
-                        Err(error) => {
-                            tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
-                            *retry_at = Some(now + *delay);
-                            *delay = (*delay * 2).min(RETRY_MAX);
-                        }
-                    }
+                Err(error) => {
+                    tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
+                    *retry_at = Some(now + *delay);
+                    *delay = (*delay * 2).min(RETRY_MAX);
                 }
-                _ => {}
             }
         }
         for (id, stream) in opened {
-            self.open(id, stream);
+            self.open(id, stream, None);
         }
+        listened.into_iter().for_each(|id| self.look_again(id));
     }
 }
 
-fn turn_away(port: &VhostPort) {
+/// All that wait by now.
+fn turn_away(entry: &Entry) {
+    let Source::Listener(listener) = &entry.source else { return };
+    for _ in std::iter::repeat_with(|| listener.accept()).map_while(Result::ok).take(AT_ONCE) {
+        say_turned_away(&entry.port);
+    }
+}
+
+fn say_turned_away(port: &VhostPort) {
     port.note_turned_away();
     port.log(Said::TurnedAway, |unsaid| {
         tracing::warn!(vif = port.name(), unsaid, "refused a second front end");

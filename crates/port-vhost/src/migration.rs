@@ -64,6 +64,11 @@ impl Migration {
         self.call = Some(Arc::new(call));
     }
 
+    /// Whether there is a log, and whether somebody wants to hear of new marks.
+    pub(crate) fn has(&self) -> (bool, bool) {
+        (self.log.is_some(), self.call.is_some())
+    }
+
     /// The log is not needed any more.
     pub(crate) fn end(&mut self) {
         *self = Self::default();

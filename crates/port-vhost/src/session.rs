@@ -498,7 +498,9 @@ impl Session {
             queue.call_if_resumed();
         });
         // Before the kick is watched: the first frame may come with it.
-        let _ = self.engine.fabric().set_active(self.port.id(), true);
+        if !self.engine.fabric().is_active(self.port.id()) {
+            let _ = self.engine.fabric().set_active(self.port.id(), true);
+        }
         let watch = self
             .engine
             .watch(self.queue_ref(ring_index), kick)

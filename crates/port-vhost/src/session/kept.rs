@@ -15,14 +15,17 @@ use weir_guestmem::RegionSpec;
 use weir_limits::KEPT_DOUBT_NS;
 use weir_ring::{Addresses, ring_size};
 use weir_vhost_user::{
-    Connection, FrontMessage, Glimpse, HEADER_LEN, Header, Inflight, Payload, Peek, Receipt,
-    Request, reply_bytes,
+    Connection, DirtyLog, FrontMessage, Glimpse, HEADER_LEN, Header, Inflight, LogBase, Payload,
+    Peek, Receipt, Request, reply_bytes,
 };
 
 use super::{PROTOCOL_OFFERED, Reply, Session, Vring, refuse_unoffered, spec};
 use crate::error::{Refusal, StopReason};
 use crate::features::Features;
-use crate::keep::{InflightState, LeftBehind, RegionState, State, UnderWay, VringState};
+use crate::keep::{
+    InflightState, Keep, LeftBehind, LogState, RegionState, State, UnderWay, VringState,
+};
+use crate::notify::Notifier;
 use crate::port::VhostPort;
 use crate::records::Region;
 
@@ -43,6 +46,8 @@ pub(super) struct Kept {
     connection: u32,
     requests: Option<u32>,
     inflight: Option<InflightState>,
+    log: Option<LogState>,
+    log_call: Option<u32>,
     regions: Vec<(RegionSpec, u32)>,
     rings: Vec<RingFiles>,
     mtu: Option<u16>,
@@ -75,12 +80,13 @@ enum Brought {
     Err(usize, Option<OwnedFd>),
     Requests(OwnedFd),
     Inflight(Inflight, OwnedFd),
+    Log(DirtyLog, OwnedFd),
+    LogCall(OwnedFd),
     Mtu(u64),
 }
 
 impl Brought {
-    /// `None` if the request brings what is not kept: a dirty log, or what could take as long to close as its front end
-    /// likes.
+    /// `None` if the request brings what is not kept: what could take as long to close as its front end likes.
     fn by(message: &FrontMessage) -> Option<Self> {
         let copy = |fd: &OwnedFd| fd.try_clone().ok();
         let of_kind = |fd: &OwnedFd, kind: Kind| {
@@ -106,9 +112,10 @@ impl Brought {
             FrontMessage::SetBackendReqFd(fd) => Self::Requests(of_kind(fd, Kind::UnixStream)?),
             FrontMessage::SetInflightFd { inflight, fd } => Self::Inflight(*inflight, copy(fd)?),
             FrontMessage::NetSetMtu(mtu) => Self::Mtu(*mtu),
-            // The next weir would not know what to log: QEMU says so again when it connects again.
-            FrontMessage::SetLogBase(_) | FrontMessage::SetLogFd(_) => return None,
-            FrontMessage::SetFeatures(features) if Features(*features).log_all() => return None,
+            FrontMessage::SetLogBase(LogBase::Shared { log, fd: Some(fd) }) => {
+                Self::Log(*log, copy(fd)?)
+            }
+            FrontMessage::SetLogFd(fd) => Self::LogCall(of_kind(fd, Kind::Eventfd)?),
             _ => Self::Nothing,
         })
     }
@@ -120,6 +127,8 @@ impl Kept {
             connection,
             requests: None,
             inflight: None,
+            log: None,
+            log_call: None,
             regions: Vec::new(),
             rings: vec![RingFiles::default(); rings],
             mtu: None,
@@ -136,7 +145,9 @@ impl Kept {
         let rings = self.rings.iter().flat_map(|ring| [ring.kick, ring.call, ring.err]).flatten();
         let inflight = self.inflight.map(|inflight| inflight.file);
         let regions = self.regions.iter().map(|(_, file)| *file);
-        let own = [Some(self.connection), self.requests, inflight].into_iter().flatten();
+        let log = self.log.map(|log| log.file);
+        let own = [Some(self.connection), self.requests, inflight, log, self.log_call];
+        let own = own.into_iter().flatten();
         own.chain(rings).chain(regions).chain(self.obsolete.iter().copied())
     }
 
@@ -147,12 +158,13 @@ impl Kept {
 }
 
 impl Session {
-    /// From here on the session outlives weir, if its interface has a place with the keeper.
-    pub(crate) fn kept(mut self) -> Self {
+    /// From here on the session outlives weir, if its interface has a place with the keeper. Its connection may be at
+    /// `place` there already.
+    pub(crate) fn kept(mut self, place: Option<u32>) -> Self {
         let port = Arc::clone(&self.port);
         let Some(keep) = port.keep() else { return self };
-        let Ok(connection) = self.connection.as_fd().try_clone_to_owned() else { return self };
-        let connection = keep.store(connection);
+        let copied = || Some(keep.store(self.connection.as_fd().try_clone_to_owned().ok()?));
+        let Some(connection) = place.or_else(copied) else { return self };
         keep.blob().set_tries(0);
         self.kept = Some(Kept::new(connection, self.vrings.len()));
         self.store_state(None);
@@ -213,14 +225,22 @@ impl Session {
         }
         drop(shown);
         self.restore_memory(state, file)?;
+        self.restore_log(state, file)?;
         if let Some(number) = state.requests {
             self.requests = file(number);
         }
         if let Some(kept) = &mut self.kept {
+            (kept.log, kept.log_call) = (state.log, state.log_call);
             (kept.mtu, kept.requests, kept.inflight) = (state.mtu, state.requests, state.inflight);
         }
         for (index, vring) in state.vrings.iter().enumerate() {
             self.restore_ring(index, vring, file)?;
+        }
+        if state.vrings.iter().any(|vring| vring.kick.is_some()) {
+            // Before the first frame: an address that is the guest's is nobody else's meanwhile.
+            let (fabric, id) = (self.engine.fabric(), self.port.id());
+            let _ = fabric.set_active(id, true);
+            fabric.recall(id, self.port.keep().map_or(&[], Keep::known));
         }
         for (index, vring) in state.vrings.iter().enumerate() {
             if let Some(kick) = vring.kick {
@@ -258,6 +278,25 @@ impl Session {
         Ok(())
     }
 
+    /// What a guest that moves has its writes logged in: rings log to it from their start on.
+    fn restore_log(
+        &mut self,
+        state: &State,
+        file: &mut dyn FnMut(u32) -> Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let gone = || Refusal::NotKept("its dirty log");
+        if let Some(LogState { size, offset, file: number }) = state.log {
+            let fd = Some(file(number).ok_or_else(gone)?);
+            let base = LogBase::Shared { log: DirtyLog { size, offset }, fd };
+            self.migration.set_base(base, &self.memory, self.port.memory())?;
+        }
+        if let Some(number) = state.log_call {
+            let call = Notifier::new(&self.port, 0, "log", file(number).ok_or_else(gone)?)?;
+            self.migration.set_call(call);
+        }
+        Ok(())
+    }
+
     fn restore_ring(
         &mut self,
         index: usize,
@@ -270,7 +309,7 @@ impl Session {
             driver,
             device,
         });
-        let VringState { base, said, stopped_at, enabled, kick, call, err, .. } = *state;
+        let VringState { base, log, said, stopped_at, enabled, kick, call, err, .. } = *state;
         self.vrings[index] = Vring {
             size: size.transpose()?,
             addresses,
@@ -279,7 +318,7 @@ impl Session {
             stopped_at,
             watch: None,
             enabled: false,
-            log: None,
+            log,
         };
         let number = index as u32; // below `VRINGS_MAX`
         let open = |fd: Option<u32>, file: &mut dyn FnMut(u32) -> Option<OwnedFd>| match fd {
@@ -462,6 +501,13 @@ impl Session {
                     }
                 }
             }
+            Brought::Log(DirtyLog { size, offset }, fd) => {
+                obsolete.extend(kept.log.map(|log| log.file));
+                kept.log = Some(LogState { size, offset, file: keep.store(fd) });
+            }
+            Brought::LogCall(fd) => {
+                Kept::replace(obsolete, &mut kept.log_call, Some(keep.store(fd)));
+            }
             Brought::Inflight(told, fd) => {
                 obsolete.extend(kept.inflight.map(|inflight| inflight.file));
                 kept.inflight = Some(InflightState::new(&told, keep.store(fd)));
@@ -472,7 +518,10 @@ impl Session {
             obsolete.extend(kept.inflight.map(|inflight| inflight.file));
             kept.inflight = Some(InflightState::new(told, keep.store(fd)));
         }
-        // Regions that were removed, and rings that are out of service.
+        // A migration that is over, regions that were removed, and rings that are out of service.
+        let (has_log, has_call) = self.migration.has();
+        kept.obsolete.extend(kept.log.take_if(|_| !has_log).map(|log| log.file));
+        kept.obsolete.extend(kept.log_call.take_if(|_| !has_call));
         let memory = &self.memory;
         kept.regions.retain(|(spec, file)| {
             let stays = memory.has(spec);
@@ -497,6 +546,7 @@ impl Session {
             size: vring.size,
             addresses: vring.addresses.map(|at| [at.descriptor, at.driver, at.device]),
             base: vring.base,
+            log: vring.log,
             said: vring.said,
             stopped_at: vring.stopped_at,
             enabled: vring.enabled,
@@ -513,6 +563,8 @@ impl Session {
             mtu: kept.mtu,
             requests: kept.requests,
             inflight: kept.inflight,
+            log: kept.log,
+            log_call: kept.log_call,
             regions: kept.regions.iter().map(region).collect(),
             vrings: self.vrings.iter().zip(&kept.rings).map(vring).collect(),
         }

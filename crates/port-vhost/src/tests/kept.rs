@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use weir_keeper::{Keeper, Taken};
 use weir_limits::KEPT_TRIES_MAX;
 use weir_vhost_user::{
-    HEADER_LEN, Header, NEED_REPLY_FLAG, Payload, Request, VringState, reply_bytes,
+    DirtyLog, HEADER_LEN, Header, NEED_REPLY_FLAG, Payload, Request, VringState, reply_bytes,
 };
 
 use super::*;
@@ -216,6 +216,33 @@ fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
     eventually("nothing is kept", || found(&file).is_none());
     let features = guest.front.get_features().unwrap();
     assert_eq!(features, OFFERED, "but it is served");
+}
+
+#[test]
+fn a_guest_that_moves_is_kept_with_its_log_and_until_that_is_over() {
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
+    let file = keep.blob().file();
+    let records = Records::open(&dir.path().join("a.rings")).unwrap();
+    let (port, stream) = switch.port_with(|port| port.with_records(records).with_keep(keep));
+    let mut guest = Guest::new(port, stream, 1, modern());
+    guest.set_up().unwrap();
+    guest.start();
+    let log = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&log, 1 << 20).unwrap();
+    guest.front.set_log_base(DirtyLog { size: 1 << 20, offset: 0 }, log.as_fd()).unwrap();
+    guest.front.set_features(modern() | LOG_ALL).unwrap();
+    let call = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    guest.front.set_log_fd(call.as_fd()).unwrap();
+    guest.front.get_features().unwrap();
+    let state = found(&file).unwrap();
+    assert!(state.log_call.is_some());
+    assert!(state.log.is_some_and(|log| log.size == 1 << 20) && state.features & LOG_ALL != 0);
+    guest.front.set_features(modern()).unwrap();
+    guest.front.get_features().unwrap();
+    let state = found(&file).unwrap();
+    assert_eq!((state.log, state.log_call), (None, None), "the move is over");
 }
 
 #[test]
